@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use atoll_tests::client::escape;
-use atoll_tests::{Client, json, run, until};
+use atoll_tests::{Client, Value, json, run, until};
 use futures::StreamExt;
 use reqwest::Method;
 use sha2::{Digest, Sha256};
@@ -243,6 +243,28 @@ fn an_upload_that_stops_half_way_leaves_nothing() {
             .await;
             assert_eq!(client.read_file(&id, "/home/user/up/file").await.bytes, "old");
             drop(feed);
+        }
+    });
+}
+
+#[test]
+fn a_list_that_is_not_complete_says_so_on_the_vendors_fronts() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let made = "mkdir /tmp/few /tmp/many && touch /tmp/few/a && cd /tmp/many && seq 10001 | xargs touch";
+        assert_eq!(client.sh(&id, made).await.text(), "");
+        let truncated = async |method: Method, path: String, body: Value| {
+            let answer = client.raw(method, &path).json(&body).send().await.unwrap();
+            assert_eq!(answer.status(), 200, "{path}");
+            answer.headers().get("atoll-truncated").map(|value| value.to_str().unwrap().to_owned())
+        };
+        for (folder, expected) in [("few", None), ("many", Some("true".to_owned()))] {
+            let daytona = format!("/daytona/toolbox/{id}/files/search?path=/tmp/{folder}&pattern=*");
+            assert_eq!(truncated(Method::GET, daytona, Value::Null).await, expected, "{folder}");
+            let leap0 = format!("/leap0/v1/sandbox/{id}/filesystem/glob");
+            let body = json!({ "path": format!("/tmp/{folder}"), "pattern": "*" });
+            assert_eq!(truncated(Method::POST, leap0, body).await, expected, "{folder}");
         }
     });
 }

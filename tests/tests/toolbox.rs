@@ -342,10 +342,10 @@ fn files_are_searched_edited_and_copied_without_any_program_inside() {
         let all = files.list("p", &ListOptions::default()).await.unwrap();
         assert_eq!(names(&all).len(), 7);
         let tree = files.tree("p", Some(2), &words(&["node_modules"])).await.unwrap();
-        let src = tree.iter().find(|node| node.name == "src").unwrap();
+        let src = tree.nodes.iter().find(|node| node.name == "src").unwrap();
         assert_eq!(src.children.as_ref().unwrap().len(), 2);
         let shallow = files.tree("p", Some(1), &[]).await.unwrap();
-        assert!(shallow.iter().all(|node| node.children.is_none()));
+        assert!(shallow.nodes.iter().all(|node| node.children.is_none()));
 
         let edits = [Edit { find: "todo()".into(), replace: "done()".into() }];
         let edited = files.edit("p/src/main.rs", &edits).await.unwrap();

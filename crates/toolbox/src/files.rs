@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::Stream;
 
 pub use edit::{Edit, Edited, Replaced};
-pub use listing::{ListOptions, Listing, Node};
+pub use listing::{ListOptions, Listing, Node, Tree};
 pub use read::{FileBody, FilePart};
 pub use search::{Grep, Match, SearchResults};
 

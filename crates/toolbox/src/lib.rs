@@ -35,7 +35,7 @@ pub use exec::{ProgramResult, ShellLine};
 pub use atoll_budget::CollectedOutput;
 pub use files::{
     CopyHow, Edit, Edited, FileBody, FilePart, Files, Grep, ListOptions, Listing, MakeDir, Match, Node,
-    PermissionChange, Replaced, SearchResults,
+    PermissionChange, Replaced, SearchResults, Tree,
 };
 pub use git::{
     BranchQuery, BranchScope, Branches, CloneFrom, Commit, Committed, ConfigScope, Credentials, DiffOf,

@@ -32,5 +32,8 @@ pub use request::{
     BODY_BYTES, Json, OptionalStrictJson, Path, Query, StrictJson, double_option, parse_json,
     parse_json_or_empty, read_body,
 };
-pub use response::{JsonResponse, created, error_body, lossy_text, ok, rfc3339, rfc3339_millis, stream_json};
+pub use response::{
+    JsonResponse, TRUNCATED, created, error_body, lossy_text, ok, ok_list, rfc3339, rfc3339_millis,
+    stream_json,
+};
 pub use upload::{UploadFault, upload_reader, upload_stream};

@@ -2,10 +2,13 @@
 
 use atoll_budget::{JsonObject, WholeAnswer};
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
+
+/// Set on answers that hold a part of what was asked for.
+pub const TRUNCATED: HeaderName = HeaderName::from_static("atoll-truncated");
 
 /// A JSON body with a status. It is counted in the request's budget until it is written.
 pub struct JsonResponse<T>(pub StatusCode, pub T);
@@ -39,6 +42,16 @@ pub fn error_body(status: StatusCode, body: &impl Serialize) -> Response {
 /// 200 with a JSON body.
 pub fn ok<T: Serialize>(value: T) -> JsonResponse<T> {
     JsonResponse(StatusCode::OK, value)
+}
+
+/// 200 with a JSON list. A list that is not complete says so in the header `atoll-truncated`, for APIs whose body has no
+/// field for it.
+pub fn ok_list<T: Serialize>(value: T, is_truncated: bool) -> Response {
+    let mut response = ok(value).into_response();
+    if is_truncated {
+        response.headers_mut().insert(TRUNCATED, HeaderValue::from_static("true"));
+    }
+    response
 }
 
 /// 201 with a JSON body.

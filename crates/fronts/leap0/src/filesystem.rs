@@ -1,6 +1,6 @@
 //! Files of a sandbox: every call is a POST. Small ones are here, content goes by [`content`].
 
-use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok};
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok, ok_list};
 use atoll_model::Principal;
 use atoll_service::SandboxAgent;
 use atoll_toolbox::{
@@ -10,6 +10,7 @@ use atoll_toolbox::{
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
@@ -151,14 +152,15 @@ async fn ls(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<LsBody>,
-) -> Result<JsonResponse<ItemList<FileInfo>>, ApiError> {
+) -> Result<Response, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let query = ListOptions {
         depth: if body.recursive { None } else { Some(1) },
         exclude: body.exclude.unwrap_or_default(),
     };
     let found = awake.toolbox.files().list(&awake.path(&body.path), &query).await?;
-    Ok(ok(ItemList { items: found.entries.into_iter().map(FileInfo::from).collect() }))
+    let items: Vec<FileInfo> = found.entries.into_iter().map(FileInfo::from).collect();
+    Ok(ok_list(ItemList { items }, found.truncated))
 }
 
 #[derive(Debug, Deserialize)]
@@ -270,11 +272,11 @@ async fn glob(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GlobBody>,
-) -> Result<JsonResponse<ItemList<String>>, ApiError> {
+) -> Result<Response, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
     let found = awake.toolbox.files().glob(&awake.path(&body.path), &body.pattern, &exclude).await?;
-    Ok(ok(ItemList { items: found.items }))
+    Ok(ok_list(ItemList { items: found.items }, found.truncated))
 }
 
 #[derive(Debug, Deserialize)]
@@ -305,7 +307,7 @@ async fn grep(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<GrepBody>,
-) -> Result<JsonResponse<ItemList<SearchMatch>>, ApiError> {
+) -> Result<Response, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let grep = Grep {
         pattern: body.pattern,
@@ -314,7 +316,8 @@ async fn grep(
         ..Grep::default()
     };
     let found = awake.toolbox.files().grep(&awake.path(&body.path), &grep).await?;
-    Ok(ok(ItemList { items: found.items.into_iter().map(SearchMatch::from).collect() }))
+    let items: Vec<SearchMatch> = found.items.into_iter().map(SearchMatch::from).collect();
+    Ok(ok_list(ItemList { items }, found.truncated))
 }
 
 #[derive(Debug, Deserialize)]
@@ -455,11 +458,12 @@ async fn tree(
     Caller(who): Caller,
     Path(id): Path<String>,
     Json(body): Json<TreeBody>,
-) -> Result<JsonResponse<ItemList<TreeEntry>>, ApiError> {
+) -> Result<Response, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
     let exclude = body.exclude.unwrap_or_default();
-    let nodes = awake.toolbox.files().tree(&awake.path(&body.path), body.max_depth, &exclude).await?;
-    Ok(ok(ItemList { items: nodes.into_iter().map(TreeEntry::from).collect() }))
+    let tree = awake.toolbox.files().tree(&awake.path(&body.path), body.max_depth, &exclude).await?;
+    let items: Vec<TreeEntry> = tree.nodes.into_iter().map(TreeEntry::from).collect();
+    Ok(ok_list(ItemList { items }, tree.truncated))
 }
 
 #[cfg(test)]

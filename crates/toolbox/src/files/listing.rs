@@ -30,6 +30,15 @@ pub struct Listing {
     pub truncated: bool,
 }
 
+/// The names below a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// The first level, each with what is below it.
+    pub nodes: Vec<Node>,
+    /// There is more than the agent sends at once.
+    pub truncated: bool,
+}
+
 /// A name in a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -66,15 +75,15 @@ impl Files<'_> {
         path: &str,
         depth: Option<u32>,
         exclude: &[String],
-    ) -> Result<Vec<Node>, ToolboxError> {
+    ) -> Result<Tree, ToolboxError> {
         let query = ListOptions { depth: depth.map(|depth| depth.max(1)), exclude: exclude.to_vec() };
-        let entries = self.list(path, &query).await?.entries;
+        let Listing { entries, truncated } = self.list(path, &query).await?;
         let top = entries.first().map(|first| depth_of(&first.path)).unwrap_or(0);
         let bottom = depth.map_or(usize::MAX, |depth| top + depth.max(1) as usize - 1);
         let mut rest = entries.iter().peekable();
         // The agent goes no deeper; what it answers is not taken on trust, and every level costs a piece of the stack.
         let bottom = bottom.min(top + LEVELS_MAX);
-        Ok(nodes(&mut rest, top, bottom))
+        Ok(Tree { nodes: nodes(&mut rest, top, bottom), truncated })
     }
 }
 

@@ -1,9 +1,10 @@
 //! Files of a sandbox: lists, search, edits. Content goes by [`super::transfer`].
 
-use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, rfc3339_millis};
+use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, ok_list, rfc3339_millis};
 use atoll_toolbox::{Entry, EntryKind, Grep, ListOptions, MakeDir, PermissionChange, ToolboxError};
 use axum::Router;
 use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::{get, post};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -90,10 +91,7 @@ struct ListQueryString {
     depth: Option<u32>,
 }
 
-async fn list(
-    inside: Inside,
-    Query(query): Query<ListQueryString>,
-) -> Result<JsonResponse<Vec<FileInfo>>, ApiError> {
+async fn list(inside: Inside, Query(query): Query<ListQueryString>) -> Result<Response, ApiError> {
     let depth = match query.depth {
         Some(0) => return Err(bad("depth must be at least 1")),
         depth => depth.unwrap_or(1).min(DEPTH_MAX),
@@ -104,7 +102,8 @@ async fn list(
     };
     let how = ListOptions { depth: Some(depth), exclude: Vec::new() };
     let found = inside.toolbox.files().list(&path, &how).await.map_err(of_file)?;
-    Ok(ok(found.entries.into_iter().map(FileInfo::from).collect()))
+    let items: Vec<FileInfo> = found.entries.into_iter().map(FileInfo::from).collect();
+    Ok(ok_list(items, found.truncated))
 }
 
 #[derive(Debug, Deserialize)]
@@ -217,16 +216,14 @@ struct Match {
 }
 
 /// A text in files.
-async fn find(
-    inside: Inside,
-    Query(query): Query<PatternQuery>,
-) -> Result<JsonResponse<Vec<Match>>, ApiError> {
+async fn find(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Response, ApiError> {
     let path = inside.path(&query.path)?;
     let grep = Grep { pattern: query.pattern, literal: true, ..Grep::default() };
     let found = inside.toolbox.files().grep(&path, &grep).await.map_err(of_file)?;
     let shown =
         |found: atoll_toolbox::Match| Match { file: found.path, line: found.line, content: found.content };
-    Ok(ok(found.items.into_iter().map(shown).collect()))
+    let items: Vec<Match> = found.items.into_iter().map(shown).collect();
+    Ok(ok_list(items, found.truncated))
 }
 
 #[derive(Debug, Serialize)]
@@ -235,10 +232,10 @@ struct Found {
 }
 
 /// Names of files.
-async fn search(inside: Inside, Query(query): Query<PatternQuery>) -> Result<JsonResponse<Found>, ApiError> {
+async fn search(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Response, ApiError> {
     let path = inside.path(&query.path)?;
     let found = inside.toolbox.files().glob(&path, &query.pattern, &[]).await.map_err(of_file)?;
-    Ok(ok(Found { files: found.items }))
+    Ok(ok_list(Found { files: found.items }, found.truncated))
 }
 
 #[derive(Debug, Deserialize)]
