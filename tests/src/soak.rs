@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// From `SOAK_SEED`, `SOAK_S`, `SOAK_CYCLES` and `SOAK_ACTORS`, or two minutes with dice of the day.
+    /// From `SOAK_SEED`, `SOAK_S`, `SOAK_CYCLES` and `SOAK_ACTORS`, or 45 seconds with dice of the day.
     pub fn of_environment() -> Self {
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
         let cycles = number("SOAK_CYCLES");
@@ -51,7 +51,7 @@ impl Plan {
             time: Duration::from_secs(number("SOAK_S").unwrap_or(if cycles.is_some() {
                 6 * 3_600
             } else {
-                120
+                45
             })),
             cycles,
             actors: number("SOAK_ACTORS").unwrap_or(6),

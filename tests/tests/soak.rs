@@ -1,4 +1,4 @@
-//! The soak: two minutes in the suite, as long as `SOAK_S` or `SOAK_CYCLES` say with `make soak`.
+//! The soak: 45 seconds in the suite, as long as `SOAK_S` or `SOAK_CYCLES` say with `make soak`.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "a soak says what it did")]
