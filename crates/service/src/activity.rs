@@ -37,6 +37,8 @@ pub(crate) struct Activity {
     awaited: AtomicBool,
     /// Requests that may wait for it to wake.
     pub(crate) waiters: Semaphore,
+    /// Held by the request that asks the driver to wake the sandbox.
+    pub(crate) wake_turn: Semaphore,
 }
 
 struct ActivityState {
@@ -107,6 +109,7 @@ impl Activity {
             looking: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
             waiters: Semaphore::new(waiters),
+            wake_turn: Semaphore::new(1),
         })
     }
 

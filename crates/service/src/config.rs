@@ -78,7 +78,7 @@ impl ServiceConfig {
             creates_at_once: (cores * 2).clamp(4, 64),
             wake_wait: Duration::from_secs(60),
             // LIMIT: a burst of one client; whoever comes after them is told when to try again.
-            wake_waiters: 64,
+            wake_waiters: 1_024,
             sample_every: Duration::from_secs(10),
             // LIMIT: one hour at the default interval.
             samples_kept: 360,

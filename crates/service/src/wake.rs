@@ -149,10 +149,16 @@ async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError
                 }
                 // The end of a stop can't be hurried; it is waited for.
                 if lease.phase != Phase::Stopping {
+                    // One request asks the driver; those that came with it share what comes of that.
+                    asked = true;
+                    let Ok(turn) = handle.activity.wake_turn.try_acquire() else {
+                        let _ = handle.activity.wake_turn.acquire().await;
+                        continue;
+                    };
                     let mail =
                         |reply| DriverMessage::Verb { verb: Verb::Start, reason: Reason::Woken, reply };
                     ask(handle, mail).await.map_err(|cause| not_woken(&lease, &cause))?;
-                    asked = true;
+                    drop(turn);
                     continue;
                 }
             }

@@ -57,11 +57,10 @@ async fn a_request_wakes_what_is_paused_stopped_or_archived() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_requests_wake_it_once() {
-    let more = Options { config: Some(Box::new(|config| config.wake_waiters = 100)), ..Default::default() };
-    let world = World::with(more).await;
+async fn a_thousand_requests_wake_it_once() {
+    let world = World::new().await;
     let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Disk).await;
-    let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
+    let requests = (0..1_000).map(|_| echo(&world, &world.admin, &lease));
     let answers = futures::future::join_all(requests).await;
     assert!(answers.into_iter().all(|answer| answer.unwrap() == "hi\n"));
     assert_eq!(world.fake.calls(ProviderCall::Restore, &lease.id), 1);
@@ -70,7 +69,8 @@ async fn a_hundred_requests_wake_it_once() {
 
 #[tokio::test(start_paused = true)]
 async fn more_requests_than_may_wait_are_told_when_to_come_back() {
-    let world = World::new().await;
+    let fewer = Options { config: Some(Box::new(|config| config.wake_waiters = 64)), ..Default::default() };
+    let world = World::with(fewer).await;
     let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
     world.fake.script(ProviderCall::Resume, Script::Hold);
     let requests = (0..100).map(|_| echo(&world, &world.admin, &lease));
