@@ -65,7 +65,7 @@ pub fn deadlines() -> String {
     let mut text = String::from("| phase | may last |\n|---|---|\n");
     for phase in Phase::ALL {
         let last = match phase_deadline_ms(phase) {
-            None => "as long as it likes".to_owned(),
+            None => "without limit".to_owned(),
             Some(ms) if ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
             Some(ms) => format!("{} s", ms / 1_000),
         };
