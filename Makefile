@@ -17,10 +17,14 @@ help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: ## Install what is missing, build, start a server here and run a first sandbox
+	@echo "[1/4] Debian packages that Atoll needs"
 	@scripts/install-deps run
+	@echo "[2/4] build: minutes the first time, seconds afterwards"
 	@scripts/build release
+	@echo "[3/4] install /usr/local/bin/atoll, and CRIU for pausing to disk"
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
 	@$(ROOT) scripts/get-criu >/dev/null || echo "run: without CRIU nothing can be paused to disk; all else works" >&2
+	@echo "[4/4] start the server and a first sandbox"
 	@exec $(ROOT) /usr/local/bin/atoll serve --tour
 
 build: ## Build the release binary with the agent inside
