@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use atoll_tests::client::escape;
@@ -266,5 +267,29 @@ fn a_list_that_is_not_complete_says_so_on_the_vendors_fronts() {
             let body = json!({ "path": format!("/tmp/{folder}"), "pattern": "*" });
             assert_eq!(truncated(Method::POST, leap0, body).await, expected, "{folder}");
         }
+    });
+}
+
+#[test]
+fn a_client_that_sends_before_it_reads_still_gets_its_refusal() {
+    run(async |w| {
+        let address = w.admin().base().trim_start_matches("http://").to_owned();
+        let refused = tokio::task::spawn_blocking(move || {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            let second = Some(Duration::from_secs(1));
+            stream.set_write_timeout(second).unwrap();
+            stream.set_read_timeout(second).unwrap();
+            let head = "PUT /v1/sandboxes/x/files?path=/x HTTP/1.1\r\nhost: localhost\r\n\
+                        authorization: Bearer wrong\r\ncontent-length: 1000000000\r\n\r\n";
+            stream.write_all(head.as_bytes()).unwrap();
+            // The whole body would take longer; the server stops reading it, so that a write waits in vain.
+            let piece = vec![0; 1 << 20];
+            let stopped = (0..1_000).find_map(|_| stream.write_all(&piece).err()).unwrap();
+            let mut answer = vec![0; 4_096];
+            let read = stream.read(&mut answer).unwrap_or_else(|error| panic!("{error} after {stopped}"));
+            String::from_utf8_lossy(&answer[..read]).into_owned()
+        });
+        let refused = refused.await.unwrap();
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
     });
 }

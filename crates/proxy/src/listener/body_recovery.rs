@@ -5,7 +5,7 @@
 //! back to its connection ([`Leftovers`]), which reads on, within bounds, while the answer is written.
 //!
 //! ```text
-//! handler ── drops the body ──► Leftovers (same task as the connection) ── at most LEFTOVER_MAX, LEFTOVER_FOR ──► gone
+//! handler ── drops the body ──► Leftovers (same task as the connection) ── at most LEFTOVER_MAX; after LEFTOVER_FOR it is dropped
 //! ```
 //!
 //! Never: starts a task, or asks a client that waits for `100 Continue` to send what nobody wants.
@@ -22,7 +22,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-// LIMIT: twice the largest JSON body; who sends more than that beyond a refusal may lose the answer.
+// LIMIT: twice the largest JSON body. Of a longer one nothing more is read: the client finds that it cannot send, and reads.
 const LEFTOVER_MAX: usize = 16 << 20;
 // LIMIT: enough for LEFTOVER_MAX over a slow line of 25 Mbit/s.
 const LEFTOVER_FOR: Duration = Duration::from_secs(5);
@@ -67,7 +67,8 @@ async fn discard(mut body: Incoming) {
     while let Some(Ok(frame)) = body.frame().await {
         read += frame.data_ref().map_or(0, Bytes::len);
         if read > LEFTOVER_MAX {
-            return;
+            // Closing now would reset the connection, also for an answer that is on its way.
+            return std::future::pending().await;
         }
     }
 }
