@@ -19,6 +19,8 @@ const SHARED_TYPE_NAMES: &[&str] = &[];
 /// Every arrow that may be. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
+    // Fronts, the command line and tests speak the same types; a client needs no service.
+    ("atoll-wire", &["atoll-model"]),
     ("atoll-disk", &[]),
     // For tests alone.
     ("atoll-robustness", &[]),
@@ -53,7 +55,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-service"]),
     // What fronts share.
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
-    ("atoll-front-native", &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service"]),
+    (
+        "atoll-front-native",
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-wire"],
+    ),
     (
         "atoll-front-leap0",
         &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],

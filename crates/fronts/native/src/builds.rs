@@ -2,117 +2,32 @@
 
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
-use atoll_model::BuildLevel;
 use atoll_service::BuildFilter;
+use atoll_wire::builds::{
+    Build, BuildBody, BuildFailure, BuildForm, BuildLine, BuildLog, BuildPage, BuildsQuery, LogsQuery,
+};
+use atoll_wire::exec::StreamError;
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::flag::Flag;
+use crate::convert::{FromCore, IntoApi, IntoCore};
 use crate::sse;
 
 mod form;
 mod request;
 
-use request::BuildBody;
-
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(start, list)).routes(routes!(get, cancel)).routes(routes!(logs))
 }
 
-/// One making of a template.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Build {
-    id: String,
-    /// The tenant's id.
-    tenant: String,
-    /// What it makes.
-    #[schema(example = "app:v1")]
-    template: String,
-    /// Further tags that shall point to it.
-    tags: Vec<String>,
-    status: BuildStatus,
-    /// The step that is under way, or was the last; 0 before the first.
-    step: u32,
-    /// How many there are; 0 until that is known.
-    steps: u32,
-    /// That step as its author wrote it, shortened.
-    step_text: String,
-    /// Steps that were taken from the cache.
-    cached_steps: u32,
-    /// Why it failed.
-    failure: Option<BuildFailure>,
-    /// What it made.
-    version: Option<String>,
-    /// Instructions that were left out, and why.
-    notes: Vec<String>,
-    #[schema(format = DateTime)]
-    created_at: String,
-    #[schema(format = DateTime)]
-    started_at: Option<String>,
-    #[schema(format = DateTime)]
-    ended_at: Option<String>,
-}
-
-/// How far a build is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum BuildStatus {
-    Waiting,
-    Building,
-    Ready,
-    Failed,
-    Cancelled,
-}
-
-/// Why a build failed.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct BuildFailure {
-    /// One of the closed list in `docs/errors.md`.
-    code: String,
-    message: String,
-    hint: Option<String>,
-    /// In which step.
-    step: Option<u32>,
-    /// What its command exited with.
-    exit_code: Option<i32>,
-    /// The end of what it wrote.
-    tail: Vec<String>,
-}
-
-impl From<atoll_model::BuildStatus> for BuildStatus {
-    fn from(status: atoll_model::BuildStatus) -> Self {
-        match status {
-            atoll_model::BuildStatus::Waiting => Self::Waiting,
-            atoll_model::BuildStatus::Building => Self::Building,
-            atoll_model::BuildStatus::Ready => Self::Ready,
-            atoll_model::BuildStatus::Failed => Self::Failed,
-            atoll_model::BuildStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
-impl From<BuildStatus> for atoll_model::BuildStatus {
-    fn from(status: BuildStatus) -> Self {
-        match status {
-            BuildStatus::Waiting => Self::Waiting,
-            BuildStatus::Building => Self::Building,
-            BuildStatus::Ready => Self::Ready,
-            BuildStatus::Failed => Self::Failed,
-            BuildStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
-impl From<atoll_model::Build> for Build {
-    fn from(build: atoll_model::Build) -> Self {
+impl FromCore<atoll_model::Build> for Build {
+    fn from_core(build: atoll_model::Build) -> Self {
         Self {
             id: build.id.into(),
             tenant: build.tenant.into(),
@@ -140,25 +55,6 @@ impl From<atoll_model::Build> for Build {
     }
 }
 
-/// One page of builds, newest first.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct BuildPage {
-    items: Vec<Build>,
-    /// Hand it in as `cursor` for the next page; null: that was all.
-    next_cursor: Option<String>,
-}
-
-/// The parts of a form.
-#[derive(ToSchema)]
-#[allow(dead_code, reason = "documents the form; `form` reads it")]
-pub(crate) struct BuildForm {
-    /// What to build; the first part.
-    spec: BuildBody,
-    /// The files that it may copy from: a tar, plain or compressed with gzip or zstd.
-    #[schema(value_type = Option<String>, format = Binary)]
-    context: Option<Vec<u8>>,
-}
-
 /// Starts a build and answers at once; its log says how it goes.
 ///
 /// A form with `spec` and then `context`, or, where nothing is copied from a folder, the spec alone as JSON.
@@ -173,29 +69,14 @@ pub(crate) async fn start(
     body: Body,
 ) -> Result<Response, ApiError> {
     let form::Form { spec, context, fault } = form::read(&headers, body, budget.as_deref()).await?;
-    let started = app.service.start_build(&who, spec.try_into()?, context).await;
+    let started = app.service.start_build(&who, spec.into_core()?, context).await;
     let build = started.map_err(|error| fault.or(error))?;
     let location = HeaderValue::from_str(&format!("/v1/builds/{}", build.id));
-    let mut response = JsonResponse(StatusCode::ACCEPTED, Build::from(build)).into_response();
+    let mut response = JsonResponse(StatusCode::ACCEPTED, Build::from_core(build)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct BuildsQuery {
-    /// Only of the template with this name.
-    template: Option<String>,
-    #[param(inline)]
-    status: Option<BuildStatus>,
-    /// At most this many.
-    #[param(value_type = Option<u32>, minimum = 1)]
-    limit: Option<std::num::NonZeroU32>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
 }
 
 /// Lists builds, newest first.
@@ -213,7 +94,7 @@ pub(crate) async fn list(
         cursor: query.cursor,
     };
     let page = app.service.list_builds(&who, filter).await?;
-    let items = page.items.into_iter().map(Build::from).collect();
+    let items = page.items.into_iter().map(Build::from_core).collect();
     Ok(ok(BuildPage { items, next_cursor: page.next_cursor }))
 }
 
@@ -226,7 +107,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(build): Path<String>,
 ) -> Result<JsonResponse<Build>, ApiError> {
-    Ok(ok(app.service.get_build(&who, &build).await?.into()))
+    Ok(ok(app.service.get_build(&who, &build).await?.into_api()))
 }
 
 /// Cancels a build and answers when nothing of it runs any more. One that has ended is left as it is.
@@ -237,63 +118,19 @@ pub(crate) async fn cancel(
     Caller(who): Caller,
     Path(build): Path<String>,
 ) -> Result<JsonResponse<Build>, ApiError> {
-    Ok(ok(app.service.cancel_build(&who, &build).await?.into()))
+    Ok(ok(app.service.cancel_build(&who, &build).await?.into_api()))
 }
 
-/// One line of a build's log.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct BuildLine {
-    /// Counts from 1 without gaps.
-    seq: u64,
-    #[schema(format = DateTime)]
-    at: String,
-    level: Level,
-    /// In which step; 0: before the first or after the last.
-    step: u32,
-    text: String,
-}
-
-/// Who says a line: the builder (`info`, `warn`, `error`) or the command of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Level {
-    Info,
-    Warn,
-    Error,
-    Stdout,
-    Stderr,
-}
-
-impl From<atoll_model::BuildLine> for BuildLine {
-    fn from(line: atoll_model::BuildLine) -> Self {
-        let level = match line.level {
-            BuildLevel::Info => Level::Info,
-            BuildLevel::Warn => Level::Warn,
-            BuildLevel::Error => Level::Error,
-            BuildLevel::Stdout => Level::Stdout,
-            BuildLevel::Stderr => Level::Stderr,
-        };
-        Self { seq: line.seq, at: rfc3339_millis(line.at_ms), level, step: line.step, text: line.text }
+impl FromCore<atoll_model::BuildLine> for BuildLine {
+    fn from_core(line: atoll_model::BuildLine) -> Self {
+        Self {
+            seq: line.seq,
+            at: rfc3339_millis(line.at_ms),
+            level: line.level.into(),
+            step: line.step,
+            text: line.text,
+        }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct BuildLog {
-    /// Oldest first.
-    items: Vec<BuildLine>,
-    /// Hand it in as `from` for what comes behind; null: that was all, for now.
-    next_from: Option<u64>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct LogsQuery {
-    /// The first line that is wanted. Default 1.
-    from: Option<u64>,
-    /// `1`: server-sent events until the build ends.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    follow: Option<Flag>,
 }
 
 // LIMIT: a page that is quick to read and quick to send.
@@ -325,12 +162,12 @@ pub(crate) async fn logs(
     let service = app.service.clone();
     let lines = lines.map(|line| {
         let seq = line.seq.to_string();
-        sse::event("line", &BuildLine::from(line)).id(seq)
+        sse::event("line", &BuildLine::from_core(line)).id(seq)
     });
     let end = futures::stream::once(async move {
         match service.get_build(&who, &build).await {
-            Ok(build) => sse::event("end", &Build::from(build)),
-            Err(error) => sse::event("error", &crate::exec::Broken::from(error)),
+            Ok(build) => sse::event("end", &Build::from_core(build)),
+            Err(error) => sse::event("error", &StreamError::from_core(error)),
         }
     });
     Ok(sse::respond(&app, lines.chain(end)))
@@ -343,7 +180,7 @@ async fn page(mut lines: futures::stream::BoxStream<'static, atoll_model::BuildL
             return BuildLog { items, next_from: Some(line.seq) };
         }
         bytes += line.text.len();
-        items.push(line.into());
+        items.push(line.into_api());
     }
     BuildLog { items, next_from: None }
 }

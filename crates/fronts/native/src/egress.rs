@@ -1,108 +1,31 @@
 //! What a sandbox wanted to reach and what was decided: read, followed, and turned into the smallest policy for it.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
-use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
+use atoll_model::EgressRecord;
 use atoll_service::EgressQuery;
+use atoll_wire::egress::{Egress, EgressList, LogQuery};
+use atoll_wire::network::NetworkPolicy;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::flag::Flag;
-use crate::network::NetworkPolicy;
+use crate::convert::{FromApi, FromCore, IntoApi, IntoCore};
 use crate::sse;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(log)).routes(routes!(learned))
 }
 
-/// What was decided about: a question for a name, a TLS connection or a plain HTTP request through the gate, packets that
-/// pass or are refused without it; `lost`: records that came faster than they were read are missing here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = EgressWhat)]
-pub(crate) enum What {
-    Dns,
-    Tls,
-    Http,
-    Flow,
-    Lost,
-}
-
-/// `failed`: it was allowed and could not be done, because there is no such name or nobody answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = EgressVerdict)]
-pub(crate) enum Verdict {
-    Allowed,
-    Refused,
-    Failed,
-}
-
-/// A decision about what leaves a sandbox. Holds no content and no header.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Egress {
-    #[schema(format = DateTime)]
-    at: String,
-    what: What,
-    verdict: Verdict,
-    /// What decided: the entry of a list or a rule, such as `allow_domains: *.example.com` or `never: private`.
-    rule: String,
-    /// The name asked for, where one is known.
-    name: Option<String>,
-    address: Option<String>,
-    port: Option<u16>,
-    /// `tcp`, `udp`, `icmp` or a number.
-    protocol: Option<String>,
-    /// Bytes out of the sandbox.
-    sent: u64,
-    /// Bytes into it.
-    received: u64,
-}
-
-impl What {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::Tls => "tls",
-            Self::Http => "http",
-            Self::Flow => "flow",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-impl From<Verdict> for EgressVerdict {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Allowed => Self::Allowed,
-            Verdict::Refused => Self::Refused,
-            Verdict::Failed => Self::Failed,
-        }
-    }
-}
-
-impl From<EgressRecord> for Egress {
-    fn from(record: EgressRecord) -> Self {
+impl FromCore<EgressRecord> for Egress {
+    fn from_core(record: EgressRecord) -> Self {
         Self {
             at: rfc3339_millis(record.at_ms),
-            what: match record.what {
-                EgressWhat::Dns => What::Dns,
-                EgressWhat::Tls => What::Tls,
-                EgressWhat::Http => What::Http,
-                EgressWhat::Flow => What::Flow,
-                EgressWhat::Lost => What::Lost,
-            },
-            verdict: match record.verdict {
-                EgressVerdict::Allowed => Verdict::Allowed,
-                EgressVerdict::Refused => Verdict::Refused,
-                EgressVerdict::Failed => Verdict::Failed,
-            },
+            what: record.what.into(),
+            verdict: record.verdict.into(),
             rule: record.rule,
             name: record.name,
             address: record.address.map(|address| address.to_string()),
@@ -114,38 +37,12 @@ impl From<EgressRecord> for Egress {
     }
 }
 
-/// Decisions, newest last.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct EgressList {
-    items: Vec<Egress>,
-}
-
 // LIMIT: a few MiB of JSON; the log of a sandbox holds some ten thousand records.
 const RECORDS_MAX: u32 = 10_000;
 const RECORDS: u32 = 100;
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct LogQuery {
-    /// The newest so many, 100 unless said otherwise and 10000 at most.
-    #[param(minimum = 1)]
-    limit: Option<u32>,
-    /// Only later ones: a moment such as `2026-01-02T03:04:05.678Z`, or the `at` of a record.
-    #[param(format = DateTime)]
-    since: Option<String>,
-    /// Only these.
-    #[param(inline)]
-    verdict: Option<Verdict>,
-    /// `1`: server-sent events; those recorded first, then live.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    follow: Option<Flag>,
-}
-
-impl TryFrom<LogQuery> for EgressQuery {
-    type Error = ApiError;
-
-    fn try_from(query: LogQuery) -> Result<Self, ApiError> {
+impl FromApi<LogQuery> for EgressQuery {
+    fn from_api(query: LogQuery) -> Result<Self, ApiError> {
         if query.limit == Some(0) {
             return Err(ApiError::invalid("limit must be a positive number"));
         }
@@ -175,17 +72,17 @@ pub(crate) async fn log(
     Query(query): Query<LogQuery>,
 ) -> Result<Response, ApiError> {
     let follow = query.follow.unwrap_or_default().0;
-    let query = query.try_into()?;
+    let query = query.into_core()?;
     if follow {
         let records = app.service.follow_egress(&who, &ident, query).await?;
-        return Ok(sse::respond(&app, records.map(|record| frame(&record.into()))));
+        return Ok(sse::respond(&app, records.map(|record| frame(&record.into_api()))));
     }
     let records = app.service.egress_log(&who, &ident, query).await?;
-    Ok(ok(EgressList { items: records.into_iter().map(Into::into).collect() }).into_response())
+    Ok(ok(EgressList { items: records.into_iter().map(Egress::from_core).collect() }).into_response())
 }
 
 fn frame(record: &Egress) -> axum::response::sse::Event {
-    sse::event(record.what.name(), record)
+    sse::event(record.what.as_str(), record)
 }
 
 /// The smallest policy that would have allowed what is recorded; `PATCH …` takes it as `network`.
@@ -204,6 +101,7 @@ pub(crate) async fn learned(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use atoll_model::{EgressVerdict, EgressWhat};
 
     fn query() -> LogQuery {
         LogQuery { limit: None, since: None, verdict: None, follow: None }
@@ -211,22 +109,22 @@ mod tests {
 
     #[test]
     fn a_query_is_bounded_and_a_moment_is_read_as_it_is_shown() {
-        let plain = EgressQuery::try_from(query()).unwrap();
+        let plain = EgressQuery::from_api(query()).unwrap();
         assert_eq!((plain.limit, plain.since_ms, plain.verdict), (100, None, None));
-        let large = EgressQuery::try_from(LogQuery { limit: Some(u32::MAX), ..query() }).unwrap();
+        let large = EgressQuery::from_api(LogQuery { limit: Some(u32::MAX), ..query() }).unwrap();
         assert_eq!(large.limit, RECORDS_MAX);
         let since = rfc3339_millis(1_780_000_000_123);
-        let later = EgressQuery::try_from(LogQuery { since: Some(since), ..query() }).unwrap();
+        let later = EgressQuery::from_api(LogQuery { since: Some(since), ..query() }).unwrap();
         assert_eq!(later.since_ms, Some(1_780_000_000_123));
     }
 
     #[test]
     fn a_query_that_makes_no_sense_is_refused_by_name() {
-        let none = EgressQuery::try_from(LogQuery { limit: Some(0), ..query() }).unwrap_err();
+        let none = EgressQuery::from_api(LogQuery { limit: Some(0), ..query() }).unwrap_err();
         assert!(none.message.starts_with("limit"), "{none:?}");
         for since in ["", "yesterday", "12:00", "99999-01-01T00:00:00Z"] {
             let error =
-                EgressQuery::try_from(LogQuery { since: Some(since.to_owned()), ..query() }).unwrap_err();
+                EgressQuery::from_api(LogQuery { since: Some(since.to_owned()), ..query() }).unwrap_err();
             assert!(error.message.starts_with("since") && error.hint.is_some(), "{error:?}");
         }
     }
@@ -246,7 +144,7 @@ mod tests {
             received: 2,
         };
         assert_eq!(
-            serde_json::to_value(Egress::from(record)).unwrap(),
+            serde_json::to_value(Egress::from_core(record)).unwrap(),
             serde_json::json!({ "at": "1970-01-01T00:00:00.000Z", "what": "tls", "verdict": "refused",
                 "rule": "sni differs", "name": "a.example.com", "address": "203.0.113.7", "port": 443,
                 "protocol": null, "sent": 1, "received": 2 })

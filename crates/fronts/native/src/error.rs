@@ -2,27 +2,9 @@
 
 use atoll_front_kit::{ApiError, RequestInfo, error_body};
 use atoll_model::Code;
+use atoll_wire::errors::Envelope;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-/// What every answer that is not a success holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Error)]
-pub struct Envelope {
-    /// One of the closed list in `docs/errors.md`.
-    #[schema(example = "sandbox_not_found")]
-    pub code: String,
-    /// What happened, and to what.
-    pub message: String,
-    /// What to try.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub hint: Option<String>,
-    /// Finds this request in the logs.
-    pub request_id: String,
-}
 
 pub(crate) fn render(error: &ApiError, request: &RequestInfo) -> Response {
     let status = error.status();
@@ -30,6 +12,7 @@ pub(crate) fn render(error: &ApiError, request: &RequestInfo) -> Response {
         code: error.code.as_str().to_owned(),
         message: error.message.clone(),
         hint: hint(error, request),
+        field: error.field_name().map(str::to_owned),
         request_id: request.id.clone(),
     };
     let mut response = error_body(status, &envelope);
@@ -66,9 +49,10 @@ pub fn errors_page() -> String {
         "# Errors\n\n\
          Every answer of the native API that is not a success has one shape:\n\n\
          ```json\n\
-         {\"code\": \"sandbox_not_found\", \"message\": \"…\", \"hint\": \"…\", \"request_id\": \"…\"}\n\
+         {\"code\": \"sandbox_not_found\", \"message\": \"…\", \"hint\": \"…\", \"field\": \"…\", \"request_id\": \"…\"}\n\
          ```\n\n\
-         `code` is one of the list below, `message` says what happened, `hint` (where there is one) what to try, and\n\
+         `code` is one of the list below, `message` says what happened, `hint` (where there is one) what to try,\n\
+         `field` (where the error is about one) the field of the request, and\n\
          `request_id` is also in the `X-Request-Id` header and in the server's logs. 429 and 503 carry `Retry-After`.\n\
          Three cases keep their code but have a more exact status: a body of the wrong type is 415, a range outside a\n\
          file is 416, and a body that does not arrive in time is 408.\n\n\

@@ -1,92 +1,38 @@
 //! What happened to sandboxes, in order: read a stretch, or follow.
 
 use atoll_front_kit::{ApiError, Caller, Query, ok, rfc3339_millis};
-use atoll_model::{EventKind, SandboxEvent};
+use atoll_model::{EventKind as Happened, SandboxEvent};
+use atoll_wire::events::{Event, EventKind, EventList, EventsQuery};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::flag::Flag;
-use crate::sandboxes::{Phase, Reason};
+use crate::convert::FromCore;
 use crate::sse;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// Something that happened to a sandbox.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Event {
-    /// Orders all events of a server; hand it in as `after`.
-    seq: u64,
-    tenant: String,
-    sandbox: String,
-    instance: Option<String>,
-    #[schema(format = DateTime)]
-    at: String,
-    #[serde(flatten)]
-    what: What,
-}
-
-/// What happened.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum What {
-    /// The phase changed.
-    Phase { from: Option<Phase>, to: Phase, reason: Reason },
-    /// A process inside was ended because memory ran out.
-    OutOfMemory,
-    /// A snapshot was taken of it.
-    Snapshotted {
-        snapshot: String,
-        /// Its processes too.
-        memory: bool,
-    },
-    /// Sandboxes were forked from it.
-    Forked { children: Vec<String> },
-    /// Its memory was written to disk while it was paused, or could not be.
-    Checkpointed {
-        /// What went wrong; it stands still with its memory as before.
-        failure: Option<String>,
-    },
-    /// Labels, limits, timers, timeout or network policy were changed.
-    Updated { fields: Vec<String> },
-}
-
-impl What {
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Phase { .. } => "phase",
-            Self::OutOfMemory => "out_of_memory",
-            Self::Snapshotted { .. } => "snapshotted",
-            Self::Forked { .. } => "forked",
-            Self::Checkpointed { .. } => "checkpointed",
-            Self::Updated { .. } => "updated",
-        }
-    }
-}
-
-impl From<SandboxEvent> for Event {
-    fn from(event: SandboxEvent) -> Self {
+impl FromCore<SandboxEvent> for Event {
+    fn from_core(event: SandboxEvent) -> Self {
         let what = match event.what {
-            EventKind::Phase { from, to, reason } => {
-                What::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
+            Happened::Phase { from, to, reason } => {
+                EventKind::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
             }
-            EventKind::OutOfMemory => What::OutOfMemory,
-            EventKind::Snapshotted { snapshot, memory } => {
-                What::Snapshotted { snapshot: snapshot.into(), memory }
+            Happened::OutOfMemory => EventKind::OutOfMemory,
+            Happened::Snapshotted { snapshot, memory } => {
+                EventKind::Snapshotted { snapshot: snapshot.into(), memory }
             }
-            EventKind::Forked { children } => {
-                What::Forked { children: children.into_iter().map(Into::into).collect() }
+            Happened::Forked { children } => {
+                EventKind::Forked { children: children.into_iter().map(Into::into).collect() }
             }
-            EventKind::Checkpointed { failure } => What::Checkpointed { failure },
-            EventKind::Updated { fields } => What::Updated { fields },
+            Happened::Checkpointed { failure } => EventKind::Checkpointed { failure },
+            Happened::Updated { fields } => EventKind::Updated { fields },
         };
         Self {
             seq: event.seq,
@@ -97,27 +43,6 @@ impl From<SandboxEvent> for Event {
             what,
         }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct EventList {
-    /// Oldest first.
-    items: Vec<Event>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct EventsQuery {
-    /// Only of this sandbox: id, unique prefix of an id, or name.
-    sandbox: Option<String>,
-    /// Only those after this `seq`; 0 begins with the oldest kept. Without it a follower sees what comes.
-    after: Option<u64>,
-    /// At most this many; not when following.
-    limit: Option<u32>,
-    /// `1`: server-sent events, replay first, then live.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    follow: Option<Flag>,
 }
 
 /// Reads events, or follows them with `follow=1`.
@@ -137,12 +62,12 @@ pub(crate) async fn events(
     let after = last_event_id(&headers)?.or(query.after);
     if query.follow.unwrap_or_default().0 {
         let events = app.service.follow_events(&who, sandbox, after).await?;
-        return Ok(sse::respond(&app, events.map(|event| frame(&Event::from(event)))));
+        return Ok(sse::respond(&app, events.map(|event| frame(&Event::from_core(event)))));
     }
     // LIMIT: a page that is quick to read and quick to send.
     let limit = query.limit.unwrap_or(100).min(1_000);
     let events = app.service.events(&who, sandbox, after, limit).await?;
-    Ok(ok(EventList { items: events.into_iter().map(Event::from).collect() }).into_response())
+    Ok(ok(EventList { items: events.into_iter().map(Event::from_core).collect() }).into_response())
 }
 
 fn frame(event: &Event) -> axum::response::sse::Event {

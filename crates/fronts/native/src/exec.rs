@@ -1,11 +1,11 @@
 //! Commands: run one and wait for its result, or follow it as it runs.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_budget::JsonObject;
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, stream_json};
 use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
+use atoll_wire::exec::{Detached, DroppedOutput, ExecBody, ExecExit, ExecResult, OutputChunk, StreamError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::Event;
@@ -14,12 +14,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::{FromApi, FromCore, IntoCore};
 use crate::sse::{self, Utf8Carry};
 
 /// LIMIT: a command carries its standard input.
@@ -29,40 +28,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(exec)).routes(routes!(exec_stream))
 }
 
-/// A command. Exactly one of `argv` and `command`.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct ExecBody {
-    /// Program and arguments.
-    #[schema(example = json!(["python3", "-c", "print(6*7)"]))]
-    argv: Option<Vec<String>>,
-    /// A line for the shell: bash, or sh where there is no bash.
-    command: Option<String>,
-    /// Where; the sandbox's workdir where absent.
-    cwd: Option<String>,
-    /// On top of the sandbox's environment.
-    env: BTreeMap<String, String>,
-    /// As whom; the sandbox's user where absent.
-    user: Option<String>,
-    /// Written to its stdin, which is then closed.
-    stdin: Option<String>,
-    /// The same for bytes that are no text.
-    stdin_base64: Option<String>,
-    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`. A detached process that is
-    /// given no stdin has it open unless this is false.
-    open_stdin: Option<bool>,
-    /// After this it is killed: `exit_code` 124, `timed_out` true.
-    timeout_s: Option<f64>,
-    /// Answer as soon as it runs; its output goes to the logs.
-    detach: bool,
-    /// A name for it in the list of processes.
-    tag: Option<String>,
-}
-
-impl TryFrom<ExecBody> for Exec {
-    type Error = ApiError;
-
-    fn try_from(body: ExecBody) -> Result<Self, ApiError> {
+impl FromApi<ExecBody> for Exec {
+    fn from_api(body: ExecBody) -> Result<Self, ApiError> {
         let stdin = match (body.stdin, body.stdin_base64) {
             (Some(_), Some(_)) => return Err(ApiError::invalid("stdin and stdin_base64 exclude each other")),
             (Some(text), None) => Some(Bytes::from(text)),
@@ -108,31 +75,6 @@ fn seconds(value: f64) -> Result<Duration, ApiError> {
         .ok_or_else(|| ApiError::invalid(format!("timeout_s must be a number above 0, not {value}")))
 }
 
-/// How a command ended, with what it wrote.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ExecResult {
-    /// 128 + the signal where one ended it, 124 after a timeout.
-    exit_code: i32,
-    /// The signal that ended it.
-    signal: Option<i32>,
-    timed_out: bool,
-    stdout: String,
-    stderr: String,
-    /// The exact bytes, only where stdout is not valid UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    stdout_base64: Option<String>,
-    /// The exact bytes, only where stderr is not valid UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    stderr_base64: Option<String>,
-    /// More was written than is here.
-    truncated: bool,
-    /// Its pid inside the sandbox.
-    pid: u32,
-    duration_ms: u64,
-}
-
 /// The answer of type [`ExecResult`], whose texts are encoded while they are written.
 fn result(outcome: ExecOutcome) -> JsonObject {
     let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated();
@@ -154,13 +96,6 @@ fn result(outcome: ExecOutcome) -> JsonObject {
         .field("duration_ms", &outcome.duration_ms)
 }
 
-/// A process that goes on by itself, or the first event of a stream.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Detached {
-    /// Its pid inside the sandbox.
-    pid: u32,
-}
-
 /// Runs a command and answers when it has ended.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/exec", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
@@ -173,7 +108,7 @@ pub(crate) async fn exec(
     StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
     let detach = body.detach;
-    let outcome = app.service.exec(&who, &ident, body.try_into()?).await?;
+    let outcome = app.service.exec(&who, &ident, body.into_core()?).await?;
     if detach {
         return Ok(JsonResponse(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
     }
@@ -195,7 +130,7 @@ pub(crate) async fn exec_stream(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
-    let (pid, events) = app.service.exec_stream(&who, &ident, body.try_into()?).await?;
+    let (pid, events) = app.service.exec_stream(&who, &ident, body.into_core()?).await?;
     Ok(sse::respond(&app, follow(pid, events)))
 }
 
@@ -204,58 +139,37 @@ pub(crate) fn follow(
     pid: u32,
     events: BoxStream<'static, ExecEvent>,
 ) -> impl Stream<Item = Event> + Send + 'static {
-    let mut render = Render::default();
+    let mut render = OutputRenderer::default();
     let start = stream::iter([sse::event("start", &Detached { pid })]);
     start.chain(events.flat_map(move |event| stream::iter(render.events(event))))
 }
 
 #[derive(Default)]
-struct Render {
+struct OutputRenderer {
     stdout: Utf8Carry,
     stderr: Utf8Carry,
     terminal: Utf8Carry,
 }
 
-#[derive(Serialize)]
-struct Exit {
-    exit_code: i32,
-    signal: Option<i32>,
-    timed_out: bool,
-}
-
-#[derive(Serialize)]
-pub(crate) struct Dropped {
-    pub(crate) bytes: u64,
-}
-
-/// The last event of a stream that broke; the same words as in the envelope.
-#[derive(Serialize)]
-pub(crate) struct Broken {
-    code: &'static str,
-    message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<String>,
-}
-
-impl From<ServiceError> for Broken {
-    fn from(error: ServiceError) -> Self {
-        Self { code: error.code.as_str(), message: error.message, hint: error.hint }
+impl FromCore<ServiceError> for StreamError {
+    fn from_core(error: ServiceError) -> Self {
+        Self { code: error.code.as_str().to_owned(), message: error.message, hint: error.hint }
     }
 }
 
-impl Render {
+impl OutputRenderer {
     fn events(&mut self, event: ExecEvent) -> Vec<Event> {
         let last = match event {
             ExecEvent::Stdout(bytes) => return chunk("stdout", self.stdout.push(bytes)),
             ExecEvent::Stderr(bytes) => return chunk("stderr", self.stderr.push(bytes)),
             ExecEvent::Terminal(bytes) => return chunk("terminal", self.terminal.push(bytes)),
-            ExecEvent::Dropped(bytes) => return vec![sse::event("dropped", &Dropped { bytes })],
+            ExecEvent::Dropped(bytes) => return vec![sse::event("dropped", &DroppedOutput { bytes })],
             // The stream sends comments of its own.
             ExecEvent::KeepAlive => return Vec::new(),
             ExecEvent::Exit { exit_code, signal, timed_out } => {
-                sse::event("exit", &Exit { exit_code, signal, timed_out })
+                sse::event("exit", &ExecExit { exit_code, signal, timed_out })
             }
-            ExecEvent::Lost(error) => sse::event("error", &Broken::from(error)),
+            ExecEvent::Lost(error) => sse::event("error", &StreamError::from_core(error)),
         };
         let mut events = chunk("stdout", self.stdout.finish());
         events.extend(chunk("stderr", self.stderr.finish()));
@@ -265,7 +179,7 @@ impl Render {
     }
 }
 
-fn chunk(name: &str, chunk: Option<sse::Chunk>) -> Vec<Event> {
+fn chunk(name: &str, chunk: Option<OutputChunk>) -> Vec<Event> {
     chunk.into_iter().map(|chunk| sse::event(name, &chunk)).collect()
 }
 
@@ -276,7 +190,7 @@ mod tests {
     use atoll_front_kit::parse_json;
 
     fn parse(text: &str) -> Result<Exec, ApiError> {
-        parse_json::<ExecBody>(text.as_bytes())?.try_into()
+        parse_json::<ExecBody>(text.as_bytes())?.into_core()
     }
 
     #[test]

@@ -7,19 +7,21 @@ use atoll_front_kit::{
 };
 use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
+use atoll_wire::exec::StreamError;
+use atoll_wire::files::{
+    ArchiveWritten, Entry, EntryKind, EntryList, FileChange, ListQuery, MkdirBody, MoveBody, PathQuery,
+    WatchQuery, WriteQuery,
+};
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::exec::Broken;
-use crate::flag::Flag;
+use crate::convert::{FromCore, IntoApi};
 use crate::sse;
 use crate::text::text_of;
 
@@ -36,47 +38,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(read_archive, write_archive))
 }
 
-/// A file, directory or link.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Entry {
-    /// The last part of its path.
-    name: String,
-    /// Absolute.
-    path: String,
-    kind: EntryKind,
-    size: u64,
-    /// Permission bits in octal.
-    #[schema(example = "0644", pattern = "^[0-7]{4}$")]
-    mode: String,
-    owner: String,
-    group: String,
-    #[schema(format = DateTime)]
-    modified_at: String,
-    /// Where a link points.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    symlink_target: Option<String>,
-    /// The exact name, only where it is not valid UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    name_base64: Option<String>,
-    /// The exact path, only where it is not valid UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    path_base64: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum EntryKind {
-    File,
-    Directory,
-    Symlink,
-    Other,
-}
-
-impl From<atoll_service::EntryKind> for EntryKind {
-    fn from(kind: atoll_service::EntryKind) -> Self {
+impl FromCore<atoll_service::EntryKind> for EntryKind {
+    fn from_core(kind: atoll_service::EntryKind) -> Self {
         match kind {
             atoll_service::EntryKind::File => Self::File,
             atoll_service::EntryKind::Directory => Self::Directory,
@@ -86,14 +49,14 @@ impl From<atoll_service::EntryKind> for EntryKind {
     }
 }
 
-impl From<atoll_service::Entry> for Entry {
-    fn from(entry: atoll_service::Entry) -> Self {
+impl FromCore<atoll_service::Entry> for Entry {
+    fn from_core(entry: atoll_service::Entry) -> Self {
         let (name, name_base64) = text_of(entry.name);
         let (path, path_base64) = text_of(entry.path);
         Self {
             name,
             path,
-            kind: entry.kind.into(),
+            kind: entry.kind.into_api(),
             size: entry.size,
             mode: format!("{:04o}", entry.mode & 0o7777),
             owner: entry.owner,
@@ -106,40 +69,9 @@ impl From<atoll_service::Entry> for Entry {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct EntryList {
-    items: Vec<Entry>,
-    /// The directory holds more than is listed.
-    truncated: bool,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct PathQuery {
-    /// Absolute, or relative to the sandbox's workdir.
-    #[param(example = "/home/user/notes.txt")]
-    path: String,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct WriteQuery {
-    /// Absolute, or relative to the sandbox's workdir.
-    path: String,
-    /// Permission bits in octal, such as `644`.
-    #[param(pattern = "^[0-7]{1,4}$")]
-    mode: Option<String>,
-    /// As whom; the sandbox's user where absent.
-    user: Option<String>,
-}
-
-impl WriteQuery {
-    fn into_file(self, len: Option<u64>) -> Result<WriteFile, ApiError> {
-        let mode = self.mode.as_deref().map(octal).transpose()?;
-        Ok(WriteFile { path: self.path, mode, user: self.user, len, as_root: false })
-    }
+fn file_to_write(query: WriteQuery, len: Option<u64>) -> Result<WriteFile, ApiError> {
+    let mode = query.mode.as_deref().map(octal).transpose()?;
+    Ok(WriteFile { path: query.path, mode, user: query.user, len, as_root: false })
 }
 
 pub(crate) fn octal(text: &str) -> Result<u32, ApiError> {
@@ -147,38 +79,6 @@ pub(crate) fn octal(text: &str) -> Result<u32, ApiError> {
     digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o7777).ok_or_else(
         || ApiError::invalid(format!("mode must be octal permission bits such as 644, not {text:?}")),
     )
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListQuery {
-    path: String,
-    /// How many levels. Default 1.
-    depth: Option<u32>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct WatchQuery {
-    path: String,
-    /// `1`: everything below it too. Default `0`.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    recursive: Option<Flag>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MkdirBody {
-    path: String,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MoveBody {
-    from: String,
-    to: String,
 }
 
 /// Reads a file. A single `Range` is honoured.
@@ -218,10 +118,10 @@ pub(crate) async fn write(
     Query(query): Query<WriteQuery>,
     body: Body,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    let file = query.into_file(body.size_hint().exact())?;
+    let file = file_to_write(query, body.size_hint().exact())?;
     let (content, fault) = upload_stream(body);
     let written = app.service.write_file(&who, &ident, file, content).await;
-    Ok(ok(written.map_err(|error| fault.or(error))?.into()))
+    Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
 /// Removes a file, or a directory with all below it.
@@ -248,7 +148,7 @@ pub(crate) async fn stat(
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into()))
+    Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into_api()))
 }
 
 /// What a directory holds.
@@ -263,7 +163,7 @@ pub(crate) async fn list(
 ) -> Result<JsonResponse<EntryList>, ApiError> {
     let depth = query.depth.unwrap_or(1);
     let (entries, truncated) = app.service.list_dir(&who, &ident, &query.path, depth).await?;
-    Ok(ok(EntryList { items: entries.into_iter().map(Entry::from).collect(), truncated }))
+    Ok(ok(EntryList { items: entries.into_iter().map(Entry::from_core).collect(), truncated }))
 }
 
 /// Makes a directory and its parents.
@@ -276,7 +176,7 @@ pub(crate) async fn make_dir(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<MkdirBody>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(JsonResponse(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into()))
+    Ok(JsonResponse(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into_api()))
 }
 
 /// Moves or renames; a file at the destination is replaced.
@@ -289,16 +189,7 @@ pub(crate) async fn move_path(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<MoveBody>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into()))
-}
-
-/// What was written of an archive.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ArchiveWritten {
-    /// Files, directories and links.
-    entries: u64,
-    /// Bytes of files.
-    bytes: u64,
+    Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into_api()))
 }
 
 /// Reads a file or a directory as a tar archive. Links are kept as links; sockets and devices are left out.
@@ -335,14 +226,6 @@ pub(crate) async fn write_archive(
     Ok(ok(ArchiveWritten { entries: written.entries, bytes: written.bytes }))
 }
 
-#[derive(Serialize)]
-struct Change {
-    /// Relative to the watched directory.
-    name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name_base64: Option<String>,
-}
-
 /// Watches a directory.
 ///
 /// Events `create`, `write`, `remove`, `rename` and `chmod` `{name}`, relative to the directory; `overflow` when changes
@@ -362,11 +245,11 @@ pub(crate) async fn watch(
     let events = changes.filter_map(|change| async move {
         let change = match change {
             Ok(change) => change,
-            Err(error) => return Some(sse::event("error", &Broken::from(error))),
+            Err(error) => return Some(sse::event("error", &StreamError::from_core(error))),
         };
         let kind = change_name(change.kind)?;
         let (name, name_base64) = text_of(change.name);
-        Some(sse::event(kind, &Change { name, name_base64 }))
+        Some(sse::event(kind, &FileChange { name, name_base64 }))
     });
     Ok(sse::respond(&app, events))
 }

@@ -1,10 +1,9 @@
 //! Whether the server works, and which one it is. Public.
 
 use atoll_front_kit::{JsonResponse, ok};
+use atoll_wire::health::{Health, HealthStatus, Version};
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,39 +13,15 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(health)).routes(routes!(version))
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
-    Ok,
-    Degraded,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Health {
-    status: Status,
-    version: String,
-    /// What does not work.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    problems: Vec<String>,
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Version {
-    /// Of the server.
-    version: String,
-    /// Of the API.
-    api: String,
-}
-
 /// Whether the server can work.
 #[utoipa::path(get, path = "/health", tag = "server", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health, description = "Something is broken")))]
 pub(crate) async fn health(State(app): State<App>) -> JsonResponse<Health> {
     let health = app.service.health().await;
     let (code, status) = if health.ok {
-        (StatusCode::OK, Status::Ok)
+        (StatusCode::OK, HealthStatus::Ok)
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Status::Degraded)
+        (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Degraded)
     };
     JsonResponse(
         code,

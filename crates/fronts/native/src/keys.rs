@@ -3,62 +3,22 @@
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::KeyId;
 use atoll_service::{KeyRecord, NewKey};
+use atoll_wire::keys::{CreatedKey, Key, KeyBody, KeyList, Scope};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::{FromCore, IntoApi};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(delete))
 }
 
-/// What a key may do: everything, or the things of its own tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Scope {
-    Admin,
-    User,
-}
-
-impl From<atoll_model::Scope> for Scope {
-    fn from(scope: atoll_model::Scope) -> Self {
-        match scope {
-            atoll_model::Scope::Admin => Self::Admin,
-            atoll_model::Scope::User => Self::User,
-        }
-    }
-}
-
-impl From<Scope> for atoll_model::Scope {
-    fn from(scope: Scope) -> Self {
-        match scope {
-            Scope::Admin => Self::Admin,
-            Scope::User => Self::User,
-        }
-    }
-}
-
-/// A key without its secret.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Key {
-    id: String,
-    /// The tenant's id.
-    tenant: String,
-    scope: Scope,
-    name: Option<String>,
-    #[schema(format = DateTime)]
-    created_at: String,
-    #[schema(format = DateTime)]
-    last_used_at: Option<String>,
-}
-
-impl From<KeyRecord> for Key {
-    fn from(record: KeyRecord) -> Self {
+impl FromCore<KeyRecord> for Key {
+    fn from_core(record: KeyRecord) -> Self {
         Self {
             id: record.id.into(),
             tenant: record.tenant.into(),
@@ -70,32 +30,6 @@ impl From<KeyRecord> for Key {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct KeyList {
-    items: Vec<Key>,
-}
-
-/// A fresh key; the only time that its secret is shown.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub(crate) struct CreatedKey {
-    #[serde(flatten)]
-    record: Key,
-    /// The key to send. It cannot be shown again.
-    #[schema(example = "atl_…")]
-    secret: String,
-}
-
-/// The key to make.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KeyBody {
-    /// Name or id of its tenant; the caller's own where absent.
-    tenant: Option<String>,
-    /// `user` where absent.
-    scope: Option<Scope>,
-    name: Option<String>,
-}
-
 /// Lists keys, without their secrets.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = KeyList)))]
 pub(crate) async fn list(
@@ -103,7 +37,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
 ) -> Result<JsonResponse<KeyList>, ApiError> {
     let keys = app.service.list_keys(&who).await?;
-    Ok(ok(KeyList { items: keys.into_iter().map(Key::from).collect() }))
+    Ok(ok(KeyList { items: keys.into_iter().map(Key::from_core).collect() }))
 }
 
 /// Makes a key and shows its secret, this once.
@@ -117,7 +51,7 @@ pub(crate) async fn create(
     let scope = body.scope.unwrap_or(Scope::User).into();
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
     let created = app.service.create_key(&who, new).await?;
-    let body = CreatedKey { record: created.key.into(), secret: created.secret };
+    let body = CreatedKey { record: created.key.into_api(), secret: created.secret };
     let mut response = JsonResponse(StatusCode::CREATED, body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

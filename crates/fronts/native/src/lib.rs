@@ -1,6 +1,6 @@
 //! The native REST front under `/v1`: parses, calls the service, renders.
 //!
-//! One file per noun, its wire types beside its handlers. A handler takes the caller, parses, makes one call and
+//! One file per noun; its wire types are in `atoll-wire`. A handler takes the caller, parses, makes one call and
 //! renders; it holds no rule. The OpenAPI document is emitted from the same attributes that make the routes
 //! ([`openapi`]), and every refusal is one envelope ([`Envelope`]).
 //!
@@ -12,13 +12,13 @@
 //! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
 
 mod builds;
+mod convert;
 mod docs;
 mod egress;
 mod error;
 mod events;
 mod exec;
 mod files;
-mod flag;
 mod health;
 mod keys;
 mod metrics;
@@ -50,7 +50,8 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-pub use error::{Envelope, errors_page, status};
+pub use atoll_wire::errors::Envelope;
+pub use error::{errors_page, status};
 pub use network::read_policy;
 pub use openapi::openapi;
 pub use shutdown::Shutdown;

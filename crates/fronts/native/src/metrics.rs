@@ -1,65 +1,27 @@
 //! What a sandbox uses, now and over time; and the server's own figures.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
-use atoll_model::{Code, Limits};
+use atoll_model::Code;
 use atoll_service::ResourceSample;
+use atoll_wire::metrics::{Sample, SampleList};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::convert::{FromCore, IntoApi};
 use crate::{App, telemetry};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(now)).routes(routes!(history)).routes(routes!(figures))
 }
 
-/// What a sandbox used at a moment.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Sample {
-    #[schema(format = DateTime)]
-    at: String,
-    /// CPU time since the sandbox started.
-    cpu_us: u64,
-    /// One core is 100.
-    cpu_pct: f64,
-    /// Memory charged to it, page cache included.
-    memory_bytes: u64,
-    /// Of that, page cache that can be dropped.
-    cache_bytes: u64,
-    /// Processes and threads.
-    pids: u32,
-    /// Bytes in its own layer.
-    disk_bytes: u64,
-    limits: SampleLimits,
-}
-
-/// What it may use.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct SampleLimits {
-    cpu: f64,
-    memory_mib: u32,
-    disk_mib: u32,
-    pids: u32,
-}
-
-impl From<Limits> for SampleLimits {
-    fn from(limits: Limits) -> Self {
-        Self {
-            cpu: f64::from(limits.cpu_milli) / 1_000.0,
-            memory_mib: limits.memory_mib,
-            disk_mib: limits.disk_mib,
-            pids: limits.pids,
-        }
-    }
-}
-
-impl From<ResourceSample> for Sample {
-    fn from(sample: ResourceSample) -> Self {
+impl FromCore<ResourceSample> for Sample {
+    fn from_core(sample: ResourceSample) -> Self {
         Self {
             at: rfc3339_millis(sample.at_ms),
             cpu_us: sample.cpu_us,
@@ -71,12 +33,6 @@ impl From<ResourceSample> for Sample {
             limits: sample.limits.into(),
         }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct SampleList {
-    /// Oldest first.
-    items: Vec<Sample>,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -99,7 +55,7 @@ pub(crate) async fn now(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Sample>, ApiError> {
-    Ok(ok(app.service.metrics_now(&who, &ident).await?.into()))
+    Ok(ok(app.service.metrics_now(&who, &ident).await?.into_api()))
 }
 
 /// What a sandbox used, sampled every few seconds and kept for a while.
@@ -116,7 +72,7 @@ pub(crate) async fn history(
     // LIMIT: an hour of samples at the default interval.
     let limit = query.limit.unwrap_or(360);
     let samples = app.service.metrics_history(&who, &ident, since_ms, limit).await?;
-    Ok(ok(SampleList { items: samples.into_iter().map(Sample::from).collect() }))
+    Ok(ok(SampleList { items: samples.into_iter().map(Sample::from_core).collect() }))
 }
 
 /// The server's figures in Prometheus' text format. Needs an admin key.

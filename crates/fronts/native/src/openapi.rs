@@ -10,11 +10,11 @@ use utoipa::openapi::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::error::Envelope;
 use crate::{
     App, builds, docs, egress, events, exec, files, health, keys, metrics, previews, processes, sandboxes,
     secrets, snapshots, templates, tenants, terminals, threads, volumes,
 };
+use atoll_wire::errors::Envelope;
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
 #[must_use]

@@ -3,10 +3,9 @@
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::PreviewId;
 use atoll_service::{NewPreview, PreviewRecord};
+use atoll_wire::previews::{NewPreviewAnswer, Preview, PreviewBody, PreviewList};
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -16,71 +15,19 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(delete))
 }
 
-/// A way to one port of a sandbox.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Preview {
-    id: String,
-    /// The sandbox's id.
-    sandbox: String,
-    port: u16,
-    /// Whether everybody may use it, without a token.
-    public: bool,
-    /// On a host of its own; without the token, which is shown once.
-    url: String,
-    /// The same on this server's own address, for places where that host has no name.
-    path: String,
-    #[schema(format = DateTime)]
-    created_at: String,
-    /// Null: until it is removed.
-    #[schema(format = DateTime)]
-    expires_at: Option<String>,
-}
-
-impl Preview {
-    fn new(preview: PreviewRecord, origin: &PreviewOrigin, query: &str) -> Self {
-        let PreviewRecord { id, sandbox, port, public, created_at_ms, expires_at_ms } = preview;
-        let PreviewOrigin { domain, port: of_server } = origin;
-        Self {
-            url: format!("http://{port}-{sandbox}.{domain}:{of_server}/{query}"),
-            path: format!("/p/{sandbox}/{port}/{query}"),
-            id: id.into(),
-            sandbox: sandbox.into(),
-            port,
-            public,
-            created_at: rfc3339_millis(created_at_ms),
-            expires_at: expires_at_ms.map(rfc3339_millis),
-        }
+fn shown(preview: PreviewRecord, origin: &PreviewOrigin, query: &str) -> Preview {
+    let PreviewRecord { id, sandbox, port, public, created_at_ms, expires_at_ms } = preview;
+    let PreviewOrigin { domain, port: of_server } = origin;
+    Preview {
+        url: format!("http://{port}-{sandbox}.{domain}:{of_server}/{query}"),
+        path: format!("/p/{sandbox}/{port}/{query}"),
+        id: id.into(),
+        sandbox: sandbox.into(),
+        port,
+        public,
+        created_at: rfc3339_millis(created_at_ms),
+        expires_at: expires_at_ms.map(rfc3339_millis),
     }
-}
-
-/// A fresh preview, with what opens it.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct NewPreviewAnswer {
-    #[serde(flatten)]
-    preview: Preview,
-    /// Shown this once, and part of `url` and `path`; null where it is public.
-    token: Option<String>,
-}
-
-/// All that are open, oldest first.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct PreviewList {
-    items: Vec<Preview>,
-}
-
-/// What to open.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PreviewBody {
-    /// Which port inside.
-    #[schema(minimum = 1)]
-    port: u16,
-    /// For how long, 30 days at most; left out: an hour, and a public one until it is removed.
-    #[schema(minimum = 1)]
-    expires_s: Option<u64>,
-    /// For everybody, without a token.
-    #[serde(default)]
-    public: bool,
 }
 
 /// Opens one port of a sandbox. The sandbox may sleep; whoever uses the link wakes it, where its lease allows.
@@ -97,7 +44,7 @@ pub(crate) async fn create(
     let ask = NewPreview { port: body.port, expires_s: body.expires_s, public: body.public };
     let made = app.service.create_preview(&who, &ident, ask).await?;
     let query = made.token.as_ref().map_or_else(String::new, |token| format!("?atoll_token={token}"));
-    let preview = Preview::new(made.preview, &app.previews, &query);
+    let preview = shown(made.preview, &app.previews, &query);
     Ok(JsonResponse(StatusCode::CREATED, NewPreviewAnswer { preview, token: made.token }))
 }
 
@@ -111,7 +58,7 @@ pub(crate) async fn list(
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<PreviewList>, ApiError> {
     let open = app.service.previews(&who, &ident).await?;
-    let items = open.into_iter().map(|preview| Preview::new(preview, &app.previews, "")).collect();
+    let items = open.into_iter().map(|preview| shown(preview, &app.previews, "")).collect();
     Ok(ok(PreviewList { items }))
 }
 

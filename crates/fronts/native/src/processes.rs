@@ -5,22 +5,22 @@ use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, read_body, rfc3339_millis,
 };
 use atoll_service::{LogLine, LogStream, ProcessRecord};
+use atoll_wire::exec::{DroppedOutput, OutputChunk};
+use atoll_wire::processes::{AttachQuery, LogEntry, LogsQuery, Process, ProcessList, Signal, SignalBody};
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::FromCore;
 use crate::exec::EXEC_MAX;
-use crate::exec::{Dropped, follow};
-use crate::flag::Flag;
-use crate::sse::{self, Chunk};
+use crate::exec::follow;
+use crate::sse;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -31,24 +31,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(logs))
 }
 
-/// A process that runs.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Process {
-    /// Its pid inside the sandbox.
-    pid: u32,
-    argv: Vec<String>,
-    cwd: String,
-    user: String,
-    tag: Option<String>,
-    /// Whether it has a terminal.
-    pty: bool,
-    #[schema(format = DateTime)]
-    started_at: Option<String>,
-    running: bool,
-}
-
-impl From<ProcessRecord> for Process {
-    fn from(record: ProcessRecord) -> Self {
+impl FromCore<ProcessRecord> for Process {
+    fn from_core(record: ProcessRecord) -> Self {
         Self {
             pid: record.pid,
             argv: record.argv,
@@ -62,35 +46,6 @@ impl From<ProcessRecord> for Process {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ProcessList {
-    items: Vec<Process>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct AttachQuery {
-    /// `1`: begin with the last output before now. Default `0`.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    tail: Option<Flag>,
-}
-
-/// What to send.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SignalBody {
-    signal: Signal,
-}
-
-/// A name (`TERM`, `SIGTERM`) or a number.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "a signal is a name such as \"TERM\" or a number")]
-pub(crate) enum Signal {
-    Number(i32),
-    Name(String),
-}
-
 #[rustfmt::skip]
 const SIGNALS: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
@@ -98,19 +53,15 @@ const SIGNALS: [&str; 31] = [
     "PWR", "SYS",
 ];
 
-impl Signal {
-    fn number(&self) -> Result<i32, ApiError> {
-        let found = match self {
-            Self::Number(number) => (1..=64).contains(number).then_some(*number),
-            Self::Name(name) => {
-                let bare = name.strip_prefix("SIG").unwrap_or(name);
-                SIGNALS.iter().zip(1..).find(|(known, _)| **known == bare).map(|(_, number)| number)
-            }
-        };
-        found.ok_or_else(|| {
-            ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64")
-        })
-    }
+fn signal_number(signal: &Signal) -> Result<i32, ApiError> {
+    let found = match signal {
+        Signal::Number(number) => (1..=64).contains(number).then_some(*number),
+        Signal::Name(name) => {
+            let bare = name.strip_prefix("SIG").unwrap_or(name);
+            SIGNALS.iter().zip(1..).find(|(known, _)| **known == bare).map(|(_, number)| number)
+        }
+    };
+    found.ok_or_else(|| ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64"))
 }
 
 /// Lists the processes that were started through the API and still run.
@@ -123,7 +74,7 @@ pub(crate) async fn list(
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<ProcessList>, ApiError> {
     let records = app.service.processes(&who, &ident).await?;
-    Ok(ok(ProcessList { items: records.into_iter().map(Process::from).collect() }))
+    Ok(ok(ProcessList { items: records.into_iter().map(Process::from_core).collect() }))
 }
 
 /// Follows a process; the events are those of `exec/stream`, and `terminal` for one with a terminal.
@@ -152,7 +103,7 @@ pub(crate) async fn signal(
     Path((ident, pid)): Path<(String, u32)>,
     StrictJson(body): StrictJson<SignalBody>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.signal(&who, &ident, pid, body.signal.number()?).await?;
+    app.service.signal(&who, &ident, pid, signal_number(&body.signal)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -186,32 +137,17 @@ pub(crate) async fn close_stdin(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct LogsQuery {
-    /// `1`: go on with what comes. Default `0`.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    follow: Option<Flag>,
-}
-
-#[derive(Serialize)]
-struct Line {
-    at: String,
-    pid: u32,
-    stream: &'static str,
-    #[serde(flatten)]
-    chunk: Chunk,
-}
-
-impl Line {
-    fn new(line: LogLine) -> Self {
-        let stream = match line.stream {
-            LogStream::Stdout => "stdout",
-            LogStream::Stderr => "stderr",
-            LogStream::Terminal => "terminal",
-        };
-        Self { at: rfc3339_millis(line.at_ms), pid: line.pid, stream, chunk: Chunk::new(line.data.into()) }
+fn log_entry(line: LogLine) -> LogEntry {
+    let stream = match line.stream {
+        LogStream::Stdout => "stdout",
+        LogStream::Stderr => "stderr",
+        LogStream::Terminal => "terminal",
+    };
+    LogEntry {
+        at: rfc3339_millis(line.at_ms),
+        pid: line.pid,
+        stream: stream.to_owned(),
+        chunk: OutputChunk::new(line.data.into()),
     }
 }
 
@@ -234,9 +170,10 @@ pub(crate) async fn logs(
         return Ok(ndjson(lines.take_until(app.shutdown.draining())));
     }
     let events = lines.flat_map(|line| {
-        let dropped = (line.dropped > 0).then(|| sse::event("dropped", &Dropped { bytes: line.dropped }));
-        let line = Line::new(line);
-        futures::stream::iter(dropped.into_iter().chain([sse::event(line.stream, &line)]))
+        let dropped =
+            (line.dropped > 0).then(|| sse::event("dropped", &DroppedOutput { bytes: line.dropped }));
+        let line = log_entry(line);
+        futures::stream::iter(dropped.into_iter().chain([sse::event(&line.stream, &line)]))
     });
     Ok(sse::respond(&app, events))
 }
@@ -247,7 +184,7 @@ fn accepts_ndjson(headers: &HeaderMap) -> bool {
 
 fn ndjson(lines: impl futures::Stream<Item = LogLine> + Send + 'static) -> Response {
     let text = lines.map(|line| {
-        let mut text = serde_json::to_vec(&Line::new(line)).map_err(std::io::Error::other)?;
+        let mut text = serde_json::to_vec(&log_entry(line)).map_err(std::io::Error::other)?;
         text.push(b'\n');
         Ok::<_, std::io::Error>(Bytes::from(text))
     });
@@ -265,7 +202,7 @@ mod tests {
 
     #[test]
     fn signals_come_by_name_or_number() {
-        let number = |text: &str| parse_json::<SignalBody>(text.as_bytes())?.signal.number();
+        let number = |text: &str| signal_number(&parse_json::<SignalBody>(text.as_bytes())?.signal);
         for (text, expected) in [
             (r#"{"signal":"TERM"}"#, 15),
             (r#"{"signal":"SIGKILL"}"#, 9),

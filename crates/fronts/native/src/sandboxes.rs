@@ -2,28 +2,24 @@
 //! what makes others of them in [`fork`].
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
+use atoll_model::Phase;
 use atoll_service::{Created, Filter};
+use atoll_wire::sandbox_requests::{CreateBody, UpdateBody};
+use atoll_wire::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::flag::Flag;
+use crate::convert::{FromCore, IntoApi};
 
 mod awake;
 mod fork;
 mod life;
 mod request;
 mod response;
-mod words;
-
-use request::{CreateBody, UpdateBody};
-pub(crate) use response::{Sandbox, SandboxPage};
-pub(crate) use words::{Phase, Reason, SnapshotState};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -34,53 +30,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(fork::routes())
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct WaitQuery {
-    /// `0` answers at once, before the work is done. Default `1`.
-    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
-    wait: Option<Flag>,
-}
-
-impl WaitQuery {
-    fn wait(&self) -> bool {
-        self.wait.is_none_or(|flag| flag.0)
-    }
-}
-
-/// Which sandboxes to list. Kept as pairs because `label` and `phase` may be repeated.
-#[derive(Debug, Default, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[allow(dead_code, reason = "documents the query; `filter` reads the pairs")]
-pub(crate) struct ListQuery {
-    /// Any of these phases, separated by commas; without it all that are not deleted.
-    #[param(example = "running,stopped")]
-    phase: Option<String>,
-    /// `key=value`; all that are given must match.
-    label: Option<Vec<String>>,
-    /// Exactly this name.
-    name: Option<String>,
-    /// Exactly this template.
-    template: Option<String>,
-    /// Name or id of a tenant; another than one's own needs an admin key.
-    tenant: Option<String>,
-    /// `1`: records of deleted ones too.
-    #[param(pattern = "^(0|1|true|false)$")]
-    all: Option<String>,
-    /// At most this many.
-    limit: Option<u32>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
 fn filter(pairs: Vec<(String, String)>) -> Result<Filter, ApiError> {
     let mut filter = Filter::default();
     for (key, value) in pairs {
         match key.as_str() {
             "phase" => {
                 for word in value.split(',').filter(|word| !word.is_empty()) {
-                    filter.phases.push(Phase::parse(word)?);
+                    filter.phases.push(phase(word)?);
                 }
             }
             "label" => {
@@ -110,6 +66,14 @@ fn filter(pairs: Vec<(String, String)>) -> Result<Filter, ApiError> {
     Ok(filter)
 }
 
+/// A phase as a filter writes it.
+fn phase(word: &str) -> Result<Phase, ApiError> {
+    Phase::ALL.into_iter().find(|phase| phase.as_str() == word).ok_or_else(|| {
+        let all: Vec<_> = Phase::ALL.iter().map(|phase| phase.as_str()).collect();
+        ApiError::invalid(format!("phase {word:?} is not one of {}", all.join(", ")))
+    })
+}
+
 /// Creates a sandbox and answers when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes",
     params(WaitQuery, ("Idempotency-Key" = Option<String>, Header,
@@ -125,7 +89,7 @@ pub(crate) async fn create(
     headers: HeaderMap,
     OptionalStrictJson(body): OptionalStrictJson<CreateBody>,
 ) -> Result<Response, ApiError> {
-    let spec = body.into_spec(idempotency_key(&headers)?)?;
+    let spec = request::spec(body, idempotency_key(&headers)?)?;
     let (lease, created) = app.service.create(&who, spec, query.wait()).await?;
     let status = match created {
         Created::Replayed => StatusCode::OK,
@@ -133,7 +97,7 @@ pub(crate) async fn create(
         Created::New => StatusCode::ACCEPTED,
     };
     let location = HeaderValue::from_str(&format!("/v1/sandboxes/{}", lease.id));
-    let mut response = JsonResponse(status, Sandbox::from(lease)).into_response();
+    let mut response = JsonResponse(status, Sandbox::from_core(lease)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
@@ -155,7 +119,7 @@ pub(crate) async fn list(
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<JsonResponse<SandboxPage>, ApiError> {
     let page = app.service.list(&who, filter(pairs)?).await?;
-    let items = page.items.into_iter().map(Sandbox::from).collect();
+    let items = page.items.into_iter().map(Sandbox::from_core).collect();
     Ok(ok(SandboxPage { items, next_cursor: page.next_cursor }))
 }
 
@@ -172,7 +136,7 @@ pub(crate) async fn get(
     // By id: a name may have passed to another since. One that went meanwhile is shown as it was.
     let awake = app.service.awake(&who, lease.id.as_str()).await.ok();
     let narrowed_by = app.service.narrowed_by(&lease);
-    Ok(ok(Sandbox::looked_at(lease, awake.map(Into::into), &narrowed_by)))
+    Ok(ok(response::detailed(lease, awake.map(IntoApi::into_api), &narrowed_by)))
 }
 
 /// Changes labels, limits, network policy, timeout or timers, also while it runs.
@@ -185,7 +149,7 @@ pub(crate) async fn update(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<UpdateBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.update(&who, &ident, body.into()).await?.into()))
+    Ok(ok(app.service.update(&who, &ident, body.into()).await?.into_api()))
 }
 
 /// Deletes a sandbox and everything of it. Repeating it is fine.
@@ -198,7 +162,7 @@ pub(crate) async fn delete(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.delete(&who, &ident, query.wait()).await?.into()))
+    Ok(ok(app.service.delete(&who, &ident, query.wait()).await?.into_api()))
 }
 
 #[cfg(test)]

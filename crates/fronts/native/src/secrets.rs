@@ -3,34 +3,21 @@
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewSecret, SecretRecord};
+use atoll_wire::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::{FromCore, IntoApi};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(rotate, delete))
 }
 
-/// A secret without its value.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Secret {
-    name: String,
-    #[schema(format = DateTime)]
-    created_at: String,
-    /// Null: its value is the first one.
-    #[schema(format = DateTime)]
-    rotated_at: Option<String>,
-    /// How many sandboxes put it into requests.
-    used_by: u32,
-}
-
-impl From<SecretRecord> for Secret {
-    fn from(record: SecretRecord) -> Self {
+impl FromCore<SecretRecord> for Secret {
+    fn from_core(record: SecretRecord) -> Self {
         Self {
             name: record.name,
             created_at: rfc3339_millis(record.created_at_ms),
@@ -38,30 +25,6 @@ impl From<SecretRecord> for Secret {
             used_by: record.used_by,
         }
     }
-}
-
-/// By name.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct SecretList {
-    items: Vec<Secret>,
-}
-
-/// The secret to keep.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SecretBody {
-    /// Letters, digits, `_`, `.` and `-`, beginning with a letter or `_`; 64 at most.
-    #[schema(example = "EXAMPLE_KEY")]
-    name: String,
-    /// At most 8 KiB, without control characters. Never shown again.
-    value: String,
-}
-
-/// What takes the place of the value.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SecretChange {
-    value: String,
 }
 
 /// Lists secrets, without their values.
@@ -72,7 +35,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
 ) -> Result<JsonResponse<SecretList>, ApiError> {
     let secrets = app.service.list_secrets(&who).await?;
-    Ok(ok(SecretList { items: secrets.into_iter().map(Into::into).collect() }))
+    Ok(ok(SecretList { items: secrets.into_iter().map(Secret::from_core).collect() }))
 }
 
 /// Keeps a secret. Policies name it as `{secret:NAME}`.
@@ -84,7 +47,7 @@ pub(crate) async fn create(
     StrictJson(body): StrictJson<SecretBody>,
 ) -> Result<JsonResponse<Secret>, ApiError> {
     let new = NewSecret { name: body.name, value: body.value, about: Default::default() };
-    Ok(JsonResponse(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into()))
+    Ok(JsonResponse(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into_api()))
 }
 
 /// Replaces a secret's value; sandboxes that use it have the new one at once.
@@ -96,7 +59,7 @@ pub(crate) async fn rotate(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<SecretChange>,
 ) -> Result<JsonResponse<Secret>, ApiError> {
-    Ok(ok(app.service.rotate_secret(&who, &name, body.value).await?.into()))
+    Ok(ok(app.service.rotate_secret(&who, &name, body.value).await?.into_api()))
 }
 
 /// Deletes a secret that no sandbox uses.

@@ -4,17 +4,15 @@ use std::num::NonZeroU32;
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, ok, rfc3339_millis};
 use atoll_service::{NewSnapshot, SnapshotFilter};
+use atoll_wire::snapshots::{Snapshot, SnapshotBody, SnapshotPage, SnapshotsQuery};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::network::Network;
-use crate::sandboxes::SnapshotState;
+use crate::convert::{FromCore, IntoApi};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -24,43 +22,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(verify))
 }
 
-/// A sandbox at a moment.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Snapshot {
-    id: String,
-    /// Unique among the tenant's snapshots.
-    name: Option<String>,
-    /// The tenant's id.
-    tenant: String,
-    /// The sandbox that it was taken of; that one may be gone by now.
-    sandbox: String,
-    state: SnapshotState,
-    /// Whether it holds processes too.
-    memory: bool,
-    template: String,
-    template_version: String,
-    /// Names of the environment's variables, without what is private; values are never shown.
-    env_names: Vec<String>,
-    user: String,
-    workdir: String,
-    command: Option<Vec<String>>,
-    /// Cores that its sandbox might use.
-    cpu: f64,
-    memory_mib: u32,
-    disk_mib: u32,
-    pids: u32,
-    /// What its sandbox might reach; so may one that is made from it, unless it says otherwise.
-    network: Network,
-    /// Bytes of its own, as far as known.
-    bytes: u64,
-    /// How long the sandbox stood still for it, in microseconds.
-    stood_still_us: u64,
-    #[schema(format = DateTime)]
-    created_at: String,
-}
-
-impl From<atoll_model::Snapshot> for Snapshot {
-    fn from(snapshot: atoll_model::Snapshot) -> Self {
+impl FromCore<atoll_model::Snapshot> for Snapshot {
+    fn from_core(snapshot: atoll_model::Snapshot) -> Self {
         Self {
             id: snapshot.id.into(),
             name: snapshot.name,
@@ -86,24 +49,6 @@ impl From<atoll_model::Snapshot> for Snapshot {
     }
 }
 
-/// One page of snapshots, newest first.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct SnapshotPage {
-    items: Vec<Snapshot>,
-    /// Hand it in as `cursor` for the next page; null: that was all.
-    next_cursor: Option<String>,
-}
-
-/// What to keep. May be absent.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct SnapshotBody {
-    /// Unique among the tenant's snapshots: letters, digits, `-`, `_`, `.`.
-    name: Option<String>,
-    /// Its processes too; `unsupported` where that cannot be had.
-    memory: bool,
-}
-
 /// Takes a snapshot of a sandbox that runs, is paused or is stopped. It stands still for milliseconds at most.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/snapshots", tag = "snapshots",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
@@ -117,26 +62,11 @@ pub(crate) async fn create(
     let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false };
     let taken = app.service.snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
-    let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from(taken)).into_response();
+    let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from_core(taken)).into_response();
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct SnapshotsQuery {
-    /// Only of this sandbox: id, unique prefix of an id, or name. One that is gone goes by its whole id.
-    sandbox: Option<String>,
-    /// Exactly this name.
-    name: Option<String>,
-    /// At most this many.
-    #[param(value_type = Option<u32>, minimum = 1)]
-    limit: Option<NonZeroU32>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
 }
 
 /// Lists snapshots, newest first.
@@ -154,7 +84,7 @@ pub(crate) async fn list(
         cursor: query.cursor,
     };
     let page = app.service.snapshots(&who, filter).await?;
-    let items = page.items.into_iter().map(Snapshot::from).collect();
+    let items = page.items.into_iter().map(Snapshot::from_core).collect();
     Ok(ok(SnapshotPage { items, next_cursor: page.next_cursor }))
 }
 
@@ -167,7 +97,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(snapshot): Path<String>,
 ) -> Result<JsonResponse<Snapshot>, ApiError> {
-    Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into()))
+    Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into_api()))
 }
 
 /// Removes a snapshot. Sandboxes that were made from it stay as they are.
@@ -192,5 +122,5 @@ pub(crate) async fn verify(
     Caller(who): Caller,
     Path(snapshot): Path<String>,
 ) -> Result<JsonResponse<Snapshot>, ApiError> {
-    Ok(ok(app.service.verify_snapshot(&who, &snapshot).await?.into()))
+    Ok(ok(app.service.verify_snapshot(&who, &snapshot).await?.into_api()))
 }

@@ -7,11 +7,10 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use atoll_wire::exec::OutputChunk;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
@@ -50,17 +49,9 @@ pub(crate) struct Utf8Carry {
     tail: Vec<u8>,
 }
 
-/// Output as text, or as base64 where it is not text.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Chunk {
-    Text { data: String },
-    Bytes { data_base64: String },
-}
-
 impl Utf8Carry {
     /// `None` while all there is is the first part of a character.
-    pub(crate) fn push(&mut self, bytes: Bytes) -> Option<Chunk> {
+    pub(crate) fn push(&mut self, bytes: Bytes) -> Option<OutputChunk> {
         let mut whole = if self.tail.is_empty() {
             Vec::from(bytes)
         } else {
@@ -74,31 +65,24 @@ impl Utf8Carry {
             Err(_) => whole.len(),
         };
         self.tail = whole.split_off(cut);
-        (!whole.is_empty()).then(|| Chunk::new(whole))
+        (!whole.is_empty()).then(|| OutputChunk::new(whole))
     }
 
     /// What is left when no more comes.
-    pub(crate) fn finish(&mut self) -> Option<Chunk> {
+    pub(crate) fn finish(&mut self) -> Option<OutputChunk> {
         let tail = std::mem::take(&mut self.tail);
-        (!tail.is_empty()).then(|| Chunk::new(tail))
-    }
-}
-
-impl Chunk {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        match String::from_utf8(bytes) {
-            Ok(data) => Self::Text { data },
-            Err(e) => Self::Bytes { data_base64: STANDARD.encode(e.as_bytes()) },
-        }
+        (!tail.is_empty()).then(|| OutputChunk::new(tail))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
 
-    fn text(data: &str) -> Option<Chunk> {
-        Some(Chunk::Text { data: data.to_owned() })
+    fn text(data: &str) -> Option<OutputChunk> {
+        Some(OutputChunk::Text { data: data.to_owned() })
     }
 
     #[test]
@@ -114,9 +98,9 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_arrive_as_they_are() {
         let mut carry = Utf8Carry::default();
-        let raw = Some(Chunk::Bytes { data_base64: STANDARD.encode(b"a\xffb") });
+        let raw = Some(OutputChunk::Bytes { data_base64: STANDARD.encode(b"a\xffb") });
         assert_eq!(carry.push(Bytes::from_static(b"a\xffb")), raw);
         assert_eq!(carry.push(Bytes::from_static(b"\xe2\x82")), None);
-        assert_eq!(carry.finish(), Some(Chunk::Bytes { data_base64: STANDARD.encode(b"\xe2\x82") }));
+        assert_eq!(carry.finish(), Some(OutputChunk::Bytes { data_base64: STANDARD.encode(b"\xe2\x82") }));
     }
 }

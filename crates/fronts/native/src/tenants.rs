@@ -2,15 +2,15 @@
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::TenantRecord;
+use atoll_wire::network::NetworkPolicy;
+use atoll_wire::tenants::{Quota, Tenant, TenantBody, TenantChange, TenantList, Usage, UsageAnswer, cores};
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::network::{Network, NetworkPolicy};
+use crate::convert::{FromApi, FromCore, IntoApi, IntoCore};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -20,31 +20,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(set_network, clear_network))
 }
 
-/// The most a tenant may hold at once; null or absent is no limit.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Quota {
-    /// Sandboxes that are not deleted.
-    sandboxes: Option<u32>,
-    /// Cores of sandboxes that run or are about to.
-    cpu: Option<f64>,
-    /// Memory of sandboxes that run or are about to.
-    memory_mib: Option<u64>,
-    /// Disk of sandboxes that are not deleted.
-    disk_mib: Option<u64>,
-    /// Volumes.
-    volumes: Option<u32>,
-    /// What volumes may hold together.
-    volume_mib: Option<u64>,
-}
-
 // LIMIT: far above any node, far below where thousandths lose precision.
 const CORES_MAX: f64 = 1e9;
 
-impl TryFrom<Quota> for atoll_model::Quota {
-    type Error = ApiError;
-
-    fn try_from(quota: Quota) -> Result<Self, ApiError> {
+impl FromApi<Quota> for atoll_model::Quota {
+    fn from_api(quota: Quota) -> Result<Self, ApiError> {
         let cpu_milli = quota.cpu.map(milli).transpose()?;
         let Quota { sandboxes, memory_mib, disk_mib, volumes, volume_mib, .. } = quota;
         Ok(Self { sandboxes, cpu_milli, memory_mib, disk_mib, volumes, volume_mib })
@@ -59,37 +39,8 @@ fn milli(cores: f64) -> Result<u64, ApiError> {
     Ok((cores * 1_000.0).round() as u64)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people; exact far beyond any node")]
-fn cores(milli: u64) -> f64 {
-    milli as f64 / 1_000.0
-}
-
-impl From<atoll_model::Quota> for Quota {
-    fn from(quota: atoll_model::Quota) -> Self {
-        Self {
-            sandboxes: quota.sandboxes,
-            cpu: quota.cpu_milli.map(cores),
-            memory_mib: quota.memory_mib,
-            disk_mib: quota.disk_mib,
-            volumes: quota.volumes,
-            volume_mib: quota.volume_mib,
-        }
-    }
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Tenant {
-    id: String,
-    name: String,
-    quota: Quota,
-    /// Narrows what its sandboxes may reach; null: nothing does.
-    network: Option<Network>,
-    #[schema(format = DateTime)]
-    created_at: String,
-}
-
-impl From<TenantRecord> for Tenant {
-    fn from(record: TenantRecord) -> Self {
+impl FromCore<TenantRecord> for Tenant {
+    fn from_core(record: TenantRecord) -> Self {
         Self {
             id: record.id.into(),
             name: record.name,
@@ -100,47 +51,6 @@ impl From<TenantRecord> for Tenant {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct TenantList {
-    items: Vec<Tenant>,
-}
-
-/// The tenant to make.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TenantBody {
-    name: String,
-    #[serde(default)]
-    #[schema(required = false)]
-    quota: Quota,
-}
-
-/// What to change.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TenantChange {
-    /// Replaces the whole quota.
-    quota: Quota,
-}
-
-/// What a tenant holds now, and what it may.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct UsageAnswer {
-    usage: Usage,
-    quota: Quota,
-}
-
-/// What a tenant holds now, counted as its quota counts.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Usage {
-    sandboxes: u32,
-    cpu: f64,
-    memory_mib: u64,
-    disk_mib: u64,
-    volumes: u32,
-    volume_mib: u64,
-}
-
 /// Lists tenants.
 #[utoipa::path(get, path = "/v1/tenants", tag = "tenants", responses((status = 200, body = TenantList)))]
 pub(crate) async fn list(
@@ -148,7 +58,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
 ) -> Result<JsonResponse<TenantList>, ApiError> {
     let tenants = app.service.list_tenants(&who).await?;
-    Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from).collect() }))
+    Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from_core).collect() }))
 }
 
 /// Makes a tenant.
@@ -159,8 +69,8 @@ pub(crate) async fn create(
     Caller(who): Caller,
     StrictJson(body): StrictJson<TenantBody>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    let tenant = app.service.create_tenant(&who, &body.name, body.quota.try_into()?).await?;
-    Ok(JsonResponse(StatusCode::CREATED, tenant.into()))
+    let tenant = app.service.create_tenant(&who, &body.name, body.quota.into_core()?).await?;
+    Ok(JsonResponse(StatusCode::CREATED, tenant.into_api()))
 }
 
 /// Changes a tenant's quota. What runs goes on.
@@ -173,7 +83,7 @@ pub(crate) async fn update(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<TenantChange>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_quota(&who, &name, body.quota.try_into()?).await?.into()))
+    Ok(ok(app.service.set_quota(&who, &name, body.quota.into_core()?).await?.into_api()))
 }
 
 /// What a tenant holds now, and what it may.
@@ -206,7 +116,7 @@ pub(crate) async fn set_network(
     Path(name): Path<String>,
     StrictJson(policy): StrictJson<NetworkPolicy>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into()))
+    Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into_api()))
 }
 
 /// Lets the tenant's sandboxes reach again what they ask for themselves.
@@ -217,7 +127,7 @@ pub(crate) async fn clear_network(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_tenant_network(&who, &name, None).await?.into()))
+    Ok(ok(app.service.set_tenant_network(&who, &name, None).await?.into_api()))
 }
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! Terminals: shells bound to a thread of conversation, over WebSocket.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU16;
-
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, StrictJson, authenticate_key, ok, rfc3339_millis,
 };
 use atoll_service::{OpenTerminal, TerminalSize};
+use atoll_wire::terminals::{Terminal, TerminalBody, TerminalList};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::{FromCore, IntoApi};
 
 mod gate;
 mod socket;
@@ -25,21 +22,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, open)).routes(routes!(close)).routes(routes!(connect))
 }
 
-/// A shell that keeps its directory and environment between commands.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Terminal {
-    id: String,
-    sandbox: String,
-    /// The thread of conversation it belongs to.
-    thread: String,
-    /// The shell's pid inside the sandbox.
-    pid: u32,
-    #[schema(format = DateTime)]
-    created_at: String,
-}
-
-impl From<atoll_service::Terminal> for Terminal {
-    fn from(terminal: atoll_service::Terminal) -> Self {
+impl FromCore<atoll_service::Terminal> for Terminal {
+    fn from_core(terminal: atoll_service::Terminal) -> Self {
         Self {
             id: terminal.id,
             sandbox: terminal.sandbox.into(),
@@ -50,44 +34,14 @@ impl From<atoll_service::Terminal> for Terminal {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct TerminalList {
-    items: Vec<Terminal>,
-}
-
-/// The terminal to open, or to find again.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TerminalBody {
-    /// The same thread gets the same terminal.
-    thread: String,
-    /// Default 80.
-    #[schema(value_type = Option<u16>, minimum = 1)]
-    cols: Option<NonZeroU16>,
-    /// Default 24.
-    #[schema(value_type = Option<u16>, minimum = 1)]
-    rows: Option<NonZeroU16>,
-    /// Program and arguments; bash, or sh, where absent.
-    shell: Option<Vec<String>>,
-    cwd: Option<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    user: Option<String>,
-}
-
-impl From<TerminalBody> for OpenTerminal {
-    fn from(body: TerminalBody) -> Self {
-        Self {
-            thread: body.thread,
-            size: TerminalSize {
-                cols: body.cols.map_or(80, u16::from),
-                rows: body.rows.map_or(24, u16::from),
-            },
-            shell: body.shell,
-            cwd: body.cwd,
-            env: body.env,
-            user: body.user,
-        }
+fn opening(body: TerminalBody) -> OpenTerminal {
+    OpenTerminal {
+        thread: body.thread,
+        size: TerminalSize { cols: body.cols.map_or(80, u16::from), rows: body.rows.map_or(24, u16::from) },
+        shell: body.shell,
+        cwd: body.cwd,
+        env: body.env,
+        user: body.user,
     }
 }
 
@@ -101,7 +55,7 @@ pub(crate) async fn list(
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<TerminalList>, ApiError> {
     let terminals = app.service.list_terminals(&who, &ident).await?;
-    Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from).collect() }))
+    Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from_core).collect() }))
 }
 
 /// Opens a terminal for a thread, or answers the one it has.
@@ -114,8 +68,8 @@ pub(crate) async fn open(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<TerminalBody>,
 ) -> Result<JsonResponse<Terminal>, ApiError> {
-    let terminal = app.service.open_terminal(&who, &ident, body.into()).await?;
-    Ok(JsonResponse(StatusCode::CREATED, terminal.into()))
+    let terminal = app.service.open_terminal(&who, &ident, opening(body)).await?;
+    Ok(JsonResponse(StatusCode::CREATED, terminal.into_api()))
 }
 
 /// Ends a terminal and its shell.

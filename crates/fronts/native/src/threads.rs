@@ -1,23 +1,16 @@
 //! Threads of conversation that sandboxes are bound to. A thread exists as long as a sandbox names it.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok};
+use atoll_wire::sandboxes::{Ended, Sandbox};
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
-use crate::sandboxes::Sandbox;
+use crate::convert::FromCore;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(end))
-}
-
-/// What became of the sandboxes of a thread.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Ended {
-    items: Vec<Sandbox>,
 }
 
 /// Ends a thread: each of its sandboxes is kept, paused or deleted, as its `on_exit` says. Repeating it is fine.
@@ -30,5 +23,5 @@ pub(crate) async fn end(
     Path(thread): Path<String>,
 ) -> Result<JsonResponse<Ended>, ApiError> {
     let leases = app.service.end_thread(&who, &thread).await?;
-    Ok(ok(Ended { items: leases.into_iter().map(Sandbox::from).collect() }))
+    Ok(ok(Ended { items: leases.into_iter().map(Sandbox::from_core).collect() }))
 }

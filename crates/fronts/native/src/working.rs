@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use atoll_front_kit::ApiError;
 use atoll_service::{Progress, Progressed, ServiceError};
+use atoll_wire::exec::StreamError;
+use atoll_wire::templates::{LayerProgress, ProgressStep};
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures::Stream;
@@ -15,7 +17,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::App;
-use crate::exec::Broken;
+use crate::convert::FromCore;
 use crate::sse;
 
 // LIMIT: steps come a few per second; a reader that is slower than that loses some, which harms nobody.
@@ -32,27 +34,14 @@ pub(crate) fn steps() -> (mpsc::Sender<Event>, mpsc::Receiver<Event>) {
 pub(crate) fn ear(steps: mpsc::Sender<Event>) -> Progress {
     Arc::new(move |progressed| {
         let event = match progressed {
-            Progressed::Step(message) => sse::event("step", &Step { message }),
+            Progressed::Step(message) => sse::event("step", &ProgressStep { message }),
             Progressed::Layer { digest, done, total, state } => {
-                sse::event("layer", &Layer { digest, done, total, state })
+                sse::event("layer", &LayerProgress { digest, done, total, state })
             }
         };
         // Full: this step is lost. Closed: nobody listens any more, and the work is about to be dropped.
         drop(steps.try_send(event));
     })
-}
-
-#[derive(Serialize)]
-pub(crate) struct Step {
-    pub(crate) message: String,
-}
-
-#[derive(Serialize)]
-struct Layer<S> {
-    digest: String,
-    done: u64,
-    total: u64,
-    state: S,
 }
 
 /// Answers with the steps of `work` and, last, `done` with what came of it or `error`.
@@ -101,7 +90,7 @@ fn events<T: Serialize + Send + 'static>(
         }
         yield match done {
             Ok(made) => sse::event("done", &made),
-            Err(error) => sse::event("error", &Broken::from(error)),
+            Err(error) => sse::event("error", &StreamError::from_core(error)),
         };
     }
 }

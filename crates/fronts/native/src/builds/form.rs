@@ -11,7 +11,7 @@ use futures::TryStreamExt;
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use tokio_util::io::StreamReader;
 
-use super::BuildBody;
+use atoll_wire::builds::BuildBody;
 
 /// LIMIT: a Dockerfile of a MiB and secrets of two fit, in base64 too.
 const SPEC_MAX: usize = 8 << 20;

@@ -5,88 +5,15 @@ use std::collections::BTreeMap;
 use atoll_front_kit::ApiError;
 use atoll_model::LimitsAsk;
 use atoll_service::{BuildSecret, BuildSource, StartBuild};
+use atoll_wire::builds::{BuildBody, BuildSecretBody};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use utoipa::ToSchema;
 
-use crate::network::Network;
-use crate::templates::{RegistryAuth, Start, reference};
+use crate::convert::{FromApi, IntoCore};
+use crate::templates::reference;
 
-/// What to build.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BuildBody {
-    /// Its name: `name` or `name:tag`; `latest` where no tag is said.
-    #[schema(example = "app:v1")]
-    template: String,
-    /// Further tags of that name.
-    #[serde(default)]
-    #[schema(required = false)]
-    tags: Vec<String>,
-    /// The text of the Dockerfile. Absent: it is in the context.
-    #[schema(example = "FROM debian\nRUN echo hello > /hello\n")]
-    dockerfile: Option<String>,
-    /// Where the Dockerfile is in the context, where its text is not given. Default `Dockerfile`.
-    dockerfile_path: Option<String>,
-    /// Values for `ARG`.
-    #[serde(default)]
-    #[schema(required = false)]
-    args: BTreeMap<String, String>,
-    /// What `RUN --mount=type=secret` sees; in no layer, no log and no record.
-    #[serde(default)]
-    #[schema(required = false)]
-    secrets: Vec<SecretBody>,
-    /// The stage to end with; absent: the last.
-    target: Option<String>,
-    /// Do every step again.
-    #[serde(default)]
-    #[schema(required = false)]
-    no_cache: bool,
-    /// What sandboxes of it start with, on top of what its steps say.
-    #[serde(default)]
-    #[schema(required = false)]
-    start: Start,
-    /// What its steps may reach; absent: what a sandbox of this tenant may.
-    network: Option<Network>,
-    /// Cores of each step.
-    cpu: Option<f64>,
-    /// Memory of each step.
-    memory_mib: Option<i64>,
-    /// Disk of each step.
-    disk_mib: Option<i64>,
-    /// Processes and threads of each step.
-    pids: Option<i64>,
-    /// How long it may take in all; absent: the server's default.
-    timeout_s: Option<u64>,
-    /// Who to be at the registry of its base images.
-    auth: Option<RegistryAuth>,
-    /// Which form of a base image with several; absent: this machine's.
-    #[schema(example = "linux/amd64")]
-    platform: Option<String>,
-}
-
-/// A secret of a build. Exactly one of `value` and `value_base64`.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct SecretBody {
-    /// As `RUN --mount=type=secret,id=…` names it.
-    id: String,
-    value: Option<String>,
-    /// For bytes that are no text.
-    value_base64: Option<String>,
-}
-
-impl std::fmt::Debug for SecretBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SecretBody({:?}, …)", self.id)
-    }
-}
-
-impl TryFrom<BuildBody> for StartBuild {
-    type Error = ApiError;
-
-    fn try_from(body: BuildBody) -> Result<Self, ApiError> {
+impl FromApi<BuildBody> for StartBuild {
+    fn from_api(body: BuildBody) -> Result<Self, ApiError> {
         let source = match (body.dockerfile, body.dockerfile_path) {
             (Some(_), Some(_)) => {
                 return Err(ApiError::invalid("dockerfile and dockerfile_path exclude each other"));
@@ -109,16 +36,16 @@ impl TryFrom<BuildBody> for StartBuild {
                 pids: body.pids,
             },
             timeout_s: body.timeout_s,
-            auth: body.auth.map(TryInto::try_into).transpose()?,
+            auth: body.auth.map(IntoCore::into_core).transpose()?,
             platform: body.platform,
             ..Self::of(reference("template", &body.template)?, source)
         })
     }
 }
 
-fn secrets(bodies: Vec<SecretBody>) -> Result<BTreeMap<String, BuildSecret>, ApiError> {
+fn secrets(bodies: Vec<BuildSecretBody>) -> Result<BTreeMap<String, BuildSecret>, ApiError> {
     let mut secrets = BTreeMap::new();
-    for SecretBody { id, value, value_base64 } in bodies {
+    for BuildSecretBody { id, value, value_base64 } in bodies {
         let content = match (value, value_base64) {
             (Some(text), None) => text.into_bytes(),
             (None, Some(coded)) => STANDARD
@@ -144,7 +71,7 @@ mod tests {
     use atoll_front_kit::parse_json;
 
     fn read(text: &str) -> Result<StartBuild, ApiError> {
-        parse_json::<BuildBody>(text.as_bytes())?.try_into()
+        parse_json::<BuildBody>(text.as_bytes())?.into_core()
     }
 
     #[test]

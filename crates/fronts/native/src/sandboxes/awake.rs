@@ -1,46 +1,20 @@
 //! What keeps a sandbox awake: why it is, promises that it stays so, and a longer life.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
+use atoll_wire::sandboxes::{Awake, ExtendBody, HoldBody, NextTimer, Sandbox};
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Sandbox;
-use super::words::AwakeReason;
 use crate::App;
+use crate::convert::{FromCore, IntoApi};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(awake)).routes(routes!(hold, release)).routes(routes!(extend))
 }
 
-/// Whether something works in a sandbox, and what happens to it next.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Awake {
-    /// Every reason to stay awake; none where it is idle or does not run.
-    because: Vec<AwakeReason>,
-    /// When something last worked in it.
-    #[schema(format = DateTime)]
-    active_at: Option<String>,
-    /// Nothing works in it; so it is with one that does not run.
-    idle: bool,
-    /// The timer that acts next, should nothing happen until then.
-    next: Option<NextTimer>,
-}
-
-/// A timer that will act.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct NextTimer {
-    #[schema(format = DateTime)]
-    at: String,
-    /// What it will do: `pause`, `stop`, `checkpoint`, `archive` or `delete`.
-    #[schema(example = "pause")]
-    what: String,
-}
-
-impl From<atoll_service::Awake> for Awake {
-    fn from(awake: atoll_service::Awake) -> Self {
+impl FromCore<atoll_service::Awake> for Awake {
+    fn from_core(awake: atoll_service::Awake) -> Self {
         Self {
             because: awake.because.into_iter().map(Into::into).collect(),
             active_at: awake.active_at_ms.map(rfc3339_millis),
@@ -61,20 +35,7 @@ pub(crate) async fn awake(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Awake>, ApiError> {
-    Ok(ok(app.service.awake(&who, &ident).await?.into()))
-}
-
-/// How long to stay awake.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct HoldBody {
-    /// Seconds from now, at most a day.
-    #[schema(example = 600, minimum = 1, maximum = 86400)]
-    for_s: u64,
-    /// For people.
-    #[serde(default)]
-    #[schema(required = false)]
-    reason: Option<String>,
+    Ok(ok(app.service.awake(&who, &ident).await?.into_api()))
 }
 
 /// Keeps a sandbox awake for a while, whatever its idle timers say. The last hold counts.
@@ -88,7 +49,7 @@ pub(crate) async fn hold(
     StrictJson(body): StrictJson<HoldBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::HoldAsk { for_s: body.for_s, reason: body.reason };
-    Ok(ok(app.service.hold(&who, &ident, ask).await?.into()))
+    Ok(ok(app.service.hold(&who, &ident, ask).await?.into_api()))
 }
 
 /// Ends a hold; without one nothing changes.
@@ -100,16 +61,7 @@ pub(crate) async fn release(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.release(&who, &ident).await?.into()))
-}
-
-/// How long it lives at least.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ExtendBody {
-    /// Seconds from now.
-    #[schema(example = 3600, minimum = 1)]
-    seconds: u64,
+    Ok(ok(app.service.release(&who, &ident).await?.into_api()))
 }
 
 /// Lets a sandbox live for at least so long from now. Never shortens its life; an update of `timeout_s` may.
@@ -122,5 +74,5 @@ pub(crate) async fn extend(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<ExtendBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.extend(&who, &ident, body.seconds).await?.into()))
+    Ok(ok(app.service.extend(&who, &ident, body.seconds).await?.into_api()))
 }

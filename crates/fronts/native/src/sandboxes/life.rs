@@ -1,15 +1,13 @@
 //! The verbs that change what a sandbox is: start, stop, restart, pause, resume, archive, restore, rollback.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
+use atoll_wire::sandboxes::{PauseBody, RollbackBody, Sandbox, WaitQuery};
 use axum::extract::State;
-use serde::Deserialize;
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::words::MemoryLocation;
-use super::{Sandbox, WaitQuery};
 use crate::App;
+use crate::convert::IntoApi;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -33,7 +31,7 @@ pub(crate) async fn start(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into()))
+    Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Ends the processes of a sandbox and keeps its files. The memory of a paused one is dropped.
@@ -46,7 +44,7 @@ pub(crate) async fn stop(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into()))
+    Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Stops and starts.
@@ -59,15 +57,7 @@ pub(crate) async fn restart(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into()))
-}
-
-/// How to pause. May be absent.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct PauseBody {
-    /// `live` (the default) freezes; `disk` also writes the memory to disk and frees it.
-    memory: Option<MemoryLocation>,
+    Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Freezes a sandbox at once; its processes and their memory stay.
@@ -85,7 +75,7 @@ pub(crate) async fn pause(
     OptionalStrictJson(body): OptionalStrictJson<PauseBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::Pause { memory: body.memory.map(Into::into) };
-    Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into()))
+    Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into_api()))
 }
 
 /// Makes a sandbox run again, wherever it rests: paused, stopped or archived.
@@ -98,7 +88,7 @@ pub(crate) async fn resume(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into()))
+    Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Moves the files of a sandbox to object storage and frees the disk. One that runs or is paused is stopped first.
@@ -111,7 +101,7 @@ pub(crate) async fn archive(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into()))
+    Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Brings the files of an archived sandbox back and leaves it stopped; `start` does both.
@@ -124,15 +114,7 @@ pub(crate) async fn restore(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into()))
-}
-
-/// Where to go back to.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RollbackBody {
-    /// Id or name of a snapshot of this very sandbox.
-    snapshot: String,
+    Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Puts a sandbox back to one of its own snapshots. What was written since is lost.
@@ -148,5 +130,5 @@ pub(crate) async fn rollback(
     Query(query): Query<WaitQuery>,
     StrictJson(body): StrictJson<RollbackBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.rollback(&who, &ident, &body.snapshot, query.wait()).await?.into()))
+    Ok(ok(app.service.rollback(&who, &ident, &body.snapshot, query.wait()).await?.into_api()))
 }

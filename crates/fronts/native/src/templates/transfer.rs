@@ -3,18 +3,19 @@
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, upload_reader};
 use atoll_model::TemplateRef;
 use atoll_service::{ExportFormat, ImportFormat, ImportTemplate, PullImage, PushImage};
+use atoll_wire::templates::{
+    ExportForm, ExportQuery, ImportForm, ImportQuery, PullBody, PushBody, RegistryAuth, Template,
+};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use serde::Deserialize;
 use tokio_util::io::ReaderStream;
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Template;
 use crate::App;
+use crate::convert::{FromApi, FromCore, IntoApi, IntoCore};
 use crate::files::transfer::disposition;
 use crate::working;
 
@@ -26,25 +27,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(export))
 }
 
-/// Who one is at a registry: a name with a password, or a token alone.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RegistryAuth {
-    username: Option<String>,
-    password: Option<String>,
-    token: Option<String>,
-}
-
-impl std::fmt::Debug for RegistryAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("RegistryAuth(…)")
-    }
-}
-
-impl TryFrom<RegistryAuth> for atoll_service::RegistryAuth {
-    type Error = ApiError;
-
-    fn try_from(auth: RegistryAuth) -> Result<Self, ApiError> {
+impl FromApi<RegistryAuth> for atoll_service::RegistryAuth {
+    fn from_api(auth: RegistryAuth) -> Result<Self, ApiError> {
         match (auth.username, auth.password, auth.token) {
             (Some(username), Some(password), None) => Ok(Self::Basic { username, password }),
             (None, None, Some(token)) => Ok(Self::Token(token)),
@@ -56,20 +40,6 @@ impl TryFrom<RegistryAuth> for atoll_service::RegistryAuth {
 /// A reference of an image or template; what is none is refused by its field.
 pub(crate) fn reference(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     text.parse().map_err(|bad| ApiError::invalid(format!("{field} is {bad}")))
-}
-
-/// The image to fetch.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PullBody {
-    /// As in `docker pull`.
-    #[schema(example = "python:3.12-slim")]
-    image: String,
-    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
-    auth: Option<RegistryAuth>,
-    /// For which machine, where there are several. Absent: this one.
-    #[schema(example = "linux/amd64")]
-    platform: Option<String>,
 }
 
 /// Fetches an image from a registry; it is then a template under the same name.
@@ -84,23 +54,12 @@ pub(crate) async fn pull(
     StrictJson(body): StrictJson<PullBody>,
 ) -> Result<Response, ApiError> {
     let image = reference("image", &body.image)?;
-    let auth = body.auth.map(TryInto::try_into).transpose()?;
+    let auth = body.auth.map(IntoCore::into_core).transpose()?;
     let ask = PullImage { image, auth, platform: body.platform };
     let (ear, steps) = working::steps();
     let service = app.service.clone();
-    let work = async move { service.pull_image(&who, ask, working::ear(ear)).await.map(Template::from) };
+    let work = async move { service.pull_image(&who, ask, working::ear(ear)).await.map(Template::from_core) };
     working::respond(&app, work, steps).await
-}
-
-/// Where to send it.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PushBody {
-    /// As in `docker push`.
-    #[schema(example = "registry.example/team/app:v1")]
-    image: String,
-    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
-    auth: Option<RegistryAuth>,
 }
 
 /// Sends a template to a registry. Events as of a pull.
@@ -113,40 +72,14 @@ pub(crate) async fn push(
     StrictJson(body): StrictJson<PushBody>,
 ) -> Result<Response, ApiError> {
     let image = reference("image", &body.image)?;
-    let auth = body.auth.map(TryInto::try_into).transpose()?;
+    let auth = body.auth.map(IntoCore::into_core).transpose()?;
     let (ear, steps) = working::steps();
     let service = app.service.clone();
     let work = async move {
         let ask = PushImage { image, auth };
-        service.push_template(&who, &name, ask, working::ear(ear)).await.map(Template::from)
+        service.push_template(&who, &name, ask, working::ear(ear)).await.map(Template::from_core)
     };
     working::respond(&app, work, steps).await
-}
-
-/// What an imported archive is.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ImportForm {
-    /// It is found out.
-    #[default]
-    Auto,
-    /// As `docker save` writes it.
-    Docker,
-    /// The tar of an OCI layout.
-    Oci,
-    /// The tar of a whole root file system.
-    Rootfs,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ImportQuery {
-    /// `name` or `name:tag`.
-    name: String,
-    #[serde(default)]
-    #[param(inline, required = false)]
-    format: ImportForm,
 }
 
 /// Makes a template from an archive: of `docker save`, of an OCI layout, or of a root file system; plain, gzip or zstd.
@@ -168,27 +101,7 @@ pub(crate) async fn import(
     let (file, fault) = upload_reader(body);
     // Nobody could read both: the answer begins when the archive is in.
     let imported = app.service.import_template(&who, ask, file, std::sync::Arc::new(|_| {})).await;
-    Ok(JsonResponse(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into()))
-}
-
-/// What an archive shall be.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ExportForm {
-    /// The tar of an OCI layout.
-    #[default]
-    Oci,
-    /// As `docker load` reads it.
-    Docker,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ExportQuery {
-    #[serde(default)]
-    #[param(inline, required = false)]
-    format: ExportForm,
+    Ok(JsonResponse(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into_api()))
 }
 
 // LIMIT: pieces large enough that a system call per piece does not show.
@@ -225,7 +138,7 @@ mod tests {
     #[test]
     fn credentials_are_a_pair_or_a_token_and_never_shown() {
         let read = |text: &str| -> Result<atoll_service::RegistryAuth, ApiError> {
-            serde_json::from_str::<RegistryAuth>(text).unwrap().try_into()
+            serde_json::from_str::<RegistryAuth>(text).unwrap().into_core()
         };
         assert!(read(r#"{"username":"a","password":"b"}"#).is_ok());
         assert!(read(r#"{"token":"t"}"#).is_ok());

@@ -3,23 +3,22 @@
 //! Nothing is queued here: output is taken from the agent only when the last frame is on its way, and the agent drops
 //! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
 
-use std::num::NonZeroU16;
 use std::time::Duration;
 
 use atoll_front_kit::ApiError;
 use atoll_model::{Code, ErrorKind, Principal};
 use atoll_service::{ExecEvent, ServiceError, TerminalInput, TerminalSize};
+use atoll_wire::terminals::{TerminalClientFrame, TerminalServerFrame};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, interval, timeout};
 
 use super::gate::PROTOCOL;
 use crate::App;
-use crate::exec::Broken;
+use crate::convert::IntoApi;
 use crate::telemetry::Open;
 
 // LIMIT: what a person pastes; a program sends its input in pieces.
@@ -63,23 +62,6 @@ struct Bridge {
     heard: Instant,
 }
 
-/// What a client may say in a text frame.
-#[derive(Debug, Deserialize, PartialEq, Eq)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-enum Said {
-    Resize { cols: NonZeroU16, rows: NonZeroU16 },
-    Input { data: String },
-}
-
-/// What the server says in a text frame.
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Says {
-    Exit { exit_code: i32, signal: Option<i32> },
-    Dropped { bytes: u64 },
-    Error(Broken),
-}
-
 /// Whether the conversation goes on.
 enum Next {
     On,
@@ -115,9 +97,9 @@ impl Bridge {
         self.heard = Instant::now();
         let done = match message {
             Message::Binary(data) => self.input.write(data).await,
-            Message::Text(text) => match serde_json::from_str::<Said>(&text) {
-                Ok(Said::Input { data }) => self.input.write(data.into()).await,
-                Ok(Said::Resize { cols, rows }) => {
+            Message::Text(text) => match serde_json::from_str::<TerminalClientFrame>(&text) {
+                Ok(TerminalClientFrame::Input { data }) => self.input.write(data.into()).await,
+                Ok(TerminalClientFrame::Resize { cols, rows }) => {
                     self.input.resize(TerminalSize { cols: cols.into(), rows: rows.into() }).await
                 }
                 Err(error) => return self.complain(&error).await,
@@ -133,10 +115,10 @@ impl Bridge {
                 if error.kind() == ErrorKind::Invalid
                     || matches!(error.code, Code::Asleep | Code::WakeFailed) =>
             {
-                self.say(&Says::Error(error.into())).await
+                self.say(&TerminalServerFrame::Error(error.into_api())).await
             }
             Err(error) => {
-                self.say(&Says::Error(error.into())).await;
+                self.say(&TerminalServerFrame::Error(error.into_api())).await;
                 Next::Over
             }
         }
@@ -146,7 +128,7 @@ impl Bridge {
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
         let text = format!("a text frame is not understood: {error}");
         let error = ServiceError::new(Code::InvalidRequest, text);
-        self.say(&Says::Error(error.into())).await
+        self.say(&TerminalServerFrame::Error(error.into_api())).await
     }
 
     async fn tell(&mut self, event: ExecEvent) -> Next {
@@ -154,20 +136,20 @@ impl Bridge {
             ExecEvent::Terminal(data) | ExecEvent::Stdout(data) | ExecEvent::Stderr(data) => {
                 self.send(Message::Binary(data)).await
             }
-            ExecEvent::Dropped(bytes) => self.say(&Says::Dropped { bytes }).await,
+            ExecEvent::Dropped(bytes) => self.say(&TerminalServerFrame::Dropped { bytes }).await,
             ExecEvent::KeepAlive => Next::On,
             ExecEvent::Exit { exit_code, signal, .. } => {
-                self.say(&Says::Exit { exit_code, signal }).await;
+                self.say(&TerminalServerFrame::Exit { exit_code, signal }).await;
                 Next::Over
             }
             ExecEvent::Lost(error) => {
-                self.say(&Says::Error(error.into())).await;
+                self.say(&TerminalServerFrame::Error(error.into_api())).await;
                 Next::Over
             }
         }
     }
 
-    async fn say(&mut self, what: &Says) -> Next {
+    async fn say(&mut self, what: &TerminalServerFrame) -> Next {
         let text = serde_json::to_string(what).unwrap_or_default();
         self.send(Message::Text(text.into())).await
     }
@@ -190,18 +172,19 @@ impl Bridge {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::num::NonZeroU16;
 
     #[test]
     fn text_frames_are_a_resize_or_input() {
-        let said = |text: &str| serde_json::from_str::<Said>(text);
+        let said = |text: &str| serde_json::from_str::<TerminalClientFrame>(text);
         let size = |n| NonZeroU16::new(n).unwrap();
         assert_eq!(
             said(r#"{"type":"resize","cols":80,"rows":24}"#).unwrap(),
-            Said::Resize { cols: size(80), rows: size(24) }
+            TerminalClientFrame::Resize { cols: size(80), rows: size(24) }
         );
         assert_eq!(
             said(r#"{"type":"input","data":"ls\n"}"#).unwrap(),
-            Said::Input { data: "ls\n".to_owned() }
+            TerminalClientFrame::Input { data: "ls\n".to_owned() }
         );
         for bad in [
             r#"{"type":"resize","cols":-1,"rows":1}"#,
@@ -215,14 +198,14 @@ mod tests {
 
     #[test]
     fn an_exit_is_one_object_with_its_type() {
-        let text = serde_json::to_string(&Says::Exit { exit_code: 3, signal: None }).unwrap();
+        let text = serde_json::to_string(&TerminalServerFrame::Exit { exit_code: 3, signal: None }).unwrap();
         assert_eq!(text, r#"{"type":"exit","exit_code":3,"signal":null}"#);
     }
 
     #[test]
     fn any_text_frame_is_read_or_refused() {
         atoll_robustness::check!("terminal_message", |bytes| {
-            if let Ok(Said::Input { data }) = serde_json::from_slice(bytes) {
+            if let Ok(TerminalClientFrame::Input { data }) = serde_json::from_slice(bytes) {
                 assert!(data.len() <= bytes.len());
             }
         });

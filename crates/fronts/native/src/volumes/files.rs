@@ -4,19 +4,23 @@ use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_reader,
 };
 use atoll_service::{VolumeEntryKind, VolumeOwner};
+use atoll_wire::files::EntryKind;
+use atoll_wire::volume_files::{
+    EntriesQuery, FolderBody, MoveEntryBody, OwnerBody, VolumeEntry, VolumeEntryList, VolumePathQuery,
+    VolumeWriteQuery,
+};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
 use tokio_util::io::ReaderStream;
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::App;
+use crate::convert::{FromCore, IntoApi};
+use crate::files::octal;
 use crate::files::transfer::disposition;
-use crate::files::{EntryKind, octal};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -26,36 +30,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(move_entry))
 }
 
-/// A file, directory or link of a volume.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct VolumeEntry {
-    /// The last part of its path.
-    name: String,
-    /// From the volume's top.
-    path: String,
-    kind: EntryKind,
-    size: u64,
-    /// Permission bits in octal.
-    #[schema(example = "0644", pattern = "^[0-7]{4}$")]
-    mode: String,
-    /// As sandboxes see it.
-    uid: u32,
-    /// As sandboxes see it.
-    gid: u32,
-    #[schema(format = DateTime)]
-    accessed_at: String,
-    #[schema(format = DateTime)]
-    modified_at: String,
-    #[schema(format = DateTime)]
-    changed_at: String,
-    /// Where a link points.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    symlink_target: Option<String>,
-}
-
-impl From<atoll_service::VolumeEntry> for VolumeEntry {
-    fn from(entry: atoll_service::VolumeEntry) -> Self {
+impl FromCore<atoll_service::VolumeEntry> for VolumeEntry {
+    fn from_core(entry: atoll_service::VolumeEntry) -> Self {
         let name = entry.path.rsplit('/').next().unwrap_or_default().to_owned();
         Self {
             name,
@@ -76,76 +52,6 @@ impl From<atoll_service::VolumeEntry> for VolumeEntry {
             symlink_target: entry.target,
         }
     }
-}
-
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct VolumeEntryList {
-    items: Vec<VolumeEntry>,
-    /// There is more than is listed.
-    truncated: bool,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct VolumePathQuery {
-    /// From the volume's top.
-    #[param(example = "/reports/a.csv")]
-    path: String,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct VolumeWriteQuery {
-    /// From the volume's top.
-    path: String,
-    /// Whose it is, as sandboxes see it. Default: as it was; a new one is root's.
-    uid: Option<u32>,
-    gid: Option<u32>,
-    /// Permission bits in octal, such as `644`.
-    #[param(pattern = "^[0-7]{1,4}$")]
-    mode: Option<String>,
-}
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct EntriesQuery {
-    /// From the volume's top. Default `/`.
-    path: Option<String>,
-    /// How many levels; 0 is the entry itself. Default 1.
-    depth: Option<u32>,
-}
-
-/// Who owns an entry, and how.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct OwnerBody {
-    uid: Option<u32>,
-    gid: Option<u32>,
-    /// Permission bits in octal, such as `644`.
-    #[schema(pattern = "^[0-7]{1,4}$")]
-    mode: Option<String>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FolderBody {
-    path: String,
-    /// Whose it is, as sandboxes see it. Default: root's.
-    uid: Option<u32>,
-    gid: Option<u32>,
-    /// Permission bits in octal, such as `755`.
-    #[schema(pattern = "^[0-7]{1,4}$")]
-    mode: Option<String>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MoveEntryBody {
-    from: String,
-    to: String,
 }
 
 fn owner(uid: Option<u32>, gid: Option<u32>, mode: Option<&str>) -> Result<VolumeOwner, ApiError> {
@@ -190,7 +96,7 @@ pub(crate) async fn write_file(
     let owner = owner(query.uid, query.gid, query.mode.as_deref())?;
     let (content, fault) = upload_reader(body);
     let written = app.service.volume_write(&who, &volume, &query.path, owner, content).await;
-    Ok(ok(written.map_err(|error| fault.or(error))?.into()))
+    Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
 /// Removes a file of a volume, or a directory with all below it.
@@ -220,7 +126,7 @@ pub(crate) async fn entries(
         0 => (vec![app.service.volume_stat(&who, &volume, path).await?], false),
         depth => app.service.volume_list(&who, &volume, path, depth).await?,
     };
-    Ok(ok(VolumeEntryList { items: entries.into_iter().map(VolumeEntry::from).collect(), truncated }))
+    Ok(ok(VolumeEntryList { items: entries.into_iter().map(VolumeEntry::from_core).collect(), truncated }))
 }
 
 /// Changes owner and permissions of an entry.
@@ -235,7 +141,7 @@ pub(crate) async fn change(
     StrictJson(body): StrictJson<OwnerBody>,
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
-    Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into()))
+    Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into_api()))
 }
 
 /// Makes a directory of a volume and its parents.
@@ -249,7 +155,7 @@ pub(crate) async fn make_folder(
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
     let made = app.service.volume_make_folder(&who, &volume, &body.path, owner).await?;
-    Ok(JsonResponse(StatusCode::CREATED, made.into()))
+    Ok(JsonResponse(StatusCode::CREATED, made.into_api()))
 }
 
 /// Moves or renames an entry; a file at the destination is replaced.
@@ -261,5 +167,5 @@ pub(crate) async fn move_entry(
     Path(volume): Path<String>,
     StrictJson(body): StrictJson<MoveEntryBody>,
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
-    Ok(ok(app.service.volume_move(&who, &volume, &body.from, &body.to).await?.into()))
+    Ok(ok(app.service.volume_move(&who, &volume, &body.from, &body.to).await?.into_api()))
 }

@@ -1,15 +1,15 @@
-//! What sandboxes of a template start with, as clients say it: settings and the check that tells when a start is over.
+//! What sandboxes of a template start with: settings, and the check that tells when a start is over.
 
 use std::collections::BTreeMap;
 
 use atoll_model::{LimitsAsk, ReadyCheck, StartSettings};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// When what a template starts is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Ready {
+pub enum Ready {
     /// Something listens there, loopback included.
     Port {
         #[schema(minimum = 1)]
@@ -29,14 +29,6 @@ pub(crate) enum Ready {
     },
     /// A line for the shell that exits with 0.
     Command { command: String },
-}
-
-fn root() -> String {
-    "/".to_owned()
-}
-
-const fn fine() -> u16 {
-    200
 }
 
 impl From<Ready> for ReadyCheck {
@@ -60,32 +52,43 @@ impl From<ReadyCheck> for Ready {
 }
 
 /// What sandboxes of a template start with; what is absent is as its steps say.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Start {
+pub struct Start {
     /// Who commands run as.
-    pub(crate) user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Where commands start.
-    pub(crate) workdir: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
     /// Environment of every command, on top of what its steps say.
-    pub(crate) env: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
     /// Started at every boot.
     #[schema(example = json!(["python3", "-m", "http.server", "8000"]))]
-    pub(crate) command: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
     /// When that is ready; a build waits for it, and so does every create.
-    pub(crate) ready: Option<Ready>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
     /// The port of previews that name none.
-    pub(crate) port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Cores of sandboxes that ask for none.
-    pub(crate) cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
     /// Memory of sandboxes that ask for none.
-    pub(crate) memory_mib: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<i64>,
     /// Disk of sandboxes that ask for none.
-    pub(crate) disk_mib: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<i64>,
     /// Processes and threads of sandboxes that ask for none.
-    pub(crate) pids: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<i64>,
     /// How many instances wait ready for the next create.
-    pub(crate) pool: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<u32>,
 }
 
 impl From<Start> for StartSettings {
@@ -106,6 +109,27 @@ impl From<Start> for StartSettings {
             pool: start.pool,
         }
     }
+}
+
+impl Start {
+    /// Whether nothing is said.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A check of a newer server that this client does not know is left out.
+pub(crate) fn ready_from_answer<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Ready>, D::Error> {
+    Ok(Ready::deserialize(serde_json::Value::deserialize(from)?).ok())
+}
+
+fn root() -> String {
+    "/".to_owned()
+}
+
+const fn fine() -> u16 {
+    200
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 /// A switch in the query string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ToSchema)]
 #[schema(value_type = String, pattern = "^(0|1|true|false)$", example = "1")]
-pub(crate) struct Flag(pub(crate) bool);
+pub struct Flag(pub bool);
 
 impl<'de> Deserialize<'de> for Flag {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -1,0 +1,128 @@
+//! The files of a sandbox.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::flag::Flag;
+
+/// A file, directory or link.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Entry {
+    /// The last part of its path.
+    pub name: String,
+    /// Absolute.
+    pub path: String,
+    pub kind: EntryKind,
+    pub size: u64,
+    /// Permission bits in octal.
+    #[schema(example = "0644", pattern = "^[0-7]{4}$")]
+    pub mode: String,
+    pub owner: String,
+    pub group: String,
+    #[schema(format = DateTime)]
+    pub modified_at: String,
+    /// Where a link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub symlink_target: Option<String>,
+    /// The exact name, only where it is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub name_base64: Option<String>,
+    /// The exact path, only where it is not valid UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub path_base64: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    File,
+    Directory,
+    Symlink,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EntryList {
+    pub items: Vec<Entry>,
+    /// The directory holds more than is listed.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PathQuery {
+    /// Absolute, or relative to the sandbox's workdir.
+    #[param(example = "/home/user/notes.txt")]
+    pub path: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct WriteQuery {
+    /// Absolute, or relative to the sandbox's workdir.
+    pub path: String,
+    /// Permission bits in octal, such as `644`.
+    #[param(pattern = "^[0-7]{1,4}$")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// As whom; the sandbox's user where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    pub path: String,
+    /// How many levels. Default 1.
+    pub depth: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct WatchQuery {
+    pub path: String,
+    /// `1`: everything below it too. Default `0`.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recursive: Option<Flag>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MkdirBody {
+    pub path: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveBody {
+    pub from: String,
+    pub to: String,
+}
+
+/// What was written of an archive.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ArchiveWritten {
+    /// Files, directories and links.
+    pub entries: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+}
+
+/// A change below a watched directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FileChange {
+    /// Relative to the watched directory.
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_base64: Option<String>,
+}

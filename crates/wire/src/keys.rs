@@ -1,0 +1,49 @@
+//! API keys.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use crate::words::Scope;
+
+/// A key without its secret.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Key {
+    pub id: String,
+    /// The tenant's id.
+    pub tenant: String,
+    pub scope: Scope,
+    pub name: Option<String>,
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    #[schema(format = DateTime)]
+    pub last_used_at: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct KeyList {
+    pub items: Vec<Key>,
+}
+
+/// A fresh key; the only time that its secret is shown.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct CreatedKey {
+    #[serde(flatten)]
+    pub record: Key,
+    /// The key to send. It cannot be shown again.
+    #[schema(example = "atl_…")]
+    pub secret: String,
+}
+
+/// The key to make.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyBody {
+    /// Name or id of its tenant; the caller's own where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// `user` where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}

@@ -1,0 +1,32 @@
+//! The types of the native `/v1` API.
+//!
+//! One module per noun. The native front answers with these types and reads requests with them; the command line and the tests send and
+//! read the same ones. A request is strict: unknown fields are refused. An answer is not: a newer server may say more.
+//!
+//! Never: decides anything, knows the service or a front.
+
+pub mod builds;
+pub mod egress;
+pub mod errors;
+pub mod events;
+pub mod exec;
+pub mod files;
+pub mod flag;
+pub mod health;
+pub mod keys;
+pub mod metrics;
+pub mod network;
+pub mod previews;
+pub mod processes;
+pub mod sandbox_requests;
+pub mod sandboxes;
+pub mod secrets;
+pub mod snapshots;
+pub mod start;
+pub mod templates;
+pub mod tenants;
+pub mod terminals;
+mod tolerance;
+pub mod volume_files;
+pub mod volumes;
+pub mod words;

@@ -1,0 +1,51 @@
+//! What a sandbox uses.
+
+use atoll_model::Limits;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a sandbox used at a moment.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Sample {
+    #[schema(format = DateTime)]
+    pub at: String,
+    /// CPU time since the sandbox started.
+    pub cpu_us: u64,
+    /// One core is 100.
+    pub cpu_pct: f64,
+    /// Memory charged to it, page cache included.
+    pub memory_bytes: u64,
+    /// Of that, page cache that can be dropped.
+    pub cache_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Bytes in its own layer.
+    pub disk_bytes: u64,
+    pub limits: SampleLimits,
+}
+
+/// What it may use.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SampleLimits {
+    pub cpu: f64,
+    pub memory_mib: u32,
+    pub disk_mib: u32,
+    pub pids: u32,
+}
+
+impl From<Limits> for SampleLimits {
+    fn from(limits: Limits) -> Self {
+        Self {
+            cpu: f64::from(limits.cpu_milli) / 1_000.0,
+            memory_mib: limits.memory_mib,
+            disk_mib: limits.disk_mib,
+            pids: limits.pids,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SampleList {
+    /// Oldest first.
+    pub items: Vec<Sample>,
+}

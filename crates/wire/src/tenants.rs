@@ -1,0 +1,109 @@
+//! Tenants, their quotas and what they use.
+
+use serde::de;
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+
+use crate::network::{self, Network};
+use crate::tolerance::keep_fields;
+
+/// The most a tenant may hold at once; null or absent is no limit.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Quota {
+    /// Sandboxes that are not deleted.
+    pub sandboxes: Option<u32>,
+    /// Cores of sandboxes that run or are about to.
+    pub cpu: Option<f64>,
+    /// Memory of sandboxes that run or are about to.
+    pub memory_mib: Option<u64>,
+    /// Disk of sandboxes that are not deleted.
+    pub disk_mib: Option<u64>,
+    /// Volumes.
+    pub volumes: Option<u32>,
+    /// What volumes may hold together.
+    pub volume_mib: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Tenant {
+    pub id: String,
+    pub name: String,
+    #[serde(deserialize_with = "quota_from_answer")]
+    pub quota: Quota,
+    /// Narrows what its sandboxes may reach; null: nothing does.
+    #[serde(default, deserialize_with = "network::from_optional_answer")]
+    pub network: Option<Network>,
+    #[schema(format = DateTime)]
+    pub created_at: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct TenantList {
+    pub items: Vec<Tenant>,
+}
+
+/// The tenant to make.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantBody {
+    pub name: String,
+    #[serde(default)]
+    #[schema(required = false)]
+    pub quota: Quota,
+}
+
+/// What to change.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantChange {
+    /// Replaces the whole quota.
+    pub quota: Quota,
+}
+
+/// What a tenant holds now, and what it may.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UsageAnswer {
+    pub usage: Usage,
+    #[serde(deserialize_with = "quota_from_answer")]
+    pub quota: Quota,
+}
+
+/// What a tenant holds now, counted as its quota counts.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    pub sandboxes: u32,
+    pub cpu: f64,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
+    pub volumes: u32,
+    pub volume_mib: u64,
+}
+
+impl From<atoll_model::Quota> for Quota {
+    fn from(quota: atoll_model::Quota) -> Self {
+        Self {
+            sandboxes: quota.sandboxes,
+            cpu: quota.cpu_milli.map(cores),
+            memory_mib: quota.memory_mib,
+            disk_mib: quota.disk_mib,
+            volumes: quota.volumes,
+            volume_mib: quota.volume_mib,
+        }
+    }
+}
+
+/// Thousandths of a core as cores.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "exact far beyond any node")]
+pub fn cores(milli: u64) -> f64 {
+    milli as f64 / 1_000.0
+}
+
+/// Requests are strict; an answer of a newer server may hold more limits.
+fn quota_from_answer<'de, D: Deserializer<'de>>(from: D) -> Result<Quota, D::Error> {
+    const KNOWN: [&str; 6] = ["sandboxes", "cpu", "memory_mib", "disk_mib", "volumes", "volume_mib"];
+    let mut quota = serde_json::Value::deserialize(from)?;
+    keep_fields(&mut quota, &KNOWN);
+    Quota::deserialize(quota).map_err(de::Error::custom)
+}

@@ -1,0 +1,369 @@
+//! The closed words of the API, each with a total map from the model.
+//!
+//! A word that only answers hold has a variant `Unknown`: a newer server may use words that this client does not know. A word that a
+//! request may hold has none, so that the server refuses what it does not know.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The words of the model that are in the API.
+mod model {
+    pub(super) use atoll_model::policy::idle::AwakeReason;
+    pub(super) use atoll_model::{
+        BuildLevel as Level, BuildStatus, EgressVerdict, EgressWhat, Intent, MadeFrom, MemoryLocation,
+        OnExit, OnTimeout, Phase, Scope, SnapshotState, Stage, Storage, TimeoutCounts, VolumeState, Wake,
+    };
+}
+
+/// A word of requests and answers, with the maps to and from the model's.
+macro_rules! request_words {
+    ($(#[$doc:meta])* $name:ident $case:tt { $($(#[$word:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = $case)]
+        pub enum $name { $($(#[$word])* $variant,)* }
+
+        impl $name {
+            /// As the API writes it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+
+        impl From<model::$name> for $name {
+            fn from(word: model::$name) -> Self {
+                match word { $(model::$name::$variant => Self::$variant,)* }
+            }
+        }
+
+        impl From<$name> for model::$name {
+            fn from(word: $name) -> Self {
+                match word { $($name::$variant => Self::$variant,)* }
+            }
+        }
+    };
+}
+
+/// A word of answers alone, with the map from the model's.
+macro_rules! answer_words {
+    ($(#[$doc:meta])* $name:ident $case:tt { $($(#[$word:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        #[serde(rename_all = $case)]
+        pub enum $name {
+            $($(#[$word])* $variant,)*
+            /// A word of a newer server.
+            #[serde(other, skip_serializing)]
+            Unknown,
+        }
+
+        impl $name {
+            /// As the API writes it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* Self::Unknown => "unknown" }
+            }
+        }
+
+        impl From<model::$name> for $name {
+            fn from(word: model::$name) -> Self {
+                match word { $(model::$name::$variant => Self::$variant,)* }
+            }
+        }
+    };
+}
+
+answer_words! {
+    /// What the sandbox is, as last observed.
+    Phase "snake_case" {
+        Creating = "creating",
+        Running = "running",
+        Pausing = "pausing",
+        Paused = "paused",
+        Resuming = "resuming",
+        Stopping = "stopping",
+        Stopped = "stopped",
+        Starting = "starting",
+        Archiving = "archiving",
+        Archived = "archived",
+        Restoring = "restoring",
+        Deleting = "deleting",
+        Deleted = "deleted",
+        Failed = "failed",
+    }
+}
+
+answer_words! {
+    /// What the user wants the sandbox to be.
+    Intent "snake_case" {
+        Run = "run",
+        Pause = "pause",
+        Stop = "stop",
+        Archive = "archive",
+        Delete = "delete",
+    }
+}
+
+answer_words! {
+    /// How far a creation has come.
+    Stage "snake_case" {
+        Queued = "queued",
+        Booting = "booting",
+    }
+}
+
+request_words! {
+    /// Where the memory of a paused sandbox is: `live` in memory with its processes frozen, `disk` written down and freed.
+    MemoryLocation "snake_case" {
+        Live = "live",
+        Disk = "disk",
+    }
+}
+
+request_words! {
+    /// What happens when the timeout passes.
+    OnTimeout "snake_case" {
+        Delete = "delete",
+        Stop = "stop",
+        Pause = "pause",
+    }
+}
+
+answer_words! {
+    /// When a timeout counts: `always`, or only while `awake`, so that one that sleeps is not ended by it. Sandboxes that an
+    /// E2B SDK made count only awake.
+    TimeoutCounts "snake_case" {
+        Always = "always",
+        Awake = "awake",
+    }
+}
+
+request_words! {
+    /// What happens when the server, or the thread it is bound to, ends in good order.
+    OnExit "snake_case" {
+        Keep = "keep",
+        Pause = "pause",
+        Destroy = "destroy",
+    }
+}
+
+request_words! {
+    /// Who may wake a sandbox that is paused, stopped or archived: `any` request that needs it, or only `start` and `resume`.
+    Wake "snake_case" {
+        Any = "any",
+        Explicit = "explicit",
+    }
+}
+
+request_words! {
+    /// Where the sandbox's own layer lives; `memory` is gone when it stops.
+    Storage "snake_case" {
+        Disk = "disk",
+        Memory = "memory",
+    }
+}
+
+answer_words! {
+    /// Why a sandbox is not idle: a request, terminal or command that somebody waits for, CPU above a floor, bytes sent, a
+    /// hold from outside or from inside.
+    AwakeReason "snake_case" {
+        Request = "request",
+        Terminal = "terminal",
+        Command = "command",
+        Cpu = "cpu",
+        Network = "network",
+        Hold = "hold",
+        HoldInside = "hold_inside",
+    }
+}
+
+answer_words! {
+    /// How far a snapshot is.
+    SnapshotState "snake_case" {
+        Making = "making",
+        Ready = "ready",
+        Deleting = "deleting",
+    }
+}
+
+request_words! {
+    /// What a key may do: everything, or the things of its own tenant.
+    Scope "snake_case" {
+        Admin = "admin",
+        User = "user",
+    }
+}
+
+request_words! {
+    /// How far a build is.
+    BuildStatus "snake_case" {
+        Waiting = "waiting",
+        Building = "building",
+        Ready = "ready",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
+}
+
+answer_words! {
+    /// Who says a line: the builder (`info`, `warn`, `error`) or the command of a step.
+    Level "snake_case" {
+        Info = "info",
+        Warn = "warn",
+        Error = "error",
+        Stdout = "stdout",
+        Stderr = "stderr",
+    }
+}
+
+answer_words! {
+    /// Where a template comes from.
+    MadeFrom "kebab-case" {
+        /// This server makes it.
+        BuiltIn = "built-in",
+        /// A registry.
+        Image = "image",
+        Build = "build",
+        /// A file.
+        Import = "import",
+    }
+}
+
+answer_words! {
+    /// How far a volume is.
+    VolumeState "snake_case" {
+        Making = "making",
+        Ready = "ready",
+        Deleting = "deleting",
+    }
+}
+
+answer_words! {
+    /// What was decided about: a question for a name, a TLS connection or a plain HTTP request through the gate, packets that
+    /// pass or are refused without it; `lost`: records that came faster than they were read are missing here.
+    EgressWhat "snake_case" {
+        Dns = "dns",
+        Tls = "tls",
+        Http = "http",
+        Flow = "flow",
+        Lost = "lost",
+    }
+}
+
+request_words! {
+    /// `failed`: it was allowed and could not be done, because there is no such name or nobody answered.
+    EgressVerdict "snake_case" {
+        Allowed = "allowed",
+        Refused = "refused",
+        Failed = "failed",
+    }
+}
+
+/// Why something happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reason {
+    pub code: ReasonCode,
+    /// What the provider said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasonCode {
+    Requested,
+    Completed,
+    TimedOut,
+    /// Nothing worked in it for as long as its timers allow.
+    Idle,
+    /// It was stopped for as long as its timers allow.
+    Aged,
+    /// A request needed it.
+    Woken,
+    /// The server or the thread that it is bound to ended.
+    Exit,
+    Overdue,
+    InstanceDied,
+    LostWhileDown,
+    Provider,
+    /// A word of a newer server.
+    #[serde(other, skip_serializing)]
+    Unknown,
+}
+
+impl Reason {
+    /// The provider's message, or the code.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.message.as_deref().unwrap_or(self.code.as_str())
+    }
+}
+
+impl ReasonCode {
+    /// As the API writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Completed => "completed",
+            Self::TimedOut => "timed_out",
+            Self::Idle => "idle",
+            Self::Aged => "aged",
+            Self::Woken => "woken",
+            Self::Exit => "exit",
+            Self::Overdue => "overdue",
+            Self::InstanceDied => "instance_died",
+            Self::LostWhileDown => "lost_while_down",
+            Self::Provider => "provider",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<atoll_model::Reason> for Reason {
+    fn from(reason: atoll_model::Reason) -> Self {
+        use atoll_model::Reason as R;
+        let (code, message) = match reason {
+            R::Requested => (ReasonCode::Requested, None),
+            R::Completed => (ReasonCode::Completed, None),
+            R::TimedOut => (ReasonCode::TimedOut, None),
+            R::Idle => (ReasonCode::Idle, None),
+            R::Aged => (ReasonCode::Aged, None),
+            R::Woken => (ReasonCode::Woken, None),
+            R::Exit => (ReasonCode::Exit, None),
+            R::Overdue => (ReasonCode::Overdue, None),
+            R::InstanceDied => (ReasonCode::InstanceDied, None),
+            R::LostWhileDown => (ReasonCode::LostWhileDown, None),
+            R::Provider { message } => (ReasonCode::Provider, Some(message)),
+        };
+        Self { code, message }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_is_written_as_the_model_says() {
+        for phase in atoll_model::Phase::ALL {
+            assert_eq!(Phase::from(phase).as_str(), phase.as_str());
+            assert_eq!(serde_json::to_value(Phase::from(phase)).unwrap(), phase.as_str());
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_word_is_what_serde_writes() {
+        assert_eq!(serde_json::to_value(MadeFrom::BuiltIn).unwrap(), MadeFrom::BuiltIn.as_str());
+        assert_eq!(serde_json::to_value(AwakeReason::HoldInside).unwrap(), AwakeReason::HoldInside.as_str());
+    }
+
+    #[test]
+    fn a_word_of_a_newer_server_is_read_and_one_of_a_request_is_refused() {
+        assert_eq!(serde_json::from_str::<Phase>("\"dreaming\"").unwrap(), Phase::Unknown);
+        assert!(serde_json::from_str::<OnExit>("\"dreaming\"").is_err());
+    }
+}
