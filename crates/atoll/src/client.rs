@@ -1,17 +1,14 @@
-//! The HTTP client of `/v1`: one function per call, answers as JSON, failures as the user reads them.
+//! The client of a server's `/v1`: which server, with which key, over which TLS; failures as the user reads them.
 //!
 //! Never decides anything a server could; never sends the admin key of this machine to another one.
 
 pub(crate) mod address;
 pub(crate) mod similar_names;
-pub(crate) mod sse;
 mod trust;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
-use reqwest::{Method, StatusCode};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use atoll_wire::client::{ApiError, ClientError, MapError};
 
 use crate::{cli::Global, failure::Failure};
 use address::Address;
@@ -19,15 +16,16 @@ use address::Address;
 /// A connection to one server with one key.
 #[derive(Clone)]
 pub(crate) struct Client {
-    http: reqwest::Client,
+    api: atoll_wire::client::Client<CliErrors>,
     pub(crate) address: Address,
     key: Option<String>,
     /// For a server that is reached over HTTPS.
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
-/// LIMIT: creating waits up to 30 s at the server; streams have no limit of their own.
-const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+/// Events of a stream.
+pub(crate) type Events = atoll_wire::client::Events<CliErrors>;
+
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 impl Client {
@@ -46,7 +44,9 @@ impl Client {
         let http = http
             .build()
             .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be made: {e}")))?;
-        Ok(Self { http, address, key, tls })
+        let errors = CliErrors { address: address.clone(), has_key: key.is_some() };
+        let api = atoll_wire::client::Client::new(http, address.url().clone(), key.clone(), errors);
+        Ok(Self { api, address, key, tls })
     }
 
     /// A byte stream to the server, inside TLS where the address says so, for a WebSocket.
@@ -70,79 +70,66 @@ impl Client {
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
+}
 
-    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.json(self.request(Method::GET, path)).await
+impl Deref for Client {
+    type Target = atoll_wire::client::Client<CliErrors>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.api
     }
+}
 
-    pub(crate) async fn get_query(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
-        self.json(self.request(Method::GET, path).query(query)).await
-    }
+/// Makes failures with hints for the server that was asked.
+#[derive(Clone)]
+pub(crate) struct CliErrors {
+    address: Address,
+    has_key: bool,
+}
 
-    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
-        self.json(self.request(Method::POST, path).json(body)).await
-    }
+impl MapError for CliErrors {
+    type Error = Failure;
 
-    pub(crate) async fn patch(&self, path: &str, body: &impl Serialize) -> Result<Value, Failure> {
-        self.json(self.request(Method::PATCH, path).json(body)).await
-    }
-
-    pub(crate) async fn delete(&self, path: &str) -> Result<Value, Failure> {
-        self.json(self.request(Method::DELETE, path)).await
-    }
-
-    /// A request that a command shapes further.
-    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let mut request = self.http.request(method, self.address.join(path));
-        if let Some(key) = &self.key {
-            request = request.bearer_auth(key);
-        }
-        request
-    }
-
-    /// Sends, within the usual time, and reads the answer as JSON; no content is null.
-    pub(crate) async fn json(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
-        let answer = self.send(request.timeout(ANSWER_WITHIN)).await?;
-        let body = answer.bytes().await.map_err(|e| self.unreachable(&e))?;
-        if body.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&body).map_err(|e| {
-            Failure::new("bad_answer", format!("{} answered something that is no JSON: {e}", self.address))
-                .hint("is this the address of an Atoll server?")
-        })
-    }
-
-    /// Sends; an answer that is an error becomes a failure.
-    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, Failure> {
-        let answer = request.send().await.map_err(|e| self.unreachable(&e))?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        Err(self.refused(answer).await)
-    }
-
-    async fn refused(&self, answer: reqwest::Response) -> Failure {
-        let status = answer.status();
-        let request_id =
-            answer.headers().get("x-request-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
-        let body = answer.bytes().await.unwrap_or_default();
-        let mut failure = match serde_json::from_slice::<Envelope>(&body) {
-            Ok(mut envelope) => {
-                envelope.message = placeless(&envelope.message).to_owned();
-                envelope.into_failure()
+    fn map(&self, error: ClientError) -> Failure {
+        match error {
+            ClientError::Refused(refused) => self.refused(*refused),
+            ClientError::Unexplained { status, request_id } => {
+                let mut failure = self.not_ours(format!("answered {status} without saying why"));
+                failure.request_id = request_id;
+                failure
             }
-            Err(_) => {
-                Failure::new("bad_answer", format!("{} answered {status} without saying why", self.address))
-                    .hint("is this the address of an Atoll server?")
+            ClientError::NotUnderstood(cause) if cause.is_data() => Failure::new(
+                "bad_answer",
+                format!("{} answered what this program does not understand: {cause}", self.address),
+            )
+            .hint("`atoll version` says whether client and server are of the same version"),
+            ClientError::NotUnderstood(cause) => {
+                self.not_ours(format!("answered something that is no JSON: {cause}"))
             }
-        };
-        failure.request_id = failure.request_id.or(request_id);
+            ClientError::EventTooLarge => {
+                Failure::new("bad_answer", "the server sent an event that is too large")
+            }
+            ClientError::Http(cause) => self.unreachable(&cause),
+        }
+    }
+}
+
+impl CliErrors {
+    fn not_ours(&self, what: String) -> Failure {
+        Failure::new("bad_answer", format!("{} {what}", self.address))
+            .hint("is this the address of an Atoll server?")
+    }
+
+    fn refused(&self, error: ApiError) -> Failure {
+        let mut failure = Failure::new(error.code, placeless(&error.message));
+        failure.hint = error.hint;
+        failure.field = error.field;
+        failure.request_id = error.request_id;
         if failure.is("tenant_not_found") && failure.hint.is_none() {
             failure.hint = Some("`atoll tenant ls` shows every tenant".to_owned());
         }
         // Without a key the server speaks to somebody who writes a client; ours knows where it looked.
-        if status == StatusCode::UNAUTHORIZED && (failure.hint.is_none() || self.key.is_none()) {
+        if error.status == 401 && (failure.hint.is_none() || !self.has_key) {
             failure.hint = Some(self.address.key_hint());
         }
         failure
@@ -201,39 +188,6 @@ fn placeless(message: &str) -> &str {
     if is_place { before } else { message }
 }
 
-/// The error envelope of every front.
-#[derive(Debug, Deserialize)]
-struct Envelope {
-    code: String,
-    message: String,
-    hint: Option<String>,
-    request_id: Option<String>,
-}
-
-impl Envelope {
-    fn into_failure(self) -> Failure {
-        let mut failure = Failure::new(self.code, self.message);
-        failure.hint = self.hint;
-        failure.request_id = self.request_id;
-        failure
-    }
-}
-
-/// A name or id as one segment of a path.
-pub(crate) fn segment(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut path = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            path.push(char::from(byte));
-        } else {
-            let _ = write!(path, "%{byte:02X}");
-        }
-    }
-    // A lone dot segment would be folded away by the URL parser.
-    if path.chars().all(|c| c == '.') { path.replace('.', "%2E") } else { path }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,15 +198,6 @@ mod tests {
         assert_eq!(placeless(&format!("{whole} at line 1 column 58")), whole);
         for other in [whole, "x at line one", "stopped at line 1 of the file", "at line 1 column 5 too"] {
             assert_eq!(placeless(other), other);
-        }
-    }
-
-    #[test]
-    fn a_name_stays_one_segment() {
-        for (text, want) in
-            [("box-1", "box-1"), ("a/b", "a%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
-        {
-            assert_eq!(segment(text), want);
         }
     }
 }

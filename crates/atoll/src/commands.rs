@@ -25,6 +25,7 @@ mod lifecycle;
 mod list;
 mod logs;
 mod network;
+mod policy;
 mod preview;
 mod process;
 mod progress;
@@ -44,11 +45,11 @@ mod volume;
 mod wait;
 
 pub(crate) use doctor::{Check, CheckState};
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::{
     cli::{Command, Global, sandbox::Targets},
-    client::{Client, segment, similar_names},
+    client::{Client, similar_names},
     failure::Failure,
     out::Out,
 };
@@ -120,46 +121,22 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
     }
 }
 
-/// Path of a sandbox, or of something below it.
-fn sandbox_path(ident: &str, below: &str) -> String {
-    format!("/v1/sandboxes/{}{below}", segment(ident))
+/// A moment as the API writes it.
+fn moment<'a>(text: impl Into<Option<&'a str>>) -> Option<jiff::Timestamp> {
+    text.into()?.parse().ok()
 }
 
-/// The items of a list answer.
-fn items(answer: Value) -> Vec<Value> {
-    match answer {
-        Value::Object(mut fields) => match fields.remove("items") {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
-        },
-        Value::Array(items) => items,
-        _ => Vec::new(),
-    }
-}
-
-/// A field as text; what is absent is empty.
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or("")
-}
-
-/// A field as a moment.
-fn moment(value: &Value, field: &str) -> Option<jiff::Timestamp> {
-    match &value[field] {
-        Value::String(text) => text.parse().ok(),
-        Value::Number(ms) => jiff::Timestamp::from_millisecond(ms.as_i64()?).ok(),
-        _ => None,
-    }
-}
+/// LIMIT: names that are looked at for the nearest one.
+const KNOWN_MAX: u32 = 200;
 
 /// An unknown sandbox gets the nearest name as a hint.
 async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     if !failure.is("sandbox_not_found") {
         return failure;
     }
-    let Ok(answer) = client.get("/v1/sandboxes?limit=200").await else { return failure };
-    let known = items(answer);
-    let names = known.iter().flat_map(|sandbox| [text(sandbox, "name"), text(sandbox, "id")]);
-    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    let Ok(known) = client.first_sandboxes(KNOWN_MAX).await else { return failure };
+    let names = known.items.iter().flat_map(|sandbox| sandbox.name.iter().chain([&sandbox.id]));
+    match similar_names::nearest(wanted, names.map(String::as_str)) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll ls` shows every sandbox")),
         None => failure.hint("`atoll ls` shows every sandbox"),
     }
@@ -167,10 +144,10 @@ async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
 
 /// A verb without options, on each target.
 async fn each(context: &CommandContext, args: &Targets, verb: lifecycle::Verb) -> Result<(), Failure> {
-    lifecycle::each(context, &args.sandboxes, verb, None).await
+    lifecycle::each(context, &args.sandboxes, verb).await
 }
 
 /// JSON for people.
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
+fn pretty(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
 }

@@ -13,6 +13,8 @@ pub(crate) struct Failure {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
+    /// The field of the request that the server found at fault.
+    pub(crate) field: Option<String>,
     pub(crate) request_id: Option<String>,
     /// Exit status; commands that pass a foreign status through replace the usual 1.
     pub(crate) exit: u8,
@@ -34,6 +36,7 @@ impl Failure {
             code: code.into(),
             message: message.into(),
             hint: None,
+            field: None,
             request_id: None,
             exit: 1,
             silent: false,

@@ -96,7 +96,10 @@ fn answer(stream: &TcpStream, script: &dyn Fn(&Request) -> Answer, log: &Mutex<V
     }
     let body = if chunked { chunks(&mut reader)? } else { exactly(&mut reader, length)? };
     let request = Request { line: line.trim().trim_end_matches(" HTTP/1.1").to_owned(), key, body };
-    let (status, kind, text) = script(&request);
+    let (status, kind, mut text) = script(&request);
+    if status < 300 && kind == "application/json" {
+        text = completed(&request.line, &text);
+    }
     log.lock().expect("no test panicked here").push(request);
     let head = format!(
         "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nx-request-id: req-1\r\ncontent-length: {}\r\n\r\n",
@@ -104,6 +107,58 @@ fn answer(stream: &TcpStream, script: &dyn Fn(&Request) -> Answer, log: &Mutex<V
     );
     let mut stream = stream;
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).ok()
+}
+
+/// The answer with the fields that a real server sends and a script leaves out.
+fn completed(line: &str, text: &str) -> String {
+    let Ok(mut answer) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
+    let path = line.split([' ', '?']).nth(1).unwrap_or_default();
+    let rest = match path {
+        "/health" => json!({"status": "ok", "version": "0.1.0"}),
+        "/v1/events" => json!({"tenant": "t"}),
+        "/v1/sandboxes" if line.starts_with("GET") && !answer["items"].is_array() => json!({"items": []}),
+        "/v1/templates" => {
+            json!({"version": "v", "tags": [], "aliases": [], "public": false, "kind": "rootfs",
+            "made_from": "built-in", "user": "user", "workdir": "/", "env": {}, "sudo": false, "warm": false,
+            "labels": {}, "notes": [], "created_at": "2026-01-01T00:00:00Z"})
+        }
+        _ if path.ends_with("/egress/policy") => json!({}),
+        _ if path.ends_with("/egress") => {
+            json!({"at": "2026-01-01T00:00:00Z", "what": "dns", "sent": 0, "received": 0})
+        }
+        _ if path.ends_with("/exec") => {
+            json!({"timed_out": false, "truncated": false, "pid": 7, "duration_ms": 1})
+        }
+        _ if path.contains("/files") => {
+            json!({"name": "x", "path": "/x", "kind": "file", "size": 0, "mode": "0644",
+            "owner": "user", "group": "user", "modified_at": "2026-01-01T00:00:00Z"})
+        }
+        _ if path.contains("/snapshots") => {
+            json!({"tenant": "t", "sandbox": ID, "state": "ready", "memory": false,
+            "template_version": "v", "env_names": [], "user": "user", "disk_mib": 2048, "pids": 256,
+            "network": "allow-all", "bytes": 0, "stood_still_us": 0})
+        }
+        _ if path.starts_with("/v1/secrets") || path.starts_with("/v1/keys") => {
+            json!({"created_at": "2026-01-01T00:00:00Z"})
+        }
+        _ if path.starts_with("/v1/threads") => json!({"items": []}),
+        _ => json!({"tenant": "t", "env_names": [], "private_env": [], "provider": "container",
+            "template_version": "v", "user": "user", "disk_mib": 2048, "pids": 256, "network": "allow-all",
+            "storage": "disk", "mounts": [], "intent": "run", "reason": {"code": "completed"}, "generation": 1,
+            "on_timeout": "delete", "timeout_counts": "always", "on_exit": "keep", "wake": "any", "public": false,
+            "phase_at": "2026-01-01T00:00:00Z"}),
+    };
+    let list = ["items", "sandboxes"].into_iter().find(|name| answer[*name].is_array());
+    let objects = match list {
+        Some(name) => answer[name].as_array_mut().expect("an array").iter_mut().collect(),
+        None => vec![&mut answer],
+    };
+    for object in objects.into_iter().filter_map(Value::as_object_mut) {
+        for (field, value) in rest.as_object().expect("an object") {
+            object.entry(field).or_insert_with(|| value.clone());
+        }
+    }
+    answer.to_string()
 }
 
 fn exactly(reader: &mut impl Read, length: usize) -> Option<Vec<u8>> {
@@ -270,7 +325,8 @@ fn a_built_in_template_that_is_not_made_is_made_and_not_pulled() {
 
 #[test]
 fn with_json_a_command_is_one_object() {
-    let result = json!({"exit_code": 4, "signal": null, "timed_out": false, "stdout": "x", "stderr": ""});
+    let result = json!({"exit_code": 4, "signal": null, "timed_out": false, "stdout": "x", "stderr": "",
+        "truncated": false, "pid": 7, "duration_ms": 1, "of a newer server": true});
     let answer = result.clone();
     let server = Server::start(move |_| ok(answer.clone()));
     let output = server.run(&["--json", "exec", "box", "--", "sh", "-c", "exit 4"]);
@@ -576,8 +632,9 @@ fn the_egress_log_is_a_table_or_json_and_its_policy_a_file() {
         "GET /v1/sandboxes/box/egress/policy" => ok(json!({"mode": "custom", "allow_domains": ["a.com"]})),
         line if line.contains("follow=1") => {
             let record = json!({"at": "2026-01-01T00:00:00Z", "what": "dns", "verdict": "refused", "name": "evil.com",
-                "rule": "not in allow_domains"});
-            let lost = json!({"what": "lost", "rule": "3 records were lost"});
+                "rule": "not in allow_domains", "sent": 0, "received": 0});
+            let lost = json!({"at": "2026-01-01T00:00:00Z", "what": "lost", "verdict": "failed",
+                "rule": "3 records were lost", "sent": 0, "received": 0});
             let events = format!("event: dns\ndata: {record}\n\nevent: lost\ndata: {lost}\n\n");
             (200, "text/event-stream", events)
         }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 mod dependencies;
 mod robustness;
+mod typed_answers;
 
 /// Type names that may be defined in more than three places; 15 at most.
 const SHARED_TYPE_NAMES: &[&str] = &[];

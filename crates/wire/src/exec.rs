@@ -85,6 +85,7 @@ pub struct Detached {
 pub struct ExecExit {
     pub exit_code: i32,
     pub signal: Option<i32>,
+    #[serde(default)]
     pub timed_out: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The types of the native `/v1` API.
+//! The types of the native `/v1` API and its HTTP client.
 //!
 //! One module per noun. The native front answers with these types and reads requests with them; the command line and the tests send and
 //! read the same ones. A request is strict: unknown fields are refused. An answer is not: a newer server may say more.
@@ -6,6 +6,8 @@
 //! Never: decides anything, knows the service or a front.
 
 pub mod builds;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod egress;
 pub mod errors;
 pub mod events;

@@ -56,30 +56,30 @@ pub(crate) enum Memory {
     Disk,
 }
 
-impl OnExit {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Keep => "keep",
-            Self::Pause => "pause",
-            Self::Destroy => "destroy",
+impl From<OnExit> for atoll_wire::words::OnExit {
+    fn from(word: OnExit) -> Self {
+        match word {
+            OnExit::Keep => Self::Keep,
+            OnExit::Pause => Self::Pause,
+            OnExit::Destroy => Self::Destroy,
         }
     }
 }
 
-impl Wake {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Any => "any",
-            Self::Explicit => "explicit",
+impl From<Wake> for atoll_wire::words::Wake {
+    fn from(word: Wake) -> Self {
+        match word {
+            Wake::Any => Self::Any,
+            Wake::Explicit => Self::Explicit,
         }
     }
 }
 
-impl Memory {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Disk => "disk",
+impl From<Memory> for atoll_wire::words::MemoryLocation {
+    fn from(word: Memory) -> Self {
+        match word {
+            Memory::Live => Self::Live,
+            Memory::Disk => Self::Disk,
         }
     }
 }

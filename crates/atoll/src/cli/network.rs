@@ -101,12 +101,12 @@ pub(crate) enum VerdictFilter {
     Failed,
 }
 
-impl VerdictFilter {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
+impl From<VerdictFilter> for atoll_wire::words::EgressVerdict {
+    fn from(word: VerdictFilter) -> Self {
+        match word {
+            VerdictFilter::Allowed => Self::Allowed,
+            VerdictFilter::Refused => Self::Refused,
+            VerdictFilter::Failed => Self::Failed,
         }
     }
 }

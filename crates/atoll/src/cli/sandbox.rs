@@ -70,21 +70,21 @@ pub(crate) enum OnTimeout {
     Pause,
 }
 
-impl Storage {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Disk => "disk",
-            Self::Memory => "memory",
+impl From<Storage> for atoll_wire::words::Storage {
+    fn from(word: Storage) -> Self {
+        match word {
+            Storage::Disk => Self::Disk,
+            Storage::Memory => Self::Memory,
         }
     }
 }
 
-impl OnTimeout {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Delete => "delete",
-            Self::Stop => "stop",
-            Self::Pause => "pause",
+impl From<OnTimeout> for atoll_wire::words::OnTimeout {
+    fn from(word: OnTimeout) -> Self {
+        match word {
+            OnTimeout::Delete => Self::Delete,
+            OnTimeout::Stop => Self::Stop,
+            OnTimeout::Pause => Self::Pause,
         }
     }
 }

@@ -155,21 +155,21 @@ pub(crate) enum ImportForm {
     Rootfs,
 }
 
-impl ExportForm {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Oci => "oci",
-            Self::Docker => "docker",
+impl From<ExportForm> for atoll_wire::templates::ExportForm {
+    fn from(word: ExportForm) -> Self {
+        match word {
+            ExportForm::Oci => Self::Oci,
+            ExportForm::Docker => Self::Docker,
         }
     }
 }
 
-impl ImportForm {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Oci => "oci",
-            Self::Docker => "docker",
-            Self::Rootfs => "rootfs",
+impl From<ImportForm> for atoll_wire::templates::ImportForm {
+    fn from(word: ImportForm) -> Self {
+        match word {
+            ImportForm::Oci => Self::Oci,
+            ImportForm::Docker => Self::Docker,
+            ImportForm::Rootfs => Self::Rootfs,
         }
     }
 }

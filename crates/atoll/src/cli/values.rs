@@ -8,6 +8,13 @@ use crate::environment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mebibytes(pub(crate) u64);
 
+impl Mebibytes {
+    /// As the API takes limits, which it may refuse as too small or too large.
+    pub(crate) fn as_limit(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+}
+
 /// Seconds, written `30`, `30s`, `5m`, `1h`, `2d` or `1h30m`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seconds(pub(crate) f64);

@@ -29,18 +29,13 @@ impl Address {
         Ok(Self { url: parse(&said)?, data })
     }
 
-    /// The same server under another path.
-    pub(crate) fn join(&self, path: &str) -> Url {
-        let mut url = self.url.clone();
-        let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
-        url.set_path(&format!("{}{path}", self.url.path().trim_end_matches('/')));
-        url.set_query(query);
-        url
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
     }
 
     /// `ws://` or `wss://` for a terminal.
     pub(crate) fn socket(&self, path: &str) -> String {
-        let url = self.join(path);
+        let url = atoll_wire::client::join(&self.url, path);
         url.as_str().replacen("http", "ws", 1)
     }
 
@@ -160,7 +155,7 @@ mod tests {
 
     #[test]
     fn paths_are_put_behind_a_prefix() {
-        assert_eq!(at("http://h:1/base/").join("/v1/x?a=b").as_str(), "http://h:1/base/v1/x?a=b");
+        assert_eq!(at("http://h:1/base/").socket("/v1/x"), "ws://h:1/base/v1/x");
         assert_eq!(at("h:1").socket("/v1/x"), "ws://h:1/v1/x");
         assert_eq!(at("https://h").socket("/v1/x"), "wss://h/v1/x");
         assert_eq!(at("https://[::1]").authority(), Some(("::1".to_owned(), 443)));

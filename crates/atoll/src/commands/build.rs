@@ -7,20 +7,24 @@ pub(super) mod context;
 use std::{io::Read, path::Path};
 
 use atoll_image::BuiltRecipe;
+use atoll_wire::builds::{
+    Build as BuildAnswer, BuildBody, BuildLine, BuildSecretBody, BuildStatus, Level, LogsQuery,
+};
+use atoll_wire::client::{Answer, Listing};
+use atoll_wire::exec::StreamError;
 use jiff::Timestamp;
-use reqwest::{Method, multipart};
-use serde_json::{Map, Value, json};
+use reqwest::multipart;
 
 use super::{
-    CommandContext, follow::told, items, moment, network, process::Signals, process::signal_status,
-    progress::Progress, template, text,
+    CommandContext, follow::told, moment, network, network::WithPolicy, process::Signals,
+    process::signal_status, progress::Progress, template,
 };
 use crate::{
     cli::{
         template::{Build, BuildLog, Builds, Start},
-        values::{Pair, Ready, SecretFrom, SecretSource},
+        values::{Mebibytes, Pair, Ready, SecretFrom, SecretSource},
     },
-    client::{Client, segment, sse::Events},
+    client::Client,
     environment,
     failure::Failure,
     human::{Table, age, harmless},
@@ -66,7 +70,8 @@ pub(super) async fn described(
 /// Starts it, shows how it goes, and ends with it.
 async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
-    let spec = spec(&args, &dockerfile)?;
+    let body = spec(&args, &dockerfile)?;
+    let spec = WithPolicy { body: &body, network: network::asked(&args.reach)? };
     let client = context.client()?;
     let mut progress = Progress::new(context.out, args.quiet);
     let started = tokio::select! {
@@ -80,7 +85,7 @@ async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Res
             return Err(failure);
         }
     };
-    let id = text(&started, "id").to_owned();
+    let id = started.id.clone();
     if args.detach {
         progress.done();
         return if context.out.json { context.out.json(&started) } else { context.out.line(&id) };
@@ -90,7 +95,7 @@ async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Res
         ended = watch.until_end(&client, &id, started) => ended,
         number = signals.next() => {
             watch.progress.line("cancelling …");
-            let cancelled = client.delete(&path(&id, "")).await;
+            let cancelled = client.cancel_build(&id).await;
             watch.progress.done();
             return Err(match cancelled {
                 Ok(_) => Failure::silent(signal_status(number)),
@@ -103,9 +108,9 @@ async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Res
 }
 
 /// E2B's SDKs know a build by a UUID; the server's own name of it is meant.
-fn path(build: &str, below: &str) -> String {
+fn own_id(build: &str) -> String {
     let own = atoll_front_e2b::build_of_uuid(build);
-    format!("/v1/builds/{}{below}", segment(own.as_ref().map_or(build, |id| id.as_str())))
+    own.as_ref().map_or(build, |id| id.as_str()).to_owned()
 }
 
 /// Where the id of a build is found.
@@ -120,28 +125,35 @@ fn find_hint(failure: Failure) -> Failure {
 }
 
 /// Says how it ended; a build that failed is a failure of this command.
-fn finish(context: &CommandContext, args: &Build, ended: Value) -> Result<(), Failure> {
-    match text(&ended, "status") {
-        "ready" => {
-            for note in ended["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+fn finish(context: &CommandContext, args: &Build, ended: Answer<BuildAnswer>) -> Result<(), Failure> {
+    match ended.status {
+        BuildStatus::Ready => {
+            for note in &ended.notes {
                 context.out.tell(&format!("note: {}", harmless(note)));
             }
             if context.out.json {
                 return context.out.json(&ended);
             }
-            let name = text(&ended, "template");
+            let name = &ended.template;
             context.out.line(name)?;
             if !args.quiet {
                 context.out.tell(&format!("next: atoll run -T {name} -- …"));
             }
             Ok(())
         }
-        "cancelled" => Err(Failure::new("cancelled", "the build was cancelled")
+        BuildStatus::Cancelled => Err(Failure::new("cancelled", "the build was cancelled")
             .hint("what was built until then is in the cache; build again to go on")),
-        _ => {
-            let mut failure = told(&ended["failure"]);
+        BuildStatus::Failed | BuildStatus::Waiting | BuildStatus::Building => {
+            let mut failure = match &ended.failure {
+                Some(why) => told(StreamError {
+                    code: why.code.clone(),
+                    message: why.message.clone(),
+                    hint: why.hint.clone(),
+                }),
+                None => Failure::new("build_failed", "the build did not succeed"),
+            };
             if failure.hint.is_none() {
-                failure.hint = Some(format!("atoll template log {}", text(&ended, "id")));
+                failure.hint = Some(format!("atoll template log {}", ended.id));
             }
             Err(failure)
         }
@@ -166,8 +178,8 @@ fn dockerfile(args: &Build) -> Result<String, Failure> {
     }
 }
 
-/// What the server is told, without the folder.
-fn spec(args: &Build, dockerfile: &str) -> Result<Map<String, Value>, Failure> {
+/// What the server is told, without the folder and the network policy.
+fn spec(args: &Build, dockerfile: &str) -> Result<BuildBody, Failure> {
     let (first, others) = args.tag.split_first().ok_or_else(|| Failure::usage("no name", "-t NAME"))?;
     let mut tags = Vec::new();
     for other in others {
@@ -181,31 +193,25 @@ fn spec(args: &Build, dockerfile: &str) -> Result<Map<String, Value>, Failure> {
             }
         }
     }
-    let mut spec = Map::new();
-    let mut put = |field: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            spec.insert(field.to_owned(), value);
-        }
-    };
-    put("template", Some(json!(first)));
-    put("tags", (!tags.is_empty()).then(|| json!(tags)));
-    put("dockerfile", Some(json!(dockerfile)));
-    put("args", super::create::pairs(&args.build_arg));
-    put("secrets", secrets(&args.secret)?);
-    put("target", args.target.as_ref().map(|v| json!(v)));
-    put("platform", args.platform.as_ref().map(|v| json!(v)));
-    put("no_cache", args.no_cache.then_some(json!(true)));
-    put("network", network::asked(&args.reach)?);
-    put("cpu", args.cpu.map(|v| json!(v)));
-    put("memory_mib", args.memory.map(|v| json!(v.0)));
-    put("disk_mib", args.disk.map(|v| json!(v.0)));
-    put("timeout_s", args.timeout.map(|v| json!(v.whole())));
-    let start: Map<String, Value> = template::start(&args.start).collect();
-    put("start", (!start.is_empty()).then_some(Value::Object(start)));
-    Ok(spec)
+    Ok(BuildBody {
+        template: first.to_string(),
+        tags,
+        dockerfile: Some(dockerfile.to_owned()),
+        args: super::create::pairs(&args.build_arg),
+        secrets: secrets(&args.secret)?,
+        target: args.target.clone(),
+        platform: args.platform.clone(),
+        no_cache: args.no_cache,
+        cpu: args.cpu,
+        memory_mib: args.memory.map(Mebibytes::as_limit),
+        disk_mib: args.disk.map(Mebibytes::as_limit),
+        timeout_s: args.timeout.map(|v| v.whole()),
+        start: template::start(&args.start),
+        ..BuildBody::default()
+    })
 }
 
-fn secrets(sources: &[SecretSource]) -> Result<Option<Value>, Failure> {
+fn secrets(sources: &[SecretSource]) -> Result<Vec<BuildSecretBody>, Failure> {
     use base64::Engine as _;
     let mut secrets = Vec::new();
     for SecretSource { id, from } in sources {
@@ -235,14 +241,14 @@ fn secrets(sources: &[SecretSource]) -> Result<Option<Value>, Failure> {
             }
         }
         secrets.push(match String::from_utf8(value) {
-            Ok(value) => json!({ "id": id, "value": value }),
+            Ok(value) => BuildSecretBody { id: id.clone(), value: Some(value), value_base64: None },
             Err(e) => {
                 let coded = base64::engine::general_purpose::STANDARD.encode(e.as_bytes());
-                json!({ "id": id, "value_base64": coded })
+                BuildSecretBody { id: id.clone(), value: None, value_base64: Some(coded) }
             }
         });
     }
-    Ok((!secrets.is_empty()).then_some(Value::Array(secrets)))
+    Ok(secrets)
 }
 
 /// Sends the wish and the folder; the answer is the build, which is then under way.
@@ -250,25 +256,23 @@ async fn start(
     client: &Client,
     args: &Build,
     dockerfile: &str,
-    spec: &Map<String, Value>,
+    spec: &WithPolicy<'_, BuildBody>,
     progress: &mut Progress,
-) -> Result<Value, Failure> {
-    let wish = Value::Object(spec.clone()).to_string();
-    let wish = multipart::Part::text(wish)
-        .mime_str("application/json")
-        .map_err(|e| Failure::new("internal", format!("the request cannot be made: {e}")))?;
+) -> Result<Answer<BuildAnswer>, Failure> {
+    let internal =
+        |e: &dyn std::fmt::Display| Failure::new("internal", format!("the request cannot be made: {e}"));
+    let wish = serde_json::to_string(spec).map_err(|e| internal(&e))?;
+    let wish = multipart::Part::text(wish).mime_str("application/json").map_err(|e| internal(&e))?;
     let form = multipart::Form::new().part("spec", wish);
-    let request = client.request(Method::POST, "/v1/builds");
-    let answer = if context::is_needed(dockerfile) {
+    if context::is_needed(dockerfile) {
         let ignored = context::Ignored::read(&args.folder, args.file.as_deref())?;
         let packed = context::pack(&args.folder, ignored, progress.transfer("context", None))?;
         let fault = packed.fault();
         let form = form.part("context", multipart::Part::stream(packed.body).file_name("context.tar"));
-        client.send(request.multipart(form)).await.map_err(|failure| fault.or(failure))
+        client.start_build(form).await.map_err(|failure| fault.or(failure))
     } else {
-        client.send(request.multipart(form)).await
-    };
-    answer?.json().await.map_err(|e| Failure::new("bad_answer", format!("the build did not arrive: {e}")))
+        client.start_build(form).await
+    }
 }
 
 /// A build that somebody looks at.
@@ -278,26 +282,30 @@ struct BuildView {
 
 impl BuildView {
     /// Follows the log until the build has ended; a connection that breaks is made again.
-    async fn until_end(&mut self, client: &Client, id: &str, mut build: Value) -> Result<Value, Failure> {
+    async fn until_end(
+        &mut self,
+        client: &Client,
+        id: &str,
+        mut build: Answer<BuildAnswer>,
+    ) -> Result<Answer<BuildAnswer>, Failure> {
         let mut seen = 0;
         loop {
-            let below = format!("/logs?follow=1&from={}", seen + 1);
-            let answer = client.send(client.request(Method::GET, &path(id, &below))).await?;
-            let mut events = Events::new(answer);
+            let query = LogsQuery { from: Some(seen + 1), follow: None };
+            let mut events = client.follow_build_log(id, &query).await?;
             while let Ok(Some(event)) = events.next().await {
-                let said = event.json();
                 match event.name.as_str() {
                     "line" => {
-                        seen = said["seq"].as_u64().unwrap_or(seen);
-                        self.say(&said);
+                        let line = events.read::<BuildLine>(&event)?;
+                        seen = line.seq;
+                        self.say(&line);
                     }
-                    "end" => return Ok(said),
-                    "error" => return Err(told(&said)),
+                    "end" => return events.read(&event),
+                    "error" => return Err(told(events.read::<StreamError>(&event)?.into_typed())),
                     _ => {}
                 }
             }
-            build = client.get(&path(id, "")).await.unwrap_or(build);
-            if matches!(text(&build, "status"), "ready" | "failed" | "cancelled") {
+            build = client.build(id).await.unwrap_or(build);
+            if matches!(build.status, BuildStatus::Ready | BuildStatus::Failed | BuildStatus::Cancelled) {
                 return Ok(build);
             }
             // The server ends streams when it closes; another one may be there in a moment.
@@ -305,52 +313,51 @@ impl BuildView {
         }
     }
 
-    fn say(&mut self, line: &Value) {
-        let said = text(line, "text");
-        match text(line, "level") {
-            "stdout" | "stderr" => self.progress.line(&format!("  {said}")),
-            "info" => {
+    fn say(&mut self, line: &BuildLine) {
+        let said = &line.text;
+        match line.level {
+            Level::Stdout | Level::Stderr => self.progress.line(&format!("  {said}")),
+            Level::Info => {
                 self.progress.line(said);
                 self.progress.now(said);
             }
             // It is what this command ends with.
-            "error" => {}
-            _ => self.progress.line(said),
+            Level::Error => {}
+            Level::Warn | Level::Unknown => self.progress.line(said),
         }
     }
 }
 
 pub(super) async fn builds(context: &CommandContext, client: &Client, args: Builds) -> Result<(), Failure> {
-    let query: Vec<_> = args.template.iter().map(|name| ("template", name.clone())).collect();
-    let found = super::list::pages(client, "/v1/builds", query, Some(args.limit)).await?;
+    let found = client.builds(args.template.as_deref(), Some(args.limit)).await?;
     let out = context.out;
     if args.quiet && out.json {
-        return out.json(&found.iter().map(|build| text(build, "id")).collect::<Vec<_>>());
+        return out.json(&found.items.iter().map(|build| &build.id).collect::<Vec<_>>());
     }
     if args.quiet {
-        return found.iter().try_for_each(|build| out.line(text(build, "id")));
+        return found.items.iter().try_for_each(|build| out.line(&build.id));
     }
     if out.json {
         return out.json(&found);
     }
-    table(&found, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
-    if found.is_empty() {
+    table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
+    if found.items.is_empty() {
         out.tell("there is none; `atoll template build -t NAME DIR` makes one");
     }
     Ok(())
 }
 
-fn table(builds: &[Value], now: Timestamp) -> Table {
+fn table(builds: &[BuildAnswer], now: Timestamp) -> Table {
     let mut table = Table::new(&["ID", "TEMPLATE", "STATUS", "STEP", "CACHED", "AGE", "WHY"]);
     for build in builds {
-        let why = build["failure"]["message"].as_str().unwrap_or_default();
+        let why = build.failure.as_ref().map_or("", |failure| &failure.message);
         table.row(vec![
-            text(build, "id").to_owned(),
-            text(build, "template").to_owned(),
-            text(build, "status").to_owned(),
-            format!("{}/{}", build["step"], build["steps"]),
-            build["cached_steps"].to_string(),
-            age(moment(build, "created_at"), now),
+            build.id.clone(),
+            build.template.clone(),
+            build.status.as_str().to_owned(),
+            format!("{}/{}", build.step, build.steps),
+            build.cached_steps.to_string(),
+            age(moment(build.created_at.as_str()), now),
             why.chars().take(60).collect(),
         ]);
     }
@@ -358,21 +365,19 @@ fn table(builds: &[Value], now: Timestamp) -> Table {
 }
 
 pub(super) async fn log(context: &CommandContext, client: &Client, args: BuildLog) -> Result<(), Failure> {
-    let follow = if args.follow { "1" } else { "0" };
-    let request = client.request(Method::GET, &path(&args.build, "/logs")).query(&[("follow", follow)]);
+    let build = own_id(&args.build);
     let out = context.out;
-    let show = |line: &Value| {
-        if out.json { out.json(line) } else { out.line(&harmless(text(line, "text"))) }
+    let show = |line: &Answer<BuildLine>| {
+        if out.json { out.json(line) } else { out.line(&harmless(&line.text)) }
     };
     if !args.follow {
-        return pages(client, &args.build, show).await.map_err(find_hint);
+        return pages(client, &build, show).await.map_err(find_hint);
     }
-    let mut events = Events::new(client.send(request).await.map_err(find_hint)?);
+    let mut events = client.follow_build_log(&build, &LogsQuery::default()).await.map_err(find_hint)?;
     while let Some(event) = events.next().await? {
-        let said = event.json();
         match event.name.as_str() {
-            "line" => show(&said)?,
-            "error" => return Err(told(&said)),
+            "line" => show(&events.read(&event)?)?,
+            "error" => return Err(told(events.read::<StreamError>(&event)?.into_typed())),
             _ => {}
         }
     }
@@ -383,13 +388,13 @@ pub(super) async fn log(context: &CommandContext, client: &Client, args: BuildLo
 async fn pages(
     client: &Client,
     build: &str,
-    show: impl Fn(&Value) -> Result<(), Failure>,
+    show: impl Fn(&Answer<BuildLine>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut from = Some(1);
     while let Some(first) = from {
-        let page = client.get_query(&path(build, "/logs"), &[("from", first.to_string())]).await?;
-        from = page["next_from"].as_u64().filter(|next| *next > first);
-        items(page).iter().try_for_each(&show)?;
+        let page = client.build_log(build, &LogsQuery { from: Some(first), follow: None }).await?;
+        from = page.next_from.filter(|next| *next > first);
+        Listing::of(page).into_answers().try_for_each(|line| show(&line))?;
     }
     Ok(())
 }
@@ -402,7 +407,7 @@ pub(super) async fn cancel(
 ) -> Result<(), Failure> {
     let mut failed = false;
     for build in builds {
-        match client.delete(&path(build, "")).await {
+        match client.cancel_build(&own_id(build)).await {
             Ok(_) => context.out.named("build", build)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
@@ -420,14 +425,12 @@ mod tests {
 
     #[test]
     fn a_build_is_found_by_its_own_id_and_by_e2bs() {
-        assert_eq!(path("aaaaaaaaaaaaaaaaaaaa", "/logs"), "/v1/builds/aaaaaaaaaaaaaaaaaaaa/logs");
+        assert_eq!(own_id("aaaaaaaaaaaaaaaaaaaa"), "aaaaaaaaaaaaaaaaaaaa");
         let uuid = "00000000-0000-8000-8000-000000000001";
-        assert_eq!(path(uuid, ""), "/v1/builds/aaaaaaaaaaaaaaaaaaab");
+        assert_eq!(own_id(uuid), "aaaaaaaaaaaaaaaaaaab");
         // Of another kind, so nobody's; the server says so.
-        assert_eq!(
-            path("00000000-0000-4000-8000-000000000001", ""),
-            "/v1/builds/00000000-0000-4000-8000-000000000001"
-        );
+        let other = "00000000-0000-4000-8000-000000000001";
+        assert_eq!(own_id(other), other);
         assert!(
             find_hint(Failure::new("build_not_found", "")).hint.is_some_and(|hint| hint.contains("builds"))
         );

@@ -14,17 +14,17 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use atoll_wire::files::EntryKind;
 use futures::{Stream, StreamExt};
-use serde_json::Value;
 
-use super::{CommandContext, suggest, text};
+use super::{CommandContext, suggest};
 use crate::{
     cli::{sandbox::Cp, values::CopyEndpoint},
     client::Client,
     failure::Failure,
     human::bytes,
 };
-pub(super) use endpoint::{EndpointKind, SandboxEnd};
+pub(super) use endpoint::{CopyEntry, EndpointKind, SandboxEnd};
 
 /// What was copied.
 #[derive(Debug, Default, serde::Serialize)]
@@ -176,7 +176,7 @@ async fn between(
 ) -> Result<CopySummary, Failure> {
     let path = from.absolute(path).await?;
     let entry = from.stat(&path).await?;
-    if text(&entry, "kind") != "file" {
+    if entry.kind != EntryKind::File {
         return Err(Failure::usage(
             format!("{path} is not a file"),
             "directories go from sandbox to sandbox by way of a folder here",
@@ -184,7 +184,7 @@ async fn between(
     }
     let target = to.target(target, last_part(&path)).await?;
     let (body, bytes) = counted(from.read(&path).await?.bytes_stream());
-    to.write(&target, mode(&entry), body).await?;
+    to.write(&target, entry.permissions(), body).await?;
     Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() })
 }
 
@@ -209,29 +209,9 @@ fn last_part(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().filter(|part| !part.is_empty()).unwrap_or("root")
 }
 
-/// Permission bits of an entry, whichever way they are written.
-fn mode(entry: &Value) -> Option<u32> {
-    let bits = match &entry["mode"] {
-        Value::Number(number) => u32::try_from(number.as_u64()?).ok()?,
-        Value::String(text) => u32::from_str_radix(text.trim_start_matches("0o"), 8).ok()?,
-        _ => return None,
-    };
-    // Never the set-id bits: what comes out of a sandbox is not to run as somebody else.
-    Some(bits & 0o777)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn set_id_bits_do_not_travel() {
-        assert_eq!(mode(&json!({"mode": 0o104_755})), Some(0o755));
-        assert_eq!(mode(&json!({"mode": "4755"})), Some(0o755));
-        assert_eq!(mode(&json!({})), None);
-    }
-
     #[test]
     fn the_last_part_names_a_copy() {
         for (path, want) in [("/a/b", "b"), ("/a/b/", "b"), ("b", "b"), ("/", "root")] {

@@ -1,14 +1,18 @@
 //! `atoll create`: one object with `--json`, else the id on stdout and the next command on stderr.
 
-use reqwest::Method;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
-use super::{CommandContext, network, template, text, volume};
+use atoll_wire::sandbox_requests::CreateBody;
+
+use super::{
+    CommandContext,
+    network::{self, WithPolicy},
+    template, volume,
+};
 use crate::{
     cli::{
-        life::Timers,
         sandbox::{Create, Shape},
-        values::Pair,
+        values::{Mebibytes, Pair},
     },
     client::Client,
     failure::Failure,
@@ -25,7 +29,8 @@ pub(super) enum Wait {
 pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(), Failure> {
     let client = context.client()?;
     let wait = if args.detach { Wait::No } else { Wait::Yes };
-    let body = whole(&args)?;
+    let body = whole(&args);
+    let body = WithPolicy { body: &body, network: network::asked(&args.shape.reach)? };
     network::note(context.out, &args.shape.reach);
     if let Some(image) = &args.shape.image {
         template::ensure(context, &client, image).await?;
@@ -37,121 +42,95 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
 pub(super) async fn make(
     context: &CommandContext,
     client: &Client,
-    body: &Map<String, Value>,
+    body: &WithPolicy<'_, CreateBody>,
     wait: Wait,
     idempotency_key: Option<&str>,
 ) -> Result<(), Failure> {
     context.out.status("creating …");
-    let wait = if wait == Wait::Yes { "1" } else { "0" };
-    let answer = send(client, body, wait, idempotency_key).await;
+    let answer = client.create_sandbox(body, wait == Wait::Yes, idempotency_key).await;
     context.out.status_done();
     let sandbox = match answer {
         Ok(sandbox) => sandbox,
-        Err(failure) => return Err(explained(client, body, failure).await),
+        Err(failure) => return Err(explained(client, body.body, failure).await),
     };
     if context.out.json {
         return context.out.json(&sandbox);
     }
-    context.out.line(text(&sandbox, "id"))?;
-    let name = if text(&sandbox, "name").is_empty() { text(&sandbox, "id") } else { text(&sandbox, "name") };
+    context.out.line(&sandbox.id)?;
+    let name = sandbox.name.as_ref().unwrap_or(&sandbox.id);
     context.out.tell(&context.out.shade_talk(Shade::Faint, &format!("next: atoll sh {name}")));
     Ok(())
 }
 
 /// A template or volume that is not there gets the nearest name as a hint.
-pub(super) async fn explained(client: &Client, body: &Map<String, Value>, failure: Failure) -> Failure {
-    let wanted = body.get("template").and_then(Value::as_str).unwrap_or_default();
+pub(super) async fn explained(client: &Client, body: &CreateBody, failure: Failure) -> Failure {
+    let wanted = body.template.as_deref().unwrap_or_default();
     let failure = template::nearest(client, wanted, failure).await;
-    volume::nearest(client, &body.get("mounts").cloned().unwrap_or_default(), failure).await
+    let volumes: Vec<&str> = body.mounts.iter().map(|mount| mount.volume.as_str()).collect();
+    volume::nearest(client, &volumes, failure).await
 }
 
-/// The whole body of a create.
-fn whole(args: &Create) -> Result<Map<String, Value>, Failure> {
-    let mut body = body(&args.shape)?;
-    let fields = [
-        ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
-        ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),
-        ("snapshot", args.snapshot.as_ref().map(|v| json!(v))),
-        ("memory", args.memory_of_snapshot.then_some(json!(true))),
-        ("thread", args.thread.as_ref().map(|v| json!(v))),
-        ("private_env", (!args.private_env.is_empty()).then(|| json!(args.private_env))),
-        ("command", (!args.command.is_empty()).then(|| json!(args.command))),
-    ];
-    body.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-    body.extend(timers(&args.timers));
-    Ok(body)
-}
-
-/// Timers that were named, as create and update take them.
-pub(super) fn timers(timers: &Timers) -> impl Iterator<Item = (String, Value)> {
-    let fields = [
-        ("auto_pause_s", timers.auto_pause.map(|v| json!(v.0))),
-        ("auto_stop_s", timers.auto_stop.map(|v| json!(v.0))),
-        ("checkpoint_after_s", timers.checkpoint_after.map(|v| json!(v.0))),
-        ("auto_archive_s", timers.auto_archive.map(|v| json!(v.0))),
-        ("auto_delete_s", timers.auto_delete.map(|v| json!(v.0))),
-        ("on_exit", timers.on_exit.map(|v| json!(v.as_str()))),
-        ("wake", timers.wake.map(|v| json!(v.as_str()))),
-    ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
-}
-
-/// Asks for a sandbox.
-pub(super) async fn send(
-    client: &Client,
-    body: &Map<String, Value>,
-    wait: &str,
-    idempotency_key: Option<&str>,
-) -> Result<Value, Failure> {
-    let mut request = client.request(Method::POST, "/v1/sandboxes").query(&[("wait", wait)]).json(body);
-    if let Some(key) = idempotency_key {
-        request = request.header("Idempotency-Key", key);
+/// The whole body of a create, without the network policy.
+fn whole(args: &Create) -> CreateBody {
+    let timers = &args.timers;
+    CreateBody {
+        timeout_s: args.timeout.map(|v| v.whole()),
+        on_timeout: args.on_timeout.map(Into::into),
+        snapshot: args.snapshot.clone(),
+        memory: args.memory_of_snapshot,
+        thread: args.thread.clone(),
+        private_env: args.private_env.iter().cloned().collect(),
+        command: (!args.command.is_empty()).then(|| args.command.clone()),
+        auto_pause_s: timers.auto_pause.map(|v| v.0),
+        auto_stop_s: timers.auto_stop.map(|v| v.0),
+        checkpoint_after_s: timers.checkpoint_after.map(|v| v.0),
+        auto_archive_s: timers.auto_archive.map(|v| v.0),
+        auto_delete_s: timers.auto_delete.map(|v| v.0),
+        on_exit: timers.on_exit.map(Into::into),
+        wake: timers.wake.map(Into::into),
+        ..body(&args.shape)
     }
-    client.json(request).await
 }
 
-/// What was said, and nothing else: the rest is the server's default.
-pub(super) fn body(shape: &Shape) -> Result<Map<String, Value>, Failure> {
-    let mut body = Map::new();
-    let mut put = |field: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            body.insert(field.to_owned(), value);
-        }
-    };
-    put("template", shape.template.as_ref().map(|v| json!(v)));
-    put("image", shape.image.as_ref().map(|v| json!(v)));
-    put("mounts", volume::mounts(&shape.volume));
-    put("name", shape.name.as_ref().map(|v| json!(v)));
-    put("cpu", shape.cpu.map(|v| json!(v)));
-    put("memory_mib", shape.memory.map(|v| json!(v.0)));
-    put("disk_mib", shape.disk.map(|v| json!(v.0)));
-    put("pids", shape.pids.map(|v| json!(v)));
-    put("network", network::asked(&shape.reach)?);
-    put("storage", shape.storage.map(|v| json!(v.as_str())));
-    put("user", shape.user.as_ref().map(|v| json!(v)));
-    put("env", pairs(&shape.env));
-    put("labels", pairs(&shape.label));
-    Ok(body)
-}
-
-/// Pairs as an object; the last of a repeated key holds. Nothing said is nothing sent.
-pub(super) fn pairs(pairs: &[Pair]) -> Option<Value> {
-    if pairs.is_empty() {
-        return None;
+/// What was said, and nothing else: the rest is the server's default. The network policy is beside it.
+pub(super) fn body(shape: &Shape) -> CreateBody {
+    CreateBody {
+        template: shape.template.as_ref().map(ToString::to_string),
+        image: shape.image.as_ref().map(ToString::to_string),
+        mounts: volume::mounts(&shape.volume),
+        name: shape.name.clone(),
+        cpu: shape.cpu,
+        memory_mib: shape.memory.map(Mebibytes::as_limit),
+        disk_mib: shape.disk.map(Mebibytes::as_limit),
+        pids: shape.pids.map(i64::from),
+        storage: shape.storage.map(Into::into),
+        user: shape.user.clone(),
+        env: pairs(&shape.env),
+        labels: pairs(&shape.label),
+        ..CreateBody::default()
     }
-    let fields = pairs.iter().map(|Pair(key, value)| (key.clone(), json!(value)));
-    Some(Value::Object(fields.collect()))
+}
+
+/// Pairs as a map; the last of a repeated key holds.
+pub(super) fn pairs(pairs: &[Pair]) -> BTreeMap<String, String> {
+    pairs.iter().map(|Pair(key, value)| (key.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, network::Reach, values::Mebibytes};
+    use crate::cli::{Cli, Command, network::Reach};
     use clap::Parser;
+    use serde_json::json;
+
+    fn sent(body: &CreateBody, reach: &Reach) -> serde_json::Value {
+        let network = network::asked(reach).expect("valid");
+        serde_json::to_value(WithPolicy { body, network }).expect("JSON")
+    }
 
     #[test]
     fn only_what_was_said_is_sent() {
-        assert_eq!(body(&Shape::default()).map(Value::Object), Ok(json!({})));
+        assert_eq!(sent(&body(&Shape::default()), &Reach::default()), json!({}));
         let shape = Shape {
             memory: Some(Mebibytes(64)),
             env: vec![Pair("A".into(), "1".into()), Pair("A".into(), "2".into())],
@@ -159,8 +138,8 @@ mod tests {
             ..Shape::default()
         };
         assert_eq!(
-            body(&shape).map(Value::Object),
-            Ok(json!({"memory_mib": 64, "env": {"A": "2"}, "network": {"mode": "allow-all", "learn": true}}))
+            sent(&body(&shape), &shape.reach),
+            json!({"memory_mib": 64, "env": {"A": "2"}, "network": {"mode": "allow-all", "learn": true}})
         );
     }
 
@@ -174,11 +153,11 @@ mod tests {
             panic!("create")
         };
         assert_eq!(
-            whole(&args).map(Value::Object),
-            Ok(json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
+            sent(&whole(&args), &args.shape.reach),
+            json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
                 "checkpoint_after_s": 3600, "auto_archive_s": 604_800, "auto_delete_s": 0, "timeout_s": 3600,
                 "on_timeout": "pause", "on_exit": "pause", "thread": "t", "wake": "explicit", "env": {"K": "v"},
-                "private_env": ["K"]}))
+                "private_env": ["K"]})
         );
     }
 }

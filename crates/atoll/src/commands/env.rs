@@ -2,11 +2,13 @@
 //!
 //! Never prints a key unless it was asked for. Data is only what a shell can read; everything else goes to stderr.
 
-use std::{net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap, net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Duration,
+};
 
-use serde_json::json;
+use atoll_wire::keys::{KeyBody, Scope};
 
-use super::{CommandContext, text};
+use super::CommandContext;
 use crate::{
     cli::tls::{Env, Proxy, Shell},
     client::{Client, address::Address},
@@ -138,8 +140,7 @@ pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Fail
         answers(context).await;
     }
     if context.out.json {
-        let all = variables.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-        return context.out.json(&serde_json::Value::Object(all.collect()));
+        return context.out.json(&variables.into_iter().collect::<BTreeMap<_, _>>());
     }
     variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
 }
@@ -155,7 +156,7 @@ fn to_fail(context: &CommandContext, failure: Failure) -> Failure {
 
 /// Warns where nobody answers: the variables are right, and lead nowhere.
 async fn answers(context: &CommandContext) {
-    let asked = async { context.client()?.get("/health").await };
+    let asked = async { context.client()?.health().await };
     match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
         Ok(Err(failure)) if failure.is("no_server") => context.out.say(&format!(
             "atoll: {}{}",
@@ -171,7 +172,7 @@ async fn answers(context: &CommandContext) {
 async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<String, Failure> {
     let Some(mine) = address.key(&context.global)? else {
         // Where no server ever ran there is no key either; the first is what is amiss.
-        context.client()?.get("/health").await?;
+        context.client()?.health().await?;
         return Err(Failure::new("no_key", "there is no key to print").hint(address.key_hint()));
     };
     if args.admin {
@@ -180,14 +181,18 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
             .say("atoll: this is the key that you use yourself; an admin's sees and changes everything");
         return Ok(mine);
     }
-    let body = json!({ "name": format!("env-{}", args.sdk.name), "scope": "user" });
-    match Client::new(&context.global)?.post("/v1/keys", &body).await {
+    let body = KeyBody {
+        name: Some(format!("env-{}", args.sdk.name)),
+        scope: Some(Scope::User),
+        ..KeyBody::default()
+    };
+    match Client::new(&context.global)?.create_key(&body).await {
         Ok(made) => {
-            let (id, tenant) = (text(&made, "id"), text(&made, "tenant"));
+            let (id, tenant) = (&made.record.id, &made.record.tenant);
             context.out.say(&format!(
                 "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` ends it"
             ));
-            Ok(text(&made, "secret").to_owned())
+            Ok(made.secret.clone())
         }
         // Whoever may not make keys has one that can be handed on.
         Err(failure) if failure.is("forbidden") => {

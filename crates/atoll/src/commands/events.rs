@@ -1,25 +1,21 @@
 //! `atoll events`: what happened to sandboxes, and why.
 
-use serde_json::Value;
-
-use super::{CommandContext, items, moment, suggest, text};
-use crate::{
-    cli::sandbox::Events as Args,
-    client::{Client, sse::Events},
-    failure::Failure,
-    human::harmless,
+use atoll_wire::{
+    client::Answer,
+    events::{Event, EventKind, EventsQuery},
 };
+
+use super::{CommandContext, moment, suggest};
+use crate::{cli::sandbox::Events as Args, client::Client, failure::Failure, human::harmless};
 
 pub(super) async fn events(context: &CommandContext, args: Args) -> Result<(), Failure> {
     let client = context.client()?;
     if args.follow {
-        let mut query = vec![("follow", "1".to_owned())];
-        query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
-        query.extend(args.after.map(|seq| ("after", seq.to_string())));
-        let request = client.request(reqwest::Method::GET, "/v1/events").query(&query);
-        let mut stream = Events::new(client.send(request).await?);
+        let query =
+            EventsQuery { sandbox: args.sandbox.clone(), after: args.after, ..EventsQuery::default() };
+        let mut stream = client.follow_events(&query).await?;
         while let Some(event) = stream.next().await? {
-            show(context, &event.json())?;
+            show(context, &stream.read(&event)?)?;
         }
         return Ok(());
     }
@@ -33,14 +29,12 @@ pub(super) async fn events(context: &CommandContext, args: Args) -> Result<(), F
 async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let mut after = args.after;
     loop {
-        let mut query = vec![("limit", PAGE.to_string())];
-        query.extend(args.sandbox.clone().map(|sandbox| ("sandbox", sandbox)));
-        query.extend(after.map(|seq| ("after", seq.to_string())));
-        let page = items(client.get_query("/v1/events", &query).await?);
-        page.iter().try_for_each(|event| show(context, event))?;
-        let last = page.last().and_then(|event| event["seq"].as_u64());
+        let query = EventsQuery { sandbox: args.sandbox.clone(), after, limit: Some(PAGE), follow: None };
+        let page = client.events(&query).await?;
+        let (count, last) = (page.items.len(), page.items.last().map(|event| event.seq));
+        page.into_answers().try_for_each(|event| show(context, &event))?;
         // A page that does not lead on would be a server that goes round in circles.
-        if page.len() < PAGE || last <= after {
+        if count < PAGE as usize || last <= after {
             return Ok(());
         }
         after = last;
@@ -48,39 +42,34 @@ async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result
 }
 
 /// As many as the server hands out at once.
-const PAGE: usize = 1_000;
+const PAGE: u32 = 1_000;
 
-fn show(context: &CommandContext, event: &Value) -> Result<(), Failure> {
+fn show(context: &CommandContext, event: &Answer<Event>) -> Result<(), Failure> {
     if context.out.json { context.out.json(event) } else { context.out.line(&sentence(event)) }
 }
 
-fn sentence(event: &Value) -> String {
-    let at = moment(event, "at").map_or_else(String::new, |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
-    let what = match text(event, "kind") {
-        "phase" => {
-            let from = event["from"].as_str().unwrap_or("nothing");
-            let reason = &event["reason"];
-            let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("");
-            format!("{from} -> {} ({why})", text(event, "to"))
+fn sentence(event: &Event) -> String {
+    let at =
+        moment(event.at.as_str()).map_or_else(String::new, |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string());
+    let what = match &event.what {
+        EventKind::Phase { from, to, reason } => {
+            let from = from.map_or("nothing", |from| from.as_str());
+            format!("{from} -> {} ({})", to.as_str(), reason.text())
         }
-        "updated" => format!("updated {}", words(&event["fields"]).join(", ")),
-        "snapshotted" => {
-            let with = if event["memory"] == true { " with its memory" } else { "" };
-            format!("snapshot {} taken{with}", text(event, "snapshot"))
+        EventKind::Updated { fields } => format!("updated {}", fields.join(", ")),
+        EventKind::Snapshotted { snapshot, memory } => {
+            let with = if *memory { " with its memory" } else { "" };
+            format!("snapshot {snapshot} taken{with}")
         }
-        "forked" => format!("forked into {}", words(&event["children"]).join(", ")),
-        "checkpointed" => match event["failure"].as_str() {
-            None => "memory written to disk".to_owned(),
-            Some(why) => format!("memory could not be written to disk ({why})"),
-        },
-        other => other.replace('_', " "),
+        EventKind::Forked { children } => format!("forked into {}", children.join(", ")),
+        EventKind::Checkpointed { failure: None } => "memory written to disk".to_owned(),
+        EventKind::Checkpointed { failure: Some(why) } => {
+            format!("memory could not be written to disk ({why})")
+        }
+        EventKind::OutOfMemory => "out of memory".to_owned(),
+        EventKind::Unknown => "an event that this version of atoll does not know; --json shows it".to_owned(),
     };
-    harmless(&format!("{at}  {}  {what}", text(event, "sandbox")))
-}
-
-/// The texts of a list.
-fn words(list: &Value) -> Vec<&str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    harmless(&format!("{at}  {}  {what}", event.sandbox))
 }
 
 #[cfg(test)]
@@ -90,20 +79,30 @@ mod tests {
 
     #[test]
     fn events_read_as_sentences() {
-        let event = json!({"seq": 3, "sandbox": "abc", "at": "2026-01-02T03:04:05Z", "kind": "phase",
-            "from": "creating", "to": "running", "reason": {"code": "completed"}});
-        assert_eq!(sentence(&event), "2026-01-02 03:04:05  abc  creating -> running (completed)");
-        let event = json!({"sandbox": "abc", "at": 0, "kind": "out_of_memory"});
-        assert_eq!(sentence(&event), "1970-01-01 00:00:00  abc  out of memory");
+        let said = |what: serde_json::Value| {
+            let mut event = json!({"seq": 3, "tenant": "t", "sandbox": "abc", "instance": null,
+                "at": "2026-01-02T03:04:05Z"});
+            let fields = what.as_object().expect("object").clone();
+            event.as_object_mut().expect("object").extend(fields);
+            sentence(&serde_json::from_value(event).expect("an event"))
+        };
+        let phase =
+            json!({"kind": "phase", "from": "creating", "to": "running", "reason": {"code": "completed"}});
+        assert_eq!(said(phase), "2026-01-02 03:04:05  abc  creating -> running (completed)");
         for (event, want) in [
+            (
+                json!({"kind": "out_of_memory", "at": "1970-01-01T00:00:00Z"}),
+                "1970-01-01 00:00:00  abc  out of memory",
+            ),
             (
                 json!({"kind": "snapshotted", "snapshot": "s1", "memory": true}),
                 "snapshot s1 taken with its memory",
             ),
             (json!({"kind": "forked", "children": ["a", "b"]}), "forked into a, b"),
             (json!({"kind": "checkpointed", "failure": null}), "memory written to disk"),
+            (json!({"kind": "of a newer server", "x": 1}), "--json shows it"),
         ] {
-            assert!(sentence(&event).ends_with(want), "{}", sentence(&event));
+            assert!(said(event.clone()).ends_with(want), "{}", said(event));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `atoll exec`: a command in a sandbox that is there.
 
-use serde_json::{Map, Value, json};
+use atoll_wire::exec::ExecBody;
 
 use super::{
     CommandContext, create,
     process::{self, Input, Signals, with_exit},
-    sandbox_path, suggest, terminal,
+    suggest, terminal,
 };
 use crate::{cli::sandbox::Exec, client::Client, failure::Failure};
 
@@ -43,25 +43,24 @@ async fn attempt(context: &CommandContext, client: &Client, args: &Exec) -> Resu
 }
 
 async fn detached(context: &CommandContext, client: &Client, args: &Exec) -> Result<u8, Failure> {
-    let mut body = body(args);
-    body.insert("detach".to_owned(), json!(true));
-    let answer = client.post(&sandbox_path(&args.sandbox, "/exec"), &body).await?;
+    let body = ExecBody { detach: true, ..body(args) };
+    let answer = client.exec_detached(&args.sandbox, &body).await?;
     if context.out.json {
         context.out.json(&answer)?;
     } else {
-        context.out.line(&answer["pid"].to_string())?;
+        context.out.line(&answer.pid.to_string())?;
         context.out.tell(&format!("its output: atoll logs -f {}", args.sandbox));
     }
     Ok(0)
 }
 
-fn body(args: &Exec) -> Map<String, Value> {
-    let fields = [
-        ("argv", Some(json!(args.command))),
-        ("cwd", args.workdir.as_ref().map(|v| json!(v))),
-        ("user", args.user.as_ref().map(|v| json!(v))),
-        ("timeout_s", args.timeout.map(|v| json!(v.0))),
-        ("env", create::pairs(&args.env)),
-    ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+fn body(args: &Exec) -> ExecBody {
+    ExecBody {
+        argv: Some(args.command.clone()),
+        cwd: args.workdir.clone(),
+        user: args.user.clone(),
+        timeout_s: args.timeout.map(|v| v.0),
+        env: create::pairs(&args.env),
+        ..ExecBody::default()
+    }
 }

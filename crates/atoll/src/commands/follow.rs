@@ -1,37 +1,33 @@
 //! Work that the server tells about while it does it: the steps are shown, the last event is the answer.
 
-use serde_json::Value;
+use atoll_wire::client::Answer;
+use atoll_wire::exec::StreamError;
+use atoll_wire::templates::{LayerProgress, ProgressStep, Template};
 
-use super::{progress::Progress, text};
-use crate::{
-    client::{Client, sse::Events},
-    failure::Failure,
-};
+use super::progress::Progress;
+use crate::{client::Events, failure::Failure};
 
-/// Follows the answer of `request` to its end; the answer is what `done` carries. Ending this program ends the work.
+/// Follows the events to their end; the answer is what `done` carries. Ending this program ends the work.
 pub(super) async fn follow(
-    client: &Client,
-    request: reqwest::RequestBuilder,
+    events: Result<Events, Failure>,
     progress: &mut Progress,
-) -> Result<Value, Failure> {
-    let answer = client.send(request).await?;
-    let outcome = to_the_end(&mut Events::new(answer), progress).await;
+) -> Result<Answer<Template>, Failure> {
+    let outcome = to_the_end(&mut events?, progress).await;
     progress.done();
     outcome
 }
 
-async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Value, Failure> {
+async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Answer<Template>, Failure> {
     let mut done = None;
     while let Some(event) = events.next().await? {
-        let said = event.json();
         match event.name.as_str() {
-            "step" => progress.step(text(&said, "message")),
+            "step" => progress.step(&events.read::<ProgressStep>(&event)?.message),
             "layer" => {
-                let number = |field: &str| said[field].as_u64().unwrap_or(0);
-                progress.layer(text(&said, "digest"), number("done"), number("total"), text(&said, "state"));
+                let layer = events.read::<LayerProgress>(&event)?;
+                progress.layer(&layer.digest, layer.done, layer.total, &layer.state);
             }
-            "done" => done = Some(said),
-            "error" => return Err(told(&said)),
+            "done" => done = Some(events.read(&event)?),
+            "error" => return Err(told(events.read::<StreamError>(&event)?.into_typed())),
             // A newer server may say more.
             _ => {}
         }
@@ -42,10 +38,9 @@ async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Valu
     })
 }
 
-/// The failure that an event or an object of the server carries.
-pub(super) fn told(said: &Value) -> Failure {
-    let mut failure = Failure::new(text(said, "code"), text(said, "message"));
-    failure.hint = said["hint"].as_str().map(str::to_owned);
-    failure.request_id = said["request_id"].as_str().map(str::to_owned);
+/// The failure that the last event of a stream carries.
+pub(super) fn told(error: StreamError) -> Failure {
+    let mut failure = Failure::new(error.code, error.message);
+    failure.hint = error.hint;
     failure
 }

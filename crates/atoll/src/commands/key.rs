@@ -1,12 +1,12 @@
 //! `atoll key create|ls|rm`. A key is shown once, when it is made.
 
+use atoll_wire::keys::{KeyBody, Scope};
 use jiff::Timestamp;
-use serde_json::{Map, json};
 
-use super::{CommandContext, items, moment, text};
+use super::{CommandContext, moment};
 use crate::{
     cli::Key,
-    client::{Client, segment},
+    client::Client,
     failure::Failure,
     human::{Table, age},
 };
@@ -18,7 +18,7 @@ pub(super) async fn key(context: &CommandContext, command: Key) -> Result<(), Fa
         Key::Ls => ls(context, &client).await,
         Key::Rm { ids } => {
             for id in &ids {
-                client.delete(&format!("/v1/keys/{}", segment(id))).await?;
+                client.delete_key(id).await?;
                 context.out.named("id", id)?;
             }
             Ok(())
@@ -33,34 +33,30 @@ async fn create(
     tenant: Option<String>,
     admin: bool,
 ) -> Result<(), Failure> {
-    let mut body = Map::new();
-    body.insert("scope".to_owned(), json!(if admin { "admin" } else { "user" }));
-    body.extend(name.map(|name| ("name".to_owned(), json!(name))));
-    body.extend(tenant.map(|tenant| ("tenant".to_owned(), json!(tenant))));
-    let made = client.post("/v1/keys", &body).await?;
+    let scope = Some(if admin { Scope::Admin } else { Scope::User });
+    let made = client.create_key(&KeyBody { tenant, scope, name }).await?;
     if context.out.json {
         return context.out.json(&made);
     }
-    let secret = ["secret", "key"].iter().find_map(|field| made[*field].as_str()).unwrap_or("");
-    context.out.line(secret)?;
+    context.out.line(&made.secret)?;
     context.out.tell("keep it: it is shown only now");
     Ok(())
 }
 
 async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
-    let keys = items(client.get("/v1/keys").await?);
+    let keys = client.keys().await?;
     if context.out.json {
         return context.out.json(&keys);
     }
     let now = Timestamp::now();
     let mut table = Table::new(&["ID", "NAME", "TENANT", "SCOPE", "AGE"]);
-    for key in &keys {
+    for key in &keys.items {
         table.row(vec![
-            text(key, "id").to_owned(),
-            text(key, "name").to_owned(),
-            text(key, "tenant").to_owned(),
-            text(key, "scope").to_owned(),
-            age(moment(key, "created_at"), now),
+            key.id.clone(),
+            key.name.clone().unwrap_or_default(),
+            key.tenant.clone(),
+            key.scope.as_str().to_owned(),
+            age(moment(key.created_at.as_str()), now),
         ]);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))

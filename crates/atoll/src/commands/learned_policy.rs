@@ -2,9 +2,13 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use serde_json::Value;
+use atoll_wire::{
+    client::Answer,
+    egress::{Egress, EgressVerdict, LogQuery},
+    network::NetworkPolicy,
+};
 
-use super::{CommandContext, items, network, sandbox_path, text};
+use super::{CommandContext, policy::Policy};
 use crate::{client::Client, failure::Failure, human::harmless, out::Out};
 
 /// What the kernel alone decided is recorded up to a second later.
@@ -18,10 +22,10 @@ pub(super) async fn after_run(
     client: &Client,
     id: &str,
     file: Option<&Path>,
-) -> Result<Value, Failure> {
+) -> Result<Answer<NetworkPolicy>, Failure> {
     tokio::time::sleep(SETTLES).await;
-    let policy = client.get(&sandbox_path(id, "/egress/policy")).await?;
-    let text = network::as_file(&policy);
+    let policy = client.learned_policy(id).await?;
+    let text = kept(&policy)?.as_file();
     if let Some(file) = file {
         std::fs::write(file, format!("{text}\n"))
             .map_err(|cause| Failure::new("io", format!("{} cannot be written: {cause}", file.display())))?;
@@ -45,22 +49,27 @@ pub(super) async fn after_run(
     Ok(policy)
 }
 
+/// The policy with the fields that only a newer server knows.
+pub(super) fn kept(learned: &Answer<NetworkPolicy>) -> Result<Policy, Failure> {
+    Policy::read(learned.raw())
+        .map_err(|cause| Failure::new("bad_answer", format!("the policy is not understood: {cause}")))
+}
+
 /// Says what was refused although the sandbox learns: somebody else narrows it, or nobody reaches it.
 pub(super) async fn refused(out: Out, client: &Client, sandbox: &str) {
-    let query = [("verdict", "refused".to_owned()), ("limit", "1000".to_owned())];
+    let query = LogQuery { verdict: Some(EgressVerdict::Refused), limit: Some(1_000), ..LogQuery::default() };
     // The policy is what was asked for; without this it is complete.
-    let Ok(answer) = client.get_query(&sandbox_path(sandbox, "/egress"), &query).await else { return };
-    for line in told(&items(answer)) {
+    let Ok(records) = client.egress(sandbox, &query).await else { return };
+    for line in told(&records.items) {
         out.say(&line);
     }
 }
 
-fn told(records: &[Value]) -> Vec<String> {
+fn told(records: &[Egress]) -> Vec<String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for record in records {
-        let to = ["name", "address"].iter().map(|field| text(record, field)).find(|word| !word.is_empty());
-        if let Some(to) = to {
-            found.insert(harmless(to), harmless(text(record, "rule")));
+        if let Some(to) = record.name.as_ref().or(record.address.as_ref()) {
+            found.insert(harmless(to), harmless(&record.rule));
         }
     }
     let more = found.len().saturating_sub(TOLD);
@@ -81,9 +90,13 @@ mod tests {
 
     #[test]
     fn each_refused_destination_is_told_once_and_by_whom() {
-        let refused =
-            |name: &str| json!({"name": name, "address": null, "rule": "tenant: not in allow_domains"});
-        let mut records = vec![refused("b.example"), refused("b.example"), json!({"rule": "many more"})];
+        let record = |name: Option<&str>, rule: &str| -> Egress {
+            serde_json::from_value(json!({"at": "2026-01-01T00:00:00Z", "what": "dns", "verdict": "refused",
+                "name": name, "rule": rule, "sent": 0, "received": 0}))
+            .expect("a record")
+        };
+        let refused = |name: &str| record(Some(name), "tenant: not in allow_domains");
+        let mut records = vec![refused("b.example"), refused("b.example"), record(None, "many more")];
         assert_eq!(
             told(&records),
             ["atoll: not in it, since refused: b.example (tenant: not in allow_domains)"]

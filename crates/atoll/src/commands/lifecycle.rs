@@ -1,11 +1,18 @@
 //! The verbs on one or several sandboxes: `pause`, `resume`, `start`, `stop`, `restart`, `archive`, `restore`, `rollback`,
 //! `hold`, `extend`, `rm`, `signal`. Several targets go on past a failure; the exit status tells.
 
-use reqwest::Method;
-use serde_json::{Map, Value, json};
+use atoll_wire::{
+    client::{Answer, LifecycleVerb},
+    processes::{Signal as SignalName, SignalBody},
+    sandbox_requests::CreateBody,
+    sandboxes::{ExtendBody, HoldBody, ListQuery, PauseBody, RollbackBody, Sandbox},
+    words::Phase,
+};
 
 use super::{
-    CommandContext, create, items, list, sandbox_path, suggest, text,
+    CommandContext, create, list,
+    network::WithPolicy,
+    suggest,
     wait::{Work, carry_out},
 };
 use crate::{
@@ -13,83 +20,74 @@ use crate::{
         life::{Extend, Hold, Pause, Restore, Rollback, Thread},
         sandbox::{Rm, Signal},
     },
-    client::{Client, segment},
+    client::Client,
     failure::Failure,
 };
 
-/// A verb as the API calls it, as the line says it, and where it leads.
-#[derive(Debug, Clone, Copy)]
+/// A verb, as the line says it, and where it leads.
+#[derive(Debug, Clone)]
 pub(super) struct Verb {
-    name: &'static str,
+    verb: LifecycleVerb,
     doing: &'static str,
-    goal: &'static [&'static str],
+    goal: &'static [Phase],
 }
 
-pub(super) const START: Verb = Verb { name: "start", doing: "starting", goal: &["running"] };
-pub(super) const RESUME: Verb = Verb { name: "resume", doing: "resuming", goal: &["running"] };
-pub(super) const RESTART: Verb = Verb { name: "restart", doing: "restarting", goal: &["running"] };
-pub(super) const STOP: Verb = Verb { name: "stop", doing: "stopping", goal: &["stopped"] };
-pub(super) const ARCHIVE: Verb = Verb { name: "archive", doing: "archiving", goal: &["archived"] };
-const PAUSE: Verb = Verb { name: "pause", doing: "pausing", goal: &["paused"] };
-const RESTORE: Verb = Verb { name: "restore", doing: "restoring", goal: &["stopped"] };
-const ROLLBACK: Verb = Verb { name: "rollback", doing: "rolling back", goal: &["running", "stopped"] };
+const fn verb(verb: LifecycleVerb, doing: &'static str, goal: &'static [Phase]) -> Verb {
+    Verb { verb, doing, goal }
+}
+
+pub(super) const START: Verb = verb(LifecycleVerb::Start, "starting", &[Phase::Running]);
+pub(super) const RESUME: Verb = verb(LifecycleVerb::Resume, "resuming", &[Phase::Running]);
+pub(super) const RESTART: Verb = verb(LifecycleVerb::Restart, "restarting", &[Phase::Running]);
+pub(super) const STOP: Verb = verb(LifecycleVerb::Stop, "stopping", &[Phase::Stopped]);
+pub(super) const ARCHIVE: Verb = verb(LifecycleVerb::Archive, "archiving", &[Phase::Archived]);
+const RESTORE: Verb = verb(LifecycleVerb::Restore, "restoring", &[Phase::Stopped]);
 
 /// Does `verb` to each target.
-pub(super) async fn each(
-    context: &CommandContext,
-    targets: &[String],
-    verb: Verb,
-    body: Option<Value>,
-) -> Result<(), Failure> {
+pub(super) async fn each(context: &CommandContext, targets: &[String], verb: Verb) -> Result<(), Failure> {
     let client = context.client()?;
     let mut tally = Tally::new(context);
     for ident in targets {
-        let mut request = client.request(Method::POST, &sandbox_path(ident, &format!("/{}", verb.name)));
-        if let Some(body) = &body {
-            request = request.json(body);
-        }
         let work = Work { ident, doing: verb.doing, goal: verb.goal };
-        let answer = carry_out(context, &client, work, request).await;
+        let answer = carry_out(context, &client, work, client.change_phase(ident, &verb.verb)).await;
         tally.count(&client, ident, answer).await?;
     }
     tally.end()
 }
 
 pub(super) async fn pause(context: &CommandContext, args: Pause) -> Result<(), Failure> {
-    let body = args.memory.map(|memory| json!({ "memory": memory.as_str() }));
-    each(context, &args.sandboxes, PAUSE, body).await
+    let body = PauseBody { memory: args.memory.map(Into::into) };
+    each(context, &args.sandboxes, verb(LifecycleVerb::Pause(body), "pausing", &[Phase::Paused])).await
 }
 
 pub(super) async fn rollback(context: &CommandContext, args: Rollback) -> Result<(), Failure> {
-    each(context, &[args.sandbox], ROLLBACK, Some(json!({ "snapshot": args.snapshot }))).await
+    let rollback = LifecycleVerb::Rollback(RollbackBody { snapshot: args.snapshot });
+    each(context, &[args.sandbox], verb(rollback, "rolling back", &[Phase::Running, Phase::Stopped])).await
 }
 
 /// Brings archived ones back, or makes a new one from an archive.
 pub(super) async fn restore(context: &CommandContext, args: Restore) -> Result<(), Failure> {
-    let Some(key) = args.from else { return each(context, &args.sandboxes, RESTORE, None).await };
-    let mut body = Map::from_iter([("archive".to_owned(), json!(key))]);
-    body.extend(args.name.map(|name| ("name".to_owned(), json!(name))));
+    let Some(key) = args.from else { return each(context, &args.sandboxes, RESTORE).await };
+    let body = CreateBody { archive: Some(key), name: args.name, ..CreateBody::default() };
+    let body = WithPolicy { body: &body, network: None };
     let client = context.client()?;
     create::make(context, &client, &body, create::Wait::Yes, None).await
 }
 
 pub(super) async fn hold(context: &CommandContext, args: Hold) -> Result<(), Failure> {
     let client = context.client()?;
-    let path = sandbox_path(&args.sandbox, "/hold");
     let answer = if args.release {
-        client.delete(&path).await
+        client.release(&args.sandbox).await
     } else {
-        let mut body = Map::from_iter([("for_s".to_owned(), json!(args.duration.whole()))]);
-        body.extend(args.reason.map(|reason| ("reason".to_owned(), json!(reason))));
-        client.post(&path, &body).await
+        let body = HoldBody { for_s: args.duration.whole(), reason: args.reason };
+        client.hold(&args.sandbox, &body).await
     };
     one(context, &client, &args.sandbox, answer).await
 }
 
 pub(super) async fn extend(context: &CommandContext, args: Extend) -> Result<(), Failure> {
     let client = context.client()?;
-    let body = json!({ "seconds": args.duration.whole() });
-    let answer = client.post(&sandbox_path(&args.sandbox, "/extend"), &body).await;
+    let answer = client.extend(&args.sandbox, &ExtendBody { seconds: args.duration.whole() }).await;
     one(context, &client, &args.sandbox, answer).await
 }
 
@@ -98,7 +96,7 @@ pub(super) async fn one(
     context: &CommandContext,
     client: &Client,
     ident: &str,
-    answer: Result<Value, Failure>,
+    answer: Result<Answer<Sandbox>, Failure>,
 ) -> Result<(), Failure> {
     match answer {
         Ok(sandbox) if context.out.json => context.out.json(&sandbox),
@@ -112,17 +110,16 @@ pub(super) async fn one(
 pub(super) async fn thread(context: &CommandContext, Thread::End { threads }: Thread) -> Result<(), Failure> {
     let client = context.client()?;
     for thread in &threads {
-        let ended = client.delete(&format!("/v1/threads/{}", segment(thread))).await?;
+        let ended = client.end_thread(thread).await?;
         if context.out.json {
             context.out.json(&ended)?;
             continue;
         }
-        let sandboxes = items(ended);
-        if sandboxes.is_empty() {
+        if ended.items.is_empty() {
             context.out.tell(&format!("no sandbox is bound to {thread}"));
         }
-        for sandbox in &sandboxes {
-            context.out.line(&format!("{}  {}", text(sandbox, "id"), text(sandbox, "phase")))?;
+        for sandbox in &ended.items {
+            context.out.line(&format!("{}  {}", sandbox.id, sandbox.phase.as_str()))?;
         }
     }
     Ok(())
@@ -131,8 +128,9 @@ pub(super) async fn thread(context: &CommandContext, Thread::End { threads }: Th
 pub(super) async fn rm(context: &CommandContext, args: Rm) -> Result<(), Failure> {
     let client = context.client()?;
     let targets = if args.all {
-        let found = list::every(&client, list::filter(&args.label), None).await?;
-        let ids: Vec<String> = found.iter().map(|sandbox| text(sandbox, "id").to_owned()).collect();
+        let query = ListQuery { label: list::labels(&args.label), ..ListQuery::default() };
+        let found = client.sandboxes(&query, None).await?;
+        let ids: Vec<String> = found.items.into_iter().map(|sandbox| sandbox.id).collect();
         confirm(context, &args, ids.len())?;
         ids
     } else {
@@ -141,7 +139,7 @@ pub(super) async fn rm(context: &CommandContext, args: Rm) -> Result<(), Failure
     let mut tally = Tally::new(context);
     for ident in &targets {
         context.out.status(&format!("deleting {ident} …"));
-        let answer = client.delete(&sandbox_path(ident, "")).await;
+        let answer = client.delete_sandbox(ident).await;
         context.out.status_done();
         if args.force && answer.as_ref().is_err_and(|failure| failure.is("sandbox_not_found")) {
             continue;
@@ -163,9 +161,9 @@ fn confirm(context: &CommandContext, args: &Rm, count: usize) -> Result<(), Fail
 
 pub(super) async fn signal(context: &CommandContext, args: Signal) -> Result<(), Failure> {
     let client = context.client()?;
-    let path = sandbox_path(&args.sandbox, &format!("/processes/{}/signal", args.pid));
-    match client.post(&path, &json!({ "signal": args.signal })).await {
-        Ok(_) => Ok(()),
+    let body = SignalBody { signal: SignalName::Number(args.signal) };
+    match client.signal(&args.sandbox, args.pid, &body).await {
+        Ok(()) => Ok(()),
         Err(failure) => Err(suggest(&client, &args.sandbox, failure).await),
     }
 }
@@ -185,7 +183,7 @@ impl<'a> Tally<'a> {
         &mut self,
         client: &Client,
         ident: &str,
-        answer: Result<Value, Failure>,
+        answer: Result<Answer<Sandbox>, Failure>,
     ) -> Result<(), Failure> {
         let out = self.context.out;
         match answer {

@@ -1,31 +1,24 @@
 //! `atoll logs`: what the start command and detached processes wrote.
 
-use serde_json::Value;
+use atoll_wire::{client::SseEvent, exec::DroppedOutput, processes::LogEntry};
 
-use super::{CommandContext, sandbox_path, suggest};
+use super::{CommandContext, suggest};
 use crate::{
     cli::sandbox::Logs,
-    client::{
-        Client,
-        sse::{Events, payload},
-    },
+    client::{Client, Events},
     failure::Failure,
 };
 
 pub(super) async fn logs(context: &CommandContext, args: Logs) -> Result<(), Failure> {
     let client = context.client()?;
-    let follow = if args.follow { "1" } else { "0" };
-    let path = sandbox_path(&args.sandbox, "/logs");
-    let request = client.request(reqwest::Method::GET, &path).query(&[("follow", follow)]);
-    let answer = match client.send(request).await {
-        Ok(answer) => answer,
+    let mut events = match client.logs(&args.sandbox, args.follow).await {
+        Ok(events) => events,
         Err(failure) => return Err(suggest(&client, &args.sandbox, failure).await),
     };
-    let mut events = Events::new(answer);
     let mut silent = true;
     while let Some(event) = events.next().await? {
         silent = false;
-        show(context, &event.name, &event.json())?;
+        show(context, &events, &event)?;
     }
     if silent {
         explain(context, &client, &args.sandbox).await;
@@ -35,8 +28,8 @@ pub(super) async fn logs(context: &CommandContext, args: Logs) -> Result<(), Fai
 
 /// Why there is nothing to show, where nothing could ever have been written.
 async fn explain(context: &CommandContext, client: &Client, sandbox: &str) {
-    let Ok(shown) = client.get(&sandbox_path(sandbox, "")).await else { return };
-    if shown["command"].is_null() {
+    let Ok(shown) = client.sandbox(sandbox).await else { return };
+    if shown.command.is_none() {
         context.out.say(
             "atoll: no logs: it has no start command and no detached process wrote anything; other commands write to \
              whoever runs them",
@@ -44,17 +37,16 @@ async fn explain(context: &CommandContext, client: &Client, sandbox: &str) {
     }
 }
 
-fn show(context: &CommandContext, name: &str, line: &Value) -> Result<(), Failure> {
+fn show(context: &CommandContext, events: &Events, event: &SseEvent) -> Result<(), Failure> {
     let out = context.out;
     if out.json {
-        return out.json(line);
+        return out.json(&event.raw());
     }
-    match name {
-        "dropped" => {
-            out.say(&format!("atoll: {} bytes were lost here: this end read too slowly", line["bytes"]));
-            Ok(())
-        }
-        "stderr" => out.stderr_bytes(&payload(line)),
-        _ => out.bytes(&payload(line)),
+    if event.name == "dropped" {
+        let lost = events.read::<DroppedOutput>(event)?.bytes;
+        out.say(&format!("atoll: {lost} bytes were lost here: this end read too slowly"));
+        return Ok(());
     }
+    let bytes = events.read::<LogEntry>(event)?.into_typed().chunk.into_bytes().unwrap_or_default();
+    if event.name == "stderr" { out.stderr_bytes(&bytes) } else { out.bytes(&bytes) }
 }

@@ -1,39 +1,42 @@
-//! What a sandbox may reach: from options and files to what the API takes, and from there to what a person reads.
+//! What a sandbox may reach: from options and files to what the API takes.
 //!
 //! Never decides what a policy may say; a list in a mode that takes none is the server's to refuse.
 
 use std::{io::Read, path::Path};
 
-use reqwest::Method;
-use serde_json::{Map, Value, json};
+use atoll_wire::{client::Answer, tenants::Tenant};
+use serde::Serialize;
 
-use super::{CommandContext, items, pretty, text};
-use crate::{
-    cli::network::Reach,
-    client::{Client, segment},
-    failure::Failure,
-    human::{bytes, harmless},
-    out::Out,
-};
+use super::{CommandContext, policy::Policy};
+use crate::{cli::network::Reach, client::Client, failure::Failure, human::harmless, out::Out};
 
 const MODES: [&str; 3] = ["allow-all", "deny-all", "custom"];
 /// LIMIT: as much as the server reads of a request.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// A request with a policy as the user wrote it.
+#[derive(Serialize)]
+pub(super) struct WithPolicy<'a, B> {
+    #[serde(flatten)]
+    pub(super) body: &'a B,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<Policy>,
+}
+
 /// The policy that was asked for; `None`: nothing was said.
-pub(super) fn asked(reach: &Reach) -> Result<Option<Value>, Failure> {
+pub(super) fn asked(reach: &Reach) -> Result<Option<Policy>, Failure> {
     if reach.is_silent() {
         return Ok(None);
     }
     mistaken(reach)?;
     let base = match reach.network.as_deref() {
-        Some(mode) if MODES.contains(&mode) => json!(mode),
+        Some(mode) if MODES.contains(&mode) => Policy::mode(mode),
         Some(file) => read(file)?,
         // Who lists what may be reached means that nothing else is.
-        None if reach.allow_domain.is_empty() && reach.allow_cidr.is_empty() => json!("allow-all"),
-        None => json!("custom"),
+        None if reach.allow_domain.is_empty() && reach.allow_cidr.is_empty() => Policy::mode("allow-all"),
+        None => Policy::mode("custom"),
     };
-    Ok(Some(added(&base, reach)))
+    Ok(Some(base.with(reach)))
 }
 
 /// Refuses what was meant for another option, and says for which.
@@ -87,7 +90,7 @@ pub(super) fn note(out: Out, reach: &Reach) {
 }
 
 /// A policy from a file, as `atoll egress --policy` prints one.
-fn read(file: &str) -> Result<Value, Failure> {
+fn read(file: &str) -> Result<Policy, Failure> {
     let path = Path::new(file);
     let mut content = String::new();
     let result = if file == "-" {
@@ -102,159 +105,22 @@ fn read(file: &str) -> Result<Value, Failure> {
             words,
         ));
     }
-    let policy: Value = serde_json::from_str(&content).map_err(|cause| {
+    let policy = serde_json::from_str(&content).map_err(|cause| {
         Failure::usage(
             format!("--network {file}: the file is not JSON: {cause}"),
             "`atoll egress SANDBOX --policy` prints one",
         )
     })?;
-    match policy {
-        Value::Object(fields) if !fields.contains_key("mode") => Err(Failure::usage(
+    Policy::read(&policy).map_err(|cause| match cause.to_string().as_str() {
+        "missing field `mode`" => Failure::usage(
             format!("--network {file}: the policy has no mode"),
             "add \"mode\": \"custom\" (only what is listed), \"allow-all\" or \"deny-all\"",
-        )),
-        Value::Object(_) | Value::String(_) => Ok(policy),
-        _ => Err(Failure::usage(
-            format!("--network {file}: the file holds no policy"),
+        ),
+        why => Failure::usage(
+            format!("--network {file}: the file holds no policy: {why}"),
             "a policy is an object such as {\"mode\": \"custom\", \"allow_domains\": [\"example.com\"]}",
-        )),
-    }
-}
-
-/// A policy with what was said beside `--network`. A mode alone stays a word.
-pub(super) fn added(base: &Value, reach: &Reach) -> Value {
-    let mut policy = whole(base);
-    for (field, entries) in [
-        ("allow_domains", &reach.allow_domain),
-        ("allow_cidrs", &reach.allow_cidr),
-        ("deny_cidrs", &reach.deny_cidr),
-    ] {
-        entries.iter().for_each(|entry| append(&mut policy, field, json!(entry)));
-    }
-    for injection in &reach.inject {
-        let transform = transform(&mut policy, &injection.domain);
-        transform["inject_headers"][&injection.header] = json!(injection.value);
-    }
-    for removal in &reach.strip {
-        let transform = transform(&mut policy, &removal.domain);
-        if let Some(fields) = transform.as_object_mut() {
-            append(fields, "strip_headers", json!(removal.header));
-        }
-    }
-    if reach.limits() {
-        let limits = policy.entry("limits").or_insert_with(|| json!({}));
-        for (field, value) in [
-            ("up_bytes_per_s", reach.up.map(|v| v.0)),
-            ("down_bytes_per_s", reach.down.map(|v| v.0)),
-            ("connections", reach.connections.map(u64::from)),
-            ("bytes_per_destination", reach.bytes_per_destination.map(|v| v.0)),
-        ] {
-            if let Some(value) = value {
-                limits[field] = json!(value);
-            }
-        }
-    }
-    if reach.learn {
-        policy.insert("learn".to_owned(), json!(true));
-    }
-    match policy.get("mode").and_then(Value::as_str) {
-        Some(mode @ ("allow-all" | "deny-all")) if policy.len() == 1 => json!(mode),
-        _ => Value::Object(policy),
-    }
-}
-
-/// A policy as an object, however it was written.
-fn whole(policy: &Value) -> Map<String, Value> {
-    match policy {
-        Value::Object(fields) => fields.clone(),
-        mode => Map::from_iter([("mode".to_owned(), mode.clone())]),
-    }
-}
-
-/// Adds to a list what is not in it. What is no list is left for the server to refuse.
-fn append(fields: &mut Map<String, Value>, list: &str, entry: Value) {
-    if let Value::Array(entries) = fields.entry(list).or_insert_with(|| json!([]))
-        && !entries.contains(&entry)
-    {
-        entries.push(entry);
-    }
-}
-
-/// The transform of a domain, which is made where there is none.
-fn transform<'a>(policy: &'a mut Map<String, Value>, domain: &str) -> &'a mut Value {
-    let list = policy.entry("transforms").or_insert_with(|| json!([]));
-    if !list.is_array() {
-        *list = json!([]);
-    }
-    let entries = list.as_array_mut().expect("made one just before");
-    let same =
-        |entry: &Value| entry["domain"].as_str().is_some_and(|known| known.eq_ignore_ascii_case(domain));
-    let at = entries.iter().position(same).unwrap_or_else(|| {
-        entries.push(json!({ "domain": domain }));
-        entries.len() - 1
-    });
-    &mut entries[at]
-}
-
-/// LIMIT: entries of a list that are told; `--json` has all.
-const TOLD: usize = 8;
-
-/// A policy for a person: the mode, and a line for each thing that it says.
-pub(super) fn readable(policy: &Value) -> Vec<String> {
-    let fields = whole(policy);
-    let mode = match fields.get("mode").and_then(Value::as_str).unwrap_or("") {
-        "custom" => "custom: only what is listed",
-        mode if fields.len() == 1 => mode,
-        "allow-all" => "allow-all: the public internet",
-        mode => mode,
-    };
-    let list = |field: &str| told(fields.get(field).unwrap_or(&Value::Null));
-    let mut lines = vec![mode.to_owned()];
-    let mut say = |name: &str, what: Option<String>| {
-        lines.extend(what.map(|what| format!("{name:<9} {what}").trim_end().to_owned()));
-    };
-    say("names", list("allow_domains"));
-    say("addresses", list("allow_cidrs"));
-    say("never", list("deny_cidrs"));
-    for transform in fields.get("transforms").and_then(Value::as_array).into_iter().flatten() {
-        say("changes", Some(change(transform)));
-    }
-    say("limits", limits(fields.get("limits").unwrap_or(&Value::Null)));
-    let learns = fields.get("learn") == Some(&json!(true));
-    say("learning", learns.then(|| "everything is reached and recorded".to_owned()));
-    lines
-}
-
-fn told(list: &Value) -> Option<String> {
-    let entries: Vec<&str> = list.as_array()?.iter().filter_map(Value::as_str).collect();
-    let first = entries.iter().take(TOLD).copied().collect::<Vec<_>>().join(", ");
-    match entries.len() {
-        0 => None,
-        count if count > TOLD => Some(format!("{first} and {} more", count - TOLD)),
-        _ => Some(first),
-    }
-}
-
-fn change(transform: &Value) -> String {
-    let names: Vec<&str> =
-        transform["inject_headers"].as_object().into_iter().flatten().map(|(k, _)| k.as_str()).collect();
-    let mut parts = vec![text(transform, "domain").to_owned()];
-    parts.extend((!names.is_empty()).then(|| format!("sets {}", names.join(", "))));
-    parts.extend(told(&transform["strip_headers"]).map(|names| format!("takes {names} away")));
-    parts.extend((transform["plain_http"] == true).then(|| "over plain HTTP too".to_owned()));
-    parts.join("; ")
-}
-
-fn limits(limits: &Value) -> Option<String> {
-    let size = |field: &str| limits[field].as_u64().map(bytes);
-    let all = [
-        size("up_bytes_per_s").map(|rate| format!("{rate}/s up")),
-        size("down_bytes_per_s").map(|rate| format!("{rate}/s down")),
-        limits["connections"].as_u64().map(|count| format!("{count} connections")),
-        size("bytes_per_destination").map(|size| format!("{size} per destination")),
-    ];
-    let all: Vec<String> = all.into_iter().flatten().collect();
-    (!all.is_empty()).then(|| all.join(", "))
+        ),
+    })
 }
 
 /// `atoll tenant network`: shows or sets what the sandboxes of a tenant may reach at most.
@@ -265,42 +131,28 @@ pub(super) async fn of_tenant(
     reach: &Reach,
     none: bool,
 ) -> Result<(), Failure> {
-    let path = format!("/v1/tenants/{}/network", segment(name));
     let tenant = match asked(reach)? {
-        _ if none => client.delete(&path).await?,
-        Some(policy) => client.json(client.request(Method::PUT, &path).json(&whole(&policy))).await?,
+        _ if none => client.clear_tenant_network(name).await?,
+        Some(policy) => client.set_tenant_network(name, &policy.fields).await?,
         None => found(client, name).await?,
     };
     if context.out.json {
         return context.out.json(&tenant);
     }
-    match &tenant["network"] {
-        Value::Null => context.out.line("what its sandboxes ask for"),
-        policy => readable(policy).iter().try_for_each(|line| context.out.line(&harmless(line))),
+    match &tenant.network {
+        None => context.out.line("what its sandboxes ask for"),
+        Some(policy) => {
+            Policy::of(policy).readable().iter().try_for_each(|line| context.out.line(&harmless(line)))
+        }
     }
 }
 
-async fn found(client: &Client, name: &str) -> Result<Value, Failure> {
-    let all = items(client.get("/v1/tenants").await?);
-    let same = |tenant: &Value| text(tenant, "name") == name || text(tenant, "id") == name;
-    all.into_iter().find(same).ok_or_else(|| {
+async fn found(client: &Client, name: &str) -> Result<Answer<Tenant>, Failure> {
+    let mut all = client.tenants().await?.into_answers();
+    all.find(|tenant| tenant.name == name || tenant.id == name).ok_or_else(|| {
         Failure::new("tenant_not_found", format!("there is no tenant {name}"))
             .hint("`atoll tenant ls` shows every tenant")
     })
-}
-
-/// A policy as a file holds it: in the order in which one thinks of it, not in that of the alphabet.
-pub(super) fn as_file(policy: &Value) -> String {
-    const ORDER: [&str; 7] =
-        ["mode", "allow_domains", "allow_cidrs", "deny_cidrs", "transforms", "limits", "learn"];
-    let fields = whole(policy);
-    let known = ORDER.iter().filter_map(|name| fields.get_key_value(*name));
-    // A newer server may know more.
-    let others = fields.iter().filter(|(name, _)| !ORDER.contains(&name.as_str()));
-    let line = |(name, value): (&String, &Value)| {
-        format!("  {}: {}", json!(name), pretty(value).replace('\n', "\n  "))
-    };
-    format!("{{\n{}\n}}", known.chain(others).map(line).collect::<Vec<_>>().join(",\n"))
 }
 
 #[cfg(test)]
@@ -308,6 +160,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use serde_json::{Value, json};
 
     fn reach(words: &[&str]) -> Reach {
         let line = ["atoll", "create"].iter().chain(words);
@@ -318,7 +171,7 @@ mod tests {
     }
 
     fn sent(words: &[&str]) -> Option<Value> {
-        asked(&reach(words)).expect("valid")
+        asked(&reach(words)).expect("valid").map(|policy| serde_json::to_value(policy).expect("JSON"))
     }
 
     #[test]
@@ -388,54 +241,20 @@ mod tests {
         assert!(asked(&reach(&["--allow-domain", "http://a.com/"])).is_ok());
     }
 
+    fn with(now: &Value, words: &[&str]) -> Value {
+        let policy = Policy::read(now).expect("a policy").with(&reach(words));
+        serde_json::to_value(policy).expect("JSON")
+    }
+
     #[test]
     fn what_a_sandbox_has_stays_when_something_is_added() {
         let now = json!({"mode": "custom", "allow_domains": ["a.com"],
             "transforms": [{"domain": "a.com", "inject_headers": {"X": "…"}}]});
         assert_eq!(
-            added(&now, &reach(&["--allow-domain", "b.com", "--inject", "a.com:Y=2"])),
+            with(&now, &["--allow-domain", "b.com", "--inject", "a.com:Y=2"]),
             json!({"mode": "custom", "allow_domains": ["a.com", "b.com"],
                 "transforms": [{"domain": "a.com", "inject_headers": {"X": "…", "Y": "2"}}]})
         );
-        assert_eq!(
-            added(&json!("deny-all"), &reach(&["--learn"])),
-            json!({"mode": "deny-all", "learn": true})
-        );
-    }
-
-    #[test]
-    fn a_policy_is_written_so_that_it_is_read_back() {
-        let policy =
-            json!({"learn": true, "mode": "custom", "allow_domains": ["a.com"], "newer": {"x": [1]}});
-        let text = as_file(&policy);
-        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), policy);
-        assert!(
-            text.starts_with("{\n  \"mode\": \"custom\",\n  \"allow_domains\": [\n    \"a.com\"\n  ],"),
-            "{text}"
-        );
-        assert_eq!(
-            serde_json::from_str::<Value>(&as_file(&json!("deny-all"))).expect("JSON"),
-            json!({"mode": "deny-all"})
-        );
-    }
-
-    #[test]
-    fn a_policy_reads_as_reviewed() {
-        assert_eq!(readable(&json!("deny-all")), ["deny-all"]);
-        let many: Vec<String> = (0..10).map(|n| format!("h{n}.example.com")).collect();
-        let policy = json!({"mode": "custom", "allow_domains": many, "allow_cidrs": ["203.0.113.0/24"],
-            "deny_cidrs": ["203.0.113.7/32"],
-            "transforms": [{"domain": "api.example.com", "inject_headers": {"Authorization": "…"},
-                "strip_headers": ["Cookie"], "plain_http": true}],
-            "limits": {"up_bytes_per_s": 1_048_576, "connections": 5}, "learn": true});
-        insta::assert_snapshot!(readable(&policy).join("\n"), @r"
-        custom: only what is listed
-        names     h0.example.com, h1.example.com, h2.example.com, h3.example.com, h4.example.com, h5.example.com, h6.example.com, h7.example.com and 2 more
-        addresses 203.0.113.0/24
-        never     203.0.113.7/32
-        changes   api.example.com; sets Authorization; takes Cookie away; over plain HTTP too
-        limits    1 MiB/s up, 5 connections
-        learning  everything is reached and recorded
-        ");
+        assert_eq!(with(&json!("deny-all"), &["--learn"]), json!({"mode": "deny-all", "learn": true}));
     }
 }

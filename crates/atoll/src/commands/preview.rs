@@ -1,12 +1,12 @@
 //! `atoll preview`: open a port of a sandbox, list what is open, close it.
 
+use atoll_wire::previews::{Preview as PreviewAnswer, PreviewBody};
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
 
-use super::{CommandContext, items, moment, sandbox_path, suggest, text};
+use super::{CommandContext, moment, suggest};
 use crate::{
     cli::life::{Preview, PreviewVerb},
-    client::{Client, segment},
+    client::Client,
     failure::Failure,
     human::{Table, age},
 };
@@ -23,12 +23,14 @@ pub(super) async fn preview(context: &CommandContext, args: Preview) -> Result<(
 async fn open(context: &CommandContext, client: &Client, args: Preview) -> Result<(), Failure> {
     // The grammar asks for both where there is no verb.
     let sandbox = args.sandbox.unwrap_or_default();
-    let mut body = Map::from_iter([("port".to_owned(), json!(args.port))]);
-    body.extend(args.public.then(|| ("public".to_owned(), json!(true))));
-    body.extend(args.expires.map(|expires| ("expires_s".to_owned(), json!(expires.whole()))));
-    match client.post(&sandbox_path(&sandbox, "/previews"), &body).await {
+    let body = PreviewBody {
+        port: args.port.unwrap_or_default(),
+        expires_s: args.expires.map(|expires| expires.whole()),
+        public: args.public,
+    };
+    match client.open_preview(&sandbox, &body).await {
         Ok(made) if context.out.json => context.out.json(&made),
-        Ok(made) => context.out.line(text(&made, "url")),
+        Ok(made) => context.out.line(&made.preview.url),
         Err(failure) if failure.message.starts_with("expires_s") => {
             Err(failure.hint("--expires takes 30d at most; --public stays open until it is removed"))
         }
@@ -37,33 +39,32 @@ async fn open(context: &CommandContext, client: &Client, args: Preview) -> Resul
 }
 
 async fn ls(context: &CommandContext, client: &Client, sandbox: &str) -> Result<(), Failure> {
-    let found = match client.get(&sandbox_path(sandbox, "/previews")).await {
-        Ok(answer) => items(answer),
+    let found = match client.previews(sandbox).await {
+        Ok(found) => found,
         Err(failure) => return Err(suggest(client, sandbox, failure).await),
     };
     if context.out.json {
         return context.out.json(&found);
     }
-    table(&found, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
-    let shown = client.get(&sandbox_path(sandbox, "")).await;
-    if shown.is_ok_and(|shown| shown["public"] == true) {
+    table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
+    if client.sandbox(sandbox).await.is_ok_and(|shown| shown.public) {
         context.out.say("atoll: all ports of this sandbox are open to everybody who knows their addresses");
-    } else if found.is_empty() {
+    } else if found.items.is_empty() {
         context.out.tell("there is none; `atoll preview SANDBOX PORT` opens one");
     }
     Ok(())
 }
 
-fn table(previews: &[Value], now: Timestamp) -> Table {
+fn table(previews: &[PreviewAnswer], now: Timestamp) -> Table {
     let mut table = Table::new(&["ID", "PORT", "FOR", "AGE", "EXPIRES", "URL"]);
     for preview in previews {
         table.row(vec![
-            text(preview, "id").to_owned(),
-            preview["port"].to_string(),
-            if preview["public"] == true { "everybody" } else { "link" }.to_owned(),
-            age(moment(preview, "created_at"), now),
-            super::list::or_dash(text(preview, "expires_at")),
-            text(preview, "url").to_owned(),
+            preview.id.clone(),
+            preview.port.to_string(),
+            if preview.public { "everybody" } else { "link" }.to_owned(),
+            age(moment(preview.created_at.as_str()), now),
+            super::list::or_dash(preview.expires_at.as_deref().unwrap_or("")),
+            preview.url.clone(),
         ]);
     }
     table
@@ -78,9 +79,8 @@ async fn rm(
 ) -> Result<(), Failure> {
     let mut failed = false;
     for preview in previews {
-        let path = sandbox_path(sandbox, &format!("/previews/{}", segment(preview)));
-        match client.delete(&path).await {
-            Ok(_) => context.out.named("preview", preview)?,
+        match client.close_preview(sandbox, preview).await {
+            Ok(()) => context.out.named("preview", preview)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
                 failed = true;
@@ -105,8 +105,16 @@ mod tests {
     #[test]
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
-        let previews = [json!({"id": "pbcdefghijklmnopqrst", "port": 80, "public": true,
-            "created_at": "2026-01-01T00:00:00Z", "expires_at": null, "url": "http://80-a.localhost:7070/"})];
+        let previews = [PreviewAnswer {
+            id: "pbcdefghijklmnopqrst".to_owned(),
+            sandbox: "a".to_owned(),
+            port: 80,
+            public: true,
+            created_at: "2026-01-01T00:00:00Z".to_owned(),
+            expires_at: None,
+            url: "http://80-a.localhost:7070/".to_owned(),
+            path: "/p/a/80/".to_owned(),
+        }];
         insta::assert_snapshot!(table(&previews, now).lines().join("\n"), @r"
         ID                    PORT  FOR        AGE  EXPIRES  URL
         pbcdefghijklmnopqrst  80    everybody  1h   -        http://80-a.localhost:7070/

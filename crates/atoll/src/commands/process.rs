@@ -9,21 +9,22 @@
 
 use std::{io::Read, time::Duration};
 
+use atoll_wire::{
+    client::Answer,
+    events::{EventKind, EventsQuery},
+    exec::{ExecBody, ExecEvent, ExecExit, ExecResult, OutputChunk},
+    processes::{Signal as SignalName, SignalBody},
+};
 use base64::Engine as _;
 use bytes::Bytes;
-use reqwest::Method;
-use serde_json::{Map, Value, json};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
-use super::{CommandContext, items, moment, sandbox_path, text};
+use super::{CommandContext, follow::told, moment};
 use crate::{
-    client::{
-        Client,
-        sse::{Events, payload},
-    },
+    client::Client,
     failure::{EXIT_CANNOT_START, EXIT_NOT_FOUND, EXIT_OURS, EXIT_TIMED_OUT, Failure},
 };
 
@@ -70,21 +71,16 @@ impl Input {
         Self::Piped
     }
 
-    fn describe(&self, body: &mut Map<String, Value>) {
+    fn describe(&self, body: &mut ExecBody) {
         match self {
             Self::None => {}
             Self::Whole(data) => match std::str::from_utf8(data) {
-                Ok(text) => {
-                    body.insert("stdin".to_owned(), json!(text));
-                }
+                Ok(text) => body.stdin = Some(text.to_owned()),
                 Err(_) => {
-                    let encoded = base64::engine::general_purpose::STANDARD.encode(data);
-                    body.insert("stdin_base64".to_owned(), json!(encoded));
+                    body.stdin_base64 = Some(base64::engine::general_purpose::STANDARD.encode(data));
                 }
             },
-            Self::Piped => {
-                body.insert("open_stdin".to_owned(), json!(true));
-            }
+            Self::Piped => body.open_stdin = Some(true),
         }
     }
 }
@@ -126,30 +122,27 @@ pub(super) async fn join(
     context: &CommandContext,
     client: &Client,
     sandbox: &str,
-    mut body: Map<String, Value>,
+    mut body: ExecBody,
     input: Input,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
     input.describe(&mut body);
-    let request = client.request(Method::POST, &sandbox_path(sandbox, "/exec/stream")).json(&body);
-    let answer = client.send(request).await.map_err(with_exit)?;
+    let mut events = client.exec_stream(sandbox, &body).await.map_err(with_exit)?;
     let begun = jiff::Timestamp::now();
     let mut joined = Joined { context, client, sandbox, pid: None, signalled: None };
-    let mut events = Events::new(answer);
     let mut pieces = (input == Input::Piped).then(read_stdin);
     let mut pending: Option<PendingSend<'_>> = None;
     loop {
         // Input is only taken while none is on its way: a command that does not read stops us, not memory.
         let may_read = pieces.is_some() && pending.is_none() && joined.pid.is_some();
         tokio::select! {
-            event = events.next() => {
+            event = events.next_exec() => {
                 let Some(event) = event.map_err(|f| f.exit(EXIT_OURS))? else { return Err(joined.lost()) };
-                let event_data = event.json();
-                if let Some(status) = joined.take(&event.name, &event_data)? {
+                if let Some(exit) = joined.take(event)? {
                     if joined.signalled.is_none() {
-                        explain_kill(context, client, sandbox, &event_data, begun).await;
+                        explain_kill(context, client, sandbox, &exit, begun).await;
                     }
-                    return Ok(status);
+                    return Ok(status(&exit));
                 }
             }
             number = signals.next() => joined.forward(number).await?,
@@ -171,14 +164,14 @@ pub(super) async fn collect(
     context: &CommandContext,
     client: &Client,
     sandbox: &str,
-    body: Map<String, Value>,
+    body: ExecBody,
     input: Input,
 ) -> Result<u8, Failure> {
     let begun = jiff::Timestamp::now();
     let result = gather(client, sandbox, body, input).await?;
     context.out.json(&result)?;
-    explain_kill(context, client, sandbox, &result, begun).await;
-    Ok(status(&result))
+    explain_kill(context, client, sandbox, &exit_of(&result), begun).await;
+    Ok(status(&exit_of(&result)))
 }
 
 /// Says on stderr that the kernel ended a command because its sandbox had no memory left. The server writes that down some
@@ -187,25 +180,27 @@ pub(super) async fn explain_kill(
     context: &CommandContext,
     client: &Client,
     sandbox: &str,
-    exit: &Value,
+    exit: &ExecExit,
     begun: jiff::Timestamp,
 ) {
-    let killed = exit["signal"].as_i64() == Some(9) || exit["exit_code"].as_i64() == Some(137);
-    if !killed || exit["timed_out"].as_bool() == Some(true) {
+    let killed = exit.signal == Some(9) || exit.exit_code == 137;
+    if !killed || exit.timed_out {
         return;
     }
     for _ in 0..KILL_LOOKS {
         tokio::time::sleep(KILL_LOOK_EVERY).await;
-        let query = [("sandbox", sandbox.to_owned()), ("limit", "1000".to_owned())];
-        let Ok(events) = client.get_query("/v1/events", &query).await else { return };
+        let query =
+            EventsQuery { sandbox: Some(sandbox.to_owned()), limit: Some(1_000), ..EventsQuery::default() };
+        let Ok(events) = client.events(&query).await else { return };
         // The clock of a server elsewhere may be behind ours.
         let since = begun.checked_sub(jiff::SignedDuration::from_secs(5)).unwrap_or(begun);
-        let of_now = |event: &Value| moment(event, "at").is_some_and(|at| at >= since);
-        if items(events).iter().any(|event| text(event, "kind") == "out_of_memory" && of_now(event)) {
-            let limit = match client.get(&sandbox_path(sandbox, "")).await {
-                Ok(sandbox) => sandbox["memory_mib"].as_u64().map(|mib| format!(" of {mib} MiB")),
-                Err(_) => None,
-            };
+        let is_of_now = |at: &str| moment(at).is_some_and(|at| at >= since);
+        let is_kill = |event: &atoll_wire::events::Event| {
+            matches!(event.what, EventKind::OutOfMemory) && is_of_now(&event.at)
+        };
+        if events.items.iter().any(is_kill) {
+            let sandbox = client.sandbox(sandbox).await.ok();
+            let limit = sandbox.map(|sandbox| format!(" of {} MiB", sandbox.memory_mib));
             context.out.say(&format!(
                 "atoll: the command was killed: it reached the sandbox's memory limit{}; give more with --memory, or `atoll update --memory`",
                 limit.unwrap_or_default()
@@ -219,20 +214,20 @@ pub(super) async fn explain_kill(
 pub(super) async fn gather(
     client: &Client,
     sandbox: &str,
-    mut body: Map<String, Value>,
+    mut body: ExecBody,
     input: Input,
-) -> Result<Value, Failure> {
+) -> Result<Answer<ExecResult>, Failure> {
     let input = match input {
         Input::Piped => Input::Whole(tokio::task::spawn_blocking(read_all).await.unwrap_or_default()),
         known => known,
     };
     input.describe(&mut body);
-    let request = client.request(Method::POST, &sandbox_path(sandbox, "/exec")).json(&body);
-    // No limit of ours: the command has its own.
-    let answer = client.send(request).await.map_err(with_exit)?;
-    answer.json().await.map_err(|e| {
-        Failure::new("bad_answer", format!("the result of the command did not arrive: {e}")).exit(EXIT_OURS)
-    })
+    client.exec(sandbox, &body).await.map_err(with_exit)
+}
+
+/// How a command ended.
+pub(super) fn exit_of(result: &ExecResult) -> ExecExit {
+    ExecExit { exit_code: result.exit_code, signal: result.signal, timed_out: result.timed_out }
 }
 
 fn read_all() -> Vec<u8> {
@@ -255,13 +250,11 @@ async fn next_piece(pieces: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes>
 }
 
 /// Writes a piece of input, or ends the input. A command that ended meanwhile is no error: its exit is on the way.
-async fn deliver(client: &Client, sandbox: &str, pid: u64, piece: Option<Bytes>) {
-    let path = sandbox_path(sandbox, &format!("/processes/{pid}/stdin"));
-    let request = match piece {
-        Some(data) => client.request(Method::POST, &path).body(data),
-        None => client.request(Method::DELETE, &path),
+async fn deliver(client: &Client, sandbox: &str, pid: u32, piece: Option<Bytes>) {
+    let _ = match piece {
+        Some(data) => client.write_stdin(sandbox, pid, data).await,
+        None => client.close_stdin(sandbox, pid).await,
     };
-    let _ = client.send(request).await;
 }
 
 async fn grace(since: Option<tokio::time::Instant>) {
@@ -290,39 +283,32 @@ struct Joined<'a> {
     context: &'a CommandContext,
     client: &'a Client,
     sandbox: &'a str,
-    pid: Option<u64>,
+    pid: Option<u32>,
     /// When we first passed a signal on.
     signalled: Option<tokio::time::Instant>,
 }
 
 impl Joined<'_> {
-    /// Takes one event; the last one carries the exit status.
-    fn take(&mut self, name: &str, event: &Value) -> Result<Option<u8>, Failure> {
+    /// Takes one event; the last one says how the command ended.
+    fn take(&mut self, event: ExecEvent) -> Result<Option<ExecExit>, Failure> {
         let out = self.context.out;
-        match name {
-            "start" => self.pid = event["pid"].as_u64(),
-            "stdout" | "terminal" => out.bytes(&payload(event))?,
-            "stderr" => out.stderr_bytes(&payload(event))?,
-            "dropped" => {
-                let count = event["bytes"].as_u64().unwrap_or(0);
+        let bytes = |chunk: OutputChunk| chunk.into_bytes().unwrap_or_default();
+        match event {
+            ExecEvent::Start(started) => self.pid = Some(started.pid),
+            ExecEvent::Stdout(chunk) | ExecEvent::Terminal(chunk) => out.bytes(&bytes(chunk))?,
+            ExecEvent::Stderr(chunk) => out.stderr_bytes(&bytes(chunk))?,
+            ExecEvent::Dropped(lost) => {
+                let count = lost.bytes;
                 out.say(&format!("atoll: {count} bytes of output were lost: this end read too slowly"));
             }
-            "exit" => {
-                if event["timed_out"].as_bool() == Some(true) {
+            ExecEvent::Exit(exit) => {
+                if exit.timed_out {
                     out.tell("atoll: the command took longer than --timeout allows and was ended");
                 }
-                return Ok(Some(status(event)));
+                return Ok(Some(exit));
             }
-            "error" | "lost" => {
-                let message = event["message"].as_str().unwrap_or("the sandbox went away");
-                let code = event["code"].as_str().unwrap_or("sandbox_unavailable");
-                let mut failure = Failure::new(code, message);
-                failure.hint = event["hint"].as_str().map(str::to_owned);
-                failure.request_id = event["request_id"].as_str().map(str::to_owned);
-                return Err(with_exit(failure));
-            }
-            // A newer server may say more.
-            _ => {}
+            ExecEvent::Error(error) => return Err(with_exit(told(error))),
+            ExecEvent::Unknown => {}
         }
         Ok(None)
     }
@@ -334,9 +320,9 @@ impl Joined<'_> {
             return Err(Failure::silent(signal_status(number)));
         }
         self.signalled = Some(tokio::time::Instant::now());
-        let path = sandbox_path(self.sandbox, &format!("/processes/{pid}/signal"));
+        let body = SignalBody { signal: SignalName::Number(number) };
         // It may have ended just now; then its exit is on the way.
-        let _ = self.client.post(&path, &json!({ "signal": number })).await;
+        let _ = self.client.signal(self.sandbox, pid, &body).await;
         Ok(())
     }
 
@@ -353,15 +339,14 @@ impl Joined<'_> {
 }
 
 /// Exit status of a command as a shell would say it.
-pub(super) fn status(exit: &Value) -> u8 {
-    if exit["timed_out"].as_bool() == Some(true) {
+pub(super) fn status(exit: &ExecExit) -> u8 {
+    if exit.timed_out {
         return EXIT_TIMED_OUT;
     }
-    if let Some(number) = exit["signal"].as_i64().and_then(|n| i32::try_from(n).ok()).filter(|n| *n > 0) {
-        return signal_status(number);
+    match exit.signal {
+        Some(number @ 1..) => signal_status(number),
+        _ => u8::try_from(exit.exit_code & 0xff).unwrap_or(EXIT_OURS),
     }
-    let code = exit["exit_code"].as_i64().unwrap_or(i64::from(EXIT_OURS));
-    u8::try_from(code & 0xff).unwrap_or(EXIT_OURS)
 }
 
 /// 128 + signal, as shells do.
@@ -387,25 +372,26 @@ mod tests {
 
     #[test]
     fn the_status_is_what_a_shell_would_say() {
-        for (exit, want) in [
-            (json!({"exit_code": 0}), 0),
-            (json!({"exit_code": 7, "signal": null, "timed_out": false}), 7),
-            (json!({"exit_code": 137, "signal": 9}), 137),
-            (json!({"exit_code": 124, "signal": 9, "timed_out": true}), 124),
-            (json!({"exit_code": -1}), 255),
-            (json!({}), 125),
+        for (exit_code, signal, timed_out, want) in [
+            (0, None, false, 0),
+            (7, None, false, 7),
+            (137, Some(9), false, 137),
+            (124, Some(9), true, 124),
+            (-1, None, false, 255),
         ] {
-            assert_eq!(status(&exit), want, "{exit}");
+            let exit = ExecExit { exit_code, signal, timed_out };
+            assert_eq!(status(&exit), want, "{exit:?}");
         }
     }
 
     #[test]
     fn input_that_is_no_text_travels_in_base64() {
-        let mut body = Map::new();
-        Input::Whole(vec![0xff]).describe(&mut body);
-        assert_eq!(Value::Object(body), json!({"stdin_base64": "/w=="}));
-        let mut body = Map::new();
-        Input::Piped.describe(&mut body);
-        assert_eq!(Value::Object(body), json!({"open_stdin": true}));
+        let described = |input: Input| {
+            let mut body = ExecBody::default();
+            input.describe(&mut body);
+            serde_json::to_value(body).expect("JSON")
+        };
+        assert_eq!(described(Input::Whole(vec![0xff])), serde_json::json!({"stdin_base64": "/w=="}));
+        assert_eq!(described(Input::Piped), serde_json::json!({"open_stdin": true}));
     }
 }

@@ -3,14 +3,18 @@
 //! The sandbox has a short lifetime that is renewed while we wait: if this program is killed, the server deletes what it
 //! left behind. Never leaves a sandbox on purpose unless `--keep` says so.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, num::NonZeroU64, time::Duration};
 
-use serde_json::{Map, Value, json};
+use atoll_wire::{
+    exec::ExecBody,
+    sandbox_requests::{CreateBody, UpdateBody},
+};
 
 use super::{
-    CommandContext, create, learned_policy, network,
+    CommandContext, create, learned_policy,
+    network::{self, WithPolicy},
     process::{self, Input, Signals, signal_status, with_exit},
-    sandbox_path, template, terminal, text,
+    template, terminal,
 };
 use crate::{
     cli::sandbox::Run,
@@ -27,7 +31,9 @@ const RENEW_EVERY: Duration = Duration::from_secs(300);
 pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failure> {
     let mut signals = Signals::listen()?;
     // Before a server is started for it.
-    let mut shape = create::body(&args.shape).map_err(with_exit)?;
+    let network = network::asked(&args.shape.reach).map_err(with_exit)?;
+    let body = CreateBody { timeout_s: Some(LIFETIME_S), ..create::body(&args.shape) };
+    let wanted = WithPolicy { body: &body, network };
     network::note(context.out, &args.shape.reach);
     let client = tokio::select! {
         client = background::client(&context.global, context.out) => client.map_err(with_exit)?,
@@ -39,17 +45,16 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
             number = signals.next() => return Err(Failure::silent(signal_status(number))),
         }
     }
-    shape.insert("timeout_s".to_owned(), json!(LIFETIME_S));
     let key = once();
-    let sandbox = match create::send(&client, &shape, "1", Some(&key)).await {
+    let sandbox = match client.create_sandbox(&wanted, true, Some(&key)).await {
         Ok(sandbox) => sandbox,
         Err(failure) => {
-            forget(&client, &shape, &key, &failure).await;
+            forget(&client, &wanted, &key, &failure).await;
             // There was no command yet that could be at fault.
-            return Err(create::explained(&client, &shape, failure).await.exit(EXIT_OURS));
+            return Err(create::explained(&client, &body, failure).await.exit(EXIT_OURS));
         }
     };
-    let id = text(&sandbox, "id").to_owned();
+    let id = sandbox.id.clone();
     let outcome = tokio::select! {
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,
         never = renew(&client, &id) => never,
@@ -82,15 +87,15 @@ fn once() -> String {
 
 /// A sandbox that was made and could not start is deleted: nobody knows its name. The same create with the same key
 /// answers it.
-async fn forget(client: &Client, shape: &Map<String, Value>, key: &str, failure: &Failure) {
+async fn forget(client: &Client, wanted: &WithPolicy<'_, CreateBody>, key: &str, failure: &Failure) {
     let refused =
         ["invalid_request", "unauthenticated", "forbidden", "no_server", "quota_exceeded", "no_capacity"];
     if refused.iter().any(|code| failure.is(code)) || failure.code.ends_with("_not_found") {
         return;
     }
-    if let Ok(left) = create::send(client, shape, "0", Some(key)).await {
+    if let Ok(left) = client.create_sandbox(wanted, false, Some(key)).await {
         // It has a lifetime, which ends it if this does not.
-        let _ = client.delete(&sandbox_path(text(&left, "id"), "")).await;
+        let _ = client.delete_sandbox(&left.id).await;
     }
 }
 
@@ -106,7 +111,7 @@ async fn command(
             command: Some(args.command.clone()),
             cwd: args.workdir.clone(),
             user: None,
-            env: None,
+            env: BTreeMap::new(),
             thread: None,
         };
         return terminal::session(context, client, id, wish).await.map_err(with_exit);
@@ -131,25 +136,28 @@ async fn one_object(
 ) -> Result<u8, Failure> {
     let begun = jiff::Timestamp::now();
     let mut result = process::gather(client, id, body(args), input).await?;
-    process::explain_kill(context, client, id, &result, begun).await;
+    let exit = process::exit_of(&result);
+    process::explain_kill(context, client, id, &exit, begun).await;
     if args.shape.reach.learn {
-        result["learned"] =
-            learned_policy::after_run(context, client, id, args.policy_out.as_deref()).await?;
+        let learned = learned_policy::after_run(context, client, id, args.policy_out.as_deref()).await?;
+        result = result.with_field("learned", learned.raw().clone());
     }
     context.out.json(&result)?;
-    Ok(process::status(&result))
+    Ok(process::status(&exit))
 }
 
-fn body(args: &Run) -> Map<String, Value> {
-    let mut body = Map::new();
-    body.insert("argv".to_owned(), json!(args.command));
-    if let Some(cwd) = &args.workdir {
-        body.insert("cwd".to_owned(), json!(cwd));
+fn body(args: &Run) -> ExecBody {
+    ExecBody {
+        argv: Some(args.command.clone()),
+        cwd: args.workdir.clone(),
+        timeout_s: args.timeout.map(|v| v.0),
+        ..ExecBody::default()
     }
-    if let Some(timeout) = args.timeout {
-        body.insert("timeout_s".to_owned(), json!(timeout.0));
-    }
-    body
+}
+
+/// The change to another lifetime, or to none.
+fn lifetime(seconds: Option<NonZeroU64>) -> UpdateBody {
+    UpdateBody { timeout_s: Some(seconds), ..UpdateBody::default() }
 }
 
 /// Keeps the sandbox alive while we wait; ends only by being dropped.
@@ -157,14 +165,14 @@ async fn renew(client: &Client, id: &str) -> Result<u8, Failure> {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         // A server that restarts just now is asked again next time.
-        let _ = client.patch(&sandbox_path(id, ""), &json!({ "timeout_s": LIFETIME_S })).await;
+        let _ = client.update_sandbox(id, &lifetime(NonZeroU64::new(LIFETIME_S))).await;
     }
 }
 
 async fn finish(context: &CommandContext, client: &Client, id: &str, keep: bool) {
     let out = context.out;
     if keep {
-        let kept = client.patch(&sandbox_path(id, ""), &json!({ "timeout_s": null })).await;
+        let kept = client.update_sandbox(id, &lifetime(None)).await;
         match kept {
             Ok(_) => {
                 out.say(&format!("atoll: kept {id}; `atoll sh {id}` opens it, `atoll rm {id}` deletes it"))
@@ -173,7 +181,7 @@ async fn finish(context: &CommandContext, client: &Client, id: &str, keep: bool)
         }
         return;
     }
-    if let Err(failure) = client.delete(&sandbox_path(id, "")).await {
+    if let Err(failure) = client.delete_sandbox(id).await {
         out.say(&format!("atoll: {id} was not deleted: {failure}"));
         out.tell(&out.shade_talk(Shade::Faint, "the server deletes it within 15 minutes"));
     }

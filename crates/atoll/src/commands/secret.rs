@@ -6,15 +6,17 @@ use std::{
     os::fd::AsFd,
 };
 
+use atoll_wire::{
+    client::Answer,
+    secrets::{Secret as SecretAnswer, SecretBody, SecretChange},
+};
 use jiff::Timestamp;
-use reqwest::Method;
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
-use serde_json::{Value, json};
 
-use super::{CommandContext, items, moment, text};
+use super::{CommandContext, moment};
 use crate::{
     cli::network::{Secret, SecretValue},
-    client::{Client, segment},
+    client::Client,
     environment,
     failure::Failure,
     human::{Table, age},
@@ -28,15 +30,13 @@ pub(super) async fn secret(context: &CommandContext, command: Secret) -> Result<
     match command {
         Secret::Ls => ls(context, &context.client()?).await,
         Secret::Create { name, value } => {
-            let body = json!({"name": name, "value": read(context.out, &value)?});
-            let made = context.client()?.post("/v1/secrets", &body).await;
+            let body = SecretBody { name: name.clone(), value: read(context.out, &value)? };
+            let made = context.client()?.create_secret(&body).await;
             told(context, &made.map_err(|failure| instead(failure, &name))?)
         }
         Secret::Rotate { name, value } => {
-            let body = json!({"value": read(context.out, &value)?});
-            let client = context.client()?;
-            let request = client.request(Method::PUT, &format!("/v1/secrets/{}", segment(&name)));
-            let rotated = client.json(request.json(&body)).await;
+            let body = SecretChange { value: read(context.out, &value)? };
+            let rotated = context.client()?.rotate_secret(&name, &body).await;
             told(context, &rotated.map_err(|failure| instead(failure, &name))?)
         }
         Secret::Rm { names } => rm(context, &context.client()?, &names).await,
@@ -54,39 +54,39 @@ fn instead(failure: Failure, name: &str) -> Failure {
     }
 }
 
-fn told(context: &CommandContext, secret: &Value) -> Result<(), Failure> {
+fn told(context: &CommandContext, secret: &Answer<SecretAnswer>) -> Result<(), Failure> {
     if context.out.json {
         return context.out.json(secret);
     }
-    let name = text(secret, "name");
+    let name = &secret.name;
     context.out.line(name)?;
     context.out.tell(&format!("use it: --inject 'api.example.com:Authorization=Bearer {{secret:{name}}}'"));
     Ok(())
 }
 
 async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
-    let secrets = items(client.get("/v1/secrets").await?);
+    let secrets = client.secrets().await?;
     if context.out.json {
         return context.out.json(&secrets);
     }
-    table(&secrets, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
-    if secrets.is_empty() {
+    table(&secrets.items, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
+    if secrets.items.is_empty() {
         context.out.tell("there is none; `atoll secret create NAME` keeps one");
     }
     Ok(())
 }
 
-fn table(secrets: &[Value], now: Timestamp) -> Table {
+fn table(secrets: &[SecretAnswer], now: Timestamp) -> Table {
     let mut table = Table::new(&["NAME", "USED BY", "AGE", "ROTATED"]);
     for secret in secrets {
         table.row(vec![
-            text(secret, "name").to_owned(),
-            match secret["used_by"].as_u64().unwrap_or(0) {
+            secret.name.clone(),
+            match secret.used_by {
                 1 => "1 sandbox".to_owned(),
                 count => format!("{count} sandboxes"),
             },
-            age(moment(secret, "created_at"), now),
-            age(moment(secret, "rotated_at"), now),
+            age(moment(secret.created_at.as_str()), now),
+            age(moment(secret.rotated_at.as_deref()), now),
         ]);
     }
     table
@@ -96,8 +96,8 @@ fn table(secrets: &[Value], now: Timestamp) -> Table {
 async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
-        match client.delete(&format!("/v1/secrets/{}", segment(name))).await {
-            Ok(_) => context.out.named("name", name)?,
+        match client.delete_secret(name).await {
+            Ok(()) => context.out.named("name", name)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
                 failed = true;
@@ -203,10 +203,13 @@ mod tests {
     #[test]
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
-        let secrets = [
-            json!({"name": "OPENAI", "created_at": "2026-01-01T00:00:00Z", "rotated_at": null, "used_by": 1}),
-            json!({"name": "b", "created_at": "2026-01-01T00:00:00Z", "rotated_at": "2026-01-01T00:59:00Z", "used_by": 0}),
-        ];
+        let secret = |name: &str, rotated_at: Option<&str>, used_by| SecretAnswer {
+            name: name.to_owned(),
+            created_at: "2026-01-01T00:00:00Z".to_owned(),
+            rotated_at: rotated_at.map(str::to_owned),
+            used_by,
+        };
+        let secrets = [secret("OPENAI", None, 1), secret("b", Some("2026-01-01T00:59:00Z"), 0)];
         insta::assert_snapshot!(table(&secrets, now).lines().join("\n"), @r"
         NAME    USED BY      AGE  ROTATED
         OPENAI  1 sandbox    1h   -

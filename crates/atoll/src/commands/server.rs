@@ -41,7 +41,7 @@ pub(super) async fn server(context: &CommandContext, command: Server) -> Result<
 
 async fn status(context: &CommandContext) -> Result<(), Failure> {
     let client = context.client()?;
-    let health = client.get("/health").await?;
+    let health = client.health().await?;
     let (data, url) = (context.global.data_dir(), client.address.to_string());
     // The server that answers may be another than the one of DATA.
     let note = server_file::read(&data).filter(|note| note.is_alive() && note.url == url);
@@ -51,7 +51,7 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
         let since = since.map(|at| format!("{at:.3}"));
         return context.out.json(&json!({"url": url, "pid": pid, "since": since, "health": health}));
     }
-    let version = health["version"].as_str().unwrap_or("unknown");
+    let version = &health.version;
     let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
     let up = since.map_or_else(String::new, |at| format!(" for {}", age(Some(at), Timestamp::now())));
     context.out.line(&format!("running at {url}{up} (version {version}{pid})"))

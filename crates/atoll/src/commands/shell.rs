@@ -1,5 +1,7 @@
 //! `atoll sh`: a terminal in a sandbox.
 
+use std::collections::BTreeMap;
+
 use super::{CommandContext, suggest, terminal};
 use crate::{cli::sandbox::Sh, failure::Failure};
 
@@ -9,7 +11,7 @@ pub(super) async fn sh(context: &CommandContext, args: Sh) -> Result<u8, Failure
         command: None,
         cwd: args.workdir,
         user: args.user,
-        env: None,
+        env: BTreeMap::new(),
         thread: args.thread,
     };
     match terminal::session(context, &client, &args.sandbox, wish).await {

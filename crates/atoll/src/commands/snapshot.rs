@@ -1,13 +1,12 @@
 //! `atoll snapshot`: take, list, show, remove, verify.
 
+use atoll_wire::snapshots::{Snapshot as SnapshotAnswer, SnapshotBody};
 use jiff::Timestamp;
-use reqwest::Method;
-use serde_json::{Map, Value, json};
 
-use super::{CommandContext, items, moment, pretty, sandbox_path, suggest, text};
+use super::{CommandContext, KNOWN_MAX, moment, pretty, suggest};
 use crate::{
     cli::life::{Kept, Snapshot, SnapshotVerb},
-    client::{Client, segment, similar_names},
+    client::{Client, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -19,7 +18,7 @@ pub(super) async fn snapshot(context: &CommandContext, args: Snapshot) -> Result
         None => take(context, &client, args.sandbox.as_deref().unwrap_or_default(), args.kept).await,
         Some(SnapshotVerb::Create { sandbox, kept }) => take(context, &client, &sandbox, kept).await,
         Some(SnapshotVerb::Ls { sandbox, quiet }) => ls(context, &client, sandbox, quiet).await,
-        Some(SnapshotVerb::Show { snapshot }) => match client.get(&path(&snapshot)).await {
+        Some(SnapshotVerb::Show { snapshot }) => match client.snapshot(&snapshot).await {
             Ok(found) if context.out.json => context.out.json(&found),
             Ok(found) => context.out.line(&pretty(&found)),
             Err(failure) => Err(nearest(&client, &snapshot, failure).await),
@@ -33,20 +32,14 @@ pub(super) async fn snapshot(context: &CommandContext, args: Snapshot) -> Result
     }
 }
 
-fn path(snapshot: &str) -> String {
-    format!("/v1/snapshots/{}", segment(snapshot))
-}
-
 async fn take(context: &CommandContext, client: &Client, sandbox: &str, kept: Kept) -> Result<(), Failure> {
-    let mut body = Map::new();
-    body.extend(kept.name.map(|name| ("name".to_owned(), json!(name))));
-    body.extend(kept.memory.then(|| ("memory".to_owned(), json!(true))));
+    let body = SnapshotBody { name: kept.name, memory: kept.memory };
     context.out.status(&format!("taking a snapshot of {sandbox} …"));
-    let answer = client.post(&sandbox_path(sandbox, "/snapshots"), &body).await;
+    let answer = client.take_snapshot(sandbox, &body).await;
     context.out.status_done();
     match answer {
         Ok(taken) if context.out.json => context.out.json(&taken),
-        Ok(taken) => context.out.line(text(&taken, "id")),
+        Ok(taken) => context.out.line(&taken.id),
         Err(failure) => Err(suggest(client, sandbox, failure).await),
     }
 }
@@ -57,36 +50,35 @@ async fn ls(
     sandbox: Option<String>,
     quiet: bool,
 ) -> Result<(), Failure> {
-    let query: Vec<_> = sandbox.iter().map(|sandbox| ("sandbox", sandbox.clone())).collect();
-    let found = match super::list::pages(client, "/v1/snapshots", query, None).await {
+    let found = match client.snapshots(sandbox.as_deref(), None).await {
         Ok(found) => found,
         Err(failure) => return Err(suggest(client, sandbox.as_deref().unwrap_or_default(), failure).await),
     };
     let out = context.out;
     if quiet {
-        return found.iter().try_for_each(|snapshot| out.line(text(snapshot, "id")));
+        return found.items.iter().try_for_each(|snapshot| out.line(&snapshot.id));
     }
     if out.json {
         return out.json(&found);
     }
-    table(&found, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
-    if found.is_empty() {
+    table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
+    if found.items.is_empty() {
         out.tell("there is none; `atoll snapshot SANDBOX` takes one");
     }
     Ok(())
 }
 
-fn table(snapshots: &[Value], now: Timestamp) -> Table {
+fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
     let mut table = Table::new(&["ID", "NAME", "SANDBOX", "TEMPLATE", "MEMORY", "SIZE", "AGE"]);
     for snapshot in snapshots {
         table.row(vec![
-            text(snapshot, "id").to_owned(),
-            super::list::or_dash(text(snapshot, "name")),
-            text(snapshot, "sandbox").to_owned(),
-            text(snapshot, "template").to_owned(),
-            if snapshot["memory"] == true { "yes" } else { "-" }.to_owned(),
-            bytes(snapshot["bytes"].as_u64().unwrap_or(0)),
-            age(moment(snapshot, "created_at"), now),
+            snapshot.id.clone(),
+            super::list::or_dash(snapshot.name.as_deref().unwrap_or("")),
+            snapshot.sandbox.clone(),
+            snapshot.template.clone(),
+            if snapshot.memory { "yes" } else { "-" }.to_owned(),
+            bytes(snapshot.bytes),
+            age(moment(snapshot.created_at.as_str()), now),
         ]);
     }
     table
@@ -109,17 +101,16 @@ async fn each(
     let mut failed = false;
     for snapshot in snapshots {
         let answer = match what {
-            SnapshotAction::Remove => client.delete(&path(snapshot)).await,
+            SnapshotAction::Remove => client.delete_snapshot(snapshot).await.map(|()| None),
             SnapshotAction::Verify => {
                 context.out.status(&format!("reading {snapshot} …"));
-                let answer =
-                    client.json(client.request(Method::POST, &format!("{}/verify", path(snapshot)))).await;
+                let answer = client.verify_snapshot(snapshot).await;
                 context.out.status_done();
-                answer
+                answer.map(Some)
             }
         };
         match answer {
-            Ok(whole) if context.out.json && what == SnapshotAction::Verify => context.out.json(&whole)?,
+            Ok(Some(whole)) if context.out.json => context.out.json(&whole)?,
             Ok(_) => context.out.named("snapshot", snapshot)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
@@ -136,10 +127,9 @@ async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     if !failure.is("snapshot_not_found") {
         return failure;
     }
-    let Ok(answer) = client.get("/v1/snapshots?limit=200").await else { return failure };
-    let known = items(answer);
-    let names = known.iter().flat_map(|snapshot| [text(snapshot, "name"), text(snapshot, "id")]);
-    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    let Ok(known) = client.first_snapshots(KNOWN_MAX).await else { return failure };
+    let names = known.items.iter().flat_map(|snapshot| snapshot.name.iter().chain([&snapshot.id]));
+    match similar_names::nearest(wanted, names.map(String::as_str)) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll snapshot ls` shows every snapshot")),
         None => failure.hint("`atoll snapshot ls` shows every snapshot"),
     }
@@ -152,9 +142,12 @@ mod tests {
     #[test]
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
-        let snapshots =
-            [json!({"id": "sbcdefghijklmnopqrst", "name": "clean", "sandbox": "abcdefghijklmnopqrst",
-            "template": "host", "memory": true, "bytes": 52_428_800, "created_at": "2026-01-01T00:00:00Z"})];
+        let snapshots = [serde_json::from_value(serde_json::json!({"id": "sbcdefghijklmnopqrst", "name": "clean",
+            "tenant": "t", "sandbox": "abcdefghijklmnopqrst", "state": "ready", "template": "host",
+            "template_version": "v", "env_names": [], "user": "user", "workdir": "/", "command": null, "cpu": 1.0,
+            "memory_mib": 512, "disk_mib": 2048, "pids": 256, "network": "allow-all", "memory": true,
+            "bytes": 52_428_800, "stood_still_us": 0, "created_at": "2026-01-01T00:00:00Z"}))
+        .expect("a snapshot")];
         insta::assert_snapshot!(table(&snapshots, now).lines().join("\n"), @r"
         ID                    NAME   SANDBOX               TEMPLATE  MEMORY  SIZE    AGE
         sbcdefghijklmnopqrst  clean  abcdefghijklmnopqrst  host      yes     50 MiB  1h

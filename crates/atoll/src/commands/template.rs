@@ -4,19 +4,21 @@
 mod archive;
 mod registry;
 
-use jiff::Timestamp;
-use reqwest::Method;
-use serde_json::{Map, Value, json};
-
-use super::{
-    CommandContext, build, follow::follow, items, list::or_dash, moment, pretty, progress::Progress, text,
+use atoll_wire::{
+    client::Answer,
+    start::{Ready as ReadyBody, Start as StartBody},
+    templates::{TagsBody, Template as TemplateAnswer, UpdateTemplateBody},
 };
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::{CommandContext, build, follow::follow, list::or_dash, moment, pretty, progress::Progress};
 use crate::{
     cli::{
         template::{Start, Template, Update},
-        values::{Pair, Ready},
+        values::{Mebibytes, Pair, Ready},
     },
-    client::{Client, segment, similar_names},
+    client::{Client, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -26,7 +28,7 @@ pub(super) async fn template(context: &CommandContext, command: Template) -> Res
     let client = context.client()?;
     match command {
         Template::Ls { quiet } => ls(context, &client, quiet).await,
-        Template::Show { name } => match client.get(&path(&name, "")).await {
+        Template::Show { name } => match client.template(&name).await {
             Ok(found) if context.out.json => context.out.json(&found),
             Ok(found) => context.out.line(&pretty(&found)),
             Err(failure) => Err(nearest(&client, &name, failure).await),
@@ -56,47 +58,38 @@ pub(super) async fn template(context: &CommandContext, command: Template) -> Res
     }
 }
 
-fn path(name: &str, below: &str) -> String {
-    format!("/v1/templates/{}{below}", segment(name))
-}
-
 async fn ls(context: &CommandContext, client: &Client, quiet: bool) -> Result<(), Failure> {
-    let templates = items(client.get("/v1/templates").await?);
+    let templates = client.templates().await?;
     let out = context.out;
     if quiet && out.json {
-        return out.json(&templates.iter().map(|template| text(template, "name")).collect::<Vec<_>>());
+        return out.json(&templates.items.iter().map(|template| &template.name).collect::<Vec<_>>());
     }
     if quiet {
-        return templates.iter().try_for_each(|template| out.line(text(template, "name")));
+        return templates.items.iter().try_for_each(|template| out.line(&template.name));
     }
     if out.json {
         return out.json(&templates);
     }
-    table(&templates, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))
+    table(&templates.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))
 }
 
-fn table(templates: &[Value], now: Timestamp) -> Table {
+fn table(templates: &[TemplateAnswer], now: Timestamp) -> Table {
     let mut table =
         Table::new(&["NAME", "TAGS", "VERSION", "FROM", "USER", "SUDO", "SIZE", "AGE", "ALIASES"]);
     for template in templates {
         table.row(vec![
-            text(template, "name").to_owned(),
-            or_dash(&joined(&template["tags"])),
-            super::progress::short(text(template, "version")),
-            or_dash(text(template, "made_from")),
-            text(template, "user").to_owned(),
-            if template["sudo"].as_bool() == Some(true) { "yes" } else { "-" }.to_owned(),
-            template["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), bytes),
-            age(moment(template, "created_at"), now),
-            joined(&template["aliases"]),
+            template.name.clone(),
+            or_dash(&template.tags.join(",")),
+            super::progress::short(&template.version),
+            template.made_from.as_str().to_owned(),
+            template.user.clone(),
+            if template.sudo { "yes" } else { "-" }.to_owned(),
+            template.size_bytes.map_or_else(|| "-".to_owned(), bytes),
+            age(moment(template.created_at.as_str()), now),
+            template.aliases.join(","),
         ]);
     }
     table
-}
-
-fn joined(words: &Value) -> String {
-    let words: Vec<&str> = words.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    words.join(",")
 }
 
 /// Shows the steps as they come; the last event is the template or the failure.
@@ -111,8 +104,7 @@ async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<P
             "leave --build-arg out",
         ));
     }
-    let request = client.request(Method::POST, &path(name, "/make"));
-    match follow(client, request, &mut Progress::new(context.out, false)).await {
+    match follow(client.make_template(name).await, &mut Progress::new(context.out, false)).await {
         Ok(made) => ready(context, &made, name),
         Err(failure) if failure.is("template_not_found") => {
             let names: Vec<&str> = known().into_iter().map(|(name, _)| name).collect();
@@ -141,9 +133,8 @@ fn known() -> Vec<(&'static str, &'static str)> {
 
 fn catalogue(context: &CommandContext) -> Result<(), Failure> {
     if context.out.json {
-        let all: Vec<Value> =
-            known().into_iter().map(|(name, about)| json!({"name": name, "about": about})).collect();
-        return context.out.json(&all);
+        let all = known().into_iter().map(|(name, about)| json!({"name": name, "about": about}));
+        return context.out.json(&all.collect::<Vec<_>>());
     }
     let mut table = Table::new(&["NAME", "WHAT IT IS"]);
     known().into_iter().for_each(|(name, about)| table.row(vec![name.to_owned(), about.to_owned()]));
@@ -151,8 +142,8 @@ fn catalogue(context: &CommandContext) -> Result<(), Failure> {
 }
 
 /// The last words of whatever made a template.
-fn ready(context: &CommandContext, made: &Value, name: &str) -> Result<(), Failure> {
-    for note in made["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+fn ready(context: &CommandContext, made: &Answer<TemplateAnswer>, name: &str) -> Result<(), Failure> {
+    for note in &made.notes {
         context.out.tell(&format!("note: {}", crate::human::harmless(note)));
     }
     if context.out.json { context.out.json(made) } else { context.out.line(&format!("{name} is ready")) }
@@ -165,71 +156,70 @@ async fn tag(
     template: &str,
     tags: &[String],
 ) -> Result<(), Failure> {
-    let below = path(template, "/tags");
     let changed = if remove {
-        client.json(client.request(Method::DELETE, &below).query(&[("tags", tags.join(","))])).await
+        client.untag_template(template, tags).await.map(|()| None)
     } else {
-        client.post(&below, &json!({ "tags": tags })).await
+        client.tag_template(template, &TagsBody { tags: tags.to_vec() }).await.map(Some)
     };
     match changed {
-        Ok(_) if remove => tags.iter().try_for_each(|tag| context.out.named("tag", tag)),
-        Ok(changed) if context.out.json => context.out.json(&changed),
-        Ok(changed) => context.out.line(&or_dash(&joined(&changed["tags"]))),
+        Ok(None) => tags.iter().try_for_each(|tag| context.out.named("tag", tag)),
+        Ok(Some(changed)) if context.out.json => context.out.json(&changed),
+        Ok(Some(changed)) => context.out.line(&or_dash(&changed.tags.join(","))),
         Err(failure) => Err(nearest(client, template, failure).await),
     }
 }
 
 async fn update(context: &CommandContext, client: &Client, args: Update) -> Result<(), Failure> {
-    let mut body = Map::new();
-    let mut put = |field: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            body.insert(field.to_owned(), value);
-        }
+    let StartBody { command, ready, port, pool, .. } = start(&args.start);
+    let body = UpdateTemplateBody {
+        env: super::create::pairs(&args.env),
+        reset: args.reset,
+        user: args.user,
+        workdir: args.workdir,
+        cpu: args.cpu,
+        memory_mib: args.memory.map(Mebibytes::as_limit),
+        disk_mib: args.disk.map(Mebibytes::as_limit),
+        public: (args.public || args.private).then_some(args.public),
+        aliases: (args.no_alias || !args.alias.is_empty()).then_some(args.alias),
+        command,
+        ready,
+        port,
+        pool,
+        ..UpdateTemplateBody::default()
     };
-    put("env", super::create::pairs(&args.env));
-    put("reset", args.reset.then_some(json!(true)));
-    put("user", args.user.map(|v| json!(v)));
-    put("workdir", args.workdir.map(|v| json!(v)));
-    put("cpu", args.cpu.map(|v| json!(v)));
-    put("memory_mib", args.memory.map(|v| json!(v.0)));
-    put("disk_mib", args.disk.map(|v| json!(v.0)));
-    put("public", (args.public || args.private).then_some(json!(args.public)));
-    put("aliases", (args.no_alias || !args.alias.is_empty()).then(|| json!(args.alias)));
-    body.extend(start(&args.start));
-    if body.is_empty() {
+    if body == UpdateTemplateBody::default() {
         return Err(Failure::usage("nothing to change was named", "atoll template update --help"));
     }
-    match client.patch(&path(&args.template, ""), &body).await {
+    match client.update_template(&args.template, &body).await {
         Ok(changed) if context.out.json => context.out.json(&changed),
-        Ok(changed) => context.out.line(text(&changed, "name")),
+        Ok(changed) => context.out.line(&changed.name),
         Err(failure) => Err(nearest(client, &args.template, failure).await),
     }
 }
 
 /// What was said about the start of a template's sandboxes, as builds and changes take it.
-pub(super) fn start(start: &Start) -> impl Iterator<Item = (String, Value)> + use<> {
+pub(super) fn start(start: &Start) -> StartBody {
     let ready = start.ready.as_ref().map(|ready| match ready {
-        Ready::Port(port) => json!({ "kind": "port", "port": port }),
-        Ready::Url { port, path } => json!({ "kind": "url", "port": port, "path": path, "status": 200 }),
-        Ready::Command(command) => json!({ "kind": "command", "command": command }),
+        Ready::Port(port) => ReadyBody::Port { port: *port },
+        Ready::Url { port, path } => ReadyBody::Url { port: *port, path: path.clone(), status: 200 },
+        Ready::Command(command) => ReadyBody::Command { command: command.clone() },
     });
-    let line = start.start.as_ref().map(|line| json!(["/bin/sh", "-c", line]));
-    let command = start.argv.as_ref().map(|argv| json!(argv)).or(line);
-    let fields = [
-        ("command", command),
-        ("ready", ready),
-        ("port", start.port.map(|v| json!(v))),
-        ("pool", start.pool.map(|v| json!(v))),
-    ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    let line = start.start.as_ref().map(|line| vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()]);
+    StartBody {
+        command: start.argv.clone().or(line),
+        ready,
+        port: start.port,
+        pool: start.pool,
+        ..StartBody::default()
+    }
 }
 
 /// Goes on past a failure; the status tells.
 async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
-        match client.delete(&path(name, "")).await {
-            Ok(_) => context.out.named("name", name)?,
+        match client.remove_template(name).await {
+            Ok(()) => context.out.named("name", name)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
                 failed = true;
@@ -242,23 +232,18 @@ async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Resu
 
 async fn gc(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     context.out.status("collecting …");
-    // Removing many files takes what it takes.
-    let answer = client.send(client.request(Method::POST, "/v1/templates/gc")).await;
+    let answer = client.collect_templates().await;
     context.out.status_done();
-    let collected: Value = answer?
-        .json()
-        .await
-        .map_err(|e| Failure::new("bad_answer", format!("what was collected did not arrive: {e}")))?;
+    let collected = answer?;
     if context.out.json {
         return context.out.json(&collected);
     }
-    let number = |field: &str| collected[field].as_u64().unwrap_or(0);
     context.out.line(&format!(
         "removed {} versions, {} layers and {} blobs, {}",
-        number("versions"),
-        number("layers"),
-        number("blobs"),
-        bytes(number("bytes"))
+        collected.versions,
+        collected.layers,
+        collected.blobs,
+        bytes(collected.bytes)
     ))
 }
 
@@ -270,10 +255,8 @@ pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> 
     if atoll_image::is_built_in(wanted) {
         return failure.hint(format!("it is built in and not made yet: atoll template make {wanted}"));
     }
-    let Ok(answer) = client.get("/v1/templates").await else { return failure };
-    let known = items(answer);
-    let names = known.iter().map(|template| text(template, "name"));
-    match similar_names::nearest(wanted, names.filter(|name| !name.is_empty())) {
+    let Ok(known) = client.templates().await else { return failure };
+    match similar_names::nearest(wanted, known.items.iter().map(|template| template.name.as_str())) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll template ls` shows every template")),
         None => failure.hint(format!(
             "`atoll template ls` shows every template; `atoll template pull {wanted}` fetches an image"
@@ -288,12 +271,23 @@ mod tests {
     #[test]
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let template = |fields: serde_json::Value| -> TemplateAnswer {
+            let mut whole = json!({"tag": null, "tenant": null, "public": false, "kind": "rootfs", "manifest": null,
+                "workdir": "/", "env": {}, "command": null, "ready": null, "warm": false, "port": null, "cpu": null,
+                "layers": null, "entrypoint": null, "cmd": null, "labels": {}, "notes": []});
+            let fields = fields.as_object().expect("object").clone();
+            whole.as_object_mut().expect("object").extend(fields);
+            serde_json::from_value(whole).expect("a template")
+        };
         let templates = [
-            json!({"name": "debian", "version": "0123456789abcdef", "tags": [], "made_from": "built-in", "user": "user",
-                "sudo": true, "size_bytes": null, "aliases": ["base", "d"], "created_at": "2026-01-01T00:00:00Z"}),
-            json!({"name": "app", "version": "sha256:fedcba9876543210", "tags": ["latest", "v1"], "made_from": "build",
-                "user": "root", "sudo": false, "size_bytes": 52_428_800, "aliases": [],
-                "created_at": "2026-01-01T00:30:00Z"}),
+            template(
+                json!({"name": "debian", "version": "0123456789abcdef", "tags": [], "made_from": "built-in",
+                "user": "user", "sudo": true, "size_bytes": null, "aliases": ["base", "d"],
+                "created_at": "2026-01-01T00:00:00Z"}),
+            ),
+            template(json!({"name": "app", "version": "sha256:fedcba9876543210", "tags": ["latest", "v1"],
+                "made_from": "build", "user": "root", "sudo": false, "size_bytes": 52_428_800, "aliases": [],
+                "created_at": "2026-01-01T00:30:00Z"})),
         ];
         insta::assert_snapshot!(table(&templates, now).lines().join("\n"), @r"
         NAME    TAGS       VERSION       FROM      USER  SUDO  SIZE    AGE  ALIASES
@@ -312,10 +306,10 @@ mod tests {
             pool: Some(2),
         };
         assert_eq!(
-            Value::Object(start(&said).collect()),
+            serde_json::to_value(start(&said)).expect("JSON"),
             json!({"command": ["/bin/sh", "-c", "serve me"], "port": 80, "pool": 2,
                 "ready": {"kind": "url", "port": 80, "path": "/x", "status": 200}})
         );
-        assert_eq!(start(&Start::default()).count(), 0);
+        assert!(start(&Start::default()).is_default());
     }
 }

@@ -1,11 +1,13 @@
 //! `atoll tenant create|ls|quota`.
 
-use serde_json::{Map, Value, json};
+use atoll_wire::tenants::{Quota, TenantBody};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use super::{CommandContext, items, network, text};
+use super::{CommandContext, network};
 use crate::{
     cli::{QuotaArgs, Tenant},
-    client::{Client, segment},
+    client::Client,
     failure::Failure,
     human::{Table, bytes},
 };
@@ -14,9 +16,9 @@ pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<
     let client = context.client()?;
     match command {
         Tenant::Create { name, quota } => {
-            let body = json!({"name": name, "quota": changed(Map::new(), &quota)});
-            let made = client.post("/v1/tenants", &body).await?;
-            if context.out.json { context.out.json(&made) } else { context.out.line(text(&made, "name")) }
+            let body = TenantBody { name, quota: asked(&quota) };
+            let made = client.create_tenant(&body).await?;
+            if context.out.json { context.out.json(&made) } else { context.out.line(&made.name) }
         }
         Tenant::Ls => ls(context, &client).await,
         Tenant::Network { name, reach, none } => {
@@ -27,89 +29,105 @@ pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<
 }
 
 async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
-    let tenants = items(client.get("/v1/tenants").await?);
+    let tenants = client.tenants().await?;
     if context.out.json {
         return context.out.json(&tenants);
     }
     let mut table = Table::new(&["NAME", "ID", "SANDBOXES", "CPU", "MEMORY", "DISK", "VOLUMES", "IN THEM"]);
-    for tenant in &tenants {
-        let mut cells = vec![text(tenant, "name").to_owned(), text(tenant, "id").to_owned()];
-        cells.extend(FIELDS.map(|field| shown(field, &tenant["quota"][field])));
+    for tenant in &tenants.items {
+        let mut cells = vec![tenant.name.clone(), tenant.id.clone()];
+        cells.extend(limits(&tenant.quota));
         table.row(cells);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))
+}
+
+/// A change of a quota. Limits that only a newer server knows are kept.
+#[derive(Serialize)]
+struct QuotaChange {
+    quota: Map<String, Value>,
 }
 
 async fn show_or_set(
     context: &CommandContext,
     client: &Client,
     name: &str,
-    quota: &QuotaArgs,
+    args: &QuotaArgs,
 ) -> Result<(), Failure> {
-    let path = format!("/v1/tenants/{}", segment(name));
-    let usage = format!("{path}/usage");
-    let now = client.get(&usage).await?;
-    let wished = changed(Map::new(), quota);
+    let mut now = client.tenant_usage(name).await?;
+    let wished = named(&asked(args));
     if !wished.is_empty() {
         // The API sets a quota whole, so what was not named is carried over.
-        let before = now["quota"].as_object().cloned().unwrap_or_default();
-        client.patch(&path, &json!({"quota": changed(before, quota)})).await?;
+        let mut quota = now.raw_field("quota").as_object().cloned().unwrap_or_default();
+        quota.extend(wished);
+        client.update_tenant(name, &QuotaChange { quota }).await?;
+        now = client.tenant_usage(name).await?;
     }
-    let now = if wished.is_empty() { now } else { client.get(&usage).await? };
     if context.out.json {
         return context.out.json(&now);
     }
+    let used = Quota {
+        sandboxes: Some(now.usage.sandboxes),
+        cpu: Some(now.usage.cpu),
+        memory_mib: Some(now.usage.memory_mib),
+        disk_mib: Some(now.usage.disk_mib),
+        volumes: Some(now.usage.volumes),
+        volume_mib: Some(now.usage.volume_mib),
+    };
     let mut table = Table::new(&["", "USED", "OF"]);
-    for field in FIELDS {
-        table.row(vec![
-            label(field).to_owned(),
-            shown(field, &now["usage"][field]),
-            shown(field, &now["quota"][field]),
-        ]);
+    for ((label, used), limit) in LABELS.iter().zip(limits(&used)).zip(limits(&now.quota)) {
+        table.row(vec![(*label).to_owned(), used, limit]);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-const FIELDS: [&str; 6] = ["sandboxes", "cpu", "memory_mib", "disk_mib", "volumes", "volume_mib"];
+const LABELS: [&str; 6] = ["sandboxes", "cpu", "memory", "disk", "volumes", "in volumes"];
 
-fn label(field: &str) -> &str {
-    match field {
-        "volume_mib" => "in volumes",
-        other => other.split('_').next().unwrap_or(other),
+/// In the order of [`LABELS`].
+fn limits(quota: &Quota) -> [String; 6] {
+    let count = |value: Option<u32>| value.map_or_else(no_limit, |count| count.to_string());
+    let size = |value: Option<u64>| value.map_or_else(no_limit, |mib| bytes(mib << 20));
+    [
+        count(quota.sandboxes),
+        quota.cpu.map_or_else(no_limit, |cores| cores.to_string()),
+        size(quota.memory_mib),
+        size(quota.disk_mib),
+        count(quota.volumes),
+        size(quota.volume_mib),
+    ]
+}
+
+fn no_limit() -> String {
+    "no limit".to_owned()
+}
+
+fn asked(args: &QuotaArgs) -> Quota {
+    Quota {
+        sandboxes: args.sandboxes,
+        cpu: args.cpu,
+        memory_mib: args.memory.map(|v| v.0),
+        disk_mib: args.disk.map(|v| v.0),
+        volumes: args.volumes,
+        volume_mib: args.volume_size.map(|v| v.0),
     }
 }
 
-fn shown(field: &str, value: &Value) -> String {
-    match (value, field) {
-        (Value::Null, _) => "no limit".to_owned(),
-        (mib, "memory_mib" | "disk_mib" | "volume_mib") => bytes(mib.as_u64().unwrap_or(0) << 20),
-        (cores, "cpu") => cores.as_f64().unwrap_or(0.0).to_string(),
-        (count, _) => count.to_string(),
-    }
-}
-
-fn changed(mut quota: Map<String, Value>, wish: &QuotaArgs) -> Map<String, Value> {
-    let fields = [
-        ("sandboxes", wish.sandboxes.map(|v| json!(v))),
-        ("cpu", wish.cpu.map(|v| json!(v))),
-        ("memory_mib", wish.memory.map(|v| json!(v.0))),
-        ("disk_mib", wish.disk.map(|v| json!(v.0))),
-        ("volumes", wish.volumes.map(|v| json!(v))),
-        ("volume_mib", wish.volume_size.map(|v| json!(v.0))),
-    ];
-    quota.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-    quota
+/// The limits that were named.
+fn named(quota: &Quota) -> Map<String, Value> {
+    let Ok(Value::Object(fields)) = serde_json::to_value(quota) else { return Map::new() };
+    fields.into_iter().filter(|(_, value)| !value.is_null()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn what_was_not_named_stays() {
-        let before = json!({"sandboxes": 5, "cpu": null});
-        let wish = QuotaArgs { cpu: Some(1.5), ..QuotaArgs::default() };
-        let after = changed(before.as_object().cloned().expect("object"), &wish);
-        assert_eq!(Value::Object(after), json!({"sandboxes": 5, "cpu": 1.5}));
+        let mut quota =
+            json!({"sandboxes": 5, "cpu": null, "newer": 1}).as_object().cloned().expect("object");
+        quota.extend(named(&asked(&QuotaArgs { cpu: Some(1.5), ..QuotaArgs::default() })));
+        assert_eq!(Value::Object(quota), json!({"sandboxes": 5, "cpu": 1.5, "newer": 1}));
     }
 }

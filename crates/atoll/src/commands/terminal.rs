@@ -2,11 +2,15 @@
 //!
 //! Typing `~.` at the start of a line detaches, as in ssh. Whatever happens, our own terminal gets its settings back.
 
-use std::{io::Read, os::fd::AsFd};
+use std::{collections::BTreeMap, io::Read, num::NonZeroU16, os::fd::AsFd};
 
+use atoll_wire::{
+    client::sandbox_path,
+    exec::StreamError,
+    terminals::{TerminalBody, TerminalClientFrame, TerminalServerFrame},
+};
 use futures::{SinkExt, StreamExt};
 use rustix::termios::{self, OptionalActions, Termios};
-use serde_json::{Map, Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -16,9 +20,9 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest, http::HeaderValue},
 };
 
-use super::{CommandContext, process::signal_status, sandbox_path, text};
+use super::{CommandContext, follow::told, process::signal_status};
 use crate::{
-    client::{ByteStream, Client, segment},
+    client::{ByteStream, Client},
     environment,
     failure::Failure,
     human::harmless,
@@ -30,7 +34,7 @@ pub(super) struct TerminalRequest {
     pub(super) command: Option<Vec<String>>,
     pub(super) cwd: Option<String>,
     pub(super) user: Option<String>,
-    pub(super) env: Option<Value>,
+    pub(super) env: BTreeMap<String, String>,
     /// A terminal that stays under this name; `None` makes one that ends with us.
     pub(super) thread: Option<String>,
 }
@@ -51,9 +55,9 @@ pub(super) async fn session(
         ));
     }
     let stays = wish.thread.is_some();
-    let opened = client.post(&sandbox_path(sandbox, "/terminals"), &opening(wish)?).await?;
-    let path = sandbox_path(sandbox, &format!("/terminals/{}", segment(text(&opened, "id"))));
-    let socket = connect(client, &format!("{path}/ws")).await?;
+    let opened = client.open_terminal(sandbox, &opening(wish)?).await?;
+    let path = sandbox_path(sandbox, &format!("/terminals/{}/ws", opened.id));
+    let socket = connect(client, &path).await?;
     let outcome = {
         let _raw = RawMode::enter()?;
         attached(context, socket).await
@@ -62,7 +66,7 @@ pub(super) async fn session(
         context.out.tell("\ndetached; the same --thread comes back to it");
     } else if !stays {
         // It may have ended with its shell already.
-        let _ = client.delete(&path).await;
+        let _ = client.close_terminal(sandbox, &opened.id).await;
     }
     match outcome? {
         TerminalEnd::Exit(status) => Ok(status),
@@ -70,24 +74,23 @@ pub(super) async fn session(
     }
 }
 
-fn opening(wish: TerminalRequest) -> Result<Map<String, Value>, Failure> {
+fn opening(wish: TerminalRequest) -> Result<TerminalBody, Failure> {
     let (cols, rows) = size();
     let thread = match wish.thread {
         Some(thread) => thread,
         None => format!("cli-{}", random_hex()?),
     };
-    let mut env = wish.env.and_then(|env| env.as_object().cloned()).unwrap_or_default();
-    env.entry("TERM").or_insert_with(|| json!(environment::term()));
-    let fields = [
-        ("thread", Some(json!(thread))),
-        ("cols", Some(json!(cols))),
-        ("rows", Some(json!(rows))),
-        ("shell", wish.command.map(|v| json!(v))),
-        ("cwd", wish.cwd.map(|v| json!(v))),
-        ("user", wish.user.map(|v| json!(v))),
-        ("env", Some(Value::Object(env))),
-    ];
-    Ok(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    let mut env = wish.env;
+    env.entry("TERM".to_owned()).or_insert_with(environment::term);
+    Ok(TerminalBody {
+        thread,
+        cols: Some(cols),
+        rows: Some(rows),
+        shell: wish.command,
+        cwd: wish.cwd,
+        user: wish.user,
+        env,
+    })
 }
 
 fn random_hex() -> Result<String, Failure> {
@@ -127,8 +130,9 @@ async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEn
             message = read.next() => match message {
                 Some(Ok(Message::Binary(data))) => context.out.bytes(&data)?,
                 Some(Ok(Message::Text(data))) => {
-                    let control: Value = serde_json::from_str(&data).unwrap_or(Value::Null);
-                    if let Some(ended) = controlled(context, &control)? {
+                    // A newer server may say what this client does not understand.
+                    let frame = serde_json::from_str(&data).unwrap_or(TerminalServerFrame::Unknown);
+                    if let Some(ended) = controlled(context, frame)? {
                         return Ok(ended);
                     }
                 }
@@ -151,7 +155,8 @@ async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEn
             }
             _ = resized.recv() => {
                 let (cols, rows) = size();
-                let text = json!({"type": "resize", "cols": cols, "rows": rows}).to_string();
+                let resize = TerminalClientFrame::Resize { cols, rows };
+                let text = serde_json::to_string(&resize).unwrap_or_default();
                 write.send(Message::Text(text.into())).await.map_err(|e| gone(&e))?;
             }
             _ = terminated.recv() => return Ok(TerminalEnd::Detached),
@@ -160,17 +165,22 @@ async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEn
 }
 
 /// What the server says beside the output.
-fn controlled(context: &CommandContext, control: &Value) -> Result<Option<TerminalEnd>, Failure> {
-    match text(control, "type") {
-        "exit" => return Ok(Some(TerminalEnd::Exit(exit_status(control)))),
-        // The shell is there still; what was typed is not.
-        "error" if matches!(text(control, "code"), "asleep" | "wake_failed") => {
-            context.out.say(&format!("\r\natoll: {}\r", harmless(text(control, "message"))));
+fn controlled(context: &CommandContext, frame: TerminalServerFrame) -> Result<Option<TerminalEnd>, Failure> {
+    match frame {
+        TerminalServerFrame::Exit { exit_code, signal } => {
+            return Ok(Some(TerminalEnd::Exit(exit_status(exit_code, signal))));
         }
-        "error" => return Err(Failure::new(text(control, "code"), text(control, "message"))),
-        "dropped" => context.out.say(&format!("\r\natoll: {} bytes of output were lost\r", control["bytes"])),
-        // A newer server may say more.
-        _ => {}
+        // The shell is there still; what was typed is not.
+        TerminalServerFrame::Error(StreamError { code, message, .. })
+            if matches!(code.as_str(), "asleep" | "wake_failed") =>
+        {
+            context.out.say(&format!("\r\natoll: {}\r", harmless(&message)));
+        }
+        TerminalServerFrame::Error(error) => return Err(told(error)),
+        TerminalServerFrame::Dropped { bytes } => {
+            context.out.say(&format!("\r\natoll: {bytes} bytes of output were lost\r"));
+        }
+        TerminalServerFrame::Unknown => {}
     }
     Ok(None)
 }
@@ -179,20 +189,20 @@ fn gone(cause: &dyn std::fmt::Display) -> Failure {
     Failure::new("no_server", format!("the connection broke: {cause}"))
 }
 
-fn exit_status(control: &Value) -> u8 {
-    match (control["signal"].as_i64(), control["exit_code"].as_i64()) {
-        (Some(number @ 1..), _) => signal_status(i32::try_from(number).unwrap_or(0)),
-        (_, Some(code)) => u8::try_from(code & 0xff).unwrap_or(1),
-        _ => 0,
+fn exit_status(exit_code: i32, signal: Option<i32>) -> u8 {
+    match signal {
+        Some(number @ 1..) => signal_status(number),
+        _ => u8::try_from(exit_code & 0xff).unwrap_or(1),
     }
 }
 
 /// Columns and rows of our terminal.
-fn size() -> (u16, u16) {
-    match termios::tcgetwinsize(std::io::stdin()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
-        _ => (environment::columns().unwrap_or(80), 24),
-    }
+fn size() -> (NonZeroU16, NonZeroU16) {
+    const COLS: NonZeroU16 = NonZeroU16::new(80).expect("not zero");
+    const ROWS: NonZeroU16 = NonZeroU16::new(24).expect("not zero");
+    let size = termios::tcgetwinsize(std::io::stdin()).ok();
+    let known = size.and_then(|size| NonZeroU16::new(size.ws_col).zip(NonZeroU16::new(size.ws_row)));
+    known.unwrap_or_else(|| (environment::columns().and_then(NonZeroU16::new).unwrap_or(COLS), ROWS))
 }
 
 /// Keys as they are typed, from a thread that ends with the program.

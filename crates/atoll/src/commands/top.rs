@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use atoll_wire::{
+    client::Answer,
+    metrics::Sample,
+    sandboxes::{ListQuery, Sandbox},
+};
 use futures::{StreamExt, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{CommandContext, list, sandbox_path, suggest, text};
+use super::{CommandContext, list, suggest};
 use crate::{
     cli::sandbox::Top,
     client::Client,
@@ -22,7 +27,7 @@ pub(super) async fn top(context: &CommandContext, args: Top) -> Result<(), Failu
     loop {
         let uses = uses(&client, &args.sandboxes).await?;
         if context.out.json {
-            return context.out.json(&uses);
+            return context.out.json(&uses.iter().map(as_json).collect::<Vec<_>>());
         }
         let text = table(&uses).lines().join("\n");
         if !live {
@@ -33,13 +38,17 @@ pub(super) async fn top(context: &CommandContext, args: Top) -> Result<(), Failu
     }
 }
 
-async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Value>, Failure> {
-    let sandboxes = if wanted.is_empty() {
-        list::every(client, vec![("phase", "running,paused".to_owned())], None).await?
+/// A sandbox and what it uses; one that ended since the list was made uses nothing.
+type Usage = (Answer<Sandbox>, Option<Answer<Sample>>);
+
+async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Usage>, Failure> {
+    let sandboxes: Vec<Answer<Sandbox>> = if wanted.is_empty() {
+        let query = ListQuery { phase: Some("running,paused".to_owned()), ..ListQuery::default() };
+        client.sandboxes(&query, None).await?.into_answers().collect()
     } else {
         let mut found = Vec::new();
         for ident in wanted {
-            match client.get(&sandbox_path(ident, "")).await {
+            match client.sandbox(ident).await {
                 Ok(sandbox) => found.push(sandbox),
                 Err(failure) => return Err(suggest(client, ident, failure).await),
             }
@@ -47,32 +56,34 @@ async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Value>, Failure>
         found
     };
     let asked = sandboxes.into_iter().map(|sandbox| async move {
-        let sample = client.get(&sandbox_path(text(&sandbox, "id"), "/metrics")).await;
-        // One that ended since the list was made uses nothing.
-        json!({"sandbox": sandbox["id"], "name": sandbox["name"], "phase": sandbox["phase"],
-               "held": sandbox["held"], "hold": sandbox["hold"],
-               "memory_mib": sandbox["memory_mib"], "disk_mib": sandbox["disk_mib"], "pids": sandbox["pids"],
-               "use": sample.unwrap_or(Value::Null)})
+        let sample = client.metrics(&sandbox.id).await.ok();
+        (sandbox, sample)
     });
     Ok(stream::iter(asked).buffered(ASK_AT_ONCE).collect().await)
 }
 
-fn table(uses: &[Value]) -> Table {
+fn as_json((sandbox, sample): &Usage) -> impl serde::Serialize + use<> {
+    json!({"sandbox": sandbox.id, "name": sandbox.name, "phase": sandbox.phase.as_str(), "held": sandbox.held,
+        "hold": sandbox.hold, "memory_mib": sandbox.memory_mib, "disk_mib": sandbox.disk_mib,
+        "pids": sandbox.pids, "use": sample})
+}
+
+fn table(uses: &[Usage]) -> Table {
     let mut table = Table::new(&["ID", "NAME", "PHASE", "CPU %", "MEMORY", "OF", "DISK", "OF", "PIDS"]);
-    for row in uses {
-        let used = &row["use"];
-        let size = |field: &str| used[field].as_u64().map_or_else(|| "-".to_owned(), bytes);
-        let limit = |field: &str| row[field].as_u64().map_or_else(|| "-".to_owned(), |mib| bytes(mib << 20));
+    let dash = || "-".to_owned();
+    for (sandbox, sample) in uses {
+        let used = sample.as_deref();
+        let limit = |mib: u32| bytes(u64::from(mib) << 20);
         table.row(vec![
-            text(row, "sandbox").to_owned(),
-            list::or_dash(text(row, "name")),
-            list::phase(row),
-            used["cpu_pct"].as_f64().map_or_else(|| "-".to_owned(), |pct| format!("{pct:.1}")),
-            size("memory_bytes"),
-            limit("memory_mib"),
-            size("disk_bytes"),
-            limit("disk_mib"),
-            used["pids"].as_u64().map_or_else(|| "-".to_owned(), |pids| pids.to_string()),
+            sandbox.id.clone(),
+            list::or_dash(sandbox.name.as_deref().unwrap_or("")),
+            list::phase(sandbox),
+            used.map_or_else(dash, |used| format!("{:.1}", used.cpu_pct)),
+            used.map_or_else(dash, |used| bytes(used.memory_bytes)),
+            limit(sandbox.memory_mib),
+            used.map_or_else(dash, |used| bytes(used.disk_bytes)),
+            limit(sandbox.disk_mib),
+            used.map_or_else(dash, |used| used.pids.to_string()),
         ]);
     }
     table

@@ -1,10 +1,20 @@
 //! `atoll update` and `atoll resize`: labels, limits, network, lifetime and timers of a live sandbox.
 
-use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, num::NonZeroU64};
 
-use super::{CommandContext, create, lifecycle, network, sandbox_path};
+use atoll_wire::{client::Answer, sandbox_requests::UpdateBody, sandboxes::Sandbox};
+
+use super::{
+    CommandContext, lifecycle,
+    network::{self, WithPolicy},
+    policy::Policy,
+};
 use crate::{
-    cli::{life::Resize, sandbox::Update, values::Pair},
+    cli::{
+        life::Resize,
+        sandbox::Update,
+        values::{Mebibytes, Pair},
+    },
     client::Client,
     failure::Failure,
 };
@@ -12,7 +22,7 @@ use crate::{
 pub(super) async fn update(context: &CommandContext, args: Update) -> Result<(), Failure> {
     let mut body = changes(&args);
     let relabels = !args.label.is_empty() || !args.remove_label.is_empty();
-    if body.is_empty() && !relabels && args.reach.is_silent() && !args.no_learn {
+    if body == UpdateBody::default() && !relabels && args.reach.is_silent() && !args.no_learn {
         return Err(Failure::usage("nothing to change", "say what: `atoll update --help` lists it"));
     }
     network::mistaken(&args.reach)?;
@@ -22,71 +32,81 @@ pub(super) async fn update(context: &CommandContext, args: Update) -> Result<(),
 }
 
 pub(super) async fn resize(context: &CommandContext, args: Resize) -> Result<(), Failure> {
-    let fields = [
-        ("cpu", args.cpu.map(|v| json!(v))),
-        ("memory_mib", args.memory.map(|v| json!(v.0))),
-        ("disk_mib", args.disk.map(|v| json!(v.0))),
-        ("pids", args.pids.map(|v| json!(v))),
-    ];
-    let body: Map<String, Value> =
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-    if body.is_empty() {
+    let body = UpdateBody {
+        cpu: args.cpu,
+        memory_mib: args.memory.map(Mebibytes::as_limit),
+        disk_mib: args.disk.map(Mebibytes::as_limit),
+        pids: args.pids.map(i64::from),
+        ..UpdateBody::default()
+    };
+    if body == UpdateBody::default() {
         return Err(Failure::usage("nothing to change", "say what: --cpu, --memory, --disk or --pids"));
     }
     let client = context.client()?;
-    let answer = client.patch(&sandbox_path(&args.sandbox, ""), &body).await;
+    let answer = client.update_sandbox(&args.sandbox, &body).await;
     lifecycle::one(context, &client, &args.sandbox, answer).await
 }
 
 async fn apply(
     client: &Client,
     args: &Update,
-    body: &mut Map<String, Value>,
+    body: &mut UpdateBody,
     relabels: bool,
-) -> Result<Value, Failure> {
-    let path = sandbox_path(&args.sandbox, "");
+) -> Result<Answer<Sandbox>, Failure> {
     if relabels {
         // The API replaces all labels at once, so the others are read first.
-        let now = client.get(&path).await?;
-        body.insert("labels".to_owned(), relabelled(&now["labels"], args));
+        let now = client.sandbox(&args.sandbox).await?;
+        body.labels = Some(relabelled(now.labels.clone(), args));
     }
+    let mut network = None;
     if !args.reach.is_silent() || args.no_learn {
         let mut policy = match &args.reach.network {
             Some(_) => network::asked(&args.reach)?.unwrap_or_default(),
             // What it has stays, and what was said is added; values that are not shown stay too.
-            None => network::added(&client.get(&path).await?["network"], &args.reach),
+            None => present(client, &args.sandbox).await?.with(&args.reach),
         };
-        if let Some(fields) = policy.as_object_mut().filter(|_| args.no_learn) {
-            fields.remove("learn");
-        }
-        body.insert("network".to_owned(), policy);
+        policy.fields.learn &= !args.no_learn;
+        network = Some(policy);
     }
-    client.patch(&path, body).await
+    client.update_sandbox(&args.sandbox, &WithPolicy { body: &*body, network }).await
 }
 
-fn changes(args: &Update) -> Map<String, Value> {
-    let fields = [
-        ("cpu", args.cpu.map(|v| json!(v))),
-        ("memory_mib", args.memory.map(|v| json!(v.0))),
-        ("disk_mib", args.disk.map(|v| json!(v.0))),
-        ("pids", args.pids.map(|v| json!(v))),
-        ("timeout_s", args.timeout.map(|v| json!(v.whole()))),
-        ("timeout_s", args.no_timeout.then_some(Value::Null)),
-        ("on_timeout", args.on_timeout.map(|v| json!(v.as_str()))),
-    ];
-    let named = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    named.chain(create::timers(&args.timers)).collect()
+/// The policy that a sandbox has, with the fields that only a newer server knows.
+async fn present(client: &Client, sandbox: &str) -> Result<Policy, Failure> {
+    let now = client.sandbox(sandbox).await?;
+    Policy::read(now.raw_field("network"))
+        .map_err(|cause| Failure::new("bad_answer", format!("the policy is not understood: {cause}")))
 }
 
-fn relabelled(now: &Value, args: &Update) -> Value {
-    let mut labels = now.as_object().cloned().unwrap_or_default();
+fn changes(args: &Update) -> UpdateBody {
+    let timers = &args.timers;
+    let timeout = args.timeout.map(|v| NonZeroU64::new(v.whole()));
+    UpdateBody {
+        cpu: args.cpu,
+        memory_mib: args.memory.map(Mebibytes::as_limit),
+        disk_mib: args.disk.map(Mebibytes::as_limit),
+        pids: args.pids.map(i64::from),
+        timeout_s: timeout.or(args.no_timeout.then_some(None)),
+        on_timeout: args.on_timeout.map(Into::into),
+        auto_pause_s: timers.auto_pause.map(|v| v.0),
+        auto_stop_s: timers.auto_stop.map(|v| v.0),
+        checkpoint_after_s: timers.checkpoint_after.map(|v| v.0),
+        auto_archive_s: timers.auto_archive.map(|v| v.0),
+        auto_delete_s: timers.auto_delete.map(|v| v.0),
+        on_exit: timers.on_exit.map(Into::into),
+        wake: timers.wake.map(Into::into),
+        ..UpdateBody::default()
+    }
+}
+
+fn relabelled(mut labels: BTreeMap<String, String>, args: &Update) -> BTreeMap<String, String> {
     for key in &args.remove_label {
         labels.remove(key);
     }
     for Pair(key, value) in &args.label {
-        labels.insert(key.clone(), json!(value));
+        labels.insert(key.clone(), value.clone());
     }
-    Value::Object(labels)
+    labels
 }
 
 #[cfg(test)]
@@ -94,6 +114,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use serde_json::json;
 
     fn parsed(words: &[&str]) -> Update {
         let line = ["atoll", "update", "box"].iter().chain(words);
@@ -103,20 +124,28 @@ mod tests {
         args
     }
 
+    fn sent(words: &[&str]) -> serde_json::Value {
+        serde_json::to_value(changes(&parsed(words))).expect("JSON")
+    }
+
     #[test]
     fn a_removed_lifetime_is_sent_as_null() {
-        assert_eq!(Value::Object(changes(&parsed(&["--no-timeout"]))), json!({"timeout_s": null}));
-        assert_eq!(Value::Object(changes(&parsed(&["--timeout", "1m"]))), json!({"timeout_s": 60}));
+        assert_eq!(sent(&["--no-timeout"]), json!({"timeout_s": null}));
+        assert_eq!(sent(&["--timeout", "1m"]), json!({"timeout_s": 60}));
         assert_eq!(
-            Value::Object(changes(&parsed(&["--auto-pause", "10m", "--auto-stop", "never"]))),
+            sent(&["--auto-pause", "10m", "--auto-stop", "never"]),
             json!({"auto_pause_s": 600, "auto_stop_s": -1})
         );
-        assert_eq!(Value::Object(changes(&parsed(&[]))), json!({}));
+        assert_eq!(sent(&[]), json!({}));
     }
 
     #[test]
     fn labels_that_were_not_named_stay() {
         let args = parsed(&["--label", "a=2", "--remove-label", "b"]);
-        assert_eq!(relabelled(&json!({"a": "1", "b": "1", "c": "1"}), &args), json!({"a": "2", "c": "1"}));
+        let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let now = labels(&[("a", "1"), ("b", "1"), ("c", "1")]);
+        assert_eq!(relabelled(now, &args), labels(&[("a", "2"), ("c", "1")]));
     }
 }

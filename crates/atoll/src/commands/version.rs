@@ -1,7 +1,7 @@
 //! `atoll version`, `openapi` and `completions`: what this program says about itself.
 
 use clap::CommandFactory;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::CommandContext;
 use crate::{cli::Cli, failure::Failure, serve};
@@ -10,15 +10,14 @@ const OURS: &str = env!("CARGO_PKG_VERSION");
 
 pub(super) async fn version(context: &CommandContext) -> Result<(), Failure> {
     let server = match context.client() {
-        Ok(client) => client.get("/health").await.ok().map(|health| health["version"].clone()),
+        Ok(client) => client.health().await.ok().map(|health| health.version.clone()),
         Err(_) => None,
     };
-    let server = server.unwrap_or(Value::Null);
     if context.out.json {
         return context.out.json(&json!({"client": OURS, "server": server}));
     }
     context.out.line(&format!("client {OURS}"))?;
-    match server.as_str() {
+    match server {
         Some(theirs) => {
             context.out.line(&format!("server {theirs}"))?;
             if theirs != OURS {

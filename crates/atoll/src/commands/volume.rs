@@ -2,23 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use atoll_wire::{
+    client::{Answer, Listing},
+    files::EntryKind,
+    sandbox_requests::MountBody,
+    volume_files::{EntriesQuery, VolumeEntry, VolumePathQuery},
+    volumes::{CopyVolumeBody, UpdateVolumeBody, Volume as VolumeAnswer, VolumeBody},
+};
 use jiff::Timestamp;
-use reqwest::Method;
-use serde_json::{Map, Value, json};
 
 use super::{
     CommandContext,
     cp::{self, EndpointKind, SandboxEnd},
-    items,
     list::or_dash,
-    moment, pretty, text,
+    moment, pretty,
 };
 use crate::{
     cli::{
-        values::{CopyEndpoint, VolumeMount},
+        values::{CopyEndpoint, Mebibytes, VolumeMount},
         volume::{Create, Put, Volume},
     },
-    client::{Client, segment, similar_names},
+    client::{Client, similar_names},
     failure::Failure,
     human::{Table, age, bytes},
 };
@@ -30,20 +34,19 @@ pub(super) async fn volume(context: &CommandContext, command: Volume) -> Result<
         Volume::Ls { quiet } => ls(context, &client, quiet).await,
         Volume::Show { volumes } => show(context, &client, &volumes).await,
         Volume::Resize { volume, size } => {
-            let answer = client.patch(&path(&volume, ""), &json!({ "size_mib": size.0 })).await;
+            let answer = client.update_volume(&volume, &size_change(size)).await;
             changed(context, &client, &volume, answer).await
         }
         Volume::Cp { from, name } => {
-            let answer = client.post(&path(&from, "/copy"), &json!({ "name": name })).await;
+            let answer = client.copy_volume(&from, &CopyVolumeBody { name }).await;
             changed(context, &client, &from, answer).await
         }
         Volume::Rm { volumes, force } => rm(context, &client, &volumes, force).await,
         Volume::Put(args) => put(context, &client, args).await,
         Volume::Get { volume, path, to } => get(context, &client, &volume, &path, to).await,
         Volume::Files { volume, path: at, rm: true, .. } => {
-            let request = client.request(Method::DELETE, &path(&volume, "/files")).query(&[("path", &at)]);
-            match client.json(request).await {
-                Ok(_) => context.out.named("path", &at),
+            match client.remove_volume_file(&volume, &VolumePathQuery { path: at.clone() }).await {
+                Ok(()) => context.out.named("path", &at),
                 Err(failure) => Err(nearest_to(&client, &volume, failure).await),
             }
         }
@@ -53,34 +56,38 @@ pub(super) async fn volume(context: &CommandContext, command: Volume) -> Result<
     }
 }
 
-fn path(volume: &str, below: &str) -> String {
-    format!("/v1/volumes/{}{below}", segment(volume))
+fn size_change(size: Mebibytes) -> UpdateVolumeBody {
+    UpdateVolumeBody { size_mib: Some(as_size(size)), read_only: None }
 }
 
-/// Mounts as create takes them; nothing said is nothing sent.
-pub(super) fn mounts(mounts: &[VolumeMount]) -> Option<Value> {
-    let one = |mount: &VolumeMount| {
-        let mut fields = Map::new();
-        fields.insert("volume".to_owned(), json!(mount.volume));
-        fields.insert("path".to_owned(), json!(mount.path));
-        fields.extend(mount.sub_path.as_ref().map(|sub| ("sub_path".to_owned(), json!(sub))));
-        fields.extend(mount.read_only.then(|| ("read_only".to_owned(), json!(true))));
-        Value::Object(fields)
+/// What is larger than any volume is refused by the server.
+fn as_size(size: Mebibytes) -> u32 {
+    u32::try_from(size.0).unwrap_or(u32::MAX)
+}
+
+/// Mounts as create takes them.
+pub(super) fn mounts(mounts: &[VolumeMount]) -> Vec<MountBody> {
+    let one = |mount: &VolumeMount| MountBody {
+        volume: mount.volume.clone(),
+        path: mount.path.clone(),
+        sub_path: mount.sub_path.clone(),
+        read_only: mount.read_only,
     };
-    (!mounts.is_empty()).then(|| mounts.iter().map(one).collect())
+    mounts.iter().map(one).collect()
 }
 
 async fn create(context: &CommandContext, client: &Client, args: Create) -> Result<(), Failure> {
-    let mut body = Map::new();
-    body.insert("name".to_owned(), json!(args.name));
-    body.extend(args.size.map(|size| ("size_mib".to_owned(), json!(size.0))));
-    body.extend(args.folder.map(|folder| ("folder".to_owned(), json!(folder))));
-    body.extend(args.read_only.then(|| ("read_only".to_owned(), json!(true))));
-    let made = client.post("/v1/volumes", &body).await?;
+    let body = VolumeBody {
+        name: args.name,
+        size_mib: args.size.map(as_size),
+        folder: args.folder,
+        read_only: args.read_only,
+    };
+    let made = client.create_volume(&body).await?;
     if context.out.json {
         return context.out.json(&made);
     }
-    let name = text(&made, "name");
+    let name = &made.name;
     context.out.line(name)?;
     context.out.tell(&format!("next: atoll run --volume {name}:/data -- ls -la /data"));
     Ok(())
@@ -90,46 +97,46 @@ async fn changed(
     context: &CommandContext,
     client: &Client,
     volume: &str,
-    answer: Result<Value, Failure>,
+    answer: Result<Answer<VolumeAnswer>, Failure>,
 ) -> Result<(), Failure> {
     match answer {
         Ok(now) if context.out.json => context.out.json(&now),
-        Ok(now) => context.out.line(text(&now, "name")),
+        Ok(now) => context.out.line(&now.name),
         Err(failure) => Err(nearest_to(client, volume, failure).await),
     }
 }
 
 async fn ls(context: &CommandContext, client: &Client, quiet: bool) -> Result<(), Failure> {
-    let found = items(client.get("/v1/volumes").await?);
+    let found = client.volumes().await?;
     let out = context.out;
     if quiet && out.json {
-        return out.json(&found.iter().map(|volume| text(volume, "name")).collect::<Vec<_>>());
+        return out.json(&found.items.iter().map(|volume| &volume.name).collect::<Vec<_>>());
     }
     if quiet {
-        return found.iter().try_for_each(|volume| out.line(text(volume, "name")));
+        return found.items.iter().try_for_each(|volume| out.line(&volume.name));
     }
     if out.json {
         return out.json(&found);
     }
-    table(&found, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
-    if found.is_empty() {
+    table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
+    if found.items.is_empty() {
         out.tell("there is none; `atoll volume create NAME` makes one");
     }
     Ok(())
 }
 
-fn table(volumes: &[Value], now: Timestamp) -> Table {
+fn table(volumes: &[VolumeAnswer], now: Timestamp) -> Table {
     let mut table = Table::new(&["ID", "NAME", "SIZE", "MODE", "STATE", "AGE", "FOLDER"]);
     for volume in volumes {
-        let size = volume["size_mib"].as_u64().map_or_else(|| "-".to_owned(), |mib| bytes(mib << 20));
+        let size = volume.size_mib.map_or_else(|| "-".to_owned(), |mib| bytes(u64::from(mib) << 20));
         table.row(vec![
-            text(volume, "id").to_owned(),
-            text(volume, "name").to_owned(),
+            volume.id.clone(),
+            volume.name.clone(),
             size,
-            if volume["read_only"] == true { "ro" } else { "rw" }.to_owned(),
-            text(volume, "state").to_owned(),
-            age(moment(volume, "created_at"), now),
-            or_dash(text(volume, "folder")),
+            if volume.read_only { "ro" } else { "rw" }.to_owned(),
+            volume.state.as_str().to_owned(),
+            age(moment(volume.created_at.as_str()), now),
+            or_dash(volume.folder.as_deref().unwrap_or("")),
         ]);
     }
     table
@@ -137,7 +144,7 @@ fn table(volumes: &[Value], now: Timestamp) -> Table {
 
 async fn show(context: &CommandContext, client: &Client, volumes: &[String]) -> Result<(), Failure> {
     for volume in volumes {
-        match client.get(&path(volume, "")).await {
+        match client.volume(volume).await {
             Ok(found) if context.out.json => context.out.json(&found)?,
             Ok(found) => context.out.line(&pretty(&found))?,
             Err(failure) => return Err(nearest_to(client, volume, failure).await),
@@ -159,8 +166,8 @@ async fn rm(
     }
     let mut failed = false;
     for volume in volumes {
-        match client.delete(&path(volume, "")).await {
-            Ok(_) => out.named("volume", volume)?,
+        match client.delete_volume(volume).await {
+            Ok(()) => out.named("volume", volume)?,
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) if force && failure.is("volume_not_found") => {}
             Err(failure) => {
@@ -215,7 +222,7 @@ async fn get(
 }
 
 /// LIMIT: what one answer may hold; deeper trees are listed folder by folder.
-const DEPTH_MAX: &str = "64";
+const DEPTH_MAX: u32 = 64;
 
 async fn files(
     context: &CommandContext,
@@ -224,59 +231,57 @@ async fn files(
     at: &str,
     recursive: bool,
 ) -> Result<(), Failure> {
-    let depth = if recursive { DEPTH_MAX } else { "1" };
-    let query = [("path", at.to_owned()), ("depth", depth.to_owned())];
-    let answer = match client.get_query(&path(volume, "/entries"), &query).await {
+    let depth = if recursive { DEPTH_MAX } else { 1 };
+    let query = EntriesQuery { path: Some(at.to_owned()), depth: Some(depth) };
+    let answer = match client.volume_entries(volume, &query).await {
         Ok(answer) => answer,
         Err(failure) => return Err(nearest_to(client, volume, failure).await),
     };
-    let truncated = answer["truncated"] == true;
-    let entries = items(answer);
+    let truncated = answer.truncated;
+    let entries = Listing::of(answer);
     if context.out.json {
         return context.out.json(&entries);
     }
-    entry_table(&entries).lines().iter().try_for_each(|line| context.out.line(line))?;
+    entry_table(&entries.items).lines().iter().try_for_each(|line| context.out.line(line))?;
     if truncated {
         context.out.say("atoll: there is more than is listed; name a folder below");
     }
     Ok(())
 }
 
-fn entry_table(entries: &[Value]) -> Table {
+fn entry_table(entries: &[VolumeEntry]) -> Table {
     let mut table = Table::new(&["MODE", "OWNER", "SIZE", "PATH"]);
     for entry in entries {
-        let kind = match text(entry, "kind") {
-            "directory" => "d",
-            "symlink" => "l",
-            "file" => "-",
-            _ => "?",
+        let kind = match entry.kind {
+            EntryKind::Directory => "d",
+            EntryKind::Symlink => "l",
+            EntryKind::File => "-",
+            EntryKind::Other => "?",
         };
-        let leads = entry["symlink_target"].as_str().map_or_else(String::new, |to| format!(" -> {to}"));
+        let leads = entry.symlink_target.as_ref().map_or_else(String::new, |to| format!(" -> {to}"));
         table.row(vec![
-            format!("{kind}{}", text(entry, "mode")),
-            format!("{}:{}", entry["uid"], entry["gid"]),
-            bytes(entry["size"].as_u64().unwrap_or(0)),
-            format!("{}{leads}", text(entry, "path")),
+            format!("{kind}{}", entry.mode),
+            format!("{}:{}", entry.uid, entry.gid),
+            bytes(entry.size),
+            format!("{}{leads}", entry.path),
         ]);
     }
     table
 }
 
 async fn nearest_to(client: &Client, wanted: &str, failure: Failure) -> Failure {
-    nearest(client, &json!([{ "volume": wanted }]), failure).await
+    nearest(client, &[wanted], failure).await
 }
 
 /// An unknown volume gets the nearest name as a hint.
-pub(super) async fn nearest(client: &Client, mounts: &Value, failure: Failure) -> Failure {
+pub(super) async fn nearest(client: &Client, wanted: &[&str], failure: Failure) -> Failure {
     if !failure.is("volume_not_found") {
         return failure;
     }
-    let Ok(answer) = client.get("/v1/volumes").await else { return failure };
-    let known = items(answer);
-    let names: Vec<&str> = known.iter().map(|volume| text(volume, "name")).collect();
-    let wanted = mounts.as_array().into_iter().flatten().map(|mount| text(mount, "volume"));
-    let absent = wanted.filter(|wanted| !names.contains(wanted));
-    match absent.filter_map(|wanted| similar_names::nearest(wanted, names.iter().copied())).next() {
+    let Ok(known) = client.volumes().await else { return failure };
+    let names: Vec<&str> = known.items.iter().map(|volume| volume.name.as_str()).collect();
+    let mut absent = wanted.iter().filter(|wanted| !names.contains(wanted));
+    match absent.find_map(|wanted| similar_names::nearest(wanted, names.iter().copied())) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll volume ls` shows every volume")),
         None => failure.hint("`atoll volume ls` shows every volume, `atoll volume create NAME` makes one"),
     }
@@ -286,35 +291,60 @@ pub(super) async fn nearest(client: &Client, mounts: &Value, failure: Failure) -
 mod tests {
     use super::*;
     use crate::cli::values::mount;
+    use atoll_wire::volumes::VolumeState;
+    use serde_json::json;
 
     #[test]
     fn mounts_are_sent_as_the_server_takes_them() {
         let said = [mount("data:/d").expect("valid"), mount("code/src:/s:ro").expect("valid")];
         assert_eq!(
-            mounts(&said),
-            Some(json!([{"volume": "data", "path": "/d"},
-                {"volume": "code", "sub_path": "src", "path": "/s", "read_only": true}]))
+            serde_json::to_value(mounts(&said)).expect("JSON"),
+            json!([{"volume": "data", "path": "/d"},
+                {"volume": "code", "sub_path": "src", "path": "/s", "read_only": true}])
         );
-        assert_eq!(mounts(&[]), None);
     }
 
     #[test]
     fn the_tables_are_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let volume = |id: &str, name: &str, size_mib, folder: Option<&str>, read_only| VolumeAnswer {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            tenant: "t".to_owned(),
+            size_mib,
+            used_bytes: None,
+            folder: folder.map(str::to_owned),
+            read_only,
+            parent: None,
+            state: VolumeState::Ready,
+            mounted_by: 0,
+            created_at: "2026-01-01T00:00:00Z".to_owned(),
+        };
         let volumes = [
-            json!({"id": "vbcdefghijklmnopqrst", "name": "data", "size_mib": 10_240, "folder": null, "read_only": false,
-                "state": "ready", "created_at": "2026-01-01T00:00:00Z"}),
-            json!({"id": "vbcdefghijklmnopqrsu", "name": "code", "size_mib": null, "folder": "/srv/code",
-                "read_only": true, "state": "ready", "created_at": "2026-01-01T00:00:00Z"}),
+            volume("vbcdefghijklmnopqrst", "data", Some(10_240), None, false),
+            volume("vbcdefghijklmnopqrsu", "code", None, Some("/srv/code"), true),
         ];
         insta::assert_snapshot!(table(&volumes, now).lines().join("\n"), @r"
         ID                    NAME  SIZE    MODE  STATE  AGE  FOLDER
         vbcdefghijklmnopqrst  data  10 GiB  rw    ready  1h   -
         vbcdefghijklmnopqrsu  code  -       ro    ready  1h   /srv/code
         ");
+        let entry = |kind, mode: &str, id, size, path: &str, target: Option<&str>| VolumeEntry {
+            name: path.trim_start_matches('/').to_owned(),
+            path: path.to_owned(),
+            kind,
+            size,
+            mode: mode.to_owned(),
+            uid: id,
+            gid: id,
+            accessed_at: String::new(),
+            modified_at: String::new(),
+            changed_at: String::new(),
+            symlink_target: target.map(str::to_owned),
+        };
         let entries = [
-            json!({"kind": "directory", "mode": "0755", "uid": 0, "gid": 0, "size": 0, "path": "/a"}),
-            json!({"kind": "symlink", "mode": "0777", "uid": 1000, "gid": 1000, "size": 3, "path": "/l", "symlink_target": "a"}),
+            entry(EntryKind::Directory, "0755", 0, 0, "/a", None),
+            entry(EntryKind::Symlink, "0777", 1_000, 3, "/l", Some("a")),
         ];
         insta::assert_snapshot!(entry_table(&entries).lines().join("\n"), @r"
         MODE   OWNER      SIZE  PATH

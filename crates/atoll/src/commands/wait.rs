@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use atoll_wire::{client::Answer, sandboxes::Sandbox, words::Phase};
 use tokio::time::{Instant, interval, sleep};
 
-use super::{CommandContext, sandbox_path, text};
+use super::CommandContext;
 use crate::{client::Client, failure::Failure};
 
 /// One verb on one sandbox.
@@ -16,7 +16,7 @@ pub(super) struct Work<'a> {
     /// For the line: `archiving`.
     pub(super) doing: &'a str,
     /// Phases in which it has succeeded.
-    pub(super) goal: &'a [&'a str],
+    pub(super) goal: &'a [Phase],
 }
 
 /// How often the line is written anew.
@@ -31,11 +31,11 @@ pub(super) async fn carry_out(
     context: &CommandContext,
     client: &Client,
     work: Work<'_>,
-    request: reqwest::RequestBuilder,
-) -> Result<Value, Failure> {
+    answer: impl Future<Output = Result<Answer<Sandbox>, Failure>>,
+) -> Result<Answer<Sandbox>, Failure> {
     let began = Instant::now();
     let mut tick = interval(TICK);
-    let mut end = std::pin::pin!(finish(client, work, request));
+    let mut end = std::pin::pin!(finish(client, work, answer));
     let answer = loop {
         tokio::select! {
             answer = end.as_mut() => break answer,
@@ -54,35 +54,37 @@ fn line(work: Work<'_>, since: Duration) -> String {
     }
 }
 
-async fn finish(client: &Client, work: Work<'_>, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
-    match client.json(request).await {
+async fn finish(
+    client: &Client,
+    work: Work<'_>,
+    answer: impl Future<Output = Result<Answer<Sandbox>, Failure>>,
+) -> Result<Answer<Sandbox>, Failure> {
+    match answer.await {
         Err(failure) if failure.is("deadline_exceeded") => rest(client, work).await,
         answer => answer,
     }
 }
 
-async fn rest(client: &Client, work: Work<'_>) -> Result<Value, Failure> {
+async fn rest(client: &Client, work: Work<'_>) -> Result<Answer<Sandbox>, Failure> {
     let mut elsewhere = 0;
     loop {
-        let sandbox = client.get(&sandbox_path(work.ident, "")).await?;
-        let phase = text(&sandbox, "phase");
+        let sandbox = client.sandbox(work.ident).await?;
+        let phase = sandbox.phase;
         if work.goal.contains(&phase) {
             return Ok(sandbox);
         }
         elsewhere = if RESTING.contains(&phase) { elsewhere + 1 } else { 0 };
-        if elsewhere >= LOOKS || matches!(phase, "failed" | "deleted") {
-            return Err(missed(work, &sandbox));
+        if elsewhere >= LOOKS || matches!(phase, Phase::Failed | Phase::Deleted) {
+            return Err(missed(work, phase, sandbox.reason.text()));
         }
         sleep(ASK_EVERY).await;
     }
 }
 
-const RESTING: [&str; 4] = ["running", "paused", "stopped", "archived"];
+const RESTING: [Phase; 4] = [Phase::Running, Phase::Paused, Phase::Stopped, Phase::Archived];
 
-fn missed(work: Work<'_>, sandbox: &Value) -> Failure {
-    let reason = &sandbox["reason"];
-    let why = reason["message"].as_str().or(reason["code"].as_str()).unwrap_or("it does not say why");
-    let phase = text(sandbox, "phase");
+fn missed(work: Work<'_>, phase: Phase, why: &str) -> Failure {
+    let phase = phase.as_str();
     Failure::new("failed", format!("{} {} did not succeed: it is {phase} ({why})", work.doing, work.ident))
         .hint(format!("`atoll events {}` shows the steps", work.ident))
 }
@@ -90,21 +92,19 @@ fn missed(work: Work<'_>, sandbox: &Value) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_line_shows_seconds_once_there_are_some() {
-        let work = Work { ident: "box", doing: "archiving", goal: &["archived"] };
+        let work = Work { ident: "box", doing: "archiving", goal: &[Phase::Archived] };
         assert_eq!(line(work, Duration::from_millis(900)), "archiving box …");
         assert_eq!(line(work, Duration::from_millis(2_100)), "archiving box … 2s");
     }
 
     #[test]
     fn what_did_not_succeed_says_why() {
-        let work = Work { ident: "box", doing: "archiving", goal: &["archived"] };
-        let sandbox = json!({"phase": "stopped", "reason": {"code": "provider", "message": "no bucket"}});
+        let work = Work { ident: "box", doing: "archiving", goal: &[Phase::Archived] };
         assert_eq!(
-            missed(work, &sandbox).message,
+            missed(work, Phase::Stopped, "no bucket").message,
             "archiving box did not succeed: it is stopped (no bucket)"
         );
     }

@@ -4,11 +4,11 @@
 
 use std::time::Instant;
 
-use serde_json::json;
+use atoll_wire::{exec::ExecBody, sandbox_requests::CreateBody};
 
 use crate::{
     cli::Global,
-    client::{Client, segment},
+    client::Client,
     environment,
     failure::Failure,
     human::harmless,
@@ -56,29 +56,26 @@ struct TourResult {
 async fn first_sandbox(global: &Global) -> Result<TourResult, Failure> {
     let client = Client::new(global)?;
     // The template is made at its first use; what is timed is a sandbox.
-    client.get("/v1/templates/host").await?;
+    client.template("host").await?;
     let begin = Instant::now();
-    let made = client.post("/v1/sandboxes", &json!({"template": "host", "timeout_s": 300})).await?;
+    let body =
+        CreateBody { template: Some("host".to_owned()), timeout_s: Some(300), ..CreateBody::default() };
+    let made = client.create_sandbox(&body, true, None).await?;
     let created_ms = ms(begin);
-    let path = format!("/v1/sandboxes/{}", segment(made["id"].as_str().unwrap_or_default()));
     let begin = Instant::now();
-    let ran = client.post(&format!("{path}/exec"), &json!({"argv": ["python3", "-c", PROGRAM]})).await;
+    let argv = ["python3", "-c", PROGRAM].map(str::to_owned).to_vec();
+    let ran = client.exec(&made.id, &ExecBody { argv: Some(argv), ..ExecBody::default() }).await;
     let ran_ms = ms(begin);
     let begin = Instant::now();
-    client.delete(&path).await?;
+    client.delete_sandbox(&made.id).await?;
     let deleted_ms = ms(begin);
     let ran = ran?;
-    if ran["exit_code"] != 0 {
-        let said = harmless(ran["stderr"].as_str().unwrap_or_default());
-        return Err(Failure::new("failed", format!("Python ended with {}: {said}", ran["exit_code"]))
+    if ran.exit_code != 0 {
+        let said = harmless(&ran.stderr);
+        return Err(Failure::new("failed", format!("Python ended with {}: {said}", ran.exit_code))
             .hint("is python3 installed on this machine? the template `host` shows its programs"));
     }
-    Ok(TourResult {
-        said: ran["stdout"].as_str().unwrap_or_default().to_owned(),
-        created_ms,
-        ran_ms,
-        deleted_ms,
-    })
+    Ok(TourResult { said: ran.stdout.clone(), created_ms, ran_ms, deleted_ms })
 }
 
 fn ms(begin: Instant) -> f64 {

@@ -20,7 +20,7 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 /// A client of a server that answers: the one that runs, or one started for this.
 pub(crate) async fn client(global: &Global, out: Out) -> Result<Client, Failure> {
     let client = Client::new(global)?;
-    match client.get("/health").await {
+    match client.health().await {
         Ok(_) => Ok(client),
         Err(failure) if failure.is("no_server") && client.address.is_local() => {
             start(global, &client, out).await?;
@@ -43,7 +43,7 @@ async fn start(global: &Global, client: &Client, out: Out) -> Result<(), Failure
     out.status("starting a server …");
     let deadline = tokio::time::Instant::now() + HEALTHY_WITHIN;
     loop {
-        if client.get("/health").await.is_ok() {
+        if client.health().await.is_ok() {
             break;
         }
         if let Ok(Some(status)) = child.try_wait() {

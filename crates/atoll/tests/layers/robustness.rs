@@ -17,7 +17,7 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/agent", "tar_stream"),
     ("crates/agentapi", "agent_frames"),
     ("crates/agentapi", "agent_refusal"),
-    ("crates/atoll", "event_stream"),
+    ("crates/wire", "event_stream"),
     ("crates/container", "checkpoint_manifest"),
     ("crates/container", "layer_archive"),
     ("crates/container", "mountinfo"),

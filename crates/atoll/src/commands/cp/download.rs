@@ -7,16 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use atoll_wire::files::EntryKind;
 use base64::Engine as _;
-use serde_json::Value;
 
-use super::{CopySummary, SandboxEnd, last_part, mode};
-use crate::{
-    cli::values::CopyEndpoint,
-    commands::{CommandContext, items, text},
-    failure::Failure,
-    human::harmless,
-};
+use super::{CopyEntry, CopySummary, SandboxEnd, last_part};
+use crate::{cli::values::CopyEndpoint, commands::CommandContext, failure::Failure, human::harmless};
 
 /// LIMIT: a tree inside can be made endless; beyond this it is not a copy but an attack.
 const ENTRIES_MAX: u64 = 1_000_000;
@@ -35,13 +30,15 @@ pub(super) async fn copy(
     let entry = from.stat(&path).await?;
     let target = if target.is_dir() { target.join(checked(last_part(&path))?) } else { target.clone() };
     let mut copied = CopySummary::default();
-    match text(&entry, "kind") {
-        "directory" => directory(context, from, &path, &target, &mut copied).await?,
+    match entry.kind {
+        EntryKind::Directory => directory(context, from, &path, &target, &mut copied).await?,
         // A link named by the user is followed inside, by the server, where it can only lead inside.
-        "file" | "symlink" => file(from, &path, &target, mode(&entry), &mut copied).await?,
-        kind => {
+        EntryKind::File | EntryKind::Symlink => {
+            file(from, &path, &target, entry.permissions(), &mut copied).await?;
+        }
+        EntryKind::Other => {
             return Err(Failure::usage(
-                format!("{path} is a {kind}"),
+                format!("{path} is a device, a socket or a pipe"),
                 "only files and directories are copied",
             ));
         }
@@ -70,30 +67,30 @@ async fn directory(
     let mut seen = 0;
     while let Some((there, here, depth)) = left.pop() {
         make_directory(&here, depth == 0)?;
-        let answer = from.list(&there).await?;
-        if answer["truncated"].as_bool() == Some(true) {
+        let (entries, truncated) = from.list(&there).await?;
+        if truncated {
             return Err(Failure::new("too_many", format!("{there} holds more entries than can be listed"))
                 .hint("copy a tar archive instead"));
         }
-        for entry in items(answer) {
+        for entry in entries {
             seen += 1;
             if seen > ENTRIES_MAX || depth > DEPTH_MAX {
                 return Err(Failure::new("too_many", "the tree inside has no end").hint("copy a part of it"));
             }
             let name = name(&entry)?;
             let below = format!("{}/{name}", there.trim_end_matches('/'));
-            match text(&entry, "kind") {
-                "directory" => left.push((below, here.join(&name), depth + 1)),
-                "file" => {
-                    file(from, &below, &here.join(&name), mode(&entry), copied).await?;
+            match entry.kind {
+                EntryKind::Directory => left.push((below, here.join(&name), depth + 1)),
+                EntryKind::File => {
+                    file(from, &below, &here.join(&name), entry.permissions(), copied).await?;
                     context.out.status(&format!(
                         "{} files, {}",
                         copied.files,
                         crate::human::bytes(copied.bytes)
                     ));
                 }
-                "symlink" => link(&entry, &here.join(&name), copied)?,
-                _ => copied.skipped += 1,
+                EntryKind::Symlink => link(&entry, &here.join(&name), copied)?,
+                EntryKind::Other => copied.skipped += 1,
             }
         }
     }
@@ -140,8 +137,8 @@ async fn file(
 
 /// Makes a link as it is inside, whatever it points to. Nothing is ever written or read through it: below the target only
 /// real directories are entered.
-fn link(entry: &Value, target: &Path, copied: &mut CopySummary) -> Result<(), Failure> {
-    let points_to = text(entry, "symlink_target");
+fn link(entry: &CopyEntry, target: &Path, copied: &mut CopySummary) -> Result<(), Failure> {
+    let points_to = entry.symlink_target.as_deref().unwrap_or("");
     if points_to.is_empty() || points_to.contains(char::REPLACEMENT_CHARACTER) {
         copied.skipped += 1;
         return Ok(());
@@ -164,14 +161,14 @@ impl Drop for PartialFile {
 }
 
 /// The name of an entry, if it is one plain part of a path.
-fn name(entry: &Value) -> Result<String, Failure> {
-    if let Some(coded) = entry["name_base64"].as_str() {
+fn name(entry: &CopyEntry) -> Result<String, Failure> {
+    if let Some(coded) = &entry.name_base64 {
         let raw = base64::engine::general_purpose::STANDARD.decode(coded).unwrap_or_default();
         let shown = harmless(&String::from_utf8_lossy(&raw));
         return Err(Failure::new("odd_name", format!("{shown:?} inside has a name that is no UTF-8"))
             .hint("copy a tar archive instead"));
     }
-    checked(text(entry, "name")).map(str::to_owned)
+    checked(&entry.name).map(str::to_owned)
 }
 
 fn checked(name: &str) -> Result<&str, Failure> {
@@ -195,16 +192,16 @@ fn broken(path: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::endpoint::tests::entry;
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn names_that_lead_elsewhere_are_refused() {
         for bad in ["", ".", "..", "a/b", "/etc/passwd", "a\0b"] {
-            assert!(name(&json!({ "name": bad })).is_err(), "{bad:?}");
+            assert!(name(&entry(bad)).is_err(), "{bad:?}");
         }
-        assert!(name(&json!({"name": "a", "name_base64": "/w=="})).is_err());
-        assert_eq!(name(&json!({"name": "..a b"})).expect("plain"), "..a b");
+        assert!(name(&CopyEntry { name_base64: Some("/w==".to_owned()), ..entry("a") }).is_err());
+        assert_eq!(name(&entry("..a b")).expect("plain"), "..a b");
     }
 
     #[test]
@@ -213,7 +210,8 @@ mod tests {
         let here = folder.path().join("link");
         fs::write(&here, "old").expect("writable");
         let mut copied = CopySummary::default();
-        link(&json!({"name": "link", "symlink_target": "../elsewhere"}), &here, &mut copied).expect("made");
+        let entry = CopyEntry { symlink_target: Some("../elsewhere".to_owned()), ..entry("link") };
+        link(&entry, &here, &mut copied).expect("made");
         assert_eq!(fs::read_link(&here).expect("a link"), Path::new("../elsewhere"));
         assert_eq!((copied.files, copied.skipped), (1, 0));
     }

@@ -1,14 +1,12 @@
 //! One end of a copy that the server keeps: the files of a sandbox, or of a volume without one. Both answer to the same few
 //! questions, so that copying is written once.
 
-use reqwest::Method;
-use serde_json::{Value, json};
-
-use crate::{
-    client::{Client, segment},
-    commands::{sandbox_path, text},
-    failure::Failure,
+use atoll_wire::{
+    files::{Entry, EntryKind, ListQuery, MkdirBody, PathQuery, WriteQuery},
+    volume_files::{EntriesQuery, FolderBody, VolumeEntry, VolumePathQuery, VolumeWriteQuery},
 };
+
+use crate::{client::Client, failure::Failure};
 
 /// Where.
 pub(in crate::commands) enum EndpointKind<'a> {
@@ -27,14 +25,6 @@ impl<'a> SandboxEnd<'a> {
         Self { client, home: EndpointKind::Sandbox(sandbox) }
     }
 
-    /// Path of the API below it.
-    fn api(&self, in_sandbox: &str, in_volume: &str) -> String {
-        match self.home {
-            EndpointKind::Sandbox(sandbox) => sandbox_path(sandbox, in_sandbox),
-            EndpointKind::Volume { name, .. } => format!("/v1/volumes/{}{in_volume}", segment(name)),
-        }
-    }
-
     /// A path that does not begin with `/` is taken from the workdir; a volume has none, so from its top.
     pub(super) async fn absolute(&self, path: &str) -> Result<String, Failure> {
         if path.starts_with('/') {
@@ -43,38 +33,56 @@ impl<'a> SandboxEnd<'a> {
         match self.home {
             EndpointKind::Volume { .. } => Ok(format!("/{path}")),
             EndpointKind::Sandbox(sandbox) => {
-                let sandbox = self.client.get(&sandbox_path(sandbox, "")).await?;
+                let sandbox = self.client.sandbox(sandbox).await?;
                 let rest = path.strip_prefix("~/").unwrap_or(path);
-                Ok(format!("{}/{rest}", text(&sandbox, "workdir").trim_end_matches('/')))
+                Ok(format!("{}/{rest}", sandbox.workdir.trim_end_matches('/')))
             }
         }
     }
 
-    pub(super) async fn stat(&self, path: &str) -> Result<Value, Failure> {
-        let path = ("path", path.to_owned());
+    pub(super) async fn stat(&self, path: &str) -> Result<CopyEntry, Failure> {
         match self.home {
-            EndpointKind::Sandbox(_) => self.client.get_query(&self.api("/files/stat", ""), &[path]).await,
-            EndpointKind::Volume { .. } => {
-                let query = [path, ("depth", "0".to_owned())];
-                let found = self.client.get_query(&self.api("", "/entries"), &query).await?;
-                Ok(found["items"][0].clone())
+            EndpointKind::Sandbox(sandbox) => {
+                let query = PathQuery { path: path.to_owned() };
+                Ok(self.client.stat_file(sandbox, &query).await?.into_typed().into())
+            }
+            EndpointKind::Volume { name, .. } => {
+                let query = EntriesQuery { path: Some(path.to_owned()), depth: Some(0) };
+                let found = self.client.volume_entries(name, &query).await?.into_typed();
+                found.items.into_iter().next().map(Into::into).ok_or_else(|| {
+                    Failure::new("file_not_found", format!("there is no {path} in volume {name}"))
+                })
             }
         }
     }
 
-    /// What a folder holds, one level deep.
-    pub(in crate::commands) async fn list(&self, path: &str) -> Result<Value, Failure> {
-        let query = [("path", path.to_owned()), ("depth", "1".to_owned())];
-        self.client.get_query(&self.api("/files/list", "/entries"), &query).await
+    /// What a folder holds, one level deep, and whether it holds more than that.
+    pub(in crate::commands) async fn list(&self, path: &str) -> Result<(Vec<CopyEntry>, bool), Failure> {
+        match self.home {
+            EndpointKind::Sandbox(sandbox) => {
+                let query = ListQuery { path: path.to_owned(), depth: Some(1) };
+                let found = self.client.list_files(sandbox, &query).await?.into_typed();
+                Ok((found.items.into_iter().map(Into::into).collect(), found.truncated))
+            }
+            EndpointKind::Volume { name, .. } => {
+                let query = EntriesQuery { path: Some(path.to_owned()), depth: Some(1) };
+                let found = self.client.volume_entries(name, &query).await?.into_typed();
+                Ok((found.items.into_iter().map(Into::into).collect(), found.truncated))
+            }
+        }
     }
 
     pub(super) async fn make_folder(&self, path: &str) -> Result<(), Failure> {
-        let mut body = json!({ "path": path });
-        if let EndpointKind::Volume { uid, gid, .. } = self.home {
-            body["uid"] = json!(uid);
-            body["gid"] = json!(gid);
+        let path = path.to_owned();
+        match self.home {
+            EndpointKind::Sandbox(sandbox) => {
+                self.client.make_directory(sandbox, &MkdirBody { path }).await.map(drop)
+            }
+            EndpointKind::Volume { name, uid, gid } => {
+                let body = FolderBody { path, uid, gid, mode: None };
+                self.client.make_volume_folder(name, &body).await.map(drop)
+            }
         }
-        self.client.post(&self.api("/files/mkdir", "/folders"), &body).await.map(|_| ())
     }
 
     /// Where a file called `name` goes: into `path` if that is a directory, else to `path` itself.
@@ -85,7 +93,7 @@ impl<'a> SandboxEnd<'a> {
             return Ok(into());
         }
         match self.stat(&path).await {
-            Ok(entry) if text(&entry, "kind") == "directory" => Ok(into()),
+            Ok(entry) if entry.kind == EntryKind::Directory => Ok(into()),
             Ok(_) => Ok(path),
             Err(failure) if failure.is("file_not_found") => Ok(path),
             Err(failure) => Err(failure),
@@ -97,16 +105,25 @@ impl<'a> SandboxEnd<'a> {
         matches!(self.home, EndpointKind::Sandbox(_))
     }
 
-    /// Unpacks a tar stream below a directory.
+    /// Unpacks a tar stream below a directory of a sandbox.
     pub(super) async fn write_archive(&self, path: &str, body: reqwest::Body) -> Result<(), Failure> {
-        let request =
-            self.client.request(Method::PUT, &self.api("/files/archive", "")).query(&[("path", path)]);
-        self.client.send(request.body(body)).await.map(|_| ())
+        match self.home {
+            EndpointKind::Sandbox(sandbox) => {
+                let query = PathQuery { path: path.to_owned() };
+                self.client.write_archive(sandbox, &query, body).await.map(drop)
+            }
+            EndpointKind::Volume { .. } => Err(Failure::new("internal", "a volume takes no archive")),
+        }
     }
 
     pub(super) async fn read(&self, path: &str) -> Result<reqwest::Response, Failure> {
-        let request = self.client.request(Method::GET, &self.api("/files", "/files"));
-        self.client.send(request.query(&[("path", path)])).await
+        let path = path.to_owned();
+        match self.home {
+            EndpointKind::Sandbox(sandbox) => self.client.read_file(sandbox, &PathQuery { path }).await,
+            EndpointKind::Volume { name, .. } => {
+                self.client.read_volume_file(name, &VolumePathQuery { path }).await
+            }
+        }
     }
 
     pub(super) async fn write(
@@ -115,13 +132,70 @@ impl<'a> SandboxEnd<'a> {
         mode: Option<u32>,
         body: reqwest::Body,
     ) -> Result<(), Failure> {
-        let mut query = vec![("path", path.to_owned())];
-        query.extend(mode.map(|mode| ("mode", format!("{mode:o}"))));
-        if let EndpointKind::Volume { uid, gid, .. } = self.home {
-            query.extend(uid.map(|uid| ("uid", uid.to_string())));
-            query.extend(gid.map(|gid| ("gid", gid.to_string())));
+        let (path, mode) = (path.to_owned(), mode.map(|mode| format!("{mode:o}")));
+        match self.home {
+            EndpointKind::Sandbox(sandbox) => {
+                let query = WriteQuery { path, mode, user: None };
+                self.client.write_file(sandbox, &query, body).await.map(drop)
+            }
+            EndpointKind::Volume { name, uid, gid } => {
+                let query = VolumeWriteQuery { path, uid, gid, mode };
+                self.client.write_volume_file(name, &query, body).await.map(drop)
+            }
         }
-        let request = self.client.request(Method::PUT, &self.api("/files", "/files")).query(&query);
-        self.client.send(request.body(body)).await.map(|_| ())
+    }
+}
+
+/// What copying needs to know of an entry.
+#[derive(Debug, Clone)]
+pub(in crate::commands) struct CopyEntry {
+    pub(super) name: String,
+    /// Only where the name is no UTF-8.
+    pub(super) name_base64: Option<String>,
+    pub(super) kind: EntryKind,
+    pub(super) symlink_target: Option<String>,
+    pub(super) mode: String,
+}
+
+impl CopyEntry {
+    /// Never the set-id bits: what comes out of a sandbox is not to run as somebody else.
+    pub(super) fn permissions(&self) -> Option<u32> {
+        u32::from_str_radix(&self.mode, 8).ok().map(|bits| bits & 0o777)
+    }
+}
+
+impl From<Entry> for CopyEntry {
+    fn from(entry: Entry) -> Self {
+        let Entry { name, name_base64, kind, symlink_target, mode, .. } = entry;
+        Self { name, name_base64, kind, symlink_target, mode }
+    }
+}
+
+impl From<VolumeEntry> for CopyEntry {
+    fn from(entry: VolumeEntry) -> Self {
+        let VolumeEntry { name, kind, symlink_target, mode, .. } = entry;
+        Self { name, name_base64: None, kind, symlink_target, mode }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A file with a name.
+    pub(in crate::commands::cp) fn entry(name: &str) -> CopyEntry {
+        CopyEntry {
+            name: name.to_owned(),
+            name_base64: None,
+            kind: EntryKind::File,
+            symlink_target: None,
+            mode: "0644".to_owned(),
+        }
+    }
+
+    #[test]
+    fn set_id_bits_do_not_travel() {
+        assert_eq!(CopyEntry { mode: "4755".to_owned(), ..entry("a") }.permissions(), Some(0o755));
+        assert_eq!(CopyEntry { mode: "?".to_owned(), ..entry("a") }.permissions(), None);
     }
 }

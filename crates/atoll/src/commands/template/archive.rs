@@ -7,10 +7,9 @@ use std::{
 };
 
 use atoll_model::TemplateRef;
-use reqwest::Method;
-use serde_json::Value;
+use atoll_wire::templates::{ExportQuery, ImportQuery};
 
-use super::{nearest, path, ready};
+use super::{nearest, ready};
 use crate::{
     cli::template::{ExportForm, ImportForm},
     client::Client,
@@ -34,9 +33,7 @@ pub(super) async fn export(
     if to_stdout && context.out.is_terminal() {
         return Err(Failure::usage("an archive is not for a terminal", "write it to a file: -o FILE"));
     }
-    let request =
-        client.request(Method::GET, &path(template, "/export")).query(&[("format", format.as_str())]);
-    let mut answer = match client.send(request).await {
+    let mut answer = match client.export_template(template, &ExportQuery { format: format.into() }).await {
         Ok(answer) => answer,
         Err(failure) => return Err(nearest(client, template, failure).await),
     };
@@ -105,21 +102,10 @@ pub(super) async fn import(
     let mut progress = Progress::new(context.out, false);
     let (packed, format) = open(from, format, &mut progress)?;
     let fault = packed.fault();
-    let mut request =
-        client.request(Method::POST, "/v1/templates/import").query(&[("name", name.to_string())]);
-    if let Some(format) = format {
-        request = request.query(&[("format", format.as_str())]);
-    }
-    let request = request.header(reqwest::header::CONTENT_TYPE, "application/x-tar").body(packed.body);
-    // No limit of ours: a large archive takes what it takes.
-    let answer = client.send(request).await;
+    let query = ImportQuery { name: name.to_string(), format: format.map(Into::into).unwrap_or_default() };
+    let answer = client.import_template(&query, packed.body).await;
     progress.done();
-    let imported = match answer {
-        Ok(answer) => answer.json::<Value>().await,
-        Err(failure) => return Err(fault.or(failure)),
-    };
-    let imported =
-        imported.map_err(|e| Failure::new("bad_answer", format!("the template did not arrive: {e}")))?;
+    let imported = answer.map_err(|failure| fault.or(failure))?;
     ready(context, &imported, &name.to_string())
 }
 

@@ -3,10 +3,9 @@
 use std::io::Read;
 
 use atoll_model::TemplateRef;
-use reqwest::Method;
-use serde_json::{Map, Value, json};
+use atoll_wire::templates::{PullBody, PushBody, RegistryAuth};
 
-use super::{nearest, path, ready};
+use super::{nearest, ready};
 use crate::{
     cli::template::Login,
     client::Client,
@@ -21,10 +20,8 @@ pub(super) async fn pull(
     platform: Option<String>,
     login: Login,
 ) -> Result<(), Failure> {
-    let mut body = asked(image, &login)?;
-    body.extend(platform.map(|platform| ("platform".to_owned(), json!(platform))));
-    let request = client.request(Method::POST, "/v1/templates/pull").json(&body);
-    let pulled = follow(client, request, &mut Progress::new(context.out, false)).await;
+    let body = PullBody { image: image.to_string(), auth: auth(&login)?, platform };
+    let pulled = follow(client.pull_image(&body).await, &mut Progress::new(context.out, false)).await;
     match pulled {
         Ok(pulled) => ready(context, &pulled, &image.to_string()),
         Err(failure) => Err(hinted(image, failure)),
@@ -38,8 +35,9 @@ pub(super) async fn push(
     image: &TemplateRef,
     login: Login,
 ) -> Result<(), Failure> {
-    let request = client.request(Method::POST, &path(template, "/push")).json(&asked(image, &login)?);
-    match follow(client, request, &mut Progress::new(context.out, false)).await {
+    let body = PushBody { image: image.to_string(), auth: auth(&login)? };
+    let events = client.push_template(template, &body).await;
+    match follow(events, &mut Progress::new(context.out, false)).await {
         Ok(pushed) if context.out.json => context.out.json(&pushed),
         Ok(_) => context.out.line(&image.to_string()),
         Err(failure) => Err(nearest(client, template, hinted(image, failure)).await),
@@ -52,40 +50,37 @@ pub(in crate::commands) async fn ensure(
     client: &Client,
     image: &TemplateRef,
 ) -> Result<(), Failure> {
-    match client.get(&path(&image.to_string(), "")).await {
+    match client.template(&image.to_string()).await {
         Ok(_) => return Ok(()),
         Err(failure) if failure.is("template_not_found") || failure.is("image_not_found") => {}
         Err(failure) => return Err(failure),
     }
-    let body = asked(image, &Login::default())?;
-    let request = client.request(Method::POST, "/v1/templates/pull").json(&body);
+    let body = PullBody { image: image.to_string(), auth: None, platform: None };
     let quiet = !context.out.talks();
-    follow(client, request, &mut Progress::new(context.out, quiet))
+    follow(client.pull_image(&body).await, &mut Progress::new(context.out, quiet))
         .await
         .map(|_| ())
         .map_err(|failure| hinted(image, failure))
 }
 
-fn asked(image: &TemplateRef, login: &Login) -> Result<Map<String, Value>, Failure> {
-    let mut body = Map::new();
-    body.insert("image".to_owned(), json!(image));
-    if login.password_stdin {
-        let mut secret = String::new();
-        // LIMIT: longer than any token of a registry.
-        std::io::stdin().lock().take(64 << 10).read_to_string(&mut secret).map_err(|e| {
-            Failure::usage(format!("the password cannot be read: {e}"), "pipe it: … --password-stdin < FILE")
-        })?;
-        let secret = secret.trim_end_matches(['\n', '\r']);
-        if secret.is_empty() {
-            return Err(Failure::usage("stdin held no password", "pipe it: … --password-stdin < FILE"));
-        }
-        let auth = match &login.username {
-            Some(name) => json!({ "username": name, "password": secret }),
-            None => json!({ "token": secret }),
-        };
-        body.insert("auth".to_owned(), auth);
+/// Who to be at a registry; `None`: nobody.
+fn auth(login: &Login) -> Result<Option<RegistryAuth>, Failure> {
+    if !login.password_stdin {
+        return Ok(None);
     }
-    Ok(body)
+    let mut secret = String::new();
+    // LIMIT: longer than any token of a registry.
+    std::io::stdin().lock().take(64 << 10).read_to_string(&mut secret).map_err(|e| {
+        Failure::usage(format!("the password cannot be read: {e}"), "pipe it: … --password-stdin < FILE")
+    })?;
+    let secret = secret.trim_end_matches(['\n', '\r']).to_owned();
+    if secret.is_empty() {
+        return Err(Failure::usage("stdin held no password", "pipe it: … --password-stdin < FILE"));
+    }
+    Ok(Some(match &login.username {
+        Some(name) => RegistryAuth { username: Some(name.clone()), password: Some(secret), token: None },
+        None => RegistryAuth { username: None, password: None, token: Some(secret) },
+    }))
 }
 
 /// What usually helps, where the server gave no advice.
@@ -125,7 +120,11 @@ mod tests {
 
     #[test]
     fn nobody_is_sent_as_nobody() {
-        let image: TemplateRef = "a:b".parse().expect("valid");
-        assert_eq!(asked(&image, &Login::default()).map(Value::Object), Ok(json!({"image": "a:b"})));
+        let body = PullBody {
+            image: "a:b".to_owned(),
+            auth: auth(&Login::default()).expect("none"),
+            platform: None,
+        };
+        assert_eq!(serde_json::to_value(body).expect("JSON"), serde_json::json!({"image": "a:b"}));
     }
 }

@@ -2,39 +2,43 @@
 //!
 //! LIMIT: one event may have 16 MiB; a server that sends more is not one of ours.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use super::Answer;
+use super::error::{ClientError, MapError};
+use crate::exec::ExecEvent;
 
 /// One event: its name and its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SseEvent {
-    pub(crate) name: String,
-    pub(crate) data: String,
+pub struct SseEvent {
+    pub name: String,
+    pub data: String,
 }
 
 const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The events of one answer.
-pub(crate) struct Events {
+pub struct Events<M> {
     answer: reqwest::Response,
     parser: Parser,
     ended: bool,
+    errors: M,
 }
 
-impl Events {
+impl<M: MapError> Events<M> {
     /// Reads the answer as events, or as lines of JSON where it says so.
-    pub(crate) fn new(answer: reqwest::Response) -> Self {
+    pub(super) fn new(answer: reqwest::Response, errors: M) -> Self {
         let kind = answer.headers().get(reqwest::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let lines = kind.is_some_and(|kind| !kind.starts_with("text/event-stream"));
-        Self { answer, parser: Parser { lines, ..Parser::default() }, ended: false }
+        Self { answer, parser: Parser { lines, ..Parser::default() }, ended: false, errors }
     }
 
     /// The next event; `None` when the server has said everything.
-    pub(crate) async fn next(&mut self) -> Result<Option<SseEvent>, Failure> {
+    pub async fn next(&mut self) -> Result<Option<SseEvent>, M::Error> {
         loop {
-            if let Some(event) = self.parser.next()? {
+            if let Some(event) = self.parser.next().map_err(|error| self.errors.map(error))? {
                 return Ok(Some(event));
             }
             if self.ended {
@@ -46,33 +50,32 @@ impl Events {
                     self.ended = true;
                     self.parser.finish();
                 }
-                Err(_) => {
-                    return Err(Failure::new("no_server", "the connection to the server broke")
-                        .hint("atoll server status"));
-                }
+                Err(cause) => return Err(self.errors.map(ClientError::Http(cause))),
             }
         }
     }
 }
 
-impl SseEvent {
-    /// Its data as JSON; what is no JSON is null.
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_str(&self.data).unwrap_or(Value::Null)
+impl<M: MapError> Events<M> {
+    /// Reads the data of an event.
+    pub fn read<T: DeserializeOwned>(&self, event: &SseEvent) -> Result<Answer<T>, M::Error> {
+        Answer::read(event.data.as_bytes())
+            .map_err(|cause| self.errors.map(ClientError::NotUnderstood(cause)))
+    }
+
+    /// The next event of a command.
+    pub async fn next_exec(&mut self) -> Result<Option<ExecEvent>, M::Error> {
+        let Some(event) = self.next().await? else { return Ok(None) };
+        let read = ExecEvent::parse(&event.name, &event.data);
+        read.map(Some).map_err(|cause| self.errors.map(ClientError::NotUnderstood(cause)))
     }
 }
 
-/// The bytes under `data` or, where they are no text, under `data_base64`.
-pub(crate) fn payload(value: &Value) -> Bytes {
-    use base64::Engine as _;
-    if let Some(text) = value["data"].as_str() {
-        return Bytes::copy_from_slice(text.as_bytes());
+impl SseEvent {
+    /// Its data as JSON; what is no JSON is null.
+    pub fn raw(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or(Value::Null)
     }
-    value["data_base64"]
-        .as_str()
-        .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok())
-        .map(Bytes::from)
-        .unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -97,7 +100,7 @@ impl Parser {
         }
     }
 
-    fn next(&mut self) -> Result<Option<SseEvent>, Failure> {
+    fn next(&mut self) -> Result<Option<SseEvent>, ClientError> {
         while let Some(line) = self.line() {
             if let Some(event) = self.take(&line) {
                 return Ok(Some(event));
@@ -105,7 +108,7 @@ impl Parser {
         }
         let pending = self.buffer.len() + self.data.as_ref().map_or(0, String::len);
         if pending > EVENT_BYTES_MAX {
-            return Err(Failure::new("bad_answer", "the server sent an event that is too large"));
+            return Err(ClientError::EventTooLarge);
         }
         Ok(None)
     }
@@ -193,13 +196,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_come_in_base64() {
-        assert_eq!(payload(&serde_json::json!({"data": "hi"})), "hi");
-        assert_eq!(payload(&serde_json::json!({"data_base64": "/w=="})), &b"\xff"[..]);
-        assert_eq!(payload(&serde_json::json!({})), "");
-    }
-
-    #[test]
     fn any_event_stream_is_read_the_same_however_it_is_cut() {
         let read = |bytes: &[u8], piece: usize| {
             let (mut parser, mut seen) = (Parser::default(), Vec::new());
@@ -212,7 +208,7 @@ mod tests {
         atoll_robustness::check!("event_stream", |bytes| {
             let whole = read(bytes, bytes.len().max(1));
             for event in &whole {
-                let _ = payload(&event.json());
+                let _ = ExecEvent::parse(&event.name, &event.data);
             }
             assert_eq!(read(bytes, 7), whole);
         });

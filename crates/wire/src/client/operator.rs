@@ -1,0 +1,77 @@
+//! Keys, tenants, secrets, and the server itself.
+
+use serde::Serialize;
+
+use super::{Answer, Client, Listing, MapError, segment};
+use crate::health::Health;
+use crate::keys::{CreatedKey, Key, KeyBody, KeyList};
+use crate::secrets::{Secret, SecretBody, SecretChange, SecretList};
+use crate::tenants::{Tenant, TenantBody, TenantList, UsageAnswer};
+
+fn tenant_path(name: &str, below: &str) -> String {
+    format!("/v1/tenants/{}{below}", segment(name))
+}
+
+impl<M: MapError> Client<M> {
+    pub async fn health(&self) -> Result<Answer<Health>, M::Error> {
+        self.get("/health").await
+    }
+
+    pub async fn create_key(&self, body: &KeyBody) -> Result<Answer<CreatedKey>, M::Error> {
+        self.post("/v1/keys", body).await
+    }
+
+    pub async fn keys(&self) -> Result<Listing<Key>, M::Error> {
+        self.list::<KeyList>("/v1/keys").await
+    }
+
+    pub async fn delete_key(&self, id: &str) -> Result<(), M::Error> {
+        self.delete_silently(&format!("/v1/keys/{}", segment(id))).await
+    }
+
+    pub async fn create_tenant(&self, body: &TenantBody) -> Result<Answer<Tenant>, M::Error> {
+        self.post("/v1/tenants", body).await
+    }
+
+    pub async fn tenants(&self) -> Result<Listing<Tenant>, M::Error> {
+        self.list::<TenantList>("/v1/tenants").await
+    }
+
+    pub async fn tenant_usage(&self, name: &str) -> Result<Answer<UsageAnswer>, M::Error> {
+        self.get(&tenant_path(name, "/usage")).await
+    }
+
+    /// Changes a tenant. `body` is a `TenantChange`, or a superset of one.
+    pub async fn update_tenant(&self, name: &str, body: &impl Serialize) -> Result<Answer<Tenant>, M::Error> {
+        self.patch(&tenant_path(name, ""), body).await
+    }
+
+    /// Sets what the sandboxes of a tenant may reach. `policy` is a `NetworkPolicy`, or a superset of one.
+    pub async fn set_tenant_network(
+        &self,
+        name: &str,
+        policy: &impl Serialize,
+    ) -> Result<Answer<Tenant>, M::Error> {
+        self.put(&tenant_path(name, "/network"), policy).await
+    }
+
+    pub async fn clear_tenant_network(&self, name: &str) -> Result<Answer<Tenant>, M::Error> {
+        self.delete(&tenant_path(name, "/network")).await
+    }
+
+    pub async fn create_secret(&self, body: &SecretBody) -> Result<Answer<Secret>, M::Error> {
+        self.post("/v1/secrets", body).await
+    }
+
+    pub async fn secrets(&self) -> Result<Listing<Secret>, M::Error> {
+        self.list::<SecretList>("/v1/secrets").await
+    }
+
+    pub async fn rotate_secret(&self, name: &str, body: &SecretChange) -> Result<Answer<Secret>, M::Error> {
+        self.put(&format!("/v1/secrets/{}", segment(name)), body).await
+    }
+
+    pub async fn delete_secret(&self, name: &str) -> Result<(), M::Error> {
+        self.delete_silently(&format!("/v1/secrets/{}", segment(name))).await
+    }
+}
