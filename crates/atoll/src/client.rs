@@ -121,7 +121,8 @@ impl CliErrors {
     }
 
     fn refused(&self, error: ApiError) -> Failure {
-        let mut failure = Failure::new(error.code, placeless(&error.message));
+        let message = in_options(placeless(&error.message), error.field.as_deref());
+        let mut failure = Failure::new(error.code, message);
         failure.hint = error.hint;
         failure.field = error.field;
         failure.request_id = error.request_id;
@@ -177,6 +178,37 @@ pub(crate) trait ByteStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpi
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ByteStream for T {}
 
+/// A message that begins with a field of the API, with the option that the user typed instead.
+fn in_options(message: &str, field: Option<&str>) -> String {
+    // Some errors only begin with their field; a name with an underscore is no English word.
+    let first = message.split([' ', ':']).next().filter(|word| word.contains('_'));
+    let option = field.or(first).and_then(|field| OPTIONS.iter().find(|(known, _)| *known == field));
+    match option.and_then(|(field, option)| Some((option, message.strip_prefix(field)?))) {
+        Some((option, rest)) => format!("{option}{rest}"),
+        None => message.to_owned(),
+    }
+}
+
+/// Fields of the API whose options have another name.
+const OPTIONS: [(&str, &str); 16] = [
+    ("cpu", "--cpu"),
+    ("memory_mib", "--memory"),
+    ("disk_mib", "--disk"),
+    ("size_mib", "--size"),
+    ("pids", "--pids"),
+    ("timeout_s", "--timeout"),
+    ("for_s", "DURATION"),
+    ("seconds", "DURATION"),
+    ("expires_s", "--expires"),
+    ("auto_stop_s", "--auto-stop"),
+    ("auto_pause_s", "--auto-pause"),
+    ("checkpoint_after_s", "--checkpoint-after"),
+    ("auto_archive_s", "--auto-archive"),
+    ("auto_delete_s", "--auto-delete"),
+    ("count", "--count"),
+    ("thread", "--thread"),
+];
+
 /// A message without the place in a body that we wrote and the user never saw.
 fn placeless(message: &str) -> &str {
     let Some((before, place)) = message.rsplit_once(" at line ") else { return message };
@@ -191,6 +223,17 @@ fn placeless(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_is_named_by_the_option_that_was_typed() {
+        assert_eq!(
+            in_options("memory_mib: must be between 16 and 64", Some("memory_mib")),
+            "--memory: must be between 16 and 64"
+        );
+        assert_eq!(in_options("name: is taken", Some("name")), "name: is taken");
+        assert_eq!(in_options("for_s must be less", None), "DURATION must be less");
+        assert_eq!(in_options("cpu is busy", None), "cpu is busy");
+    }
 
     #[test]
     fn a_place_in_what_nobody_wrote_is_left_out() {

@@ -56,6 +56,19 @@ fn client_command(context: CommandContext, command: Command) -> Result<u8, Failu
     result
 }
 
+/// The command nearest to one that is not there, where clap itself finds none.
+fn similar_command(refused: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let Some(ContextValue::String(wrong)) = refused.get(ContextKind::InvalidSubcommand) else { return None };
+    if refused.get(ContextKind::SuggestedSubcommand).is_some() {
+        return None;
+    }
+    let grammar = Cli::command();
+    let names =
+        grammar.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+    client::similar_names::nearest(wrong, names).map(str::to_owned)
+}
+
 /// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own refusals are 125.
 fn usage(refused: &clap::Error) -> ExitCode {
     let wants_json = std::env::args().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
@@ -67,6 +80,9 @@ fn usage(refused: &clap::Error) -> ExitCode {
     } else {
         // A terminal that cannot be written to leaves nobody to tell.
         let _ = refused.print();
+        if let Some(near) = similar_command(refused) {
+            Out::new(false).say(&format!("\n  tip: did you mean `atoll {near}`?"));
+        }
     }
     if !refused.use_stderr() {
         return ExitCode::SUCCESS;
@@ -76,4 +92,17 @@ fn usage(refused: &clap::Error) -> ExitCode {
     let verb = std::env::args().skip(1).find(|word| grammar.find_subcommand(word).is_some());
     let passes_through = verb.is_some_and(|verb| verb == "run" || verb == "exec");
     ExitCode::from(if passes_through { EXIT_OURS } else { 2 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_with_two_letters_swapped_is_found() {
+        let near =
+            |word: &str| similar_command(&Cli::try_parse_from(["atoll", word]).expect_err("no command"));
+        assert_eq!(near("rnu").as_deref(), Some("run"));
+        assert_eq!(near("zebra"), None);
+    }
 }

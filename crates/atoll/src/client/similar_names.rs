@@ -1,9 +1,9 @@
 //! "Did you mean": the name nearest to one that is not there.
 
-/// The nearest candidate, at most two edits away.
+/// The nearest candidate, at most two edits away; two letters swapped are one edit.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
-        .map(|name| (strsim::levenshtein(wanted, name), name))
+        .map(|name| (strsim::osa_distance(wanted, name), name))
         .filter(|(d, name)| *d <= 2 && *d < wanted.chars().count().max(name.chars().count()))
         .min()
         .map(|(_, name)| name)
@@ -20,5 +20,6 @@ mod tests {
         assert_eq!(nearest("bo", names.into_iter()), Some("box"));
         assert_eq!(nearest("test-2", names.into_iter()), Some("test-1"));
         assert_eq!(nearest("zebra", names.into_iter()), None);
+        assert_eq!(nearest("rnu", ["env", "rm", "run"].into_iter()), Some("run"));
     }
 }

@@ -18,11 +18,19 @@ pub(super) async fn key(context: &CommandContext, command: Key) -> Result<(), Fa
         Key::Ls => ls(context, &client).await,
         Key::Rm { ids } => {
             for id in &ids {
-                client.delete_key(id).await?;
+                client.delete_key(id).await.map_err(find_hint)?;
                 context.out.named("id", id)?;
             }
             Ok(())
         }
+    }
+}
+
+/// Where the id of a key is found. An id that cannot be one is refused as it is read.
+fn find_hint(failure: Failure) -> Failure {
+    match failure.code.as_str() {
+        "key_not_found" | "invalid_request" => failure.hint("`atoll key ls` shows the id of every key"),
+        _ => failure,
     }
 }
 

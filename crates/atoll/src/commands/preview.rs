@@ -31,7 +31,7 @@ async fn open(context: &CommandContext, client: &Client, args: Preview) -> Resul
     match client.open_preview(&sandbox, &body).await {
         Ok(made) if context.out.json => context.out.json(&made),
         Ok(made) => context.out.line(&made.preview.url),
-        Err(failure) if failure.message.starts_with("expires_s") => {
+        Err(failure) if failure.message.starts_with("--expires") => {
             Err(failure.hint("--expires takes 30d at most; --public stays open until it is removed"))
         }
         Err(failure) => Err(suggest(client, &sandbox, failure).await),

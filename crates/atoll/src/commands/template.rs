@@ -108,7 +108,11 @@ async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<P
         Ok(made) => ready(context, &made, name),
         Err(failure) if failure.is("template_not_found") => {
             let names: Vec<&str> = known().into_iter().map(|(name, _)| name).collect();
-            Err(failure.hint(format!("there are {}", names.join(", "))))
+            let all = format!("there are {}", names.join(", "));
+            Err(failure.hint(match similar_names::nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean {near}? {all}"),
+                None => all,
+            }))
         }
         Err(failure) => Err(failure),
     }
