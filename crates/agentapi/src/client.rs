@@ -82,8 +82,8 @@ pub struct AgentClient {
 
 struct ClientShared {
     transport: Arc<Transport>,
-    /// Connections of what is passed on.
-    lines: Arc<forward::Lines>,
+    /// Idle connections of forwarded requests.
+    idle: Arc<forward::IdleConnections>,
     token: RwLock<HeaderValue>,
 }
 
@@ -103,7 +103,7 @@ impl AgentClient {
     {
         let inner = ClientShared {
             transport: Arc::new(Transport::new(connect)),
-            lines: Arc::default(),
+            idle: Arc::default(),
             token: RwLock::new(header_of(token)),
         };
         Self { inner: Arc::new(inner), patience: Patience::default(), root_files: false }

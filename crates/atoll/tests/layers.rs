@@ -23,14 +23,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Fronts, the command line and tests speak the same types; a client needs no service.
     ("atoll-wire", &["atoll-model"]),
     ("atoll-disk", &[]),
+    // HTTP/1 to an app and to an agent is relayed by the same code.
+    ("atoll-relay", &[]),
     // For tests alone.
     ("atoll-robustness", &[]),
     // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
     ("atoll-budget", &["atoll-model"]),
-    ("atoll-agentapi", &["atoll-model"]),
+    ("atoll-agentapi", &["atoll-model", "atoll-relay"]),
     ("atoll-agent", &["atoll-agentapi"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
-    ("atoll-network", &["atoll-model"]),
+    ("atoll-network", &["atoll-model", "atoll-relay"]),
     ("atoll-image", &["atoll-model", "atoll-disk"]),
     (
         "atoll-container",
@@ -53,7 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Above the agent alone, so that it works with every provider.
     ("atoll-toolbox", &["atoll-model", "atoll-budget", "atoll-agentapi"]),
-    ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-service"]),
+    ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-relay", "atoll-service"]),
     // What fronts share.
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::app_connection::{AppConnection, PooledBody};
+use crate::app_connection::{self, AppConnection, PooledBody, ReturnTo};
 use crate::page::ProxyError;
 use crate::pool::{Pool, PoolKey, RequestPermit, Shared};
 use crate::tls_app;
@@ -91,15 +91,16 @@ impl Exchange<'_> {
     ) -> Result<Response<Body>, ProxyError> {
         let key = PoolKey { instance: way.instance.clone(), port: self.pass.port };
         if self.speaks == AppProtocol::Http2 {
-            let response = tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(key, &way, request)))
+            let response = tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(&key, &way, request)))
                 .await
                 .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
-            let held = (way.into_guard(), place);
-            return Ok(response.map(|body| Body::new(PooledBody::new(body, None, self.pool, held))));
+            let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (way.into_guard(), place) };
+            return Ok(response.map(|body| Body::new(PooledBody::new(body, None, pool))));
         }
-        let (mut line, mut response) = tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
-            .await
-            .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
+        let (mut connection, mut response) =
+            tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
+                .await
+                .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some((_, client)) = self.upgrade.take() else {
                 return Err(ProxyError::new(
@@ -108,17 +109,17 @@ impl Exchange<'_> {
                 ));
             };
             let app = hyper::upgrade::on(&mut response);
-            tunnel(client, app, line, way, place, closed(self.closing.clone()));
+            tunnel(client, app, connection, way, place, closed(self.closing.clone()));
             return Ok(response.map(|_| Body::empty()));
         }
         if response.body().is_end_stream() {
-            if line.is_ready().await {
-                self.pool.put(key, line);
+            if connection.is_ready().await {
+                self.pool.put(key, connection);
             }
             return Ok(response.map(|_| Body::empty()));
         }
-        let held = (way.into_guard(), place);
-        Ok(response.map(|body| Body::new(PooledBody::new(body, Some((line, key)), self.pool, held))))
+        let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (way.into_guard(), place) };
+        Ok(response.map(|body| Body::new(PooledBody::new(body, Some(connection), pool))))
     }
 
     async fn send(
@@ -130,19 +131,19 @@ impl Exchange<'_> {
         if let Some((protocol, _)) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
-            let mut line = Box::pin(self.connect(way)).await?;
-            let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
-            return Ok((line, response));
+            let mut connection = Box::pin(self.connect(way)).await?;
+            let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
+            return Ok((connection, response));
         }
         // Only over a connection that waited, and only what may be asked twice, is asked again.
-        while let Some((mut line, waited)) = self.pool.take(key) {
-            if !line.is_ready().await {
+        while let Some((mut connection, waited)) = self.pool.take(key) {
+            if !connection.is_ready().await {
                 continue;
             }
             // A copy costs as much as the rest of this function: one that waited so shortly is not being given up just now.
             let spare = if waited < QUITS_AFTER { None } else { spare(&request) };
-            match line.send(request).await {
-                Ok(response) => return Ok((line, response)),
+            match connection.send(request).await {
+                Ok(response) => return Ok((connection, response)),
                 Err(mut error) => match error.take_message().or(spare) {
                     Some(again) => request = again,
                     None => return Err(broken(&error.into_error())),
@@ -150,19 +151,19 @@ impl Exchange<'_> {
             }
         }
         // Boxed, as all that is rare: what every request carries along is moved more than once.
-        let mut line = Box::pin(self.connect(way)).await?;
-        let response = line.send(request).await.map_err(|error| broken(&error.into_error()))?;
-        Ok((line, response))
+        let mut connection = Box::pin(self.connect(way)).await?;
+        let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
+        Ok((connection, response))
     }
 
     /// Over the one connection that all share.
     async fn send_http2(
         &self,
-        key: PoolKey,
+        key: &PoolKey,
         way: &PreviewWay,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, ProxyError> {
-        let mut known = self.pool.shared(&key);
+        let mut known = self.pool.shared(key);
         loop {
             let is_fresh = known.is_none();
             let mut sender = match known.take() {
@@ -237,7 +238,7 @@ impl Exchange<'_> {
         let ends = async move {
             tokio::select! { () = gone => {}, () = closing => {} }
         };
-        AppConnection::open(stream, ends).await.map_err(|error| broken(&error))
+        app_connection::open(stream, ends).await.map_err(|error| broken(&error))
     }
 }
 

@@ -84,11 +84,11 @@ impl Pool {
         let mut held = self.lock();
         let PoolState { idle, idle_count, .. } = &mut *held;
         let waiting = idle.get_mut(key)?;
-        let (line, since) = waiting.pop()?;
+        let (connection, since) = waiting.pop()?;
         *idle_count -= 1;
         // Those below waited longer still; the sweep has them.
         let waited = since.elapsed();
-        (waited < IDLE_FOR).then_some((line, waited))
+        (waited < IDLE_FOR).then_some((connection, waited))
     }
 
     /// The connection that carries HTTP/2 to this port, if there is one.
@@ -105,7 +105,7 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    pub(crate) fn put(&self, key: PoolKey, line: AppConnection) {
+    pub(crate) fn put(&self, key: PoolKey, connection: AppConnection) {
         let mut held = self.lock();
         let PoolState { idle, idle_count, .. } = &mut *held;
         if *idle_count >= IDLE_MAX {
@@ -113,7 +113,7 @@ impl Pool {
         }
         let waiting = idle.entry(key).or_default();
         if waiting.len() < IDLE_PER_PORT {
-            waiting.push((line, Instant::now()));
+            waiting.push((connection, Instant::now()));
             *idle_count += 1;
         }
     }
@@ -154,9 +154,9 @@ mod tests {
 
     async fn connection() -> (AppConnection, DuplexStream) {
         let (near, far) = tokio::io::duplex(1_024);
-        let mut line = AppConnection::open(near, std::future::pending()).await.unwrap();
-        assert!(line.is_ready().await);
-        (line, far)
+        let mut connection = crate::app_connection::open(near, std::future::pending()).await.unwrap();
+        assert!(connection.is_ready().await);
+        (connection, far)
     }
 
     fn key(n: u8) -> PoolKey {
@@ -166,8 +166,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_serves_its_own_incarnation_once() {
         let pool = Pool::new();
-        let (line, _far) = connection().await;
-        pool.put(key(1), line);
+        let (connection, _far) = connection().await;
+        pool.put(key(1), connection);
         assert!(pool.take(&key(2)).is_none());
         assert!(pool.take(&key(1)).is_some());
         assert!(pool.take(&key(1)).is_none());
@@ -177,8 +177,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_broke_is_seen_by_who_takes_it() {
         let pool = Pool::new();
-        let (line, far) = connection().await;
-        pool.put(key(1), line);
+        let (connection, far) = connection().await;
+        pool.put(key(1), connection);
         drop(far);
         assert!(!pool.take(&key(1)).unwrap().0.is_ready().await);
     }
@@ -187,10 +187,10 @@ mod tests {
     async fn a_connection_ends_with_its_incarnation() {
         let (near, _far) = tokio::io::duplex(1_024);
         let (gone, ends) = tokio::sync::oneshot::channel::<()>();
-        let mut line = AppConnection::open(near, async { drop(ends.await) }).await.unwrap();
-        assert!(line.is_ready().await);
+        let mut connection = crate::app_connection::open(near, async { drop(ends.await) }).await.unwrap();
+        assert!(connection.is_ready().await);
         drop(gone);
-        assert!(!line.is_ready().await);
+        assert!(!connection.is_ready().await);
     }
 
     #[tokio::test]
@@ -198,8 +198,8 @@ mod tests {
         let pool = Pool::new();
         let mut ends = Vec::new();
         for _ in 0..IDLE_PER_PORT + 3 {
-            let (line, far) = connection().await;
-            pool.put(key(1), line);
+            let (connection, far) = connection().await;
+            pool.put(key(1), connection);
             ends.push(far);
         }
         assert_eq!(pool.lock().idle_count, IDLE_PER_PORT);

@@ -25,7 +25,7 @@ const PIECE: usize = 16 << 10;
 pub(crate) fn tunnel(
     client: OnUpgrade,
     app: OnUpgrade,
-    mut line: AppConnection,
+    mut connection: AppConnection,
     way: PreviewWay,
     place: RequestPermit,
     ends: impl Future<Output = ()> + Send + 'static,
@@ -36,7 +36,7 @@ pub(crate) fn tunnel(
         let mut app = app;
         // The connection lets go of the stream once it is moved to its end.
         let app = std::future::poll_fn(|cx| {
-            line.advance(cx);
+            connection.advance(cx);
             Pin::new(&mut app).poll(cx)
         });
         let both = async { tokio::try_join!(client, app) };

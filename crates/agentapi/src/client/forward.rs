@@ -5,13 +5,13 @@
 //! answer  ◄─ head cleaned ◄──────────────── body as it comes ◄─────────────┘
 //! ```
 //!
-//! Bodies stream both ways and are not looked at. There is no task behind a connection: whoever waits for the answer
-//! moves it, so that nothing is handed from thread to thread. When the instance ends in the middle of an answer, its body
+//! Bodies stream both ways and are not looked at. The task that waits for the answer drives the connection
+//! (`atoll_relay`). When the instance ends in the middle of an answer, its body
 //! fails: an answer that was cut off never looks whole. Which routes of the agent a stranger may ask for is decided by the
 //! caller.
 
-mod connection;
 mod head;
+mod idle;
 
 use std::error::Error;
 use std::io;
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use atoll_relay::{RelayBody, RelayError};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -30,8 +31,8 @@ use hyper::body::Incoming;
 use super::AgentClient;
 use crate::error::AgentError;
 
-use connection::ForwardConnection;
-pub(super) use connection::Lines;
+pub(super) use idle::IdleConnections;
+use idle::{ForwardBody, ForwardConnection, ReturnTo};
 
 /// LIMIT: a fresh connection costs 0.1 ms; the rest is for a machine that is starved.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -54,37 +55,37 @@ impl AgentClient {
         self.add_file_rights(&mut parts.headers);
         let has_body = !body.is_end_stream();
         let body = TrackedBody::new(body.map_err(io::Error::other), &seen).boxed_unsync();
-        let (line, response) = self.send(Request::from_parts(parts, body), &seen).await?;
+        let (connection, response) = self.send(Request::from_parts(parts, body), &seen).await?;
         let (mut parts, body) = response.into_parts();
         // Who refuses may do so without having read what came, and then closes.
         if has_body && !parts.status.is_success() {
             seen.left.store(true, Ordering::Relaxed);
         }
         head::from_agent(&mut parts.headers);
-        let lines = Arc::clone(&self.inner.lines);
-        Ok(Response::from_parts(parts, Forwarded { body, line: Some(line), lines, seen }))
+        let pool = ReturnTo { idle: Arc::clone(&self.inner.idle), progress: seen };
+        Ok(Response::from_parts(parts, Forwarded(RelayBody::new(body, Some(connection), pool))))
     }
 
     async fn send(
         &self,
-        mut request: Request<connection::ForwardBody>,
+        mut request: Request<ForwardBody>,
         seen: &BodyProgress,
     ) -> Result<(ForwardConnection, Response<Incoming>), AgentError> {
-        while let Some(mut line) = self.inner.lines.take() {
-            line.ends_with(self.patience.gone());
-            if !line.is_ready().await {
+        while let Some(mut connection) = self.inner.idle.take() {
+            connection.ends_with(self.patience.gone());
+            if !connection.is_ready().await {
                 continue;
             }
-            match self.exchange(&mut line, request, seen).await {
-                Ok(response) => return Ok((line, response)),
+            match self.exchange(&mut connection, request, seen).await {
+                Ok(response) => return Ok((connection, response)),
                 Err(NotSent::Whole(unsent)) => request = *unsent,
                 Err(NotSent::Broken(error)) => return Err(error),
             }
         }
-        let connecting = connection::connect(&self.inner.transport, self.patience.gone());
-        let mut line = self.patience.within("connect", CONNECT_LIMIT, connecting).await?;
-        match self.exchange(&mut line, request, seen).await {
-            Ok(response) => Ok((line, response)),
+        let connecting = idle::connect(&self.inner.transport, self.patience.gone());
+        let mut connection = self.patience.within("connect", CONNECT_LIMIT, connecting).await?;
+        match self.exchange(&mut connection, request, seen).await {
+            Ok(response) => Ok((connection, response)),
             Err(NotSent::Whole(_)) => Err(AgentError::Protocol("a fresh connection takes no request")),
             Err(NotSent::Broken(error)) => Err(error),
         }
@@ -93,11 +94,11 @@ impl AgentClient {
     /// The head of the answer. An upload may take as long as its bytes come.
     async fn exchange(
         &self,
-        line: &mut ForwardConnection,
-        request: Request<connection::ForwardBody>,
+        connection: &mut ForwardConnection,
+        request: Request<ForwardBody>,
         seen: &BodyProgress,
     ) -> Result<Response<Incoming>, NotSent> {
-        let mut sending = std::pin::pin!(line.send(request));
+        let mut sending = std::pin::pin!(connection.send(request));
         loop {
             let sent = async { Ok(sending.as_mut().await) };
             match self.patience.within("forwarded request", SILENCE_LIMIT, sent).await {
@@ -117,7 +118,7 @@ impl AgentClient {
 
 enum NotSent {
     /// No byte of it was.
-    Whole(Box<Request<connection::ForwardBody>>),
+    Whole(Box<Request<ForwardBody>>),
     Broken(AgentError),
 }
 
@@ -187,31 +188,12 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     }
 }
 
-/// The body of the agent's answer. It moves its connection, and gives it back at its end; dropped earlier, it closes it.
-pub struct Forwarded {
-    body: Incoming,
-    line: Option<ForwardConnection>,
-    lines: Arc<Lines>,
-    seen: Arc<BodyProgress>,
-}
+/// The body of the agent's answer. It drives its connection, and gives it back at its end; dropped earlier, it closes it.
+pub struct Forwarded(RelayBody<ForwardBody, ReturnTo>);
 
 impl std::fmt::Debug for Forwarded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Forwarded").finish_non_exhaustive()
-    }
-}
-
-impl Forwarded {
-    /// The answer is read: the connection can serve the next one, if the request was read too.
-    fn finish(&mut self, cx: &mut Context<'_>) {
-        if let Some(mut line) = self.line.take()
-            && self.seen.serves_again()
-        {
-            line.advance(cx);
-            if line.stands() {
-                self.lines.put(line);
-            }
-        }
     }
 }
 
@@ -223,54 +205,18 @@ impl Body for Forwarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AgentError>>> {
-        let this = &mut *self;
-        let mut polled = Pin::new(&mut this.body).poll_frame(cx);
-        if polled.is_pending()
-            && let Some(line) = &mut this.line
-        {
-            line.advance(cx);
-            polled = Pin::new(&mut this.body).poll_frame(cx);
-        }
-        match polled {
-            // A connection that we let go of in the middle looks like an end to whoever reads its body.
-            Poll::Ready(None) if this.line.as_ref().is_some_and(ForwardConnection::was_cut) => {
-                Poll::Ready(Some(Err(AgentError::Ended)))
-            }
-            Poll::Ready(None) => {
-                this.finish(cx);
-                Poll::Ready(None)
-            }
-            Poll::Ready(Some(Ok(frame))) => {
-                // Who knows the length does not ask again.
-                if this.body.is_end_stream() {
-                    this.finish(cx);
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(AgentError::Transport(error)))),
-            Poll::Pending => Poll::Pending,
-        }
+        Pin::new(&mut self.0).poll_frame(cx).map_err(|error| match error {
+            RelayError::Peer(error) => AgentError::Transport(error),
+            RelayError::Ended => AgentError::Ended,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.0.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// An answer without a body is never read; its connection is as good as any.
-impl Drop for Forwarded {
-    fn drop(&mut self) {
-        if self.body.is_end_stream()
-            && self.seen.serves_again()
-            && let Some(line) = self.line.take()
-        {
-            // Whoever takes it looks whether it stands.
-            self.lines.put(line);
-        }
+        self.0.size_hint()
     }
 }
 

@@ -246,8 +246,7 @@ impl AsyncRead for MeteredStream {
         if self.peeked.is_empty() {
             std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         } else {
-            let len = self.peeked.len().min(buffer.remaining());
-            buffer.put_slice(&self.peeked.split_to(len));
+            atoll_relay::stream::read_ahead(&mut self.peeked, buffer);
         }
         Poll::Ready(self.flow.count_sent(buffer.filled().len() - before))
     }

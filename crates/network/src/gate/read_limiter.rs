@@ -3,9 +3,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use atoll_relay::stream::poll_read_at_most;
+use tokio::io::{AsyncRead, ReadBuf};
 
 /// LIMIT: bytes of one read: as much as a TLS record holds.
 const AT_ONCE: usize = 16 << 10;
@@ -20,40 +21,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadLimiter<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let most = buffer.remaining().min(AT_ONCE);
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut part))?;
-        let read = part.filled().len();
-        buffer.advance(read);
-        Poll::Ready(Ok(()))
+        poll_read_at_most(Pin::new(&mut self.0), cx, buffer, AT_ONCE).map_ok(|_| ())
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadLimiter<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-}
+atoll_relay::delegate_write!(ReadLimiter, 0);
 
 #[cfg(test)]
 mod tests {

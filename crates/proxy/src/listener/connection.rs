@@ -9,10 +9,11 @@ use std::task::{Context, Poll, ready};
 
 use atoll_budget::{BudgetOwner, RequestBudget, WindowBody};
 use atoll_model::Code;
+use atoll_relay::stream::{poll_read_at_most, read_ahead};
 use atoll_service::RequestScope;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -285,20 +286,6 @@ fn head_size<B>(request: &Request<B>) -> usize {
     fields.sum::<usize>() + request.uri().path().len() + request.uri().query().map_or(0, str::len)
 }
 
-/// Reads at most `most` bytes.
-pub(super) fn poll_read_some<I: AsyncRead>(
-    io: Pin<&mut I>,
-    cx: &mut Context<'_>,
-    buf: &mut ReadBuf<'_>,
-    most: usize,
-) -> Poll<io::Result<usize>> {
-    let mut some = ReadBuf::new(buf.initialize_unfilled_to(most.min(buf.remaining())));
-    ready!(io.poll_read(cx, &mut some))?;
-    let read = some.filled().len();
-    buf.advance(read);
-    Poll::Ready(Ok(read))
-}
-
 /// A stream whose first bytes were read already. What comes before its first request is counted.
 struct PrefixedStream<I> {
     first: Bytes,
@@ -322,39 +309,13 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefixedStream<I> {
             let Some(meter) = &mut this.meter else { return Pin::new(&mut this.io).poll_read(cx, buf) };
             let step = buf.remaining().min(HEAD_STEP);
             ready!(meter.poll_room(cx, this.read + step));
-            let read = ready!(poll_read_some(Pin::new(&mut this.io), cx, buf, step))?;
+            let read = ready!(poll_read_at_most(Pin::new(&mut this.io), cx, buf, step))?;
             this.read += read;
             return Poll::Ready(Ok(()));
         }
-        let size = self.first.len().min(buf.remaining());
-        buf.put_slice(&self.first[..size]);
-        self.first.advance(size);
+        read_ahead(&mut self.first, buf);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
+atoll_relay::delegate_write!(PrefixedStream, io);

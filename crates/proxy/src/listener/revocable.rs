@@ -10,7 +10,7 @@ use atoll_service::RequestScope;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
 /// LIMIT: an answer of this size is written at once, and is not worth watching.
@@ -126,34 +126,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Severable<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Severable<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        Self::poll_cut(&this.cut, &mut this.writing, cx)?;
-        Pin::new(&mut this.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        Self::poll_cut(&this.cut, &mut this.writing, cx)?;
-        Pin::new(&mut this.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        Self::poll_cut(&this.cut, &mut this.writing, cx)?;
-        Pin::new(&mut this.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
+atoll_relay::delegate_write!(
+    Severable,
+    io,
+    before | this,
+    cx | { Self::poll_cut(&this.cut, &mut this.writing, cx) }
+);

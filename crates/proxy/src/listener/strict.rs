@@ -17,10 +17,10 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use atoll_relay::stream::{poll_read_at_most, read_ahead};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, ReadBuf};
 
-use super::connection::poll_read_some;
 use super::strangers::HeadMeter;
 
 /// LIMIT: a line that is split over reads is kept until its end; the parser's own limits come first and answer 431.
@@ -64,13 +64,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
         if this.first.is_empty() && is_head {
             let step = buf.remaining().min(HEAD_STEP);
             ready!(this.meter.poll_room(cx, this.framing.head_bytes + step));
-            ready!(poll_read_some(Pin::new(&mut this.io), cx, buf, step))?;
+            ready!(poll_read_at_most(Pin::new(&mut this.io), cx, buf, step))?;
         } else if this.first.is_empty() {
             ready!(Pin::new(&mut this.io).poll_read(cx, buf))?;
         } else {
-            let size = this.first.len().min(buf.remaining());
-            buf.put_slice(&this.first[..size]);
-            this.first.advance(size);
+            read_ahead(&mut this.first, buf);
         }
         if let Err(bad) = this.framing.follow(&buf.filled()[before..]) {
             this.framing.at = ParserPosition::Refused;
@@ -84,31 +82,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Strict<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
+atoll_relay::delegate_write!(Strict, io);
 
 /// Where in the stream of requests the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
