@@ -25,18 +25,28 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-disk", &[]),
     // HTTP/1 to an app and to an agent is relayed by the same code.
     ("atoll-relay", &[]),
+    // The format alone, for everybody who reads or writes archives.
+    ("atoll-tar", &[]),
     // For tests alone.
     ("atoll-robustness", &[]),
     // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
     ("atoll-budget", &["atoll-model"]),
     ("atoll-agentapi", &["atoll-model", "atoll-relay"]),
-    ("atoll-agent", &["atoll-agentapi"]),
+    ("atoll-agent", &["atoll-agentapi", "atoll-tar"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
     ("atoll-network", &["atoll-model", "atoll-relay"]),
-    ("atoll-image", &["atoll-model", "atoll-disk"]),
+    ("atoll-image", &["atoll-model", "atoll-disk", "atoll-tar"]),
     (
         "atoll-container",
-        &["atoll-model", "atoll-disk", "atoll-provider", "atoll-image", "atoll-network", "atoll-agentapi"],
+        &[
+            "atoll-model",
+            "atoll-disk",
+            "atoll-provider",
+            "atoll-image",
+            "atoll-network",
+            "atoll-agentapi",
+            "atoll-tar",
+        ],
     ),
     // Carried by container as bytes, loaded into another program; it knows nothing of us.
     ("atoll-preload", &[]),
@@ -51,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-store",
             "atoll-image",
             "atoll-agentapi",
+            "atoll-tar",
         ],
     ),
     // Above the agent alone, so that it works with every provider.
@@ -68,7 +79,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "atoll-front-daytona",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-tar", "atoll-toolbox"],
     ),
     (
         "atoll-front-e2b",

@@ -17,7 +17,6 @@ mod merge;
 mod pack;
 mod read_ahead;
 mod rules;
-pub(crate) mod tar;
 mod tree;
 mod unpack;
 mod walk;
@@ -26,8 +25,8 @@ pub use digest::{BadDigest, DiffId, Digest};
 pub use error::LayerError;
 pub use pack::{PackedTar, pack};
 
+pub(crate) use atoll_tar::write::Archive as TarWriter;
 pub(crate) use digest::Hashing;
 pub(crate) use merge::{Below, merge};
-pub(crate) use tar::write::Archive as TarWriter;
 pub(crate) use unpack::{UnpackLimits, Unpacked, unpack_hashed};
 pub(crate) use walk::is_opaque;

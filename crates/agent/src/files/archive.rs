@@ -4,12 +4,11 @@
 //! the sandbox is its whole world, so it can spoil nothing that its user could not.
 
 mod extract_entry;
-mod header;
 mod pack;
 mod pattern;
-mod reader;
 mod unpack;
 
+use atoll_tar::stream::{StreamError, StreamReader};
 use futures::StreamExt;
 use http::{HeaderValue, Request, Response, header as names};
 use http_body_util::{BodyExt, Limited};
@@ -22,7 +21,6 @@ use crate::http::{AgentBody, json, streamed};
 use crate::state::Agent;
 use crate::users::{Accounts, User};
 use pack::{Layout, PackRequest, Packer};
-use reader::ArchiveReader;
 use unpack::{Into, OwnerRule, Rules, UnpackRequest, Unpacker};
 
 /// LIMIT: sources and patterns of one pack.
@@ -49,7 +47,7 @@ async fn receive(
     query: &str,
     incoming: &mut Incoming,
 ) -> Result<Response<AgentBody>, AgentError> {
-    let sink = Sink { reader: ArchiveReader::default(), unpacker: Unpacker::new(ask(query, user)?) };
+    let sink = Sink { reader: StreamReader::default(), unpacker: Unpacker::new(ask(query, user)?) };
     let mut feed = Feed::new(&agent.workers, &user.ids, sink);
     while let Some(chunk) = body::next(incoming).await? {
         feed.push(chunk).await?;
@@ -63,8 +61,14 @@ async fn receive(
     Ok(json(&serde_json::json!({ "entries": entries, "bytes": bytes })))
 }
 
+impl From<StreamError> for AgentError {
+    fn from(error: StreamError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
 struct Sink {
-    reader: ArchiveReader,
+    reader: StreamReader,
     unpacker: Unpacker,
 }
 

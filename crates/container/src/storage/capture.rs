@@ -18,10 +18,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use tar::EntryType;
 
 use super::boot_files::{self, Trace, Traces};
-use super::format::{self, Records};
+use super::format::{self, EntryType, Records};
 use super::pack::{self, Packer};
 use super::walk::{Walk, WalkEntry, open_folder};
 

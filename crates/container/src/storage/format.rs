@@ -8,9 +8,11 @@
 
 use std::io::{self, Read, Write};
 
-use tar::{EntryType, Header};
+use atoll_tar::header::{ChecksumForm, Dialect, Header, HeaderFields, NAME_ROOM};
+pub(super) use atoll_tar::padding;
+use atoll_tar::pax;
 
-pub(super) const BLOCK: usize = 512;
+pub(super) use atoll_tar::BLOCK;
 /// LIMIT: the records of one entry. Kernels take 64 KiB of names of attributes; this is room for some of them being large.
 pub(super) const RECORDS_MOST: usize = 16 << 20;
 /// LIMIT: pieces of one sparse file. Where there are more, small holes are written out.
@@ -20,7 +22,7 @@ pub(crate) const IDS: u32 = 1 << 16;
 
 const VERSION_KEY: &[u8] = b"ATOLL.layer";
 const VERSION: &[u8] = b"1";
-pub(super) const XATTR: &[u8] = b"SCHILY.xattr.";
+pub(super) use atoll_tar::pax::XATTR;
 /// The name in hexadecimal follows.
 pub(super) const XATTR_HEX: &[u8] = b"ATOLL.xattr.";
 
@@ -60,6 +62,54 @@ pub(super) fn is_beginning(records: &Records) -> bool {
     records.iter().any(|(key, value)| key == VERSION_KEY && value == VERSION)
 }
 
+/// What an entry is, by the byte of its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EntryType {
+    Regular,
+    Link,
+    Symlink,
+    Char,
+    Block,
+    Directory,
+    Fifo,
+    XHeader,
+    XGlobalHeader,
+    /// Never in a layer.
+    Other(u8),
+}
+
+impl EntryType {
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 | b'0' => Self::Regular,
+            b'1' => Self::Link,
+            b'2' => Self::Symlink,
+            b'3' => Self::Char,
+            b'4' => Self::Block,
+            b'5' => Self::Directory,
+            b'6' => Self::Fifo,
+            b'x' => Self::XHeader,
+            b'g' => Self::XGlobalHeader,
+            other => Self::Other(other),
+        }
+    }
+
+    fn as_byte(self) -> u8 {
+        match self {
+            Self::Regular => b'0',
+            Self::Link => b'1',
+            Self::Symlink => b'2',
+            Self::Char => b'3',
+            Self::Block => b'4',
+            Self::Directory => b'5',
+            Self::Fifo => b'6',
+            Self::XHeader => b'x',
+            Self::XGlobalHeader => b'g',
+            Self::Other(byte) => byte,
+        }
+    }
+}
+
 /// What an entry says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PackedEntry {
@@ -78,27 +128,14 @@ pub(super) struct PackedEntry {
 
 /// Writes the head of an entry.
 pub(super) fn write_head(out: &mut impl Write, about: &PackedEntry, mut records: Records) -> io::Result<()> {
-    let mut header = Header::new_ustar();
-    header.set_entry_type(about.kind);
-    header.set_mode(about.mode & 0o7777);
-    header.set_uid(about.uid.into());
-    header.set_gid(about.gid.into());
-    header.set_size(about.size);
-    header.set_mtime(u64::try_from(about.seconds).unwrap_or(0));
-    header.set_device_major(about.device.0)?;
-    header.set_device_minor(about.device.1)?;
-    let old = header.as_old_mut();
-    for (field, text, key) in
-        [(&mut old.name, &about.path, b"path".as_slice()), (&mut old.linkname, &about.link, b"linkpath")]
-    {
-        let fits = text.len().min(field.len());
-        field[..fits].copy_from_slice(&text[..fits]);
-        if fits < text.len() {
+    for (text, key) in [(&about.path, b"path".as_slice()), (&about.link, b"linkpath")] {
+        if text.len() > NAME_ROOM {
             records.push((key.to_vec(), text.clone()));
         }
     }
     if about.seconds < 0 || about.nanoseconds != 0 {
-        records.push((b"mtime".to_vec(), time(about.seconds, about.nanoseconds).into_bytes()));
+        let time = pax::format_time(about.seconds, about.nanoseconds);
+        records.push((b"mtime".to_vec(), time.into_bytes()));
     }
     if !records.is_empty() {
         if records.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
@@ -106,62 +143,38 @@ pub(super) fn write_head(out: &mut impl Write, about: &PackedEntry, mut records:
         }
         write_records(out, EntryType::XHeader, &records)?;
     }
-    header.set_cksum();
-    out.write_all(header.as_bytes())
-}
-
-fn time(seconds: i64, nanoseconds: u32) -> String {
-    if seconds < 0 && nanoseconds > 0 {
-        // The kernel's -1 s + 0.9 s is written -0.1.
-        let whole = -(seconds + 1);
-        return format!("-{whole}.{:09}", 1_000_000_000 - nanoseconds);
-    }
-    format!("{seconds}.{nanoseconds:09}")
-}
-
-fn parse_time(text: &[u8]) -> Option<(i64, u32)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let whole: i64 = whole.parse().ok().filter(|whole| *whole >= 0)?;
-    if !part.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let nanoseconds: u32 = format!("{part:0<9}").get(..9)?.parse().ok()?;
-    match (negative, nanoseconds) {
-        (false, _) => Some((whole, nanoseconds)),
-        (true, 0) => Some((-whole, 0)),
-        (true, _) => Some((-whole - 1, 1_000_000_000 - nanoseconds)),
-    }
+    let fields = HeaderFields {
+        kind: about.kind.as_byte(),
+        name: &about.path,
+        link: &about.link,
+        mode: about.mode,
+        uid: about.uid.into(),
+        gid: about.gid.into(),
+        size: about.size,
+        mtime: u64::try_from(about.seconds).unwrap_or(0),
+        device: Some(about.device),
+        checksum: ChecksumForm::SevenDigits,
+    };
+    out.write_all(&fields.block())
 }
 
 fn write_records(out: &mut impl Write, kind: EntryType, records: &[(Vec<u8>, Vec<u8>)]) -> io::Result<()> {
     let mut body = Vec::new();
     for (key, value) in records {
-        let rest = key.len() + value.len() + 3;
-        let mut length = rest + rest.to_string().len();
-        if length.to_string().len() != rest.to_string().len() {
-            length = rest + length.to_string().len();
-        }
-        write!(body, "{length} ")?;
-        body.extend_from_slice(key);
-        body.push(b'=');
-        body.extend_from_slice(value);
-        body.push(b'\n');
+        pax::push_record(&mut body, key, value);
     }
     if body.len() > RECORDS_MOST {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a file has too many attributes"));
     }
-    let mut header = Header::new_ustar();
-    header.set_entry_type(kind);
-    header.set_path("pax")?;
-    header.set_mode(0o644);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header.set_size(body.len() as u64);
-    header.set_cksum();
-    out.write_all(header.as_bytes())?;
+    let fields = HeaderFields {
+        kind: kind.as_byte(),
+        name: b"pax",
+        mode: 0o644,
+        size: body.len() as u64,
+        checksum: ChecksumForm::SevenDigits,
+        ..HeaderFields::default()
+    };
+    out.write_all(&fields.block())?;
     out.write_all(&body)?;
     pad(out, body.len() as u64)
 }
@@ -169,10 +182,6 @@ fn write_records(out: &mut impl Write, kind: EntryType, records: &[(Vec<u8>, Vec
 /// Fills the last block of `length` bytes.
 pub(super) fn pad(out: &mut impl Write, length: u64) -> io::Result<()> {
     out.write_all(&[0; BLOCK][..padding(length)])
-}
-
-pub(super) const fn padding(length: u64) -> usize {
-    (BLOCK - (length % BLOCK as u64) as usize) % BLOCK
 }
 
 /// A stream that is not what we would write.
@@ -208,10 +217,11 @@ pub(super) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), R
 pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Records)>, ReadError> {
     let mut records = Records::new();
     loop {
-        let Some(header) = read_header(input)? else {
+        let mut block = [0; BLOCK];
+        let Some(header) = read_header(input, &mut block)? else {
             return if records.is_empty() { Ok(None) } else { Err(damaged("it ends inside of an entry")) };
         };
-        let kind = header.entry_type();
+        let kind = EntryType::from_byte(header.kind());
         if !matches!(kind, EntryType::XHeader | EntryType::XGlobalHeader) {
             let about = about(&header, &records)?;
             return Ok(Some((about, records)));
@@ -238,31 +248,25 @@ pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Re
     }
 }
 
-fn read_header(input: &mut impl Read) -> Result<Option<Header>, ReadError> {
-    let mut block = [0; BLOCK];
-    read_all(input, &mut block)?;
-    if block.iter().all(|byte| *byte == 0) {
-        read_all(input, &mut block)?;
+fn read_header<'a>(
+    input: &mut impl Read,
+    block: &'a mut [u8; BLOCK],
+) -> Result<Option<Header<'a>>, ReadError> {
+    read_all(input, block)?;
+    if *block == [0; BLOCK] {
+        read_all(input, block)?;
         let mut beyond = [0; 1];
-        if block.iter().any(|byte| *byte != 0) || input.read(&mut beyond)? > 0 {
+        if *block != [0; BLOCK] || input.read(&mut beyond)? > 0 {
             return Err(damaged("something comes behind its end"));
         }
         return Ok(None);
     }
-    let header = Header::from_byte_slice(&block).clone();
-    let sum: u32 = block
-        .iter()
-        .enumerate()
-        .map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) })
-        .sum();
-    if header.cksum().ok() != Some(sum) || header.as_ustar().is_none() {
-        return Err(damaged("a header is not one"));
-    }
-    Ok(Some(header))
+    let header = Header::new(block).filter(|header| header.dialect() == Dialect::Ustar);
+    header.map(Some).ok_or_else(|| damaged("a header is not one"))
 }
 
-fn read_records(input: &mut impl Read, header: &Header) -> Result<Records, ReadError> {
-    let size = header.entry_size().ok().and_then(|size| usize::try_from(size).ok());
+fn read_records(input: &mut impl Read, header: &Header<'_>) -> Result<Records, ReadError> {
+    let size = header.size().and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| *size <= RECORDS_MOST).ok_or_else(|| damaged("records are too long"))?;
     let mut body = vec![0; size];
     read_all(input, &mut body)?;
@@ -270,31 +274,19 @@ fn read_records(input: &mut impl Read, header: &Header) -> Result<Records, ReadE
     let mut records = Records::new();
     let mut rest = body.as_slice();
     while !rest.is_empty() {
-        let (record, after) = split_record(rest).ok_or_else(|| damaged("a record is not one"))?;
-        records.push(record);
+        let (key, value, after) = pax::split_record(rest).ok_or_else(|| damaged("a record is not one"))?;
+        records.push((key.to_vec(), value.to_vec()));
         rest = after;
     }
     Ok(records)
 }
 
-/// `length key=value\n`, the length being that of the whole.
-fn split_record(text: &[u8]) -> Option<(Record, &[u8])> {
-    let space = text.iter().take(20).position(|byte| *byte == b' ')?;
-    let length: usize = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
-    let record = text.get(space + 1..length)?.strip_suffix(b"\n")?;
-    let equals = record.iter().position(|byte| *byte == b'=')?;
-    Some(((record[..equals].to_vec(), record[equals + 1..].to_vec()), &text[length..]))
-}
-
-fn about(header: &Header, records: &Records) -> Result<PackedEntry, ReadError> {
-    let old = header.as_old();
-    let text = |key: &[u8], field: &[u8]| {
-        let short = field.split(|byte| *byte == 0).next().unwrap_or_default();
-        record(records, key).map_or_else(|| short.to_vec(), <[u8]>::to_vec)
-    };
-    let (path, link) = (text(b"path", &old.name), text(b"linkpath", &old.linkname));
-    let number = |value: io::Result<u64>| value.map_err(|_| damaged("a number is not one"));
-    let id = |value: io::Result<u64>| {
+fn about(header: &Header<'_>, records: &Records) -> Result<PackedEntry, ReadError> {
+    // Without a prefix: this dialect has long names in records.
+    let name = |key: &[u8], field: &[u8]| record(records, key).unwrap_or(field).to_vec();
+    let (path, link) = (name(b"path", header.name_field()), name(b"linkpath", header.link()));
+    let number = |value: Option<u64>| value.ok_or_else(|| damaged("a number is not one"));
+    let id = |value: Option<u64>| {
         let value = number(value)?;
         u32::try_from(value)
             .ok()
@@ -302,21 +294,22 @@ fn about(header: &Header, records: &Records) -> Result<PackedEntry, ReadError> {
             .ok_or_else(|| damaged(format!("{value} is no id of a sandbox")))
     };
     let (seconds, nanoseconds) = match record(records, b"mtime") {
-        Some(text) => parse_time(text).ok_or_else(|| damaged("a time is not one"))?,
-        None => (i64::try_from(number(header.mtime())?).map_err(|_| damaged("a time is not one"))?, 0),
+        Some(text) => pax::parse_time(text).ok_or_else(|| damaged("a time is not one"))?,
+        None => (header.mtime().ok_or_else(|| damaged("a time is not one"))?, 0),
     };
-    let device = |value: io::Result<Option<u32>>| value.ok().flatten().unwrap_or(0);
+    let (major, minor) = header.device().ok_or_else(|| damaged("a number is not one"))?;
+    let device = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(PackedEntry {
-        kind: header.entry_type(),
+        kind: EntryType::from_byte(header.kind()),
         path,
         link,
-        mode: header.mode().map_err(|_| damaged("a mode is not one"))? & 0o7777,
+        mode: u32::try_from(header.mode().ok_or_else(|| damaged("a mode is not one"))? & 0o7777).unwrap_or(0),
         uid: id(header.uid())?,
         gid: id(header.gid())?,
         seconds,
         nanoseconds,
-        size: number(header.entry_size())?,
-        device: (device(header.device_major()), device(header.device_minor())),
+        size: number(header.size())?,
+        device: (device(major), device(minor)),
     })
 }
 
@@ -331,23 +324,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_the_epoch_and_parts_of_seconds_come_back() {
-        for (seconds, nanoseconds) in
-            [(0, 0), (5, 1), (-1, 0), (-1, 900_000_000), (-7, 1), (1 << 40, 999_999_999)]
-        {
-            assert_eq!(parse_time(time(seconds, nanoseconds).as_bytes()), Some((seconds, nanoseconds)));
-        }
-        assert_eq!(parse_time(b"--1"), None);
-        assert_eq!(parse_time(b"1.x"), None);
-    }
-
-    #[test]
     fn a_record_counts_its_own_length_also_where_the_count_grows_by_it() {
         for length in 80..110 {
             let records = vec![(b"k".to_vec(), vec![b'v'; length])];
             let mut out = Vec::new();
             write_records(&mut out, EntryType::XHeader, &records).unwrap();
-            let header = Header::from_byte_slice(&out[..BLOCK]).clone();
+            let block = out[..BLOCK].try_into().unwrap();
+            let header = Header::new(&block).unwrap();
             assert_eq!(read_records(&mut &out[BLOCK..], &header).unwrap(), records);
         }
     }

@@ -8,9 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom as Whence, Stat};
-use tar::EntryType;
 
-use super::format::{self, IDS, PIECES_MOST, PackedEntry, Records};
+use super::format::{self, EntryType, IDS, PIECES_MOST, PackedEntry, Records};
 use super::walk::{Walk, WalkEntry, open_folder};
 
 /// The parts of a layer that are its content; the first is always there.

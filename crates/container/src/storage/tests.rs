@@ -10,9 +10,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
-use tar::EntryType;
 
-use super::format::{self, PackedEntry, ReadError, Records};
+use super::format::{self, EntryType, PackedEntry, ReadError, Records};
 use super::walk::{Walk, open_folder};
 use super::{pack, unpack};
 
@@ -243,7 +242,7 @@ fn what_an_archive_may_not_hold_is_refused() {
     refused("the same part again", &one(about(EntryType::Directory, "upper/")));
     refused("a device", &one(PackedEntry { device: (1, 3), ..about(EntryType::Char, "upper/null") }));
     refused("a block device", &one(about(EntryType::Block, "upper/disk")));
-    refused("an unknown kind", &one(about(EntryType::Continuous, "upper/x")));
+    refused("an unknown kind", &one(about(EntryType::Other(b'7'), "upper/x")));
     refused("an id of the host", &one(PackedEntry { uid: 65_536, ..file("upper/x") }));
     refused("a name that is too long", &one(file(&format!("upper/{}", "n".repeat(256)))));
     for target in ["../../../etc/passwd", "/etc/passwd", "upper/none", "upper", "", "upper/../upper"] {

@@ -13,9 +13,8 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use tar::EntryType;
 
-use super::format::{self, PIECES_MOST, PackedEntry, ReadError, Record, Records, damaged, record};
+use super::format::{self, EntryType, PIECES_MOST, PackedEntry, ReadError, Record, Records, damaged, record};
 use super::pack::PARTS;
 use super::walk::{PATH_MOST, open_folder};
 

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::error::BadContext;
 use super::pattern::{Ignore, WORK_MAX};
 use super::step::{BuildStep, Copy, StepKind};
-use crate::layers::tar::read::Archive;
-use crate::layers::tar::{TarEntry, TarKind, write};
+use atoll_tar::read::Archive;
+use atoll_tar::{TarEntry, TarKind, write};
 
 /// LIMIT: entries of a context; the index holds some 200 bytes of each.
 const ENTRIES_MAX: usize = 500_000;
@@ -79,7 +79,7 @@ impl BuildContext {
         let mut context = Self { tar: Some(tar.to_owned()), ..Self::default() };
         let mut archive = Archive::new(BufReader::with_capacity(256 << 10, file));
         let mut entry = TarEntry::default();
-        while archive.next(&mut entry).map_err(BadContext::Archive)? {
+        while archive.next(&mut entry).map_err(|error| BadContext::Archive(error.into()))? {
             if cancel.is_cancelled() {
                 return Err(BadContext::Cancelled);
             }
@@ -406,7 +406,7 @@ fn folder(name: &str, mode: u32, modified_s: i64) -> TarEntry {
 fn hash<R: BufRead>(archive: &mut Archive<R>) -> Result<[u8; 32], BadContext> {
     let mut hasher = Sha256::new();
     loop {
-        let piece = archive.data().map_err(BadContext::Archive)?;
+        let piece = archive.data().map_err(|error| BadContext::Archive(error.into()))?;
         if piece.is_empty() {
             return Ok(hasher.finalize().into());
         }

@@ -8,9 +8,9 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::error::BadContext;
-use crate::layers::tar::read::Archive;
-use crate::layers::tar::{BLOCK, TarEntry, TarKind, write};
 use crate::oci::unzip::Unzip;
+use atoll_tar::read::Archive;
+use atoll_tar::{BLOCK, TarEntry, TarKind, write};
 
 const BUFFER: usize = 256 << 10;
 
@@ -42,7 +42,7 @@ impl<W: Write> Gathered<W> {
     fn add(&mut self, folder: &str, from: impl Read, cancel: &CancellationToken) -> Result<(), BadContext> {
         let mut archive = Archive::new(BufReader::with_capacity(BUFFER, from));
         let mut entry = TarEntry::default();
-        while archive.next(&mut entry).map_err(BadContext::Archive)? {
+        while archive.next(&mut entry).map_err(|error| BadContext::Archive(error.into()))? {
             if cancel.is_cancelled() {
                 return Err(BadContext::Cancelled);
             }
@@ -67,7 +67,7 @@ impl<W: Write> Gathered<W> {
 
     fn data<R: io::BufRead>(&mut self, archive: &mut Archive<R>) -> Result<(), BadContext> {
         loop {
-            let piece = archive.data().map_err(BadContext::Archive)?;
+            let piece = archive.data().map_err(|error| BadContext::Archive(error.into()))?;
             let took = piece.len();
             if took == 0 {
                 return Ok(());

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use atoll_model::ErrorKind;
+use atoll_tar::TarError;
+pub(crate) use atoll_tar::shown;
 
 use super::digest::Digest;
 
@@ -126,12 +128,13 @@ impl LayerError {
     }
 }
 
-/// A name of an entry as it may be shown: no control characters, and no longer than a line.
-pub(crate) fn shown(name: &[u8]) -> String {
-    const LONG: usize = 200;
-    let text: String = String::from_utf8_lossy(&name[..name.len().min(LONG)])
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
-        .collect();
-    if name.len() > LONG { format!("{text:?}…") } else { format!("{text:?}") }
+impl From<TarError> for LayerError {
+    fn from(error: TarError) -> Self {
+        match error {
+            TarError::Refused { entry, why } => Self::refused(&entry, why),
+            TarError::Damaged { at, why } => Self::BadArchive { at, why },
+            TarError::TooLong { limit } => Self::TooBig { what: "bytes", limit },
+            TarError::Source(cause) => Self::Source(cause),
+        }
+    }
 }

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::LayerError;
-use super::tar::write::Archive;
-use super::tar::{TarEntry, TarKind};
 use super::walk::{self, is_opaque, names, open_folder};
+use atoll_tar::write::Archive;
+use atoll_tar::{TarEntry, TarKind};
 
 /// LIMIT: bytes read from a file at once.
 const PIECE: usize = 256 << 10;

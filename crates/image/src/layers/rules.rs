@@ -171,4 +171,32 @@ mod tests {
         assert_eq!(asks(b"a/proc/x"), Ok(EntryAction::Place { parent: b"a/proc", name: b"x" }));
         assert_eq!(asks(b"process/x"), Ok(EntryAction::Place { parent: b"process", name: b"x" }));
     }
+
+    #[test]
+    fn any_archive_is_read_or_refused() {
+        atoll_robustness::check!("tar", |bytes| {
+            let (mut archive, mut entry, mut path) =
+                (atoll_tar::read::Archive::new(bytes), atoll_tar::TarEntry::default(), Vec::new());
+            let (mut entries, mut data) = (0, 0);
+            while let Ok(true) = archive.next(&mut entry) {
+                entries += 1;
+                if clean(&entry.name, &mut path).is_ok() {
+                    assert!(!path.split(|byte| *byte == b'/').any(|part| part == b".."));
+                    let _ = asks(&path);
+                }
+                let map = entry.map.as_deref().unwrap_or_default();
+                assert!(map.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "pieces in order");
+                // The data of every second entry is passed over.
+                if entries % 2 == 0 {
+                    continue;
+                }
+                while let Ok(piece @ [_, ..]) = archive.data() {
+                    let length = piece.len();
+                    archive.took(length);
+                    data += length;
+                }
+            }
+            assert!(entries <= bytes.len() / atoll_tar::BLOCK && data <= bytes.len());
+        });
+    }
 }

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::digest::Digest;
 use super::rules::{self, EntryAction, refuse};
-use super::tar::read::Archive;
-use super::tar::{TarEntry, TarKind};
 use super::tree::{self, ExistingEntry, OPAQUE, Tree, look, make_whiteout, times};
 use super::{LayerError, read_ahead};
+use atoll_tar::read::Archive;
+use atoll_tar::{TarEntry, TarKind};
 
 /// Ids that a sandbox has. What is beyond becomes nobody.
 const IDS: u64 = 65_536;

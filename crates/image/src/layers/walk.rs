@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::tar::Xattrs;
 use super::tree::OPAQUE;
+use atoll_tar::Xattrs;
 
 /// LIMIT: bytes of one attribute's value and of the list of their names, as the kernel has it.
 const XATTR_MAX: usize = 64 << 10;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use atoll_agentapi::{AgentClient, Unpack, UnpackOwner, UnpackRules};
 use atoll_image::build::SecretMount;
 use atoll_model::Code;
+use atoll_tar::write::Archive;
+use atoll_tar::{TarEntry, TarKind};
 use bytes::Bytes;
 
 use super::ask::BuildSecret;
@@ -39,7 +41,7 @@ pub(super) async fn place(
     secrets: &BTreeMap<String, BuildSecret>,
 ) -> Result<Placed, ServiceError> {
     let mut placed = Placed { links: Vec::new(), folder: None, env: BTreeMap::new() };
-    let (mut contents, mut links) = (tar::Builder::new(Vec::new()), tar::Builder::new(Vec::new()));
+    let (mut contents, mut links) = (Archive::new(Vec::new()), Archive::new(Vec::new()));
     for (at, mount) in mounts.iter().enumerate() {
         let Some(secret) = secrets.get(&mount.id) else {
             if mount.required {
@@ -104,34 +106,43 @@ impl Placed {
 }
 
 fn put_file(
-    into: &mut tar::Builder<Vec<u8>>,
+    into: &mut Archive<Vec<u8>>,
     name: &str,
     mount: &SecretMount,
     content: &Bytes,
 ) -> Result<(), ServiceError> {
-    let mut header = tar::Header::new_ustar();
-    header.set_entry_type(tar::EntryType::Regular);
-    header.set_size(content.len() as u64);
-    header.set_mode(mount.mode);
-    header.set_uid(mount.uid.into());
-    header.set_gid(mount.gid.into());
-    header.set_mtime(0);
-    into.append_data(&mut header, name, content.as_ref()).map_err(not_packed)
+    let entry = TarEntry {
+        name: name.as_bytes().to_vec(),
+        mode: mount.mode,
+        uid: mount.uid.into(),
+        gid: mount.gid.into(),
+        size: content.len() as u64,
+        ..TarEntry::default()
+    };
+    let mut put = || {
+        into.entry(&entry)?;
+        into.data(content)?;
+        into.pad(entry.size)
+    };
+    put().map_err(not_packed)
 }
 
-fn put_link(into: &mut tar::Builder<Vec<u8>>, at: &str, to: &str) -> Result<(), ServiceError> {
-    let mut header = tar::Header::new_ustar();
-    header.set_entry_type(tar::EntryType::Symlink);
-    header.set_size(0);
-    header.set_mode(0o777);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    into.append_link(&mut header, at.trim_start_matches('/'), to).map_err(not_packed)
+fn put_link(into: &mut Archive<Vec<u8>>, at: &str, to: &str) -> Result<(), ServiceError> {
+    if at.split('/').any(|part| part == "..") {
+        return Err(not_packed(std::io::ErrorKind::InvalidInput.into()));
+    }
+    let entry = TarEntry {
+        name: at.trim_start_matches('/').as_bytes().to_vec(),
+        kind: TarKind::Symlink,
+        link: to.as_bytes().to_vec(),
+        mode: 0o777,
+        ..TarEntry::default()
+    };
+    into.entry(&entry).map_err(not_packed)
 }
 
-async fn send(agent: &AgentClient, dest: &str, tar: tar::Builder<Vec<u8>>) -> Result<(), ServiceError> {
-    let bytes = Bytes::from(tar.into_inner().map_err(not_packed)?);
+async fn send(agent: &AgentClient, dest: &str, tar: Archive<Vec<u8>>) -> Result<(), ServiceError> {
+    let bytes = Bytes::from(tar.finish().map_err(not_packed)?.0);
     let what = Unpack { owner: UnpackOwner::Kept, rules: UnpackRules::Archive, ..Unpack::below(dest) };
     let content = futures::stream::once(async move { Ok(bytes) });
     agent.unpack(&what, Some("root"), content).await.map_err(|error| refusal(AgentOperation::File, error))?;

@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
+use atoll_tar::TarEntry;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::header::TarEntry;
 use super::unpack::{OwnerRule, Rules};
 use crate::error::AgentError;
 use crate::files::tree::{BELOW, DIRECTORY, remove_at};
@@ -20,13 +20,13 @@ pub(super) struct UnpackOptions {
 }
 
 /// LIMIT: the ids a sandbox has; what is above belongs to nobody here.
-const IDS: u32 = 65_536;
+const IDS: u64 = 65_536;
 const NOBODY: u32 = 65_534;
 
 impl UnpackOptions {
     /// Who an entry shall belong to; `None`: whoever makes it.
     fn ids(&self, entry: Option<&TarEntry>) -> Option<(Uid, Gid)> {
-        let known = |id: u32| if id < IDS { id } else { NOBODY };
+        let known = |id: u64| u32::try_from(id).ok().filter(|_| id < IDS).unwrap_or(NOBODY);
         match (self.owner, entry) {
             (OwnerRule::To { uid, gid }, _) => Some((Uid::from_raw(uid), Gid::from_raw(gid))),
             (OwnerRule::Kept, Some(entry)) => {
@@ -63,7 +63,7 @@ impl UnpackOptions {
 
     /// A folder by its entry: made, or merged into. Its bits and time come when all below it is there.
     pub(super) fn folder(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<OwnedFd, AgentError> {
-        let bad = |errno| refuse(errno, &entry.path);
+        let bad = |errno| refuse(errno, &entry.name);
         let make = || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700));
         match make() {
             Err(Errno::EXIST) => {
@@ -114,13 +114,13 @@ impl UnpackOptions {
             self.give(dir, name, Some(entry))?;
             rustix::fs::utimensat(dir, name, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
         };
-        settle().map_err(|errno| refuse(errno, &entry.path))
+        settle().map_err(|errno| refuse(errno, &entry.name))
     }
 
     pub(super) fn fifo(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<(), AgentError> {
         let mode = self.mode_of(entry);
         self.instead(dir, name, entry, || rustix::fs::mknodat(dir, name, FileType::Fifo, mode, 0))?;
-        self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.path))
+        self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.name))
     }
 
     /// A second name of a file that lies below `root`.
@@ -132,9 +132,9 @@ impl UnpackOptions {
         name: &[u8],
         entry: &TarEntry,
     ) -> Result<(), AgentError> {
-        let bad = |errno| refuse(errno, &entry.path);
+        let bad = |errno| refuse(errno, &entry.name);
         let Some((last, above)) = target.split_last() else {
-            return Err(AgentError::Invalid(format!("the link '{}' leads nowhere", shown(&entry.path))));
+            return Err(AgentError::Invalid(format!("the link '{}' leads nowhere", shown(&entry.name))));
         };
         let above = if above.is_empty() { b".".to_vec() } else { above.join(&b'/') };
         let resolve = match self.rules {
@@ -160,7 +160,7 @@ impl UnpackOptions {
         entry: &TarEntry,
         make: impl Fn() -> rustix::io::Result<T>,
     ) -> Result<T, AgentError> {
-        let bad = |errno| refuse(errno, &entry.path);
+        let bad = |errno| refuse(errno, &entry.name);
         match make() {
             Err(Errno::EXIST) => {}
             made => return made.map_err(bad),
@@ -182,11 +182,11 @@ impl UnpackOptions {
 }
 
 fn in_the_way(entry: &TarEntry, new: &str, old: &str) -> AgentError {
-    AgentError::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.path)))
+    AgentError::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.name)))
 }
 
 fn times(entry: &TarEntry) -> Timestamps {
-    let at = Timespec { tv_sec: entry.modified_s, tv_nsec: 0 };
+    let at = Timespec { tv_sec: entry.mtime.0, tv_nsec: 0 };
     Timestamps { last_access: at, last_modification: at }
 }
 

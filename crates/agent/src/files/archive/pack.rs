@@ -6,11 +6,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
+use atoll_tar::write::push_header;
+use atoll_tar::{BLOCK, TarEntry, TarKind, padding};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::header::{BLOCK, TarEntry, TarKind};
 use super::pattern::{self, Excluded};
 use crate::error::AgentError;
 use crate::files::tree::BELOW;
@@ -165,7 +166,7 @@ impl Packer {
             b"." | b"" => (b"./".to_vec(), Vec::new()),
             _ => ([&name[..], b"/"].concat(), [&name[..], b"/"].concat()),
         };
-        described(&dir, &stat, entry_name, TarKind::Folder).write(out);
+        push_header(out, &described(&dir, &stat, entry_name, TarKind::Folder));
         self.levels.push(PackLevel { names: names_in(&dir, path)?, dir, prefix, below: Vec::new() });
         Ok(())
     }
@@ -197,7 +198,7 @@ impl Packer {
         let dir = reopen(&handle, FOLDER).map_err(|errno| refuse(errno, &path))?;
         let prefix = [&path[..], b"/"].concat();
         if !excluded {
-            described(&dir, &stat, prefix.clone(), TarKind::Folder).write(out);
+            push_header(out, &described(&dir, &stat, prefix.clone(), TarKind::Folder));
         }
         let below = [&below[..], b"/"].concat();
         self.levels.push(PackLevel { names: names_in(&dir, &path)?, dir, prefix, below });
@@ -223,9 +224,9 @@ impl Packer {
         let inode = (stat.st_dev, stat.st_ino);
         if kind == TarKind::File && stat.st_nlink > 1 {
             if let Some(first) = self.linked.get(&inode) {
-                (entry.kind, entry.link, entry.size) = (TarKind::Hardlink, first.clone(), 0);
+                (entry.kind, entry.link, entry.size) = (TarKind::HardLink, first.clone(), 0);
                 entry.xattrs.clear();
-                entry.write(out);
+                push_header(out, &entry);
                 return Ok(());
             }
             if self.linked.len() < LINKED_MAX {
@@ -235,15 +236,15 @@ impl Packer {
         match kind {
             TarKind::Symlink => {
                 entry.link = rustix::fs::readlinkat(&handle, c"", Vec::new()).map_err(bad)?.into_bytes();
-                entry.write(out);
+                push_header(out, &entry);
             }
             TarKind::File => {
                 let file = reopen(&handle, OFlags::RDONLY | OFlags::NONBLOCK).map_err(bad)?;
-                entry.write(out);
-                let padding = (entry.size.wrapping_neg() % BLOCK as u64) as usize;
+                push_header(out, &entry);
+                let padding = padding(entry.size);
                 self.reading = Some(Reading { file, path: name, left: entry.size, padding });
             }
-            _ => entry.write(out),
+            _ => push_header(out, &entry),
         }
         Ok(())
     }
@@ -280,20 +281,20 @@ fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|part| !part.is_empty())
 }
 
-fn described(handle: &OwnedFd, stat: &Stat, path: Vec<u8>, kind: TarKind) -> TarEntry {
+fn described(handle: &OwnedFd, stat: &Stat, name: Vec<u8>, kind: TarKind) -> TarEntry {
     let size = if kind == TarKind::File { u64::try_from(stat.st_size).unwrap_or(0) } else { 0 };
     let xattrs =
         if matches!(kind, TarKind::File | TarKind::Folder) { read_xattrs(handle) } else { Vec::new() };
     TarEntry {
-        path,
-        link: Vec::new(),
+        name,
         kind,
         mode: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
+        uid: stat.st_uid.into(),
+        gid: stat.st_gid.into(),
         size,
-        modified_s: stat.st_mtime,
+        mtime: (stat.st_mtime, 0),
         xattrs,
+        ..TarEntry::default()
     }
 }
 

@@ -9,12 +9,12 @@
 
 use std::os::fd::OwnedFd;
 
+use atoll_tar::stream::Receiver;
+use atoll_tar::{TarEntry, TarKind};
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::extract_entry::UnpackOptions;
-use super::header::{TarEntry, TarKind};
-use super::reader::Receiver;
 use crate::error::AgentError;
 use crate::files::upload::{final_path, write_all};
 use crate::files::{open, open_at, open_parent, refuse, shown};
@@ -117,7 +117,7 @@ impl Unpacker {
         let folder = self.ask.into == Into::Folder || is_top || self.ask.dest == b"/";
         let root = if folder || is_folder(&self.ask.dest) {
             let dir = self.root_folder(if is_top { OwnedFolders::Last } else { OwnedFolders::All })?;
-            match (folder, parts(&first.path)?.last()) {
+            match (folder, parts(&first.name)?.last()) {
                 (false, Some(name)) => Root::Single { dir, name: name.to_vec(), taken: false },
                 _ => Root::Folder(dir),
             }
@@ -141,7 +141,7 @@ impl Unpacker {
             if let Some(entry) = &level.entry {
                 self.manner
                     .settle_folder(&level.folder, entry)
-                    .map_err(|errno| refuse(errno, &entry.path))?;
+                    .map_err(|errno| refuse(errno, &entry.name))?;
             }
         }
         Ok(())
@@ -150,14 +150,14 @@ impl Unpacker {
     /// Goes into the folder with these parts; those that no entry spoke of are made.
     fn enter(&mut self, above: &[&[u8]], entry: &TarEntry) -> Result<(), AgentError> {
         if above.len() >= DEPTH_MAX {
-            let text = format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&entry.path));
+            let text = format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&entry.name));
             return Err(AgentError::Invalid(text));
         }
         let same = self.stack.iter().zip(above).take_while(|(level, name)| level.name == **name).count();
         self.leave(same)?;
         for name in &above[same..] {
             let here = self.here()?;
-            let folder = self.manner.implied(here, name).map_err(|errno| refuse(errno, &entry.path))?;
+            let folder = self.manner.implied(here, name).map_err(|errno| refuse(errno, &entry.name))?;
             self.stack.push(UnpackLevel { name: name.to_vec(), folder, entry: None });
         }
         Ok(())
@@ -186,35 +186,39 @@ impl Unpacker {
             }
             TarKind::Symlink => manner.symlink(here, name, &entry)?,
             TarKind::Fifo => manner.fifo(here, name, &entry)?,
-            TarKind::Hardlink => {
+            TarKind::HardLink => {
                 let target = parts(&entry.link)?;
                 let target = target.get(self.ask.strip..).unwrap_or_default();
                 let Some(Root::Folder(root)) = &self.root else {
                     let text =
-                        format!("'{}' is a link to a file that is not in the stream", shown(&entry.path));
+                        format!("'{}' is a link to a file that is not in the stream", shown(&entry.name));
                     return Err(AgentError::Invalid(text));
                 };
                 manner.hardlink(root, target, here, name, &entry)?;
             }
-            TarKind::Device => {
-                return Err(AgentError::Invalid(format!("'{}' is a device", shown(&entry.path))));
+            TarKind::CharDevice | TarKind::BlockDevice => {
+                return Err(AgentError::Invalid(format!("'{}' is a device", shown(&entry.name))));
             }
-            TarKind::Sparse => {
-                let text = format!(
-                    "'{}' is stored with holes in GNU's own form; pack it without --sparse",
-                    shown(&entry.path)
-                );
-                return Err(AgentError::Invalid(text));
-            }
-            TarKind::Pax | TarKind::LongName | TarKind::LongLink | TarKind::Ignored => {}
         }
         Ok(())
     }
 }
 
 impl Receiver for Unpacker {
+    type Error = AgentError;
+
+    fn sparse(&mut self, entry: &TarEntry) -> Result<(), AgentError> {
+        // Passed over as every entry is whose name is cut off.
+        if parts(&entry.name)?.len() <= self.ask.strip {
+            return Ok(());
+        }
+        let name = shown(&entry.name);
+        let text = format!("'{name}' is stored with holes in GNU's own form; pack it without --sparse");
+        Err(AgentError::Invalid(text))
+    }
+
     fn begin(&mut self, entry: TarEntry) -> Result<(), AgentError> {
-        let path = entry.path.clone();
+        let path = entry.name.clone();
         let all = parts(&path)?;
         let is_top = all.is_empty() && entry.kind == TarKind::Folder;
         let Some(parts) = all.get(self.ask.strip..).filter(|parts| is_top || !parts.is_empty()) else {
@@ -243,7 +247,7 @@ impl Receiver for Unpacker {
 
     fn content(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
         if let Some(writing) = &self.writing {
-            write_all(&writing.file, bytes).map_err(|errno| refuse(errno, &writing.entry.path))?;
+            write_all(&writing.file, bytes).map_err(|errno| refuse(errno, &writing.entry.name))?;
             self.bytes += bytes.len() as u64;
         }
         Ok(())
@@ -251,7 +255,7 @@ impl Receiver for Unpacker {
 
     fn end(&mut self) -> Result<(), AgentError> {
         if let Some(Writing { file, entry }) = self.writing.take() {
-            self.manner.settle_file(&file, &entry).map_err(|errno| refuse(errno, &entry.path))?;
+            self.manner.settle_file(&file, &entry).map_err(|errno| refuse(errno, &entry.name))?;
         }
         Ok(())
     }

@@ -5,7 +5,10 @@
 use std::{
     fs,
     io::Write,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -14,6 +17,7 @@ use std::{
 };
 
 use atoll_image::build::Ignore;
+use atoll_tar::{TarEntry, TarKind, write::Archive};
 
 use crate::{
     commands::{archive_stream::Packed, progress::Transfer},
@@ -80,7 +84,7 @@ pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Resul
 }
 
 struct Walk<W: Write> {
-    tar: tar::Builder<W>,
+    tar: Archive<W>,
     ignored: Ignore,
     entries: u64,
     count: Arc<PackCount>,
@@ -88,12 +92,12 @@ struct Walk<W: Write> {
 
 impl<W: Write> Walk<W> {
     fn new(into: W, ignored: Ignore, count: Arc<PackCount>) -> Self {
-        Self { tar: tar::Builder::new(into), ignored, entries: 0, count }
+        Self { tar: Archive::new(into), ignored, entries: 0, count }
     }
 
     fn all(mut self, root: &Path) -> Result<(), Failure> {
         self.folder(root)?;
-        self.tar.finish().map_err(|cause| unsendable(root, &cause))
+        self.tar.finish().map(|_| ()).map_err(|cause| unsendable(root, &cause))
     }
 
     /// Without recursion, so that a deep tree costs memory and not stack; folders before what is in them, names in order.
@@ -140,26 +144,22 @@ impl<W: Write> Walk<W> {
         if kind.is_file() {
             self.count.bytes.fetch_add(about.len(), Ordering::Relaxed);
         }
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(about.mode() & 0o7777);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(u64::try_from(about.mtime()).unwrap_or(0));
-        header.set_size(0);
+        let mtime = (about.mtime().max(0), 0);
+        let mut header = TarEntry { mode: about.mode() & 0o7777, mtime, ..TarEntry::default() };
+        header.name = if kind.is_dir() { format!("{name}/") } else { name.to_owned() }.into_bytes();
         let done = if kind.is_dir() {
-            header.set_entry_type(tar::EntryType::Directory);
-            self.tar.append_data(&mut header, format!("{name}/"), std::io::empty())
+            header.kind = TarKind::Folder;
+            self.tar.entry(&header)
         } else if kind.is_symlink() {
-            header.set_entry_type(tar::EntryType::Symlink);
+            header.kind = TarKind::Symlink;
             let target = fs::read_link(path).map_err(|cause| unreadable(path, &cause))?;
-            self.tar.append_link(&mut header, name, target)
+            header.link = target.into_os_string().into_vec();
+            self.tar.entry(&header)
         } else {
             let file = fs::File::open(path).map_err(|cause| unreadable(path, &cause))?;
-            header.set_entry_type(tar::EntryType::Regular);
-            header.set_size(about.len());
+            header.size = about.len();
             // A file that grows or shrinks meanwhile must not bend what follows it.
-            let exactly = ExactLength { file, left: about.len() };
-            self.tar.append_data(&mut header, name, exactly)
+            self.tar.file_from(&header, &mut ExactLength { file, left: about.len() })
         };
         done.map_err(|cause| unsendable(path, &cause))
     }
@@ -219,7 +219,7 @@ mod tests {
     fn packed(folder: &Path, ignore: &str) -> Vec<String> {
         let mut walk = Walk::new(Vec::new(), Ignore::parse(ignore), Arc::default());
         walk.folder(folder).expect("packed");
-        let bytes = walk.tar.into_inner().expect("whole");
+        let bytes = walk.tar.finish().expect("whole").0;
         let mut archive = tar::Archive::new(&bytes[..]);
         let entries = archive.entries().expect("a tar");
         entries

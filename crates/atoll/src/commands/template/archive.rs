@@ -13,11 +13,7 @@ use super::{nearest, ready};
 use crate::{
     cli::template::{ExportForm, ImportForm},
     client::Client,
-    commands::{
-        CommandContext,
-        archive_stream::Packed,
-        progress::{Progress, Transfer},
-    },
+    commands::{CommandContext, archive_stream::Packed, build::context::pack_all, progress::Progress},
     failure::Failure,
     human::bytes,
 };
@@ -132,7 +128,9 @@ fn open(
                 "pack a root file system first: tar c -C DIR . | atoll template import - NAME",
             ));
         }
-        return Ok((layout(from.to_owned(), progress.transfer("importing", None)), Some(ImportForm::Oci)));
+        // A layout folder is an OCI archive once it is packed.
+        let (packed, _) = pack_all(from, progress.transfer("importing", None));
+        return Ok((packed, Some(ImportForm::Oci)));
     }
     let mut file = fs::File::open(from).map_err(unreadable)?;
     let transfer = progress.transfer("importing", Some(about.len()));
@@ -144,15 +142,4 @@ fn copy(from: &mut dyn Read, into: &mut dyn Write, shown: &str) -> Result<(), Fa
     std::io::copy(from, into)
         .map(|_| ())
         .map_err(|e| Failure::new("io", format!("{shown} could not be sent: {e}")))
-}
-
-/// A layout folder is an OCI archive once it is packed.
-fn layout(folder: PathBuf, transfer: Transfer) -> Packed {
-    Packed::begin(transfer, move |into| {
-        let mut tar = tar::Builder::new(into);
-        tar.follow_symlinks(false);
-        tar.append_dir_all("", &folder)
-            .and_then(|()| tar.finish())
-            .map_err(|e| Failure::new("io", format!("{} could not be sent: {e}", folder.display())))
-    })
 }

@@ -77,16 +77,8 @@ fn merged(paths: &[PathBuf]) -> io::Result<File> {
 
 /// Entry by entry as they are, long names included.
 fn write(paths: &[PathBuf], to: &Path) -> io::Result<()> {
-    let mut out = tar::Builder::new(io::BufWriter::new(File::create(to)?));
-    for path in paths {
-        let mut archive = tar::Archive::new(io::BufReader::new(File::open(path)?));
-        for entry in archive.entries()?.raw(true) {
-            let mut entry = entry?;
-            let header = entry.header().clone();
-            out.append(&header, &mut entry)?;
-        }
-    }
-    io::Write::flush(&mut out.into_inner()?)
+    let archives = paths.iter().map(|path| File::open(path).map(io::BufReader::new));
+    atoll_tar::concat(archives, io::BufWriter::new(File::create(to)?))
 }
 
 #[cfg(test)]

@@ -1,40 +1,43 @@
-//! PAX records: `<length> <key>=<value>\n`, as many as fit.
+//! PAX records: `<length> <key>=<value>\n`, as many as fit. [`Pax`] is the strict reading of them.
+
+use crate::Xattrs;
 
 /// What the records of one entry say. What they do not name stays as the header has it.
 #[derive(Debug, Default)]
-pub(super) struct Pax {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) link: Option<Vec<u8>>,
-    pub(super) size: Option<u64>,
-    pub(super) uid: Option<u64>,
-    pub(super) gid: Option<u64>,
-    pub(super) mtime: Option<(i64, u32)>,
-    pub(super) xattrs: super::Xattrs,
-    pub(super) sparse: Sparse,
+pub struct Pax {
+    pub path: Option<Vec<u8>>,
+    pub link: Option<Vec<u8>>,
+    pub size: Option<u64>,
+    pub uid: Option<u64>,
+    pub gid: Option<u64>,
+    pub mtime: Option<(i64, u32)>,
+    pub xattrs: Xattrs,
+    pub sparse: Sparse,
 }
 
 /// GNU's sparse files in PAX clothes.
 #[derive(Debug, Default)]
-pub(super) struct Sparse {
-    pub(super) major: Option<u64>,
-    pub(super) minor: Option<u64>,
-    pub(super) name: Option<Vec<u8>>,
-    pub(super) real_size: Option<u64>,
+pub struct Sparse {
+    pub major: Option<u64>,
+    pub minor: Option<u64>,
+    pub name: Option<Vec<u8>>,
+    pub real_size: Option<u64>,
     /// Offsets and lengths in turn (versions 0.0 and 0.1).
-    pub(super) numbers: Vec<u64>,
-    pub(super) is_named: bool,
+    pub numbers: Vec<u64>,
+    pub is_named: bool,
 }
 
-const XATTR: &[u8] = b"SCHILY.xattr.";
+/// What stands before the name of an extended attribute.
+pub const XATTR: &[u8] = b"SCHILY.xattr.";
 /// LIMIT: attributes of one entry. Each new name is compared with all before it.
 const XATTRS_MAX: usize = 1024;
 
 impl Pax {
     /// Reads a block of records; the error says what is wrong with them.
-    pub(super) fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
+    pub fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
         let mut pax = Self::default();
         while !records.is_empty() && records[0] != 0 {
-            let (key, value, rest) = record(records).ok_or("a PAX record has no proper length")?;
+            let (key, value, rest) = split_record(records).ok_or("a PAX record has no proper length")?;
             pax.take(key, value)?;
             records = rest;
         }
@@ -49,7 +52,9 @@ impl Pax {
             b"size" => self.size = Some(number()?),
             b"uid" => self.uid = Some(number()?),
             b"gid" => self.gid = Some(number()?),
-            b"mtime" => self.mtime = Some(time(value).ok_or("a PAX record holds no time where one belongs")?),
+            b"mtime" => {
+                self.mtime = Some(parse_time(value).ok_or("a PAX record holds no time where one belongs")?)
+            }
             _ if key.starts_with(XATTR) => {
                 let name = &key[XATTR.len()..];
                 if name.is_empty() || name.len() > 255 || name.contains(&0) {
@@ -89,8 +94,9 @@ impl Sparse {
     }
 }
 
-/// The first record and what follows it. Its length counts itself.
-fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+/// Key and value of the first record, and what follows it. Its length counts itself.
+#[must_use]
+pub fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(12).position(|&byte| byte == b' ')?;
     let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
     let (whole, rest) = bytes.split_at_checked(length)?;
@@ -107,7 +113,24 @@ fn some_text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
 
-pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
+/// Adds a record. Its length counts its own digits: one more of them may make it long enough for yet another.
+pub fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while length != rest + length.to_string().len() {
+        length = rest + length.to_string().len();
+    }
+    records.extend_from_slice(length.to_string().as_bytes());
+    records.push(b' ');
+    records.extend_from_slice(key);
+    records.push(b'=');
+    records.extend_from_slice(value);
+    records.push(b'\n');
+}
+
+/// A number in decimal digits and nothing else.
+#[must_use]
+pub fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 20 {
         return None;
     }
@@ -117,8 +140,20 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
+/// Seconds and nanoseconds as a record holds them: with nine digits behind the point, before 1970 with a minus in front.
+#[must_use]
+pub fn format_time(seconds: i64, nanoseconds: u32) -> String {
+    if seconds < 0 && nanoseconds > 0 {
+        // The kernel's -1 s + 0.9 s is written -0.1.
+        let whole = -(seconds + 1);
+        return format!("-{whole}.{:09}", 1_000_000_000 - nanoseconds);
+    }
+    format!("{seconds}.{nanoseconds:09}")
+}
+
 /// Seconds with an optional fraction; before 1970 with a minus in front.
-fn time(value: &[u8]) -> Option<(i64, u32)> {
+#[must_use]
+pub fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     let (negative, digits) = match value.strip_prefix(b"-") {
         Some(digits) => (true, digits),
         None => (false, value),
@@ -176,11 +211,34 @@ mod tests {
 
     #[test]
     fn times_before_1970_keep_their_fraction() {
-        assert_eq!(time(b"-1.25"), Some((-2, 750_000_000)));
-        assert_eq!(time(b"-3"), Some((-3, 0)));
-        assert_eq!(time(b"1.1234567899"), Some((1, 123_456_789)));
-        assert_eq!(time(b"1.x"), None);
-        assert_eq!(time(b""), None);
+        assert_eq!(parse_time(b"-1.25"), Some((-2, 750_000_000)));
+        assert_eq!(parse_time(b"-3"), Some((-3, 0)));
+        assert_eq!(parse_time(b"1.1234567899"), Some((1, 123_456_789)));
+        assert_eq!(parse_time(b"1.x"), None);
+        assert_eq!(parse_time(b""), None);
+        assert_eq!(parse_time(b"--1"), None);
+    }
+
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        for (seconds, nanoseconds) in
+            [(0, 0), (5, 1), (-1, 0), (-1, 900_000_000), (-7, 1), (1 << 40, 999_999_999)]
+        {
+            assert_eq!(
+                parse_time(format_time(seconds, nanoseconds).as_bytes()),
+                Some((seconds, nanoseconds))
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_counts_its_own_length_also_where_the_count_grows_by_it() {
+        for length in (0..110).chain(980..1_010) {
+            let (mut records, value) = (b"8 k=vvv\n".to_vec(), vec![b'v'; length]);
+            push_record(&mut records, b"k", &value);
+            let (_, _, rest) = split_record(&records).unwrap();
+            assert_eq!(split_record(rest), Some((&b"k"[..], &value[..], &b""[..])), "{length}");
+        }
     }
 
     #[test]

@@ -6,12 +6,10 @@
 
 use std::io::{BufRead, ErrorKind};
 
-use super::header::{self, Dialect, Header};
-use super::pax::{self, Pax};
-use super::sparse;
-use super::{BLOCK, TarEntry, TarKind};
-use crate::layers::LayerError;
-use crate::layers::error::shown;
+use crate::header::{self, Dialect, Header};
+use crate::pax::{self, Pax};
+use crate::sparse;
+use crate::{BLOCK, TarEntry, TarError, TarKind, padding, shown};
 
 /// LIMIT: bytes of PAX records of one entry; attributes have 64 KiB each at most.
 const PAX_MAX: u64 = 1 << 20;
@@ -19,7 +17,7 @@ const PAX_MAX: u64 = 1 << 20;
 const NAME_MAX: u64 = 16 << 10;
 
 /// An archive being read.
-pub(crate) struct Archive<R> {
+pub struct Archive<R> {
     from: R,
     /// Bytes read so far.
     at: u64,
@@ -39,17 +37,17 @@ struct PendingRecords {
 }
 
 impl<R: BufRead> Archive<R> {
-    pub(crate) fn new(from: R) -> Self {
+    pub fn new(from: R) -> Self {
         Self { from, at: 0, left: 0, padding: 0, ended: false }
     }
 
     /// Bytes read so far: where the data of the current entry begins, while none of it was read.
-    pub(crate) fn position(&self) -> u64 {
+    pub fn position(&self) -> u64 {
         self.at
     }
 
     /// Reads the next entry into `entry`; `false`: there is none. Data that nobody read is passed over.
-    pub(crate) fn next(&mut self, entry: &mut TarEntry) -> Result<bool, LayerError> {
+    pub fn next(&mut self, entry: &mut TarEntry) -> Result<bool, TarError> {
         self.pass(self.left.saturating_add(self.padding))?;
         (self.left, self.padding) = (0, 0);
         let mut before = PendingRecords::default();
@@ -82,34 +80,34 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// The next piece of the current entry's data; empty: that was all. Say with [`Archive::took`] how much was used.
-    pub(crate) fn data(&mut self) -> Result<&[u8], LayerError> {
+    pub fn data(&mut self) -> Result<&[u8], TarError> {
         if self.left == 0 {
             return Ok(&[]);
         }
         let at = self.at;
         let piece = loop {
             match self.from.fill_buf() {
-                Ok(_) => break self.from.fill_buf().map_err(LayerError::Source)?,
+                Ok(_) => break self.from.fill_buf().map_err(TarError::Source)?,
                 Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
-                Err(cause) => return Err(LayerError::Source(cause)),
+                Err(cause) => return Err(TarError::Source(cause)),
             }
         };
         if piece.is_empty() {
-            return Err(LayerError::BadArchive { at, why: "it ends in the middle of a file".into() });
+            return Err(TarError::Damaged { at, why: "it ends in the middle of a file".into() });
         }
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(piece.len());
         Ok(&piece[..most])
     }
 
     /// So much of what [`Archive::data`] gave was used.
-    pub(crate) fn took(&mut self, bytes: usize) {
+    pub fn took(&mut self, bytes: usize) {
         self.from.consume(bytes);
         self.at += bytes as u64;
         self.left -= bytes as u64;
     }
 
     /// Reads what follows the last entry: it belongs to the archive's digest. `most`: bytes of the whole archive.
-    pub(crate) fn drain(&mut self, most: u64) -> Result<(), LayerError> {
+    pub fn drain(&mut self, most: u64) -> Result<(), TarError> {
         loop {
             let bytes = self.piece()?.len();
             if bytes == 0 {
@@ -118,7 +116,7 @@ impl<R: BufRead> Archive<R> {
             self.from.consume(bytes);
             self.at += bytes as u64;
             if self.at > most {
-                return Err(LayerError::TooBig { what: "bytes", limit: most });
+                return Err(TarError::TooLong { limit: most });
             }
         }
     }
@@ -129,7 +127,7 @@ impl<R: BufRead> Archive<R> {
         size: u64,
         before: PendingRecords,
         entry: &mut TarEntry,
-    ) -> Result<(), LayerError> {
+    ) -> Result<(), TarError> {
         let pax = before.pax.unwrap_or_default();
         self.names(header, before.name, before.link, &pax, entry);
         let bad =
@@ -151,13 +149,13 @@ impl<R: BufRead> Archive<R> {
             b'6' => TarKind::Fifo,
             other => {
                 let why = format!("its type {:?} is not known", char::from(other));
-                return Err(LayerError::refused(&entry.name, why));
+                return Err(TarError::refused(&entry.name, why));
             }
         };
         (entry.size, entry.map) = (0, None);
         if entry.kind == TarKind::File {
             (self.left, entry.size) = (stored, stored);
-            self.padding = padding(stored);
+            self.padding = padding(stored) as u64;
             self.sparse(header, pax.sparse, entry)?;
         }
         entry.xattrs = pax.xattrs;
@@ -189,8 +187,8 @@ impl<R: BufRead> Archive<R> {
         header: &Header<'_>,
         said: pax::Sparse,
         entry: &mut TarEntry,
-    ) -> Result<(), LayerError> {
-        let refused = |why: &str| LayerError::refused(&entry.name, why);
+    ) -> Result<(), TarError> {
+        let refused = |why: &str| TarError::refused(&entry.name, why);
         let real = || said.real_size.ok_or_else(|| refused("a sparse file has no size"));
         let map = if header.kind() == b'S' {
             let (first, more, size) = header.sparse().ok_or_else(|| refused("a sparse file has no size"))?;
@@ -207,12 +205,12 @@ impl<R: BufRead> Archive<R> {
         } else {
             return Ok(());
         };
-        entry.map = Some(map.map_err(|why| LayerError::refused(&entry.name, why))?);
+        entry.map = Some(map.map_err(|why| TarError::refused(&entry.name, why))?);
         Ok(())
     }
 
     /// GNU's own form: four pieces in the header, then blocks of twenty-one.
-    fn gnu_map(&mut self, first: &[u8], mut more: bool) -> Result<Vec<(u64, u64)>, LayerError> {
+    fn gnu_map(&mut self, first: &[u8], mut more: bool) -> Result<Vec<(u64, u64)>, TarError> {
         let mut map = Vec::new();
         let mut add = |pieces: &[u8]| -> Option<()> {
             for piece in pieces.chunks_exact(24).take_while(|piece| piece[0] != 0 || piece[12] != 0) {
@@ -236,18 +234,18 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// PAX version 1.0: lines of decimal numbers before the data, padded to a block.
-    fn map_before_data(&mut self, name: &[u8]) -> Result<Vec<(u64, u64)>, LayerError> {
+    fn map_before_data(&mut self, name: &[u8]) -> Result<Vec<(u64, u64)>, TarError> {
         let begin = self.left;
-        let wrong = || LayerError::refused(name, "a sparse file's map cannot be read");
+        let wrong = || TarError::refused(name, "a sparse file's map cannot be read");
         let count = self.line()?.ok_or_else(wrong)?;
         if count > sparse::PIECES as u64 {
-            return Err(LayerError::refused(name, "a sparse file has too many pieces"));
+            return Err(TarError::refused(name, "a sparse file has too many pieces"));
         }
         let mut map = Vec::new();
         for _ in 0..count {
             map.push((self.line()?.ok_or_else(wrong)?, self.line()?.ok_or_else(wrong)?));
         }
-        let pad = padding(begin - self.left);
+        let pad = padding(begin - self.left) as u64;
         if pad > self.left {
             return Err(wrong());
         }
@@ -257,7 +255,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// A decimal number up to the end of its line, out of the current entry's data.
-    fn line(&mut self) -> Result<Option<u64>, LayerError> {
+    fn line(&mut self) -> Result<Option<u64>, TarError> {
         let mut digits = Vec::with_capacity(20);
         while digits.len() <= 20 {
             let Some(&byte) = self.data()?.first() else { return Ok(None) };
@@ -270,7 +268,7 @@ impl<R: BufRead> Archive<R> {
         Ok(None)
     }
 
-    fn pax(&mut self, size: u64) -> Result<Pax, LayerError> {
+    fn pax(&mut self, size: u64) -> Result<Pax, TarError> {
         if size > PAX_MAX {
             return Err(self.bad("the PAX records of an entry are too long"));
         }
@@ -278,7 +276,7 @@ impl<R: BufRead> Archive<R> {
         Pax::parse(&records).map_err(|why| self.bad(why))
     }
 
-    fn long(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
+    fn long(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > NAME_MAX {
             return Err(self.bad("a name is too long"));
         }
@@ -288,17 +286,17 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// So many bytes, and the padding after them.
-    fn bytes(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
+    fn bytes(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
         if !self.exactly(&mut bytes)? && size > 0 {
             return Err(self.bad("it ends in the middle of an entry"));
         }
-        self.pass(padding(size))?;
+        self.pass(padding(size) as u64)?;
         Ok(bytes)
     }
 
     /// The next block; `false`: the archive ended before it, by a block of zeros or by its end.
-    fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, LayerError> {
+    fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, TarError> {
         if !self.exactly(block)? {
             self.ended = true;
             return Ok(false);
@@ -315,7 +313,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Fills `into`; `false`: not one byte was left.
-    fn exactly(&mut self, into: &mut [u8]) -> Result<bool, LayerError> {
+    fn exactly(&mut self, into: &mut [u8]) -> Result<bool, TarError> {
         let mut filled = 0;
         while filled < into.len() {
             let piece = self.piece()?;
@@ -335,14 +333,14 @@ impl<R: BufRead> Archive<R> {
         Ok(true)
     }
 
-    fn pass_padded(&mut self, size: u64, most: u64) -> Result<(), LayerError> {
+    fn pass_padded(&mut self, size: u64, most: u64) -> Result<(), TarError> {
         if size > most {
             return Err(self.bad("an entry that is none is too long"));
         }
-        self.pass(size + padding(size))
+        self.pass(size + padding(size) as u64)
     }
 
-    fn pass(&mut self, mut bytes: u64) -> Result<(), LayerError> {
+    fn pass(&mut self, mut bytes: u64) -> Result<(), TarError> {
         while bytes > 0 {
             let most = usize::try_from(bytes).unwrap_or(usize::MAX);
             let some = self.piece()?.len().min(most);
@@ -356,54 +354,17 @@ impl<R: BufRead> Archive<R> {
         Ok(())
     }
 
-    fn piece(&mut self) -> Result<&[u8], LayerError> {
+    fn piece(&mut self) -> Result<&[u8], TarError> {
         loop {
             match self.from.fill_buf() {
-                Ok(_) => return self.from.fill_buf().map_err(LayerError::Source),
+                Ok(_) => return self.from.fill_buf().map_err(TarError::Source),
                 Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
-                Err(cause) => return Err(LayerError::Source(cause)),
+                Err(cause) => return Err(TarError::Source(cause)),
             }
         }
     }
 
-    fn bad(&self, why: &str) -> LayerError {
-        LayerError::BadArchive { at: self.at, why: why.to_owned() }
-    }
-}
-
-fn padding(size: u64) -> u64 {
-    size.wrapping_neg() % BLOCK as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layers::rules;
-
-    #[test]
-    fn any_archive_is_read_or_refused() {
-        atoll_robustness::check!("tar", |bytes| {
-            let (mut archive, mut entry, mut path) = (Archive::new(bytes), TarEntry::default(), Vec::new());
-            let (mut entries, mut data) = (0, 0);
-            while let Ok(true) = archive.next(&mut entry) {
-                entries += 1;
-                if rules::clean(&entry.name, &mut path).is_ok() {
-                    assert!(!path.split(|byte| *byte == b'/').any(|part| part == b".."));
-                    let _ = rules::asks(&path);
-                }
-                let map = entry.map.as_deref().unwrap_or_default();
-                assert!(map.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "pieces in order");
-                // The data of every second entry is passed over.
-                if entries % 2 == 0 {
-                    continue;
-                }
-                while let Ok(piece @ [_, ..]) = archive.data() {
-                    let length = piece.len();
-                    archive.took(length);
-                    data += length;
-                }
-            }
-            assert!(entries <= bytes.len() / BLOCK && data <= bytes.len());
-        });
+    fn bad(&self, why: &str) -> TarError {
+        TarError::Damaged { at: self.at, why: why.to_owned() }
     }
 }

@@ -1,84 +1,71 @@
 //! Writing an archive: ustar, with PAX records only where ustar has no room. The same entries give the same bytes.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 
-use super::{BLOCK, TarEntry, TarKind};
+use crate::header::{HeaderFields, NAME_ROOM};
+use crate::pax::{XATTR, push_record};
+use crate::{BLOCK, TarEntry, TarKind, padding};
 
 /// The largest number that eleven octal digits hold.
 const SIZE_MAX: u64 = 0o777_7777_7777;
 /// The largest number that seven octal digits hold.
 const ID_MAX: u64 = 0o777_7777;
-/// How much a name or link has room for in a header.
-const FIELD: usize = 100;
 
 /// An archive being written.
-pub(crate) struct Archive<W> {
+pub struct Archive<W> {
     to: W,
     bytes: u64,
 }
 
 impl<W: Write> Archive<W> {
-    pub(crate) fn new(to: W) -> Self {
+    pub fn new(to: W) -> Self {
         Self { to, bytes: 0 }
     }
 
     /// Writes the header of an entry. For a file its data follows: `size` bytes by [`Archive::data`], then
     /// [`Archive::pad`].
-    pub(crate) fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
-        let records = records(entry);
-        if !records.is_empty() {
-            let mut block = [0; BLOCK];
-            block[..16].copy_from_slice(b"PaxHeaders/entry");
-            fields(&mut block, b'x', 0o644, (0, 0), records.len() as u64, 0);
-            self.put(&block)?;
-            self.put(&records)?;
-            self.pad(records.len() as u64)?;
-        }
-        let mut block = [0; BLOCK];
-        put_text(&mut block[..FIELD], &entry.name);
-        put_text(&mut block[157..257], &entry.link);
-        let kind = match entry.kind {
-            TarKind::File => b'0',
-            TarKind::HardLink => b'1',
-            TarKind::Symlink => b'2',
-            TarKind::CharDevice => b'3',
-            TarKind::BlockDevice => b'4',
-            TarKind::Folder => b'5',
-            TarKind::Fifo => b'6',
-        };
-        let size = if entry.kind == TarKind::File { entry.size.min(SIZE_MAX) } else { 0 };
-        let mtime = u64::try_from(entry.mtime.0).unwrap_or(0).min(SIZE_MAX);
-        let ids = (entry.uid.min(ID_MAX), entry.gid.min(ID_MAX));
-        fields(&mut block, kind, entry.mode, ids, size, mtime);
-        self.put(&block)
+    pub fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
+        let mut head = Vec::with_capacity(BLOCK);
+        push_header(&mut head, entry);
+        self.put(&head)
     }
 
-    pub(crate) fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.put(bytes)
     }
 
     /// Fills the last block of so much data.
-    pub(crate) fn pad(&mut self, size: u64) -> io::Result<()> {
-        let rest = usize::try_from(size.wrapping_neg() % BLOCK as u64).unwrap_or(0);
-        self.put(&[0; BLOCK][..rest])
+    pub fn pad(&mut self, size: u64) -> io::Result<()> {
+        self.put(&[0; BLOCK][..padding(size)])
     }
 
     /// Ends the archive; answers what it was written to and how long it is.
-    pub(crate) fn finish(mut self) -> io::Result<(W, u64)> {
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
         self.put(&[0; 2 * BLOCK])?;
         self.to.flush()?;
         Ok((self.to, self.bytes))
     }
 
+    /// A file whose `size` bytes come from `from`.
+    pub fn file_from(&mut self, entry: &TarEntry, from: &mut impl Read) -> io::Result<()> {
+        self.entry(entry)?;
+        let copied = io::copy(&mut from.take(entry.size), &mut self.to)?;
+        self.bytes += copied;
+        if copied < entry.size {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.pad(entry.size)
+    }
+
     /// A whole file of its own, for the small ones.
-    pub(crate) fn file(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+    pub fn file(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.file_header(name, bytes.len() as u64)?;
         self.data(bytes)?;
         self.pad(bytes.len() as u64)
     }
 
     /// The header of a file of our own making.
-    pub(crate) fn file_header(&mut self, name: &str, size: u64) -> io::Result<()> {
+    pub fn file_header(&mut self, name: &str, size: u64) -> io::Result<()> {
         let kind = if name.ends_with('/') { TarKind::Folder } else { TarKind::File };
         let mode = if kind == TarKind::Folder { 0o755 } else { 0o644 };
         self.entry(&TarEntry { name: name.as_bytes().to_owned(), kind, mode, size, ..TarEntry::default() })
@@ -90,56 +77,48 @@ impl<W: Write> Archive<W> {
     }
 }
 
-fn fields(block: &mut [u8; BLOCK], kind: u8, mode: u32, ids: (u64, u64), size: u64, mtime: u64) {
-    put_octal(&mut block[100..108], u64::from(mode & 0o7777));
-    put_octal(&mut block[108..116], ids.0);
-    put_octal(&mut block[116..124], ids.1);
-    put_octal(&mut block[124..136], size);
-    put_octal(&mut block[136..148], mtime);
-    block[156] = kind;
-    block[257..265].copy_from_slice(b"ustar\x0000");
-    block[148..156].fill(b' ');
-    let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
-    put_octal(&mut block[148..155], sum);
-}
-
-/// As much of a text as fits; what does not is in the PAX records.
-fn put_text(field: &mut [u8], text: &[u8]) {
-    let some = text.len().min(field.len());
-    field[..some].copy_from_slice(&text[..some]);
-}
-
-/// Octal digits with zeros in front and a NUL behind.
-fn put_octal(field: &mut [u8], mut number: u64) {
-    let last = field.len() - 1;
-    for digit in field[..last].iter_mut().rev() {
-        *digit = b'0' + u8::try_from(number & 7).unwrap_or(0);
-        number >>= 3;
+/// Adds the header of an entry to `out`, PAX records before it where they are needed.
+pub fn push_header(out: &mut Vec<u8>, entry: &TarEntry) {
+    let records = records(entry);
+    if !records.is_empty() {
+        let size = records.len() as u64;
+        let fields =
+            HeaderFields { kind: b'x', name: b"PaxHeaders/entry", mode: 0o644, size, ..Default::default() };
+        out.extend_from_slice(&fields.block());
+        out.extend_from_slice(&records);
+        out.extend_from_slice(&[0; BLOCK][..padding(size)]);
     }
-    field[last] = 0;
+    let kind = match entry.kind {
+        TarKind::File => b'0',
+        TarKind::HardLink => b'1',
+        TarKind::Symlink => b'2',
+        TarKind::CharDevice => b'3',
+        TarKind::BlockDevice => b'4',
+        TarKind::Folder => b'5',
+        TarKind::Fifo => b'6',
+    };
+    let fields = HeaderFields {
+        kind,
+        name: &entry.name,
+        link: &entry.link,
+        mode: entry.mode,
+        uid: entry.uid.min(ID_MAX),
+        gid: entry.gid.min(ID_MAX),
+        size: if entry.kind == TarKind::File { entry.size.min(SIZE_MAX) } else { 0 },
+        mtime: u64::try_from(entry.mtime.0).unwrap_or(0).min(SIZE_MAX),
+        ..Default::default()
+    };
+    out.extend_from_slice(&fields.block());
 }
 
 /// Everything that the header has no room for, by key.
 fn records(entry: &TarEntry) -> Vec<u8> {
     let mut records = Vec::new();
-    let mut add = |key: &[u8], value: &[u8]| {
-        // The length counts its own digits: one more of them may make the record long enough for yet another.
-        let rest = key.len() + value.len() + 3;
-        let mut length = rest + 1;
-        while length != rest + length.to_string().len() {
-            length = rest + length.to_string().len();
-        }
-        records.extend_from_slice(length.to_string().as_bytes());
-        records.push(b' ');
-        records.extend_from_slice(key);
-        records.push(b'=');
-        records.extend_from_slice(value);
-        records.push(b'\n');
-    };
+    let mut add = |key: &[u8], value: &[u8]| push_record(&mut records, key, value);
     let mut xattrs: Vec<_> = entry.xattrs.iter().collect();
     xattrs.sort();
     for (name, value) in xattrs {
-        add(&[b"SCHILY.xattr.", &name[..]].concat(), value);
+        add(&[XATTR, &name[..]].concat(), value);
     }
     if entry.uid > ID_MAX {
         add(b"uid", entry.uid.to_string().as_bytes());
@@ -147,13 +126,13 @@ fn records(entry: &TarEntry) -> Vec<u8> {
     if entry.gid > ID_MAX {
         add(b"gid", entry.gid.to_string().as_bytes());
     }
-    if entry.link.len() > FIELD {
+    if entry.link.len() > NAME_ROOM {
         add(b"linkpath", &entry.link);
     }
     if entry.mtime.0 < 0 {
         add(b"mtime", entry.mtime.0.to_string().as_bytes());
     }
-    if entry.name.len() > FIELD {
+    if entry.name.len() > NAME_ROOM {
         add(b"path", &entry.name);
     }
     if entry.kind == TarKind::File && entry.size > SIZE_MAX {
@@ -165,8 +144,8 @@ fn records(entry: &TarEntry) -> Vec<u8> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::read;
     use super::*;
+    use crate::read;
 
     #[test]
     fn what_is_written_is_read_back() {

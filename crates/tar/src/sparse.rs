@@ -1,10 +1,10 @@
 //! Where the data of a sparse file lies. A map is taken only if it is in order and fits the file and the data.
 
 /// LIMIT: pieces of one sparse file; each costs a write.
-pub(super) const PIECES: usize = 1 << 16;
+pub(crate) const PIECES: usize = 1 << 16;
 
 /// Checks a map and drops its empty pieces. `stored`: bytes of data in the archive.
-pub(super) fn checked(
+pub(crate) fn checked(
     pieces: impl IntoIterator<Item = (u64, u64)>,
     size: u64,
     stored: u64,
@@ -31,7 +31,7 @@ pub(super) fn checked(
 }
 
 /// Offsets and lengths in turn.
-pub(super) fn pairs(numbers: &[u64]) -> Result<impl Iterator<Item = (u64, u64)>, &'static str> {
+pub(crate) fn pairs(numbers: &[u64]) -> Result<impl Iterator<Item = (u64, u64)>, &'static str> {
     match numbers.len() % 2 {
         0 => Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1]))),
         _ => Err("a sparse file's map has an odd number of numbers"),

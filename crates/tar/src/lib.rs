@@ -1,0 +1,116 @@
+//! The tar format: one reader for files, one for streams, one writer. It opens no file and decides nothing.
+//!
+//! It knows ustar, GNU's long names and sparse files, and PAX records.
+//!
+//! | module | for |
+//! |---|---|
+//! | [`read`] | archives that can be read when the reader wants: strict, resolves sparse files |
+//! | [`stream`] | archives that arrive in pieces: passes over entries of unknown types, leaves sparse files to its receiver |
+//! | [`write`] | archives of files; the same entries give the same bytes |
+//! | [`header`], [`pax`] | one block and its records, for a dialect of its own (layers in object storage) |
+//!
+//! Archives are untrusted: every number is checked and every buffer is bounded. Names are given as they are in the
+//! archive; the caller decides which ones it takes.
+
+mod concat;
+pub mod header;
+pub mod pax;
+pub mod read;
+mod sparse;
+pub mod stream;
+pub mod write;
+
+pub use concat::concat;
+
+/// The unit of the format.
+pub const BLOCK: usize = 512;
+
+/// How many bytes fill the last block of so much data.
+#[must_use]
+pub const fn padding(size: u64) -> usize {
+    (size.wrapping_neg() % BLOCK as u64) as usize
+}
+
+/// Names and values of extended attributes.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TarKind {
+    #[default]
+    File,
+    Folder,
+    Symlink,
+    HardLink,
+    Fifo,
+    CharDevice,
+    BlockDevice,
+}
+
+/// One entry, without its data.
+#[derive(Debug, Clone, Default)]
+pub struct TarEntry {
+    /// As it is in the archive: any bytes but NUL.
+    pub name: Vec<u8>,
+    pub kind: TarKind,
+    /// The target of a link.
+    pub link: Vec<u8>,
+    /// Permissions alone.
+    pub mode: u32,
+    pub uid: u64,
+    pub gid: u64,
+    /// Seconds and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Bytes of the file, holes included.
+    pub size: u64,
+    /// Where the data lies in the file (offset, length), in order; `None`: all of it, from the start.
+    pub map: Option<Vec<(u64, u64)>>,
+    pub xattrs: Xattrs,
+}
+
+/// Why an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TarError {
+    /// One entry is of a kind that is not read, or contradicts itself.
+    #[error("the entry {} of the archive is refused: {why}", shown(.entry))]
+    Refused {
+        /// Its name.
+        entry: Vec<u8>,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// These bytes are no archive.
+    #[error("the archive is damaged at byte {at}: {why}")]
+    Damaged {
+        /// How far into the archive.
+        at: u64,
+        /// What is wrong there.
+        why: String,
+    },
+    /// The archive is longer than the caller allows.
+    #[error("the archive holds more than {limit} bytes")]
+    TooLong {
+        /// What is allowed.
+        limit: u64,
+    },
+    /// The source of the bytes failed.
+    #[error("the archive could not be read to its end")]
+    Source(#[source] std::io::Error),
+}
+
+impl TarError {
+    pub(crate) fn refused(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Refused { entry: entry.to_owned(), why: why.into() }
+    }
+}
+
+/// A name of an entry for people: no control characters, and no longer than a line.
+#[must_use]
+pub fn shown(name: &[u8]) -> String {
+    const LONG: usize = 200;
+    let text: String = String::from_utf8_lossy(&name[..name.len().min(LONG)])
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+        .collect();
+    if name.len() > LONG { format!("{text:?}…") } else { format!("{text:?}") }
+}
