@@ -9,7 +9,6 @@ mod change;
 mod copy;
 mod download;
 mod entry;
-mod glob;
 mod lines;
 mod path;
 mod search;

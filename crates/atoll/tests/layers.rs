@@ -25,6 +25,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-disk", &[]),
     // HTTP/1 to an app and to an agent is relayed by the same code.
     ("atoll-relay", &[]),
+    // Patterns alone.
+    ("atoll-glob", &[]),
     // The format alone, for everybody who reads or writes archives.
     ("atoll-tar", &[]),
     // For tests alone.
@@ -32,10 +34,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
     ("atoll-budget", &["atoll-model"]),
     ("atoll-agentapi", &["atoll-model", "atoll-relay"]),
-    ("atoll-agent", &["atoll-agentapi", "atoll-tar"]),
+    ("atoll-agent", &["atoll-agentapi", "atoll-glob", "atoll-tar"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
     ("atoll-network", &["atoll-model", "atoll-relay"]),
-    ("atoll-image", &["atoll-model", "atoll-disk", "atoll-tar"]),
+    ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
     (
         "atoll-container",
         &[

@@ -85,7 +85,7 @@ pub fn read_ahead(ahead: &mut Bytes, buf: &mut ReadBuf<'_>) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncWrite, AsyncWriteExt};
 
     use super::*;
 

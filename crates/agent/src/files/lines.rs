@@ -32,7 +32,7 @@ impl Matcher {
             .case_insensitive(ignore_case)
             .size_limit(COMPILED_MAX)
             .dfa_size_limit(COMPILED_MAX)
-            .nest_limit(super::search::NEST_MAX)
+            .nest_limit(atoll_glob::shell::NEST_MAX)
             .build()
             .map(Self)
             .map_err(|error| AgentError::Invalid(format!("the pattern can't be used: {}", reason(&error))))

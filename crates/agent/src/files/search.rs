@@ -4,19 +4,17 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use atoll_glob::shell::Globs;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{FileEntry, describe};
-use super::glob::Globs;
 use super::lines::{Lines, Matcher};
 use super::tree::{BELOW, DEPTH_MAX, DIRECTORY, LIST_MAX, TreeLevel};
 use super::{open, open_at, open_regular, refuse, reopen};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
-/// LIMIT: groups within groups of a pattern; the compiler of patterns recurses, and our threads have small stacks.
-pub(super) const NEST_MAX: u32 = 24;
 /// LIMIT: lines of one answer, and their bytes.
 const MATCHES_MAX: usize = 20_000;
 const BYTES_MAX: usize = 16 << 20;
@@ -83,8 +81,8 @@ impl Search {
         Ok(Self {
             path: wanted.path,
             depth: deep as usize,
-            include: Globs::parse(&wanted.include)?,
-            exclude: Globs::parse(&wanted.exclude)?,
+            include: globs(&wanted.include)?,
+            exclude: globs(&wanted.exclude)?,
             matcher,
             max: if wanted.max == 0 { bound } else { (wanted.max as usize).min(bound) },
             until: Instant::now() + limit.min(TIME_MAX),
@@ -213,6 +211,10 @@ fn enter(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Option<OwnedFd>> {
     #[allow(clippy::unnecessary_cast, reason = "the type of the field differs between machines")]
     let is_kernels = KERNEL_FILE_SYSTEMS.contains(&(kind as i64));
     Ok((!is_kernels).then_some(inside))
+}
+
+fn globs(globs: &[Vec<u8>]) -> Result<Globs, AgentError> {
+    Globs::parse(globs).map_err(|bad| AgentError::Invalid(bad.to_string()))
 }
 
 #[cfg(test)]

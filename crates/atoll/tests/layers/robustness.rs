@@ -9,7 +9,6 @@ use super::{read, tracked};
 const PARSERS: &[(&str, &str)] = &[
     ("crates/agent", "accounts"),
     ("crates/agent", "archive_pattern"),
-    ("crates/agent", "glob"),
     ("crates/agent", "hosts_file"),
     ("crates/agent", "proc_stat"),
     ("crates/agent", "query_string"),
@@ -35,6 +34,7 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/fronts/native", "build_form"),
     ("crates/fronts/native", "network_policy"),
     ("crates/fronts/native", "terminal_message"),
+    ("crates/glob", "glob"),
     ("crates/image", "auth_challenge"),
     ("crates/image", "build_mount"),
     ("crates/image", "compressed_layer"),

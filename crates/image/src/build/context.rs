@@ -11,8 +11,9 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::error::BadContext;
-use super::pattern::{Ignore, WORK_MAX};
+use super::pattern::Ignore;
 use super::step::{BuildStep, Copy, StepKind};
+use atoll_glob::docker::WORK_MAX;
 use atoll_tar::read::Archive;
 use atoll_tar::{TarEntry, TarKind, write};
 

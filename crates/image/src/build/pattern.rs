@@ -1,182 +1,32 @@
-//! Patterns: one part of a path in `COPY` (`*`, `?`, `[a-z]`, as Go's `filepath.Match` has them), and whole paths in
-//! `.dockerignore` (`**` too, and `!`). Matching takes at most the product of both lengths, whatever the pattern, and all of it
-//! that a build does is counted: both lengths are chosen by a stranger.
+//! What a `.dockerignore` or `--exclude` leaves out of a context. Its text is untrusted: lines are bounded here, and the work
+//! of matching is counted by [`atoll_glob::docker`].
+
+use atoll_glob::docker::{Effect, Exclusions, Glob};
 
 /// LIMIT: lines of a `.dockerignore`, and characters of each.
 const LINES_MAX: usize = 10_000;
 const LINE_MAX: usize = 4096;
 
-/// LIMIT: characters looked at for one `.dockerignore` or one `COPY`: seconds of a core, and a hundred times what people need.
-pub(crate) const WORK_MAX: u64 = 10_000_000_000;
-
-/// A pattern, read once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Glob {
-    tokens: Vec<Token>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
-    One(char),
-    /// Any but a slash.
-    Any,
-    /// Any number but of slashes.
-    Star,
-    /// Nothing, or anything that ends with a slash.
-    Folders,
-    /// Anything.
-    Rest,
-    Class {
-        negated: bool,
-        ranges: Vec<(char, char)>,
-    },
-}
-
-/// Whether a part of a path is a pattern.
-pub(crate) fn is_pattern(text: &str) -> bool {
-    text.contains(['*', '?', '[', '\\'])
-}
-
-impl Glob {
-    /// One part of a path; two stars are one.
-    pub(crate) fn part(text: &str) -> Result<Self, String> {
-        Self::read(text, false)
-    }
-
-    /// A whole path.
-    pub(crate) fn path(text: &str) -> Result<Self, String> {
-        Self::read(text, true)
-    }
-
-    fn read(text: &str, deep: bool) -> Result<Self, String> {
-        let bad = || format!("the pattern {text:?} is not well formed");
-        let mut chars = text.chars().peekable();
-        let mut tokens = Vec::new();
-        while let Some(c) = chars.next() {
-            tokens.push(match c {
-                '*' if deep && chars.peek() == Some(&'*') => {
-                    chars.next();
-                    chars.next_if_eq(&'/');
-                    if chars.peek().is_some() { Token::Folders } else { Token::Rest }
-                }
-                '*' => Token::Star,
-                '?' => Token::Any,
-                '\\' => Token::One(chars.next().ok_or_else(bad)?),
-                '[' => {
-                    let negated = chars.next_if_eq(&'^').is_some();
-                    let mut ranges = Vec::new();
-                    while ranges.is_empty() || chars.peek() != Some(&']') {
-                        let low = literal(&mut chars).ok_or_else(bad)?;
-                        let high = match chars.next_if_eq(&'-') {
-                            Some(_) => literal(&mut chars).ok_or_else(bad)?,
-                            None => low,
-                        };
-                        ranges.push((low, high));
-                    }
-                    chars.next();
-                    Token::Class { negated, ranges }
-                }
-                other => Token::One(other),
-            });
-        }
-        Ok(Self { tokens })
-    }
-
-    /// Whether it matches, counting what that took.
-    pub(crate) fn matches(&self, text: &str, work: &mut u64) -> bool {
-        let text: Vec<char> = text.chars().collect();
-        self.matches_any(&text, &[text.len()], work)
-    }
-
-    /// Whether it matches the text up to one of these places.
-    fn matches_any(&self, text: &[char], ends: &[usize], work: &mut u64) -> bool {
-        if *work > WORK_MAX {
-            return false;
-        }
-        // `reach[n]`: the tokens so far match the first `n` characters.
-        let mut reach = vec![false; text.len() + 1];
-        reach[0] = true;
-        for token in &self.tokens {
-            *work += reach.len() as u64;
-            if *work > WORK_MAX || !token.step(text, &mut reach) {
-                return false;
-            }
-        }
-        ends.iter().any(|end| reach[*end])
-    }
-}
-
-fn literal(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<char> {
-    match chars.next()? {
-        '\\' => chars.next(),
-        '-' | ']' => None,
-        other => Some(other),
-    }
-}
-
-impl Token {
-    /// Moves on; `false`: nothing is reached any more.
-    fn step(&self, text: &[char], reach: &mut [bool]) -> bool {
-        match self {
-            Self::Star => {
-                for at in 1..reach.len() {
-                    reach[at] |= reach[at - 1] && text[at - 1] != '/';
-                }
-            }
-            Self::Rest => {
-                let first = reach.iter().position(|r| *r).unwrap_or(reach.len());
-                reach[first..].fill(true);
-            }
-            Self::Folders => {
-                let first = reach.iter().position(|r| *r).unwrap_or(reach.len());
-                for at in first + 1..reach.len() {
-                    reach[at] |= text[at - 1] == '/';
-                }
-            }
-            Self::One(_) | Self::Any | Self::Class { .. } => {
-                for at in (1..reach.len()).rev() {
-                    reach[at] = reach[at - 1] && self.fits(text[at - 1]);
-                }
-                reach[0] = false;
-            }
-        }
-        reach.contains(&true)
-    }
-
-    fn fits(&self, c: char) -> bool {
-        match self {
-            Self::One(one) => *one == c,
-            Self::Any => c != '/',
-            Self::Class { negated, ranges } => {
-                c != '/' && ranges.iter().any(|(low, high)| (*low..=*high).contains(&c)) != *negated
-            }
-            Self::Star | Self::Folders | Self::Rest => false,
-        }
-    }
-}
-
-/// A `.dockerignore`: the last line that speaks of a path, or of a folder above it, decides.
+/// A `.dockerignore`: the last line that matches a path, or a folder above it, decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ignore {
-    lines: Vec<(bool, Glob)>,
-}
+pub struct Ignore(Exclusions);
 
 impl Ignore {
     /// Reads the text of a `.dockerignore`. Lines that are no pattern are left out, as are those beyond the bound.
     pub fn parse(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.len() <= LINE_MAX);
-        Self { lines: lines.filter_map(line).take(LINES_MAX).collect() }
+        Self(lines.filter_map(line).take(LINES_MAX).collect())
     }
 
     /// Patterns of `--exclude`.
     pub(crate) fn of(patterns: &[String]) -> Self {
-        Self { lines: patterns.iter().filter_map(|pattern| line(pattern)).collect() }
+        Self(patterns.iter().filter_map(|pattern| line(pattern)).collect())
     }
 
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.0.is_empty()
     }
 
     /// Whether a path (relative, without `./` in front) is left out.
@@ -184,31 +34,28 @@ impl Ignore {
         self.is_ignored_within(path, &mut 0)
     }
 
-    /// The same, counting what it takes; beyond [`WORK_MAX`] the answer means nothing.
+    /// The same, counting what it takes; beyond `docker::WORK_MAX` the answer means nothing.
     pub(crate) fn is_ignored_within(&self, path: &str, work: &mut u64) -> bool {
-        let path: Vec<char> = path.trim_matches('/').chars().collect();
-        let mut ends: Vec<usize> = (0..path.len()).filter(|at| path[*at] == '/').collect();
-        ends.push(path.len());
-        let mut speaks = |glob: &Glob| glob.matches_any(&path, &ends, work);
-        self.lines.iter().rev().find(|(_, glob)| speaks(glob)).is_some_and(|(kept, _)| !kept)
+        self.0.is_excluded(path.trim_matches('/'), work)
     }
 
     /// Whether a line with `!` takes something back in: then folders that are left out must be looked into.
     pub fn has_exceptions(&self) -> bool {
-        self.lines.iter().any(|(kept, _)| *kept)
+        self.0.has_exceptions()
     }
 }
 
-fn line(text: &str) -> Option<(bool, Glob)> {
+fn line(text: &str) -> Option<(Effect, Glob)> {
     let text = text.trim();
-    let (kept, text) = text.strip_prefix('!').map_or((false, text), |rest| (true, rest.trim()));
+    let (effect, text) =
+        text.strip_prefix('!').map_or((Effect::Exclude, text), |rest| (Effect::Keep, rest.trim()));
     if text.is_empty() {
         return None;
     }
     let clean = super::path::clean(text);
     // The context itself cannot be left out; Docker passes over such a line.
     let clean = clean.strip_prefix('/').filter(|rest| !rest.is_empty())?;
-    Glob::path(clean).ok().map(|glob| (kept, glob))
+    Glob::path(clean).ok().map(|glob| (effect, glob))
 }
 
 #[cfg(test)]
@@ -216,33 +63,9 @@ fn line(text: &str) -> Option<(bool, Glob)> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use atoll_glob::docker::WORK_MAX;
 
-    #[test]
-    fn parts_match_as_in_go() {
-        for (pattern, name, fits) in [
-            ("*", "abc", true),
-            ("*", "", true),
-            ("a*c", "abc", true),
-            ("a*c", "abd", false),
-            ("a?c", "aüc", true),
-            ("?", "", false),
-            ("[a-c]x", "bx", true),
-            ("[^a-c]x", "bx", false),
-            ("a\\*", "a*", true),
-            ("a\\*", "ab", false),
-            ("*.txt", ".txt", true),
-            ("a*b*c", "aXbYbZc", true),
-            ("**", "ab", true),
-            ("*", "a/b", false),
-            ("[a\\]]", "]", true),
-        ] {
-            assert_eq!(Glob::part(pattern).unwrap().matches(name, &mut 0), fits, "{pattern} {name}");
-        }
-        for bad in ["[", "[a", "a\\", "[-]", "[]", "[]a]"] {
-            assert!(Glob::part(bad).is_err(), "{bad}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn work_is_counted_and_ends() {
@@ -315,7 +138,6 @@ mod tests {
         #[test]
         fn no_pattern_panics_or_takes_long(text in "[*?a/\\[\\]\\\\^!-]{0,80}", path in "[a/]{0,200}") {
             let _ = ignored(&text, &path);
-            let _ = Glob::part(&text).map(|glob| glob.matches(&path, &mut 0));
         }
     }
 

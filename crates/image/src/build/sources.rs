@@ -1,8 +1,10 @@
 //! What `COPY` and `ADD` find in a context, and what it is called below the destination.
 
+use atoll_glob::docker::{Glob, WORK_MAX, is_pattern};
+
 use super::context::{BuildContext, ContextEntryKind};
 use super::path;
-use super::pattern::{Glob, Ignore, WORK_MAX, is_pattern};
+use super::pattern::Ignore;
 use super::step::Matched;
 
 /// LIMIT: sources that all patterns of one step match.
@@ -140,7 +142,7 @@ fn expand(context: &BuildContext, pattern: &str, work: &mut u64) -> Result<Vec<S
             found = found.iter().map(|above| join(above, part)).collect();
             continue;
         }
-        let glob = Glob::part(part).map_err(|why| (why, None))?;
+        let glob = Glob::name(part).map_err(|bad| (bad.to_string(), None))?;
         let mut next = Vec::new();
         for above in &found {
             let Some(folder) = context.resolve(above, false) else { continue };

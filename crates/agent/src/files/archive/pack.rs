@@ -6,13 +6,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
+use atoll_glob::docker::{Glob, is_pattern};
 use atoll_tar::write::push_header;
 use atoll_tar::{BLOCK, TarEntry, TarKind, padding};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::pattern::{self, Excluded};
+use super::pattern::Excluded;
 use crate::error::AgentError;
 use crate::files::tree::BELOW;
 use crate::files::{open, open_at, proc_path, refuse, reopen, resolve, shown};
@@ -340,16 +341,16 @@ fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
 
 /// The paths that a pattern matches, sorted. A path without a sign of a pattern is itself.
 fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
-    if !pattern::is_pattern(path) {
+    if !is_pattern(path) {
         return Ok(vec![path.to_vec()]);
     }
     let mut found = vec![Vec::new()];
     for part in parts(path) {
-        if !pattern::is_pattern(part) {
+        if !is_pattern(part) {
             found.iter_mut().for_each(|path: &mut Vec<u8>| path.extend([b"/", part].concat()));
             continue;
         }
-        pattern::check(part)?;
+        let glob = Glob::name(part)?;
         let mut next = Vec::new();
         for above in found {
             let at: &[u8] = if above.is_empty() { b"/" } else { &above };
@@ -359,7 +360,7 @@ fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
                 continue;
             };
             let names = names_in(&dir, at)?;
-            let fits = names.iter().rev().filter(|name| pattern::matches(part, name));
+            let fits = names.iter().rev().filter(|name| glob.matches(name, &mut 0));
             next.extend(fits.map(|name| [&above[..], b"/", name].concat()));
             if next.len() > SOURCES_MAX {
                 return Err(AgentError::Exhausted(format!("more than {SOURCES_MAX} paths match")));

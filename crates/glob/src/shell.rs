@@ -1,9 +1,10 @@
-//! Globs: `*`, `?`, `[…]`, `{a,b}` and `**`. Each becomes a regular expression, whose matching takes linear time whatever
-//! the glob, so that none of them can keep a thread busy.
+//! Patterns of shells: `*`, `?`, `[…]`, `{a,b}` and `**`. Each becomes a regular expression, whose matching
+//! takes linear time whatever the glob, so that none of them can keep a thread busy.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use crate::error::AgentError;
+/// LIMIT: groups within groups of a pattern; the compiler of patterns recurses, and our threads have small stacks.
+pub const NEST_MAX: u32 = 24;
 
 /// LIMIT: globs of one request, and bytes of each.
 const GLOBS_MAX: usize = 256;
@@ -11,26 +12,35 @@ const GLOB_MAX: usize = 1024;
 /// LIMIT: memory of one compiled set.
 const COMPILED_MAX: usize = 4 << 20;
 
+/// Why a set of globs cannot be searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadGlobs {
+    #[error("at most {GLOBS_MAX} globs of {GLOB_MAX} bytes each can be searched for")]
+    TooMany,
+    #[error("a glob must be UTF-8")]
+    NotText,
+    #[error("a glob is too large, or its braces nest too deep")]
+    TooLarge,
+}
+
 /// A set of globs. One without a slash is for names, one with for the path below the top, one that begins with a slash
 /// for the whole path.
 #[derive(Debug, Default)]
-pub(super) struct Globs {
+pub struct Globs {
     names: Option<Regex>,
     below: Option<Regex>,
     whole: Option<Regex>,
 }
 
 impl Globs {
-    pub(super) fn parse(globs: &[Vec<u8>]) -> Result<Self, AgentError> {
+    pub fn parse(globs: &[Vec<u8>]) -> Result<Self, BadGlobs> {
         if globs.len() > GLOBS_MAX || globs.iter().any(|glob| glob.len() > GLOB_MAX) {
-            return Err(AgentError::Invalid(format!(
-                "at most {GLOBS_MAX} globs of {GLOB_MAX} bytes each can be searched for"
-            )));
+            return Err(BadGlobs::TooMany);
         }
         let (mut names, mut below, mut whole) = (Vec::new(), Vec::new(), Vec::new());
         for glob in globs {
             let text = std::str::from_utf8(glob)
-                .map_err(|_| AgentError::Invalid("a glob must be UTF-8".into()))?
+                .map_err(|_| BadGlobs::NotText)?
                 .trim_start_matches("./")
                 .trim_end_matches('/');
             match text {
@@ -44,19 +54,19 @@ impl Globs {
         Ok(Self { names: compile(&names)?, below: compile(&below)?, whole: compile(&whole)? })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.names.is_none() && self.below.is_none() && self.whole.is_none()
     }
 
     /// Whether one of them is for this entry: its last name, its path below the top, its whole path.
-    pub(super) fn match_any(&self, name: &[u8], below: &[u8], whole: &[u8]) -> bool {
+    pub fn match_any(&self, name: &[u8], below: &[u8], whole: &[u8]) -> bool {
         let is =
             |regex: &Option<Regex>, text: &[u8]| regex.as_ref().is_some_and(|regex| regex.is_match(text));
         is(&self.names, name) || is(&self.below, below) || is(&self.whole, whole)
     }
 }
 
-fn compile(parts: &[String]) -> Result<Option<Regex>, AgentError> {
+fn compile(parts: &[String]) -> Result<Option<Regex>, BadGlobs> {
     if parts.is_empty() {
         return Ok(None);
     }
@@ -64,11 +74,9 @@ fn compile(parts: &[String]) -> Result<Option<Regex>, AgentError> {
         .dot_matches_new_line(true)
         .size_limit(COMPILED_MAX)
         .dfa_size_limit(COMPILED_MAX)
-        .nest_limit(super::search::NEST_MAX)
+        .nest_limit(NEST_MAX)
         .build();
-    regex
-        .map(Some)
-        .map_err(|_| AgentError::Invalid("a glob is too large, or its braces nest too deep".into()))
+    regex.map(Some).map_err(|_| BadGlobs::TooLarge)
 }
 
 /// One glob as a regular expression. What is not well formed stands for itself.
