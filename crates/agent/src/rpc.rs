@@ -22,6 +22,15 @@ pub(crate) fn service(agent: &Arc<Agent>) -> ConnectRpcService {
     ConnectRpcService::new(agent_service::routes(router, agent))
 }
 
+/// A handler of requests that also gets the agent.
+fn with_agent<Q: 'static, F: 'static>(
+    agent: &Arc<Agent>,
+    handle: fn(Arc<Agent>, RequestContext, Q) -> F,
+) -> impl Fn(RequestContext, Q) -> F + Send + Sync + 'static {
+    let agent = Arc::clone(agent);
+    move |context, request| handle(Arc::clone(&agent), context, request)
+}
+
 /// How long a stream may be silent before it says that it lives.
 fn keepalive(context: &RequestContext) -> Duration {
     let asked =

@@ -15,8 +15,8 @@ use connectrpc::handler::{handler_fn, streaming_handler_fn};
 use connectrpc::{ConnectError, RequestContext, Response, Router, ServiceResult, ServiceStream};
 use wire::__buffa::oneof::process_event::Event;
 
-use super::keepalive;
 use super::process::too_many_readers;
+use super::{keepalive, with_agent};
 use crate::error::AgentError;
 use crate::files::{self, Existing, FileEntry, FileKind, OwnerChange, Search, SearchOptions};
 use crate::http::{file_user, request_user};
@@ -29,71 +29,21 @@ use crate::users::User;
 use crate::watch::{WatchEventKind, Watcher};
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
-    let a = || Arc::clone(agent);
-    let (starting, attaching, listing, signals, logging, watching) = (a(), a(), a(), a(), a(), a());
-    let router = router
-        .route_server_stream(
-            AGENT_SERVICE,
-            "Start",
-            streaming_handler_fn(move |context, request| begin(Arc::clone(&starting), context, request)),
-        )
-        .route_server_stream(
-            AGENT_SERVICE,
-            "Attach",
-            streaming_handler_fn(move |context, request| attach(Arc::clone(&attaching), context, request)),
-        )
-        .route(AGENT_SERVICE, "List", handler_fn(move |_, _: ListRequest| list(Arc::clone(&listing))))
-        .route(AGENT_SERVICE, "Signal", handler_fn(move |_, request| signal(Arc::clone(&signals), request)))
-        .route_server_stream(
-            AGENT_SERVICE,
-            "Logs",
-            streaming_handler_fn(move |context, request| logs(Arc::clone(&logging), context, request)),
-        )
-        .route_server_stream(
-            AGENT_SERVICE,
-            "Watch",
-            streaming_handler_fn(move |context, request| watch(Arc::clone(&watching), context, request)),
-        );
-    file_routes(router, agent)
-}
-
-fn file_routes(router: Router, agent: &Arc<Agent>) -> Router {
-    let a = || Arc::clone(agent);
-    let (stats, lists, makes, moves, removes) = (a(), a(), a(), a(), a());
-    let (searches, copies, changes) = (a(), a(), a());
     router
-        .route(AGENT_SERVICE, "Stat", handler_fn(move |c, request| stat(Arc::clone(&stats), c, request)))
-        .route(
-            AGENT_SERVICE,
-            "ListDir",
-            handler_fn(move |c, request| list_dir(Arc::clone(&lists), c, request)),
-        )
-        .route(
-            AGENT_SERVICE,
-            "MakeDir",
-            handler_fn(move |c, request| make_dir(Arc::clone(&makes), c, request)),
-        )
-        .route(
-            AGENT_SERVICE,
-            "Move",
-            handler_fn(move |c, request| move_entry(Arc::clone(&moves), c, request)),
-        )
-        .route(
-            AGENT_SERVICE,
-            "Remove",
-            handler_fn(move |c, request| remove(Arc::clone(&removes), c, request)),
-        )
-        .route(
-            AGENT_SERVICE,
-            "Search",
-            handler_fn(move |c, request| search(Arc::clone(&searches), c, request)),
-        )
-        .route(AGENT_SERVICE, "Copy", handler_fn(move |c, request| copy(Arc::clone(&copies), c, request)))
-        .route(
-            AGENT_SERVICE,
-            "Change",
-            handler_fn(move |c, request| change(Arc::clone(&changes), c, request)),
-        )
+        .route_server_stream(AGENT_SERVICE, "Start", streaming_handler_fn(with_agent(agent, begin)))
+        .route_server_stream(AGENT_SERVICE, "Attach", streaming_handler_fn(with_agent(agent, attach)))
+        .route(AGENT_SERVICE, "List", handler_fn(with_agent(agent, list)))
+        .route(AGENT_SERVICE, "Signal", handler_fn(with_agent(agent, signal)))
+        .route_server_stream(AGENT_SERVICE, "Logs", streaming_handler_fn(with_agent(agent, logs)))
+        .route_server_stream(AGENT_SERVICE, "Watch", streaming_handler_fn(with_agent(agent, watch)))
+        .route(AGENT_SERVICE, "Stat", handler_fn(with_agent(agent, stat)))
+        .route(AGENT_SERVICE, "ListDir", handler_fn(with_agent(agent, list_dir)))
+        .route(AGENT_SERVICE, "MakeDir", handler_fn(with_agent(agent, make_dir)))
+        .route(AGENT_SERVICE, "Move", handler_fn(with_agent(agent, move_entry)))
+        .route(AGENT_SERVICE, "Remove", handler_fn(with_agent(agent, remove)))
+        .route(AGENT_SERVICE, "Search", handler_fn(with_agent(agent, search)))
+        .route(AGENT_SERVICE, "Copy", handler_fn(with_agent(agent, copy)))
+        .route(AGENT_SERVICE, "Change", handler_fn(with_agent(agent, change)))
 }
 
 async fn begin(
@@ -187,7 +137,7 @@ fn output(source: OutputSource, data: &[u8]) -> Event {
     }
 }
 
-async fn list(agent: Arc<Agent>) -> ServiceResult<ListResponse> {
+async fn list(agent: Arc<Agent>, _: RequestContext, _: ListRequest) -> ServiceResult<ListResponse> {
     let processes = agent.processes.running().iter().map(|process| described(process)).collect();
     Response::ok(ListResponse { processes, ..Default::default() })
 }
@@ -208,7 +158,11 @@ fn described(process: &Process) -> wire::ProcessInfo {
     }
 }
 
-async fn signal(agent: Arc<Agent>, request: SignalRequest) -> ServiceResult<SignalResponse> {
+async fn signal(
+    agent: Arc<Agent>,
+    _: RequestContext,
+    request: SignalRequest,
+) -> ServiceResult<SignalResponse> {
     if !(1..=64).contains(&request.signal) {
         return Err(AgentError::Invalid(format!("no signal {}", request.signal)).into());
     }

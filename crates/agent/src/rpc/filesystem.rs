@@ -16,7 +16,7 @@ use connectrpc::handler::{handler_fn, streaming_handler_fn};
 use connectrpc::{RequestContext, Response, Router, ServiceResult, ServiceStream};
 use wire::watch_dir_response::{Event as WatchStep, KeepAlive, StartEvent};
 
-use super::keepalive;
+use super::{keepalive, with_agent};
 use crate::error::AgentError;
 use crate::files::{self, Existing, FileEntry, FileKind};
 use crate::http::file_user;
@@ -25,35 +25,20 @@ use crate::users::User;
 use crate::watch::{WatchEvent, WatchEventKind, WatchRequest, Watcher};
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
-    let a = || Arc::clone(agent);
-    let (stats, makes, moves, lists, removes) = (a(), a(), a(), a(), a());
-    let (watches, creates, polls, drops) = (a(), a(), a(), a());
     router
-        .route(FILESYSTEM_SERVICE, "Stat", handler_fn(move |c, r| stat(Arc::clone(&stats), c, r)))
-        .route(FILESYSTEM_SERVICE, "MakeDir", handler_fn(move |c, r| make_dir(Arc::clone(&makes), c, r)))
-        .route(FILESYSTEM_SERVICE, "Move", handler_fn(move |c, r| move_entry(Arc::clone(&moves), c, r)))
-        .route(FILESYSTEM_SERVICE, "ListDir", handler_fn(move |c, r| list_dir(Arc::clone(&lists), c, r)))
-        .route(FILESYSTEM_SERVICE, "Remove", handler_fn(move |c, r| remove(Arc::clone(&removes), c, r)))
+        .route(FILESYSTEM_SERVICE, "Stat", handler_fn(with_agent(agent, stat)))
+        .route(FILESYSTEM_SERVICE, "MakeDir", handler_fn(with_agent(agent, make_dir)))
+        .route(FILESYSTEM_SERVICE, "Move", handler_fn(with_agent(agent, move_entry)))
+        .route(FILESYSTEM_SERVICE, "ListDir", handler_fn(with_agent(agent, list_dir)))
+        .route(FILESYSTEM_SERVICE, "Remove", handler_fn(with_agent(agent, remove)))
         .route_server_stream(
             FILESYSTEM_SERVICE,
             "WatchDir",
-            streaming_handler_fn(move |c, r| watch_dir(Arc::clone(&watches), c, r)),
+            streaming_handler_fn(with_agent(agent, watch_dir)),
         )
-        .route(
-            FILESYSTEM_SERVICE,
-            "CreateWatcher",
-            handler_fn(move |c, r| create_watcher(Arc::clone(&creates), c, r)),
-        )
-        .route(
-            FILESYSTEM_SERVICE,
-            "GetWatcherEvents",
-            handler_fn(move |_, r| poll_watcher(Arc::clone(&polls), r)),
-        )
-        .route(
-            FILESYSTEM_SERVICE,
-            "RemoveWatcher",
-            handler_fn(move |_, r| remove_watcher(Arc::clone(&drops), r)),
-        )
+        .route(FILESYSTEM_SERVICE, "CreateWatcher", handler_fn(with_agent(agent, create_watcher)))
+        .route(FILESYSTEM_SERVICE, "GetWatcherEvents", handler_fn(with_agent(agent, poll_watcher)))
+        .route(FILESYSTEM_SERVICE, "RemoveWatcher", handler_fn(with_agent(agent, remove_watcher)))
 }
 
 fn place(agent: &Agent, context: &RequestContext, path: &str) -> Result<(User, Vec<u8>), AgentError> {
@@ -157,6 +142,7 @@ async fn create_watcher(
 
 async fn poll_watcher(
     agent: Arc<Agent>,
+    _: RequestContext,
     request: GetWatcherEventsRequest,
 ) -> ServiceResult<GetWatcherEventsResponse> {
     let (events, terms) = agent.watchers.poll(&request.watcher_id)?;
@@ -169,6 +155,7 @@ async fn poll_watcher(
 
 async fn remove_watcher(
     agent: Arc<Agent>,
+    _: RequestContext,
     request: RemoveWatcherRequest,
 ) -> ServiceResult<RemoveWatcherResponse> {
     agent.watchers.remove(&request.watcher_id)?;

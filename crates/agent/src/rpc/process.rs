@@ -15,7 +15,7 @@ use connectrpc::{ConnectError, RequestContext, Response, Router, ServiceResult, 
 use futures::StreamExt;
 use wire::process_event::{DataEvent, EndEvent, Event, KeepAlive, StartEvent, data_event::Output};
 
-use super::keepalive;
+use super::{keepalive, with_agent};
 use crate::error::AgentError;
 use crate::http::request_user;
 use crate::process::{
@@ -24,46 +24,19 @@ use crate::process::{
 use crate::state::Agent;
 
 pub(super) fn routes(router: Router, agent: &Arc<Agent>) -> Router {
-    let a = || Arc::clone(agent);
-    let (starting, connecting, listing, updating) = (a(), a(), a(), a());
-    let (input, streamed, signals, closing) = (a(), a(), a(), a());
     router
-        .route_server_stream(
-            PROCESS_SERVICE,
-            "Start",
-            streaming_handler_fn(move |context, request| begin(Arc::clone(&starting), context, request)),
-        )
-        .route_server_stream(
-            PROCESS_SERVICE,
-            "Connect",
-            streaming_handler_fn(move |context, request| connect(Arc::clone(&connecting), context, request)),
-        )
-        .route(PROCESS_SERVICE, "List", handler_fn(move |_, _: ListRequest| list(Arc::clone(&listing))))
-        .route(
-            PROCESS_SERVICE,
-            "Update",
-            handler_fn(move |_, request| update(Arc::clone(&updating), request)),
-        )
-        .route(
-            PROCESS_SERVICE,
-            "SendInput",
-            handler_fn(move |_, request| send_input(Arc::clone(&input), request)),
-        )
+        .route_server_stream(PROCESS_SERVICE, "Start", streaming_handler_fn(with_agent(agent, begin)))
+        .route_server_stream(PROCESS_SERVICE, "Connect", streaming_handler_fn(with_agent(agent, connect)))
+        .route(PROCESS_SERVICE, "List", handler_fn(with_agent(agent, list)))
+        .route(PROCESS_SERVICE, "Update", handler_fn(with_agent(agent, update)))
+        .route(PROCESS_SERVICE, "SendInput", handler_fn(with_agent(agent, send_input)))
         .route_client_stream(
             PROCESS_SERVICE,
             "StreamInput",
-            client_streaming_handler_fn(move |_, requests| stream_input(Arc::clone(&streamed), requests)),
+            client_streaming_handler_fn(with_agent(agent, stream_input)),
         )
-        .route(
-            PROCESS_SERVICE,
-            "SendSignal",
-            handler_fn(move |_, request| send_signal(Arc::clone(&signals), request)),
-        )
-        .route(
-            PROCESS_SERVICE,
-            "CloseStdin",
-            handler_fn(move |_, request| close_stdin(Arc::clone(&closing), request)),
-        )
+        .route(PROCESS_SERVICE, "SendSignal", handler_fn(with_agent(agent, send_signal)))
+        .route(PROCESS_SERVICE, "CloseStdin", handler_fn(with_agent(agent, close_stdin)))
 }
 
 async fn begin(
@@ -226,7 +199,7 @@ fn is_kernel(process: &Process) -> bool {
     process.facts.tag.as_deref().is_some_and(|tag| tag.starts_with("atoll-context/"))
 }
 
-async fn list(agent: Arc<Agent>) -> ServiceResult<ListResponse> {
+async fn list(agent: Arc<Agent>, _: RequestContext, _: ListRequest) -> ServiceResult<ListResponse> {
     let running = agent.processes.running();
     let processes =
         running.iter().filter(|process| !is_kernel(process)).map(|process| described(process)).collect();
@@ -250,7 +223,11 @@ fn described(process: &Process) -> wire::ProcessInfo {
     }
 }
 
-async fn update(agent: Arc<Agent>, request: UpdateRequest) -> ServiceResult<UpdateResponse> {
+async fn update(
+    agent: Arc<Agent>,
+    _: RequestContext,
+    request: UpdateRequest,
+) -> ServiceResult<UpdateResponse> {
     let process = find(&agent, request.process.into_option())?;
     if let Some(pty) = request.pty.into_option() {
         process.resize(size(pty.size.into_option()))?;
@@ -258,7 +235,11 @@ async fn update(agent: Arc<Agent>, request: UpdateRequest) -> ServiceResult<Upda
     Response::ok(UpdateResponse::default())
 }
 
-async fn send_input(agent: Arc<Agent>, request: SendInputRequest) -> ServiceResult<SendInputResponse> {
+async fn send_input(
+    agent: Arc<Agent>,
+    _: RequestContext,
+    request: SendInputRequest,
+) -> ServiceResult<SendInputResponse> {
     let process = find(&agent, request.process.into_option())?;
     write(&process, request.input.into_option()).await?;
     Response::ok(SendInputResponse::default())
@@ -274,6 +255,7 @@ async fn write(process: &Process, input: Option<wire::ProcessInput>) -> Result<(
 
 async fn stream_input(
     agent: Arc<Agent>,
+    _: RequestContext,
     mut requests: ServiceStream<StreamInputRequest>,
 ) -> ServiceResult<StreamInputResponse> {
     use wire::stream_input_request::Event;
@@ -291,7 +273,11 @@ async fn stream_input(
     Response::ok(StreamInputResponse::default())
 }
 
-async fn send_signal(agent: Arc<Agent>, request: SendSignalRequest) -> ServiceResult<SendSignalResponse> {
+async fn send_signal(
+    agent: Arc<Agent>,
+    _: RequestContext,
+    request: SendSignalRequest,
+) -> ServiceResult<SendSignalResponse> {
     let process = find(&agent, request.process.into_option())?;
     let signal = match request.signal.as_known() {
         Some(wire::Signal::SIGNAL_SIGTERM) => libc::SIGTERM,
@@ -304,7 +290,11 @@ async fn send_signal(agent: Arc<Agent>, request: SendSignalRequest) -> ServiceRe
     Response::ok(SendSignalResponse::default())
 }
 
-async fn close_stdin(agent: Arc<Agent>, request: CloseStdinRequest) -> ServiceResult<CloseStdinResponse> {
+async fn close_stdin(
+    agent: Arc<Agent>,
+    _: RequestContext,
+    request: CloseStdinRequest,
+) -> ServiceResult<CloseStdinResponse> {
     find(&agent, request.process.into_option())?.close_input().await?;
     Response::ok(CloseStdinResponse::default())
 }
