@@ -106,6 +106,42 @@ impl Phase {
         }
     }
 
+    /// It is deleted, or is being deleted.
+    #[must_use]
+    pub const fn is_gone(self) -> bool {
+        matches!(self, Self::Deleting | Self::Deleted)
+    }
+
+    /// It has no processes, and a start boots it anew.
+    #[must_use]
+    pub const fn needs_boot(self) -> bool {
+        matches!(self, Self::Stopped | Self::Archived | Self::Failed)
+    }
+
+    /// It boots: its processes are being started.
+    #[must_use]
+    pub const fn is_booting(self) -> bool {
+        matches!(self, Self::Creating | Self::Starting)
+    }
+
+    /// It is paused, on its way there, or on its way back: its processes may stand still.
+    #[must_use]
+    pub const fn is_suspended(self) -> bool {
+        matches!(self, Self::Pausing | Self::Paused | Self::Resuming)
+    }
+
+    /// The same processes go on: it runs, or is suspended.
+    #[must_use]
+    pub const fn keeps_processes(self) -> bool {
+        matches!(self, Self::Running) || self.is_suspended()
+    }
+
+    /// Object storage may be in use for it, or is no longer its own.
+    #[must_use]
+    pub const fn may_use_archive(self) -> bool {
+        matches!(self, Self::Archiving | Self::Archived | Self::Restoring) || self.is_gone()
+    }
+
     /// Whether processes may be there; see [`Lease::holds_compute`].
     #[must_use]
     pub const fn has_instance(self) -> bool {

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_model::{Code, Lease, Phase, Principal, SandboxId};
+use atoll_model::{Code, Lease, Principal, SandboxId};
 use subtle::ConstantTimeEq;
 
 use crate::ServiceError;
@@ -261,7 +261,7 @@ fn derive(inner: &ServiceShared, sandbox: &SandboxId, epoch: u32, of: TokenOf) -
 
 /// Steps of builds are nobody's, and what is being removed answers nobody.
 fn is_there(lease: &Lease) -> bool {
-    lease.build.is_none() && !matches!(lease.phase, Phase::Deleting | Phase::Deleted)
+    lease.build.is_none() && !lease.phase.is_gone()
 }
 
 fn same(known: &str, shown: &str) -> bool {

@@ -268,7 +268,7 @@ impl Activity {
             if lease.phase != Phase::Running {
                 seen.falls_asleep = false;
             }
-            if !keeps_processes(lease.phase) {
+            if !lease.phase.keeps_processes() {
                 seen.epoch += 1;
             }
             if before != lease.phase {
@@ -323,10 +323,6 @@ impl Activity {
     fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-const fn keeps_processes(phase: Phase) -> bool {
-    matches!(phase, Phase::Running | Phase::Pausing | Phase::Paused | Phase::Resuming)
 }
 
 const fn pulse_of(phase: Phase) -> InstanceLiveness {

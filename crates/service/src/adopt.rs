@@ -81,7 +81,7 @@ fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, chi
     inner.spawn(async move {
         for child in children {
             let Some(mut handle) = own.registry.get(&child) else { continue };
-            let goes = |state: &DriverState| matches!(state.lease.phase, Phase::Deleting | Phase::Deleted);
+            let goes = |state: &DriverState| state.lease.phase.is_gone();
             // An error means that its driver ended, as it does when it is deleted.
             let _ = handle.state.wait_for(goes).await;
         }
@@ -151,7 +151,7 @@ async fn known(
         storage: lease.storage,
         limits: lease.limits,
         network: crate::egress::compiled(inner, lease).await?,
-        paused: matches!(lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming),
+        paused: lease.phase.is_suspended(),
     }))
 }
 

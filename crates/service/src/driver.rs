@@ -290,7 +290,7 @@ impl Driver {
         }
         match what {
             NoticeKind::Died => {
-                if matches!(self.lease.phase, Phase::Creating | Phase::Starting) {
+                if self.lease.phase.is_booting() {
                     self.failure =
                         Some(ServiceError::new(Code::Internal, "the instance ended while it started"));
                 }

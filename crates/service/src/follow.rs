@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream};
-use atoll_model::{Code, InstanceId, Phase};
+use atoll_model::{Code, InstanceId};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::time::Instant;
@@ -99,9 +99,7 @@ impl WayBack {
             return None;
         }
         let mut state = self.handle.state.clone();
-        let awake = |state: &DriverState| {
-            !matches!(state.lease.phase, Phase::Pausing | Phase::Paused | Phase::Resuming)
-        };
+        let awake = |state: &DriverState| !state.lease.phase.is_suspended();
         let DriverState { lease, agent, .. } = state.wait_for(awake).await.ok()?.clone();
         if self.instance != lease.instance {
             (self.instance, self.attempts) = (lease.instance.clone(), 0);
@@ -145,7 +143,7 @@ pub(crate) async fn awake_for(handle: &Handle, limit: Duration) {
     let mut left = limit;
     loop {
         let phase = state.borrow_and_update().lease.phase;
-        let counts = !matches!(phase, Phase::Pausing | Phase::Paused | Phase::Resuming);
+        let counts = !phase.is_suspended();
         let since = Instant::now();
         tokio::select! {
             () = tokio::time::sleep(left), if counts => return,

@@ -204,7 +204,7 @@ impl Service {
         new: NewPreview,
     ) -> Result<CreatedPreview, ServiceError> {
         let lease = self.get(who, ident).await?;
-        if matches!(lease.phase, Phase::Deleting | Phase::Deleted) {
+        if lease.phase.is_gone() {
             return Err(crate::error::phase_conflict(&lease, "previews"));
         }
         check_port(new.port)?;

@@ -1,7 +1,7 @@
 //! Sandboxes: create, get, list, pause, stop, start, delete.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok};
-use atoll_model::{Code, Phase};
+use atoll_model::Code;
 use atoll_service::Pause;
 use axum::Router;
 use axum::extract::State;
@@ -86,7 +86,7 @@ async fn start(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let found = app.service.get(&who, &id).await?;
-    if !matches!(found.phase, Phase::Stopped | Phase::Archived | Phase::Failed) {
+    if !found.phase.needs_boot() {
         let message = format!("sandbox {} is {}, not stopped", found.id, crate::states::state(found.phase));
         return Err(ApiError::new(Code::PhaseConflict, message));
     }

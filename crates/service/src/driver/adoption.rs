@@ -109,10 +109,7 @@ impl Driver {
 
     /// Objects of a restore that were not removed before the server ended.
     fn tidy_after_restart(&mut self) {
-        if !matches!(
-            self.lease.phase,
-            Phase::Archiving | Phase::Archived | Phase::Restoring | Phase::Deleting | Phase::Deleted
-        ) {
+        if !self.lease.phase.may_use_archive() {
             self.tidy_objects();
         }
     }

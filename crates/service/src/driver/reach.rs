@@ -60,9 +60,7 @@ impl Driver {
 
     /// A policy that the operator forbids by now is not narrowed behind the user's back: who boots it is told.
     pub(super) fn refuse_forbidden_reach(&self, intent: Intent) -> Result<(), ServiceError> {
-        if intent != Intent::Run
-            || !matches!(self.lease.phase, Phase::Stopped | Phase::Failed | Phase::Archived)
-        {
+        if intent != Intent::Run || !self.lease.phase.needs_boot() {
             return Ok(());
         }
         let floor = crate::egress::floor(&self.inner, &self.lease.tenant);
