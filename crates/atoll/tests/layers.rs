@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 
 mod dependencies;
+mod duplicates;
 mod robustness;
 mod typed_answers;
 
