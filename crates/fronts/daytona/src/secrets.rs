@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::paging::page_after;
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok, rfc3339_millis};
 use atoll_model::{Code, Lease};
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
@@ -172,11 +173,9 @@ async fn paginated(
         let at = at.ok_or_else(|| ApiError::invalid("cursor: is none of this list"))?;
         all.drain(..=at);
     }
-    let more = all.len() > size;
-    all.truncate(size);
-    let next_cursor = all.last().filter(|_| more).map(|secret| secret.id.to_string());
+    let (items, next_cursor) = page_after(all, size, |secret| secret.id.to_string());
     Ok(ok(Paged {
-        items: all.into_iter().map(|one| SecretResponse::of(&app, one)).collect(),
+        items: items.into_iter().map(|one| SecretResponse::of(&app, one)).collect(),
         total,
         next_cursor,
     }))

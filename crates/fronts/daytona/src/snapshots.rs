@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_front_kit::paging::{READ_AT_ONCE, numbered_page, read_all};
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok};
 use atoll_model::{BuildId, BuildStatus, Code, Principal};
 use atoll_service::{BuildFilter, SnapshotFilter};
@@ -27,8 +28,6 @@ pub(crate) use response::SnapshotResponse;
 
 /// LIMIT: of all tenants together; the oldest are shown again then.
 const FORGOTTEN_MAX: usize = 4_096;
-/// LIMIT: what is read of each of the three for one list.
-const READ_MAX: usize = 5_000;
 const PAGE_SIZE: usize = 100;
 const PAGE_SIZE_MAX: usize = 200;
 /// LIMIT: how long a failed build is in the list.
@@ -232,7 +231,7 @@ async fn list(
         Some(_) => return Err(ApiError::invalid("order: must be asc or desc")),
     }
     let total = all.len();
-    let items = all.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect();
+    let items = numbered_page(all, page, size);
     Ok(ok(Paged { items, total, page, total_pages: total.div_ceil(size) }))
 }
 
@@ -246,16 +245,15 @@ async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>,
         }
         all.extend(SnapshotResponse::of_tags(&template));
     }
-    let mut cursor = None;
-    loop {
-        let filter = SnapshotFilter { limit: 1_000, cursor, ..SnapshotFilter::default() };
-        let read = app.service.snapshots(who, filter).await?;
-        all.extend(read.items.iter().map(SnapshotResponse::of_kept));
-        cursor = read.next_cursor;
-        if cursor.is_none() || all.len() >= READ_MAX {
-            break;
-        }
-    }
+    let kept = read_all(
+        |_| true,
+        |cursor| {
+            let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
+            app.service.snapshots(who, filter)
+        },
+    )
+    .await?;
+    all.extend(kept.iter().map(SnapshotResponse::of_kept));
     let builds = app.service.list_builds(who, BuildFilter { limit: 200, ..BuildFilter::default() }).await?;
     let now_ms = app.service.now_ms();
     for build in builds.items {

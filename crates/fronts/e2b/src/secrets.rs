@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use atoll_front_kit::paging::page_after;
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339};
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
 use axum::Router;
@@ -86,10 +87,8 @@ async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Resul
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all.retain(|secret| secret.name > after);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let has_more = all.len() > limit;
-    all.truncate(limit);
-    let next = all.last().filter(|_| has_more).map(|last| last.name.clone());
-    Ok(paged(all.into_iter().map(SecretResponse::from).collect(), next))
+    let (items, next) = page_after(all, limit, |last| last.name.clone());
+    Ok(paged(items.into_iter().map(SecretResponse::from).collect(), next))
 }
 
 async fn find(

@@ -19,7 +19,6 @@ use crate::response::ItemList;
 
 mod content;
 mod multipart;
-mod parts;
 
 pub(crate) fn routes() -> Router<Leap0App> {
     let at = |op: &str| format!("/v1/sandbox/{{id}}/filesystem/{op}");

@@ -1,6 +1,7 @@
 //! Snapshots: taken of a sandbox, listed, made into new sandboxes, deleted. Processes are part of one where this server can
 //! copy them.
 
+use atoll_front_kit::paging::{READ_AT_ONCE, read_all};
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok, rfc3339};
 use atoll_model::{CreateSandbox, Origin, Snapshot as Kept, Wake};
 use atoll_service::{NewSnapshot, SnapshotFilter};
@@ -13,10 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::Leap0App;
 use crate::policy::{PolicyBody, PolicyShown};
 use crate::sandboxes::{Paging, SandboxResponse, in_order, lifetime, on_timeout, page_of};
-
-/// LIMIT: more than a tenant may keep.
-const READ_MAX: usize = 20_000;
-const READ_AT_ONCE: u32 = 1_000;
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
@@ -105,17 +102,14 @@ async fn list(
 ) -> Result<JsonResponse<SnapshotPage>, ApiError> {
     let SnapshotListQuery { query, sort, order_by, page, page_size } = query;
     let paging = Paging { sort, order_by, page, page_size };
-    let mut all = Vec::new();
-    let mut cursor = None;
-    loop {
-        let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
-        let read = app.service.snapshots(&who, filter).await?;
-        all.extend(read.items);
-        cursor = read.next_cursor;
-        if cursor.is_none() || all.len() >= READ_MAX {
-            break;
-        }
-    }
+    let mut all = read_all(
+        |_| true,
+        |cursor| {
+            let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
+            app.service.snapshots(&who, filter)
+        },
+    )
+    .await?;
     if let Some(part) = query.filter(|part| !part.is_empty()) {
         all.retain(|kept| {
             kept.id.as_str().contains(&part) || kept.name.as_ref().is_some_and(|n| n.contains(&part))

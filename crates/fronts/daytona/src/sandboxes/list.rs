@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use atoll_front_kit::paging::{READ_AT_ONCE, numbered_page, page_after, read_all};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
 use atoll_model::{Lease, Phase, Principal};
 use atoll_service::Filter;
@@ -19,9 +20,6 @@ use crate::DaytonaApp;
 use crate::origin::Origin;
 use crate::states::{STATES, phases};
 
-/// LIMIT: more than a node holds live at a time.
-const READ_MAX: usize = 20_000;
-const READ_AT_ONCE: u32 = 1_000;
 const PAGE_SIZE: usize = 100;
 /// LIMIT: the vendor's own is 200; what fits an answer.
 const PAGE_SIZE_MAX: usize = 200;
@@ -41,7 +39,7 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<JsonResponse<PageOf>, ApiError> {
     let asked = SandboxListQuery::parse(query.as_deref().unwrap_or_default())?;
-    let (mut items, next) = page(all(&app, &who, &asked).await?, &asked)?;
+    let (mut items, next) = page(all(&app, &who, &asked).await?, &asked);
     let mut shown: Vec<Item> = items.drain(..).map(|lease| Item::of(&lease, &origin)).collect();
     // What is being built has no record yet; it stands before the rest.
     if asked.cursor.is_none() && asked.only_states_and_labels() {
@@ -76,8 +74,7 @@ pub(super) async fn paginated(
         return Err(ApiError::invalid("page: must be at least 1"));
     }
     let total = all.len();
-    let items = all.iter().skip((page - 1).saturating_mul(size)).take(size);
-    let items = items.map(|lease| Item::of(lease, &origin)).collect();
+    let items = numbered_page(all, page, size).iter().map(|lease| Item::of(lease, &origin)).collect();
     Ok(ok(Numbered { items, total, page, total_pages: total.div_ceil(size) }))
 }
 
@@ -136,6 +133,12 @@ enum Sort {
 /// Where a page ended: what it is sorted by, and whose place that is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Place(SortKey, String);
+
+impl Place {
+    fn cursor(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).expect("texts and numbers always serialise"))
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum SortKey {
@@ -308,45 +311,23 @@ async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Res
     }
     let labels: Vec<(String, String)> =
         asked.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    let mut all = Vec::new();
-    let mut cursor = None;
-    loop {
-        let filter = Filter {
-            phases: wanted.clone(),
-            labels: labels.clone(),
-            limit: READ_AT_ONCE,
-            cursor,
-            ..Filter::default()
-        };
-        let read = app.service.list(who, filter).await?;
-        all.extend(read.items.into_iter().filter(|lease| asked.matches(lease)));
-        cursor = read.next_cursor;
-        if cursor.is_none() || all.len() >= READ_MAX {
-            break;
-        }
-    }
+    let keep = |lease: &Lease| asked.matches(lease);
+    let mut all = read_all(keep, |cursor| {
+        let (phases, labels) = (wanted.clone(), labels.clone());
+        app.service.list(who, Filter { phases, labels, limit: READ_AT_ONCE, cursor, ..Filter::default() })
+    })
+    .await?;
     all.sort_by(|a, b| asked.order(&asked.place(a), &asked.place(b)));
     Ok(all)
 }
 
 /// The part behind the cursor, and the cursor behind that.
-fn page(all: Vec<Lease>, asked: &SandboxListQuery) -> Result<(Vec<Lease>, Option<String>), ApiError> {
+fn page(all: Vec<Lease>, asked: &SandboxListQuery) -> (Vec<Lease>, Option<String>) {
     let behind = |lease: &Lease| match &asked.cursor {
         Some(last) => asked.order(&asked.place(lease), last) == Ordering::Greater,
         None => true,
     };
-    let mut items: Vec<Lease> = all.into_iter().filter(behind).collect();
-    let more = items.len() > asked.limit;
-    items.truncate(asked.limit);
-    let next = match items.last().filter(|_| more) {
-        Some(last) => {
-            let text = serde_json::to_vec(&asked.place(last))
-                .map_err(|_| ApiError::invalid("cursor: could not be written"))?;
-            Some(URL_SAFE_NO_PAD.encode(text))
-        }
-        None => None,
-    };
-    Ok((items, next))
+    page_after(all.into_iter().filter(behind).collect(), asked.limit, |last| asked.place(last).cursor())
 }
 
 #[cfg(test)]
@@ -388,8 +369,7 @@ mod tests {
     #[test]
     fn a_cursor_is_read_back() {
         let last = Place(SortKey::Number(7), "abc".to_owned());
-        let text = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&last).unwrap());
-        assert_eq!(place(&text).unwrap(), last);
+        assert_eq!(place(&last.cursor()).unwrap(), last);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use atoll_front_kit::multipart::{BadForm, Boundary, Form, Part};
 use atoll_front_kit::{ApiError, Json, JsonResponse, ok};
 use atoll_toolbox::{EntryKind, FileBody, FilePart, ToolboxError};
 use axum::Router;
@@ -16,10 +18,9 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::inside::Inside;
-use super::multipart::{Boundary, Form};
+use super::multipart::{bad_form, part_head};
 use super::refusal::{bad, of_file};
 use super::signed;
 use crate::DaytonaApp;
@@ -49,23 +50,19 @@ struct Uploaded {
 
 /// `files[N].path` says where `files[N].file` goes; all paths may come first.
 async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiError> {
-    let form = Arc::new(Mutex::new(open_form(request)?));
+    let mut form = open_form(request)?;
     let mut paths: HashMap<String, String> = HashMap::new();
     let (mut files, mut errors) = (Vec::new(), Vec::new());
-    loop {
-        let mut held = Arc::clone(&form).lock_owned().await;
-        let Some(head) = held.next().await? else { break };
-        if head.name.len() > FIELD_MAX {
-            return Err(bad(format!("the name of a field is longer than {FIELD_MAX} bytes")));
-        }
-        if let Some(index) = head.name.strip_suffix(".path") {
-            paths.insert(index.to_owned(), path_of(&mut held).await?);
-        } else if let Some(index) = head.name.strip_suffix(".file") {
-            let Some(path) = paths.remove(index).or(head.filename) else {
+    while let Some(part) = form.next().await.map_err(bad_form)? {
+        let name = named(&part)?;
+        if let Some(index) = name.strip_suffix(".path") {
+            paths.insert(index.to_owned(), path_of(part).await?);
+        } else if let Some(index) = name.strip_suffix(".file") {
+            let Some(path) = paths.remove(index).or_else(|| part.filename.clone()) else {
                 errors.push(format!("{index}: no path was given"));
                 continue;
             };
-            match write(&inside, &path, held).await {
+            match write(&inside, &path, part).await {
                 Ok(bytes) => files.push(Uploaded { path, bytes }),
                 Err(error) => errors.push(format!("{path}: {}", text(&error))),
             }
@@ -90,9 +87,17 @@ fn open_form(request: Request) -> Result<Form, ApiError> {
     form.ok_or_else(|| bad("the body must be multipart/form-data with a boundary"))
 }
 
-async fn path_of(form: &mut Form) -> Result<String, ApiError> {
+fn named(part: &Part) -> Result<String, ApiError> {
+    let name = part.name.clone().ok_or_else(|| bad_form(BadForm::Head))?;
+    match name.len() {
+        ..=FIELD_MAX => Ok(name),
+        _ => Err(bad(format!("the name of a field is longer than {FIELD_MAX} bytes"))),
+    }
+}
+
+async fn path_of(mut part: Part) -> Result<String, ApiError> {
     let mut text = Vec::new();
-    while let Some(piece) = form.chunk().await? {
+    while let Some(piece) = part.chunk().await.map_err(bad_form)? {
         text.extend_from_slice(&piece);
         if text.len() > PATH_MAX {
             return Err(bad("a path is too long"));
@@ -101,31 +106,17 @@ async fn path_of(form: &mut Form) -> Result<String, ApiError> {
     String::from_utf8(text).map_err(|_| bad("a path is not UTF-8"))
 }
 
-/// Streams the part that the form stands in to a file. The form is free again when this answers.
-async fn write(inside: &Inside, path: &str, form: OwnedMutexGuard<Form>) -> Result<u64, ApiError> {
+/// Streams a part to a file; answers its bytes.
+async fn write(inside: &Inside, path: &str, part: Part) -> Result<u64, ApiError> {
     let to = inside.path(path)?;
-    let (content, counted) = content(form);
-    inside.toolbox.files().write_stream(&to, None, content).await.map_err(of_file)?;
-    Ok(counted.load(std::sync::atomic::Ordering::Relaxed))
-}
-
-type Counted = Arc<std::sync::atomic::AtomicU64>;
-
-fn content(form: OwnedMutexGuard<Form>) -> (BoxStream<'static, std::io::Result<Bytes>>, Counted) {
-    let counted = Counted::default();
+    let counted = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&counted);
-    let pieces = stream::unfold(Some((form, count)), |state| async move {
-        let (mut form, count) = state?;
-        match form.chunk().await {
-            Ok(None) => None,
-            Ok(Some(piece)) => {
-                count.fetch_add(piece.len() as u64, std::sync::atomic::Ordering::Relaxed);
-                Some((Ok(piece), Some((form, count))))
-            }
-            Err(error) => Some((Err(error.into()), None)),
-        }
+    let content = part.into_stream().inspect(move |piece| {
+        let bytes = piece.as_ref().map_or(0, Bytes::len);
+        count.fetch_add(bytes as u64, Ordering::Relaxed);
     });
-    (pieces.boxed(), counted)
+    inside.toolbox.files().write_stream(&to, None, content.boxed()).await.map_err(of_file)?;
+    Ok(counted.load(Ordering::Relaxed))
 }
 
 #[derive(Debug, Deserialize)]
@@ -155,10 +146,10 @@ async fn part(
     boundary: Boundary,
     path: String,
 ) -> BoxStream<'static, std::io::Result<Bytes>> {
-    let end = stream::once(async { Ok(Bytes::from_static(b"\r\n")) });
+    let end = stream::once(async { Ok(Boundary::PART_END) });
     match open(&inside, &path).await {
         Ok(file) => {
-            let head = boundary.head("file", &path, "application/octet-stream", file.len);
+            let head = part_head(&boundary, "file", &path, "application/octet-stream", file.len);
             let content = file.into_stream().map(move |piece| {
                 // The sandbox does not count as idle until the last byte is out.
                 let _busy = &inside.sandbox;
@@ -170,7 +161,7 @@ async fn part(
             let error = error.from_sandbox();
             let error = DaytonaError::new(&error, &Method::POST, "/files/bulk-download");
             let body = Bytes::from(serde_json::to_vec(&error).expect("texts and numbers always serialise"));
-            let head = boundary.head("error", &path, "application/json", body.len() as u64);
+            let head = part_head(&boundary, "error", &path, "application/json", body.len() as u64);
             stream::iter([Ok(head), Ok(body)]).chain(end).boxed()
         }
     }
@@ -232,13 +223,12 @@ async fn upload(State(app): State<DaytonaApp>, request: Request) -> Result<Respo
     let (mut parts, body) = request.into_parts();
     let inside = signed::inside(&mut parts, &app).await?;
     let path = path_in(&parts.uri)?;
-    let form = Arc::new(Mutex::new(open_form(Request::from_parts(parts, body))?));
+    let mut form = open_form(Request::from_parts(parts, body))?;
     loop {
-        let mut held = Arc::clone(&form).lock_owned().await;
-        match held.next().await? {
+        match form.next().await.map_err(bad_form)? {
             None => return Err(bad("the form has no field \"file\"")),
-            Some(head) if head.name == "file" => {
-                write(&inside, &path, held).await?;
+            Some(part) if named(&part)? == "file" => {
+                write(&inside, &path, part).await?;
                 break;
             }
             Some(_) => {}

@@ -1,5 +1,6 @@
 //! Lists of sandboxes: filtered, ordered and paged by the core.
 
+use atoll_front_kit::paging::{READ_AT_ONCE, read_all};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
 use atoll_model::Principal;
 use atoll_service::{Filter, SortBy};
@@ -16,9 +17,6 @@ use crate::states::SandboxState;
 
 /// LIMIT: E2B's own.
 const PAGE_MAX: u32 = 100;
-/// LIMIT: more than a node holds live at a time.
-const READ_MAX: usize = 20_000;
-const READ_AT_ONCE: u32 = 1_000;
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
 /// COMPAT(e2b): the first version knows neither pages nor sandboxes that sleep.
@@ -30,16 +28,10 @@ pub(super) async fn first(
     let asked = SandboxListQuery::parse(uri.query().unwrap_or_default())?;
     let states = if asked.states.is_empty() { vec![SandboxState::Running] } else { asked.states.clone() };
     let asked = SandboxListQuery { states, limit: Some(READ_AT_ONCE), ..asked };
-    let mut filter = asked.into_filter(&app, &who).await?;
-    let mut all = Vec::new();
-    loop {
-        let page = app.service.list(&who, filter.clone()).await?;
-        all.extend(page.items.iter().map(Listed::from));
-        filter.cursor = page.next_cursor;
-        if filter.cursor.is_none() || all.len() >= READ_MAX {
-            return Ok(ok(all));
-        }
-    }
+    let filter = asked.into_filter(&app, &who).await?;
+    let all =
+        read_all(|_| true, |cursor| app.service.list(&who, Filter { cursor, ..filter.clone() })).await?;
+    Ok(ok(all.iter().map(Listed::from).collect()))
 }
 
 pub(super) async fn second(

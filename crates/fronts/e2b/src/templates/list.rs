@@ -1,6 +1,7 @@
 //! Templates: which there are, what they are, who sees them, and how they go.
 
 use atoll_agentapi::ENVD_VERSION;
+use atoll_front_kit::paging::page_after;
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::{Build, Code, Limits, Principal, TemplateRef};
 use atoll_service::{TemplateRecord, UpdateTemplate};
@@ -255,9 +256,7 @@ fn page_of<T>(mut all: Vec<T>, page: &PageQuery, id: impl Fn(&T) -> String) -> (
         all.drain(..at);
     }
     let limit = page.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
-    let next = (all.len() > limit).then(|| id(&all[limit - 1]));
-    all.truncate(limit);
-    (all, next)
+    page_after(all, limit, id)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use atoll_front_kit::multipart::{BadForm, Boundary, Form};
 use atoll_front_kit::{ApiError, Caller, Json, Path, Query};
 use atoll_service::WriteFile;
 use atoll_toolbox::FilePart;
@@ -14,8 +15,7 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 use serde::Deserialize;
 
-use super::multipart::{self, Boundary};
-use super::parts::Parts;
+use super::multipart::part_head;
 use super::{from_workdir, mode, root_files};
 use crate::Leap0App;
 
@@ -56,27 +56,24 @@ pub(super) async fn write_files(
     request: Request,
 ) -> Result<StatusCode, ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let boundary = multer::parse_boundary(kind)
-        .map_err(|_| ApiError::invalid("the body must be multipart/form-data with a boundary"))?;
-    let mut parts = Parts::new(request.into_body(), boundary);
-    loop {
-        let part = match tokio::time::timeout(CHUNK_WITHIN, parts.next()).await {
-            Ok(Ok(Some(part))) => part,
-            Ok(Ok(None)) => return Ok(StatusCode::NO_CONTENT),
-            Ok(Err(cause)) => {
-                return Err(ApiError::invalid("the parts of the body cannot be read").caused_by(cause));
-            }
-            Err(_) => {
-                return Err(ApiError::invalid("the upload stalled").with_status(StatusCode::REQUEST_TIMEOUT));
-            }
-        };
-        let Some(path) = part.name().map(str::to_owned) else {
+    let form = Form::open(Some(kind), request.into_body());
+    let mut form =
+        form.ok_or_else(|| ApiError::invalid("the body must be multipart/form-data with a boundary"))?;
+    while let Some(part) = form.next().await.map_err(bad_form)? {
+        let Some(path) = part.name.clone() else {
             return Err(ApiError::invalid("every part must be named by the path of its file"));
         };
         let path = from_workdir(&app, &who, &id, path).await?;
-        let content = part.map(|chunk| chunk.map_err(std::io::Error::other));
         let file = WriteFile { path, as_root: true, ..WriteFile::default() };
-        app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
+        app.service.write_file(&who, &id, file, part.into_stream()).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn bad_form(error: BadForm) -> ApiError {
+    match error {
+        BadForm::Stalled => ApiError::invalid("the upload stalled").with_status(StatusCode::REQUEST_TIMEOUT),
+        _ => ApiError::invalid("the parts of the body cannot be read").caused_by(error),
     }
 }
 
@@ -166,13 +163,13 @@ pub(super) async fn read_files(
         files.push((path, file));
     }
     let boundary = Boundary::random()?;
-    let kind = HeaderValue::from_str(&format!("multipart/form-data; boundary={boundary}"))
+    let kind = HeaderValue::from_str(&boundary.content_type())
         .map_err(|cause| ApiError::new(atoll_model::Code::Internal, "no boundary").caused_by(cause))?;
     let last = boundary.last();
     let parts = stream::iter(files).flat_map(move |(path, file)| {
-        let head = Ok(boundary.head(&path));
+        let head = Ok(part_head(&boundary, &path));
         let content = file.into_stream().map(|chunk| chunk.map_err(std::io::Error::other));
-        stream::iter([head]).chain(content).chain(stream::iter([Ok(Bytes::from_static(multipart::END))]))
+        stream::iter([head]).chain(content).chain(stream::iter([Ok(Boundary::PART_END)]))
     });
     let content = parts.chain(stream::iter([Ok(last)])).map(move |chunk| {
         let _awake = &awake.sandbox;

@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 
+use atoll_front_kit::paging::{READ_AT_ONCE, numbered_page, read_all};
 use atoll_front_kit::{ApiError, rfc3339};
 use atoll_model::{Lease, Principal};
 use atoll_service::Filter;
@@ -11,9 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::Leap0App;
 use crate::states::{phases, state};
 
-/// LIMIT: more than a node holds live at a time.
-const READ_MAX: usize = 20_000;
-const READ_AT_ONCE: u32 = 1_000;
 /// LIMIT: the vendor's own.
 const PAGE_SIZE_MAX: usize = 100;
 const PAGE_SIZE: usize = 20;
@@ -87,17 +85,14 @@ pub(super) async fn list(
             some => some,
         },
     };
-    let mut all = Vec::new();
-    let mut cursor = None;
-    loop {
-        let filter = Filter { phases: phases.clone(), limit: READ_AT_ONCE, cursor, ..Filter::default() };
-        let read = app.service.list(who, filter).await?;
-        all.extend(read.items);
-        cursor = read.next_cursor;
-        if cursor.is_none() || all.len() >= READ_MAX {
-            break;
-        }
-    }
+    let mut all = read_all(
+        |_| true,
+        |cursor| {
+            let filter = Filter { phases: phases.clone(), limit: READ_AT_ONCE, cursor, ..Filter::default() };
+            app.service.list(who, filter)
+        },
+    )
+    .await?;
     let by_time =
         |a: &Lease, b: &Lease| a.created_at.wall_ms.cmp(&b.created_at.wall_ms).then(a.id.cmp(&b.id));
     match paging.sort.as_deref().unwrap_or("created_at") {
@@ -135,7 +130,7 @@ pub(crate) fn page_of<T>(all: Vec<T>, paging: &Paging) -> Result<Vec<T>, ApiErro
     if !(1..=PAGE_SIZE_MAX).contains(&size) {
         return Err(ApiError::field("page-size", format!("must be between 1 and {PAGE_SIZE_MAX}")));
     }
-    Ok(all.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect())
+    Ok(numbered_page(all, page, size))
 }
 
 #[cfg(test)]

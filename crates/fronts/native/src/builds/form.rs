@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use atoll_budget::RequestBudget;
+use atoll_front_kit::multipart::{self, BadForm, Part};
 use atoll_front_kit::{ApiError, UploadFault, parse_json, read_body, upload_stream};
 use atoll_service::{BuildContext, ServiceError};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
-use futures::TryStreamExt;
-use multer::{Constraints, Field, Multipart, SizeLimit};
 use tokio_util::io::StreamReader;
 
 use atoll_wire::builds::BuildBody;
@@ -37,21 +36,23 @@ pub(super) async fn read(
         let spec = parse_json(&read_body(body, SPEC_MAX, budget).await?)?;
         return Ok(Form { spec, context: None, fault: UploadFault::default() });
     }
-    let boundary = multer::parse_boundary(kind).map_err(|_| {
+    let (content, fault) = upload_stream(body);
+    let mut form = multipart::Form::from_stream(Some(kind), content).ok_or_else(|| {
         ApiError::invalid("the body must be multipart/form-data with spec and context, or application/json")
             .with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE)
     })?;
-    let (content, fault) = upload_stream(body);
-    let limits = SizeLimit::new().for_field("spec", SPEC_MAX as u64);
-    let mut form = Multipart::with_constraints(content, boundary, Constraints::new().size_limit(limits));
     let spec = async {
-        let field = next(&mut form, &fault).await?.filter(|field| field.name() == Some("spec"));
-        let mut field = field.ok_or_else(|| {
+        let part = next(&mut form, &fault).await?.filter(|part| part.name.as_deref() == Some("spec"));
+        let mut part = part.ok_or_else(|| {
             ApiError::invalid("the first part of the form must be spec").hint("send spec before context")
         })?;
         let mut bytes = Vec::new();
-        while let Some(chunk) = field.chunk().await.map_err(|cause| broken(&fault, cause))? {
+        while let Some(chunk) = part.chunk().await.map_err(|cause| broken(&fault, cause))? {
             bytes.extend_from_slice(&chunk);
+            if bytes.len() > SPEC_MAX {
+                let message = format!("spec is larger than {SPEC_MAX} bytes");
+                return Err(ApiError::new(atoll_model::Code::PayloadTooLarge, message));
+            }
             if let Some(budget) = budget {
                 budget.hold_body(2 * bytes.len()).await.map_err(ServiceError::from)?;
             }
@@ -63,9 +64,11 @@ pub(super) async fn read(
     })?;
     let context = match next(&mut form, &fault).await? {
         None => None,
-        Some(field) if field.name() == Some("context") => Some(context(field)),
-        Some(field) => {
-            let name = field.name().unwrap_or_default().to_owned();
+        Some(part) if part.name.as_deref() == Some("context") => {
+            Some(Box::new(StreamReader::new(part.into_stream())) as BuildContext)
+        }
+        Some(part) => {
+            let name = part.name.clone().unwrap_or_default();
             return Err(ApiError::invalid(format!(
                 "the form has a part {name:?}; it takes spec and context"
             )));
@@ -74,25 +77,12 @@ pub(super) async fn read(
     Ok(Form { spec, context, fault })
 }
 
-fn context(field: Field<'static>) -> BuildContext {
-    Box::new(StreamReader::new(field.map_err(std::io::Error::other)))
+async fn next(form: &mut multipart::Form, fault: &UploadFault) -> Result<Option<Part>, ApiError> {
+    form.next().await.map_err(|cause| broken(fault, cause))
 }
 
-async fn next(
-    form: &mut Multipart<'static>,
-    fault: &UploadFault,
-) -> Result<Option<Field<'static>>, ApiError> {
-    form.next_field().await.map_err(|cause| broken(fault, cause))
-}
-
-fn broken(fault: &UploadFault, cause: multer::Error) -> ApiError {
-    let error = match cause {
-        multer::Error::FieldSizeExceeded { .. } => {
-            ApiError::new(atoll_model::Code::PayloadTooLarge, format!("spec is larger than {SPEC_MAX} bytes"))
-        }
-        _ => ApiError::invalid("the form is not valid"),
-    };
-    fault.or(error.caused_by(cause))
+fn broken(fault: &UploadFault, cause: BadForm) -> ApiError {
+    fault.or(ApiError::invalid("the form is not valid").caused_by(cause))
 }
 
 #[cfg(test)]
