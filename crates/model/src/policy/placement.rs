@@ -42,7 +42,7 @@ const CPU_OVERCOMMIT: u64 = 20;
 
 /// There is no room now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this node has no room: {what} (have {have}, need {need})")]
+#[error("this node has no room: it has {have} {what} and needs {need}")]
 pub struct NoRoom {
     /// What is short.
     pub what: &'static str,
@@ -56,7 +56,7 @@ pub struct NoRoom {
 
 /// May one more sandbox of `limits` start on `node`? Its files are [`admit_disk`]'s.
 pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
-    enough("sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
+    enough("places for sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
     enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
     let promisable = overcommitted(node.memory_total_mib, node.overcommit);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn each_shortage_is_named_and_says_when_to_retry() {
         for (short, what) in [
-            (Node { live: 2_000, ..node() }, "sandboxes"),
+            (Node { live: 2_000, ..node() }, "places for sandboxes"),
             (Node { memory_free_mib: 100, ..node() }, "MiB of free memory"),
             (Node { memory_limits_mib: 24_000 * 50, ..node() }, "MiB of memory to promise"),
             (Node { disk_free_mib: 10, ..node() }, "MiB of free disk"),
