@@ -124,7 +124,7 @@ impl CliErrors {
         let message = in_options(placeless(&error.message), error.field.as_deref());
         let mut failure = Failure::new(error.code, message);
         failure.hint = error.hint;
-        failure.field = error.field;
+        failure.field = error.field.map(String::into_boxed_str);
         failure.request_id = error.request_id;
         if failure.is("tenant_not_found") && failure.hint.is_none() {
             failure.hint = Some("`atoll tenant ls` shows every tenant".to_owned());

@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
     /// The field of the request that the server found at fault.
-    pub(crate) field: Option<String>,
+    pub(crate) field: Option<Box<str>>,
     pub(crate) request_id: Option<String>,
     /// Exit status; commands that pass a foreign status through replace the usual 1.
     pub(crate) exit: u8,
