@@ -89,7 +89,7 @@ fn connector(w: &World, protocols: &[&str]) -> TlsConnector {
     for certificate in CertificateDer::pem_file_iter(w.data().join("tls/ca.pem")).unwrap() {
         roots.add(certificate.unwrap()).unwrap();
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();

@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(refused) => return usage(&refused),
     };
+    // An error says that the process has a provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let out = Out::new(cli.global.json);
     let result = match cli.command {
         Command::Launcher { arguments } => return serve::launcher(arguments),

@@ -31,6 +31,7 @@ pub mod oci;
 mod recipes;
 mod staging;
 mod template;
+mod tls;
 mod tool;
 
 pub use catalog::{Catalog, is_built_in};

@@ -53,7 +53,7 @@ where
 fn config() -> Option<ClientConfig> {
     static CONFIG: OnceLock<Option<ClientConfig>> = OnceLock::new();
     let made = CONFIG.get_or_init(|| {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().ok()?;
         let verifier = Arc::new(AnyCertificateVerifier(provider));
@@ -116,7 +116,7 @@ mod tests {
     fn app() -> TlsAcceptor {
         let made = rcgen::generate_simple_self_signed(vec!["whatever".to_owned()]).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()

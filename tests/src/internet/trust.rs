@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -50,7 +50,7 @@ impl Authority {
 
     /// Ends TLS for whatever name the client says; HTTP/1.1 only.
     pub(super) fn acceptor(self: &Arc<Self>) -> TlsAcceptor {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
@@ -74,7 +74,7 @@ impl Authority {
             params.signed_by(&key, &self.issuer).expect("a certificate")
         };
         let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-        let signing = aws_lc_rs::sign::any_supported_type(&key).expect("a key that signs");
+        let signing = ring::sign::any_supported_type(&key).expect("a key that signs");
         CertifiedKey::new(vec![certificate.der().clone()], signing)
     }
 }

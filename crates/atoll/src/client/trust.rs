@@ -24,7 +24,7 @@ pub(super) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
     if let Some(ours) = certificates(&TlsFiles::of(&global.data_dir()).ca) {
         roots.add_parsable_certificates(ours);
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| Failure::new("internal", format!("TLS cannot be set up: {e}")))?;

@@ -55,6 +55,7 @@ fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
     let shown = format!("s3://{}{}", url.host_str().unwrap_or_default(), url.path());
     let bucket = url.host_str().filter(|name| !name.is_empty());
     let bucket = bucket.ok_or_else(|| bad(&shown, "it names no bucket"))?;
+    crate::tls::set_provider();
     let options = ClientOptions::new().with_timeout(REQUEST);
     let retry = RetryConfig { retry_timeout: TRIES, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);

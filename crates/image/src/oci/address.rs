@@ -102,6 +102,7 @@ fn client<'a>(
 }
 
 fn base() -> reqwest::ClientBuilder {
+    crate::tls::set_provider();
     Client::builder()
         .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())

@@ -102,7 +102,7 @@ impl Authority {
         if !self.certificate.is_empty() {
             chain.push(self.certificate.clone());
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -244,7 +244,7 @@ mod tests {
         let mut roots = rustls::RootCertStore::empty();
         let trusted = Authority::new(&seed(trusts));
         roots.add(trusted.certificate.clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()

@@ -111,7 +111,7 @@ async fn load_roots() -> io::Result<Arc<ClientConfig>> {
             let more = CertificateDer::pem_file_iter(&path).map_err(io::Error::other)?;
             roots.add_parsable_certificates(more.filter_map(Result::ok));
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?

@@ -48,10 +48,10 @@ impl Internet {
         std::thread::spawn(move || shared.serve_names(&dns));
         let shared = Arc::clone(&internet);
         serve(plain, move |stream| shared.serve_web(stream));
-        let groups = rustls::crypto::aws_lc_rs::ALL_KX_GROUPS.to_vec();
+        let groups = rustls::crypto::ring::ALL_KX_GROUPS.to_vec();
         internet.serve_secure(secure, groups);
         // No client offers a share for this group at first, so the server asks for a second hello.
-        internet.serve_secure(asks_again, vec![rustls::crypto::aws_lc_rs::kx_group::SECP384R1]);
+        internet.serve_secure(asks_again, vec![rustls::crypto::ring::kx_group::SECP384R1]);
         serve(first, |mut stream| {
             let _ = stream.write_all(b"SSH-2.0-test\r\n");
         });
@@ -219,8 +219,7 @@ fn server_config(kx_groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>) 
     let (_, chain, key) = authority();
     let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-    let provider =
-        rustls::crypto::CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() };
+    let provider = rustls::crypto::CryptoProvider { kx_groups, ..rustls::crypto::ring::default_provider() };
     let provider = Arc::new(provider);
     let builder =
         rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
@@ -232,7 +231,7 @@ pub(crate) fn client_config(roots_pem: &str) -> Arc<rustls::ClientConfig> {
     for root in CertificateDer::pem_slice_iter(roots_pem.as_bytes()) {
         roots.add(root.unwrap()).unwrap();
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())

@@ -94,7 +94,7 @@ type Stamp = [Option<(u64, u64, i64, i64)>; 2];
 impl Tls {
     /// Reads the files.
     pub fn open(files: CertificateFiles) -> Result<Self, BadCertificate> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let stamp = Mutex::new(stamp(&files));
         let key = RwLock::new(Arc::new(load(&files, &provider)?));
         let current = Arc::new(Current { files, provider: Arc::clone(&provider), key, stamp });

@@ -40,7 +40,7 @@ fn parse_all(extensions: &[u8]) -> Parsed<Option<Hello>> {
 
 /// What a real client of this workspace sends.
 fn real_hello(name: &str) -> Vec<u8> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
