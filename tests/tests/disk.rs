@@ -281,7 +281,7 @@ fn a_full_pool_leaves_pause_and_snapshot_to_others() {
         }
         let refused = refused.expect("promises have an end");
         let said = refused.refused(503, "no_capacity");
-        assert!(said.to_string().contains("MiB of disk to promise"), "{said}");
+        assert!(said.to_string().contains("MiB of committable disk"), "{said}");
         victim.act(&kept, "stop").await.ok();
         victim.act(&kept, "start").await.ok();
     });

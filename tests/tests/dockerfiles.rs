@@ -136,14 +136,14 @@ fn the_second_build_of_the_same_does_nothing() {
                 client.template(&format!("twice:{tag}")).await.ok()["version"].clone()
             };
             let first = build("one").await;
-            let sandboxes = w.log().matches("a sandbox was asked for").count();
+            let sandboxes = w.log().matches("a sandbox was requested").count();
             // Times of files are no content.
             let touched =
                 std::process::Command::new("touch").arg(context.join("Dockerfile")).status().unwrap();
             assert!(touched.success());
             assert_eq!(build("two").await, first, "{name}");
             assert_eq!(
-                w.log().matches("a sandbox was asked for").count(),
+                w.log().matches("a sandbox was requested").count(),
                 sandboxes,
                 "{name}: a step ran again"
             );

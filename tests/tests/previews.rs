@@ -504,7 +504,7 @@ fn a_request_wakes_as_the_lease_says_and_a_person_sees_a_page() {
         );
         let text = page.text().await.unwrap();
         assert!(
-            text.contains("http-equiv=\"refresh\"") && text.contains("nothing listens on port 9"),
+            text.contains("http-equiv=\"refresh\"") && text.contains("no program listens on port 9"),
             "{text}"
         );
         assert!(!text.contains("<script"), "{text}");

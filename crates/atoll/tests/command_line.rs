@@ -242,11 +242,11 @@ fn timeouts_and_signals_have_the_status_of_a_shell() {
 fn our_own_failures_are_125_and_say_what_to_try() {
     let server = Server::start(|request| match request.line.as_str() {
         "GET /health" => ok(json!({})),
-        _ => refused(503, "no_capacity", "this node has no room"),
+        _ => refused(503, "no_capacity", "this node has no capacity"),
     });
     let output = server.run(&["run", "true"]);
     assert_eq!(output.status.code(), Some(125));
-    assert_eq!(text(&output.stderr), "error: this node has no room\n   id: req-1 (no_capacity)\n");
+    assert_eq!(text(&output.stderr), "error: this node has no capacity\n   id: req-1 (no_capacity)\n");
     assert_eq!(server.run(&["run", "--memory", "lots", "true"]).status.code(), Some(125));
     assert_eq!(server.run(&["--json", "run", "--memory", "lots", "true"]).status.code(), Some(125));
 }

@@ -47,7 +47,7 @@ pub struct Reserve {
 /// A write would touch the reserve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the disk of {} has {free} bytes free, and {reserve} of them are reserved ({asked} more were asked for)",
+    "the disk of {} has {free} bytes free, of which {reserve} are reserved; the request needs {asked} more",
     at.display()
 )]
 pub struct NoSpace {

@@ -111,7 +111,7 @@ pub enum ArchiveError {
     #[error("the files could not be packed")]
     Source(#[source] std::io::Error),
     /// The disk with the folder of archives has no room for one more.
-    #[error("the server's disk has no room for this archive")]
+    #[error("the server's disk has no space for this archive")]
     NoSpace(#[source] std::io::Error),
     /// Object storage refused or did not answer.
     #[error("object storage failed to {action}")]

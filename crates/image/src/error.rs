@@ -131,6 +131,6 @@ impl HostChanged {
 
     /// What to try next.
     pub fn hint(&self) -> &'static str {
-        "create a new sandbox (its template is made again by itself), or use the debian template, which does not change with the host"
+        "create a new sandbox (its template is made again automatically), or use the debian template, which does not change with the host"
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The text is not an id of the kind that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a {what} id: 20 characters of a-z and 0-9, the first a letter")]
+#[error("not a {what} id: an id has 20 characters of a-z and 0-9 and starts with a letter")]
 pub struct BadId {
     /// The noun whose id was expected.
     pub what: &'static str,

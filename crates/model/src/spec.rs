@@ -232,7 +232,7 @@ impl CreateSandbox {
         }
         if let Some(image) = &self.image {
             if self.template.is_some() || self.from != Origin::Template {
-                return Err(bad("image", "stands instead of a template or a snapshot, not beside one"));
+                return Err(bad("image", "cannot be combined with a template or a snapshot"));
             }
             image.parse::<crate::TemplateRef>().map_err(|why| bad("image", why.to_string()))?;
         }
@@ -304,7 +304,7 @@ pub fn check_name(name: &str) -> Result<(), BadSpec> {
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
         return Err(bad(
             "name",
-            "may hold letters, digits, '-', '_' and '.', and starts with a letter or digit",
+            "may contain letters, digits, '-', '_' and '.', and must start with a letter or digit",
         ));
     }
     if name.parse::<crate::SandboxId>().is_ok() {
@@ -350,7 +350,7 @@ fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSp
     let named =
         |key: &String| key.split_once('.').is_some_and(|(front, word)| !front.is_empty() && !word.is_empty());
     match annotations.iter().find(|(key, value)| !named(key) || value.contains('\0')) {
-        Some((key, _)) => Err(bad("annotations", format!("{key:?} is not `front.word` with a text"))),
+        Some((key, _)) => Err(bad("annotations", format!("{key:?} is not `front.word` with a string value"))),
         None => Ok(()),
     }
 }
@@ -380,7 +380,7 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     }
     for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(bad("env", "names are not empty and hold no '='; nothing holds a NUL byte"));
+            return Err(bad("env", "names must not be empty or contain '='; names and values must not contain a NUL byte"));
         }
     }
     Ok(())
@@ -393,7 +393,7 @@ fn check_secrets(secrets: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     }
     for (variable, secret) in secrets {
         if variable.is_empty() || variable.len() > LABEL_KEY_MAX || variable.contains(['=', '\0']) {
-            return Err(bad("secrets", "names of variables are not empty and hold no '=' and no NUL byte"));
+            return Err(bad("secrets", "names of variables must not be empty or contain '=' or a NUL byte"));
         }
         crate::check_secret_name(secret).map_err(|why| bad("secrets", why.to_string()))?;
     }

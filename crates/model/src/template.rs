@@ -75,10 +75,10 @@ impl FromStr for TemplateRef {
         let first = parts.next().unwrap_or_default();
         let is_host = name.contains('/') && (first.contains(['.', ':']) || first == "localhost");
         if !(if is_host { is_host_and_port(first) } else { is_part(first) }) || !parts.all(is_part) {
-            return Err(bad("parts of a name hold a-z, 0-9 and single separators . _ -"));
+            return Err(bad("parts of a name contain a-z, 0-9 and single separators . _ -"));
         }
         if tag.is_some_and(|tag| !is_tag(tag)) {
-            return Err(bad("a tag has 1 to 128 of letters, digits, _ . -"));
+            return Err(bad("a tag has 1 to 128 letters, digits, _ . -"));
         }
         if digest.is_some_and(|digest| !is_digest(digest)) {
             return Err(bad("a digest is sha256: and 64 hex digits"));

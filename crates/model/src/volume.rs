@@ -85,10 +85,10 @@ pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
         let path = &mount.path;
         let is_clean = path.len() <= PATH_MAX && path.strip_prefix('/').is_some_and(is_clean_relative);
         if !is_clean {
-            return bad(format!("has {path:?}, which is no clean absolute path below /"));
+            return bad(format!("has {path:?}, which is not a normalized absolute path below /"));
         }
         if RESERVED.iter().any(|taken| is_within(path, taken)) {
-            return bad(format!("has {path:?}, which is Atoll's own"));
+            return bad(format!("has {path:?}, which Atoll reserves"));
         }
         if WHOLE.contains(&path.as_str()) {
             return bad(format!("has {path:?}, which a sandbox needs to start: mount at a folder in it"));
@@ -96,10 +96,10 @@ pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
         if let Some(other) =
             mounts[..at].iter().find(|other| is_within(path, &other.path) || is_within(&other.path, path))
         {
-            return bad(format!("has {path:?} and {:?}, of which one hides the other", other.path));
+            return bad(format!("has {path:?} and {:?}, but a mount cannot be inside another one", other.path));
         }
         if mount.sub_path.as_deref().is_some_and(|sub| sub.len() > PATH_MAX || !is_clean_relative(sub)) {
-            return bad(format!("has the sub_path {:?}, which is no clean relative path", mount.sub_path));
+            return bad(format!("has the sub_path {:?}, which is not a normalized relative path", mount.sub_path));
         }
     }
     Ok(())

@@ -131,7 +131,7 @@ impl SetupError {
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// Nothing listens there.
-    #[error("nothing listens on port {port} inside the sandbox")]
+    #[error("no program listens on port {port} inside the sandbox")]
     Refused { port: u16 },
     /// The deadline passed.
     #[error("port {port} inside the sandbox did not answer in time")]

@@ -416,7 +416,7 @@ pub enum ProviderError {
         template: String,
     },
     /// This provider or machine can't.
-    #[error("{what} is not possible here")]
+    #[error("{what} is not possible on this server")]
     Unsupported {
         /// What was asked.
         what: String,
@@ -478,7 +478,7 @@ pub enum ProviderError {
         why: String,
     },
     /// Nothing listens on that port inside.
-    #[error("nothing listens on port {port}")]
+    #[error("no program listens on port {port}")]
     PortClosed {
         /// Which.
         port: u16,

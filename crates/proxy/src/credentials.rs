@@ -95,7 +95,7 @@ async fn take_keys(
 ) -> Result<(), ServiceError> {
     let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
     if values.len() > VALUES_MAX {
-        return Err(ServiceError::new(Code::InvalidRequest, format!("{name} is there too often")));
+        return Err(ServiceError::new(Code::InvalidRequest, format!("{name} is sent more than once")));
     }
     let mut kept = Vec::with_capacity(values.len());
     for value in values {

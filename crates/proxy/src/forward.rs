@@ -105,7 +105,7 @@ impl Exchange<'_> {
             let Some((_, client)) = self.upgrade.take() else {
                 return Err(ProxyError::new(
                     Code::BadAnswer,
-                    "the app changed the protocol without being asked",
+                    "the app changed the protocol without an upgrade request",
                 ));
             };
             let app = hyper::upgrade::on(&mut response);
@@ -258,10 +258,10 @@ fn spare(request: &Request<Body>) -> Option<Request<Body>> {
 fn broken(error: &hyper::Error) -> ProxyError {
     tracing::debug!(%error, "an exchange with an app failed");
     if error.is_user() {
-        return ProxyError::new(Code::InvalidRequest, "the body of the request broke off or is malformed");
+        return ProxyError::new(Code::InvalidRequest, "the request body ended early or is malformed");
     }
-    ProxyError::new(Code::BadAnswer, "the app broke off, or its answer is no HTTP")
-        .hint("look at the app's own log")
+    ProxyError::new(Code::BadAnswer, "the app closed the connection early, or its answer is not HTTP")
+        .hint("check the log of the app")
 }
 
 /// Resolves a while after the server began to close.

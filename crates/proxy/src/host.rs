@@ -82,7 +82,7 @@ pub(crate) enum Named {
 
 /// Not a host at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the Host header is no host name")]
+#[error("the Host header is not a host name")]
 pub(crate) struct BadHost;
 
 /// What `Host` or the authority of a request's URL names.

@@ -173,7 +173,7 @@ impl HttpServer {
             () = inner.tasks.wait() => return,
             () = inner.closing.forced.cancelled() => tracing::warn!("closing at once"),
             () = tokio::time::sleep(inner.limits.drain_for) => {
-                tracing::warn!(within = ?inner.limits.drain_for, "requests were still under way");
+                tracing::warn!(within = ?inner.limits.drain_for, "requests were still in progress");
             }
         }
         inner.ends.cancel();

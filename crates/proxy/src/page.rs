@@ -95,7 +95,7 @@ impl ProxyError {
         let reload = retry_after_s.map_or_else(String::new, |s| {
             format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 30))
         });
-        let again = retry_after_s.map_or("", |_| "<p>This page loads itself again.</p>");
+        let again = retry_after_s.map_or("", |_| "<p>This page reloads automatically.</p>");
         let hint = self.hint.as_deref().map_or_else(String::new, |hint| format!("<p>{}</p>", escape(hint)));
         let (message, code) = (escape(&self.message), self.code.as_str());
         format!(

@@ -201,10 +201,10 @@ impl Proxy {
         reader: Audience,
     ) -> Result<Response<Body>, ProxyError> {
         let hops = head::hops(&parts.headers).map_err(|_| {
-            ProxyError::new(Code::LoopDetected, "this request went round in a circle through previews")
+            ProxyError::new(Code::LoopDetected, "this request passed through previews in a loop")
         })?;
         if parts.method == Method::CONNECT {
-            return Err(ProxyError::new(Code::MethodNotAllowed, "a preview is no way to other hosts"));
+            return Err(ProxyError::new(Code::MethodNotAllowed, "a preview does not forward to other hosts"));
         }
         let prefix = match preview.by {
             RoutedBy::Host | RoutedBy::Fields => None,
@@ -216,7 +216,7 @@ impl Proxy {
             None => Home::Own,
         };
         if home != Home::Own && parts.headers.contains_key("service-worker") {
-            return Err(ProxyError::new(Code::Forbidden, "no service workers on this origin")
+            return Err(ProxyError::new(Code::Forbidden, "service workers are not allowed on this origin")
                 .hint("use the preview's own host"));
         }
         let mut found = credentials::take(&self.service, &preview.sandbox, &mut parts).await?;
@@ -314,8 +314,8 @@ fn check_origin(pass: &PreviewPass, found: &RequestCredentials, parts: &Parts) -
     if parts.headers.get_all(ORIGIN).iter().all(is_own) {
         return Ok(());
     }
-    Err(ProxyError::new(Code::Forbidden, "another site may not use this preview's cookie")
-        .hint("show a key, or the token in the query"))
+    Err(ProxyError::new(Code::Forbidden, "a page of another site cannot use this preview's cookie")
+        .hint("send a key, or the token in the query"))
 }
 
 fn host_of(parts: &Parts) -> Option<HeaderValue> {

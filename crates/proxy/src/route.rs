@@ -66,16 +66,16 @@ pub struct FieldRoute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misrouted {
     /// `Host` is there twice, is no host name, or is not the one of the URL.
-    #[error("the Host header is missing its meaning: send exactly one plain host name")]
+    #[error("the Host header is ambiguous: send exactly one plain host name")]
     BadHost,
     /// Below the domain of previews, but none.
-    #[error("this host names no sandbox")]
+    #[error("this host name does not name a sandbox")]
     NoPreview,
     /// Below `/p/`, but none.
-    #[error("this path names no sandbox: previews are at /p/SANDBOX/PORT/")]
+    #[error("this path does not name a sandbox: previews are at /p/SANDBOX/PORT/")]
     NoPath,
     /// The fields of a front are there twice, or hold no sandbox or port.
-    #[error("the header fields name no sandbox and port")]
+    #[error("the header fields do not name a sandbox and a port")]
     NoField,
 }
 

@@ -30,9 +30,9 @@ where
     let failed = || {
         ProxyError::new(
             Code::BadAnswer,
-            "the app does not speak TLS, and the sandbox says that this port does",
+            "the app does not speak TLS, but this port is configured for TLS",
         )
-        .hint("look at the app's own log")
+        .hint("check the log of the app")
     };
     let name = host.map(|host| host.split(':').next().unwrap_or_default().to_owned());
     let name = name.and_then(|name| ServerName::try_from(name).ok());
@@ -43,7 +43,7 @@ where
     match tokio::time::timeout(HANDSHAKE_WITHIN, connect).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "an app did not take a TLS connection");
+            tracing::debug!(%error, "an app did not accept a TLS connection");
             Err(failed())
         }
         Err(_) => Err(failed()),

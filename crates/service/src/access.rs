@@ -214,7 +214,7 @@ impl Service {
     pub async fn agent_of(&self, pass: &SandboxPass) -> Result<SandboxAgent, ServiceError> {
         let handle = pass.handle.clone();
         if pass.by == By::Token(TokenOf::Ports) {
-            return Err(ServiceError::new(Code::Forbidden, "this token opens ports, and nothing else"));
+            return Err(ServiceError::new(Code::Forbidden, "this token gives access to ports only"));
         }
         if !is_there(&handle.lease()) {
             return Err(gone(&pass.sandbox));
@@ -269,10 +269,10 @@ fn same(known: &str, shown: &str) -> bool {
 }
 
 fn wrong_token() -> ServiceError {
-    ServiceError::new(Code::Unauthenticated, "no valid access token of this sandbox was shown")
-        .hint("ask for the sandbox again: its answer holds the token")
+    ServiceError::new(Code::Unauthenticated, "the request has no valid access token of this sandbox")
+        .hint("get the sandbox again: the answer contains the token")
 }
 
 fn gone(sandbox: &SandboxId) -> ServiceError {
-    ServiceError::new(Code::SandboxNotFound, format!("sandbox {sandbox} is not there any more"))
+    ServiceError::new(Code::SandboxNotFound, format!("sandbox {sandbox} no longer exists"))
 }

@@ -42,7 +42,7 @@ pub(crate) enum NotAdmitted {
     NoRoom(#[from] NoRoom),
     #[error("{asked} MiB of memory are more than the machine's {total}")]
     TooLarge { asked: u32, total: u64 },
-    #[error("the node cannot be looked at")]
+    #[error("the state of the node cannot be read")]
     Node(#[from] ProviderError),
 }
 

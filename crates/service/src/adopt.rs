@@ -87,7 +87,7 @@ fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, chi
         }
         for id in unfinished {
             if let Err(error) = own.store.delete_snapshot(&id).await {
-                tracing::warn!(snapshot = %id, %error, "the row of an unfinished fork is left");
+                tracing::warn!(snapshot = %id, %error, "the row of an unfinished fork could not be removed");
             }
         }
     });
@@ -237,7 +237,7 @@ impl Snapshots {
     async fn forget_unwanted(&self, inner: &ServiceShared) {
         for id in self.unwanted.iter().filter(|id| !self.unfinished.contains(*id)) {
             if let Err(error) = inner.store.delete_snapshot(id).await {
-                tracing::warn!(snapshot = %id, %error, "the row of a removed snapshot is left");
+                tracing::warn!(snapshot = %id, %error, "the row of a removed snapshot could not be removed");
             }
         }
     }

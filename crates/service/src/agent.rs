@@ -35,7 +35,7 @@ pub(crate) async fn greet(
     authority: Option<&str>,
 ) -> Result<(), ServiceError> {
     let request = settings(lease, None, false);
-    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not take its settings"))?;
+    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not accept its settings"))?;
     if authority.is_some() {
         trust(agent, lease, authority).await;
     }
@@ -48,14 +48,14 @@ pub(crate) async fn greet(
 /// Hands an agent its settings anew.
 pub(crate) async fn resettle(agent: &AgentClient, lease: &Lease, trusts: bool) -> Result<(), ServiceError> {
     let told = agent.init(&settings(lease, None, trusts)).await;
-    told.map(drop).map_err(|error| unavailable(error, "the agent did not take its settings"))
+    told.map(drop).map_err(|error| unavailable(error, "the agent did not accept its settings"))
 }
 
 /// Tells an agent what its sandbox may use now. It only shows that: one that does not listen changes nothing in force.
 pub(crate) async fn tell_limits(agent: &AgentClient, lease: &Lease) {
     let told = InitRequest { limits: Some(limits(lease)), ..InitRequest::default() };
     if let Err(error) = agent.init(&told).await {
-        tracing::warn!(sandbox = %lease.id, %error, "its agent shows its former limits");
+        tracing::warn!(sandbox = %lease.id, %error, "the agent still reports the old limits");
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<
     let is_inside = authority.is_some() && put.is_ok();
     let told = agent.init(&settings(lease, None, is_inside)).await.map(|_| ());
     if let Err(error) = put.and(told) {
-        tracing::warn!(sandbox = %lease.id, %error, "its certificate authority is not inside");
+        tracing::warn!(sandbox = %lease.id, %error, "the certificate authority could not be placed in the sandbox");
     }
 }
 
@@ -88,11 +88,11 @@ pub(crate) async fn greet_restored(
         match agent.init(&request).await {
             Ok(_) => return Ok((agent, tokens.newest().to_owned())),
             Err(error @ AgentError::Refused { .. }) => refused = Some(error),
-            Err(error) => return Err(unavailable(error, "the restored agent did not take its settings")),
+            Err(error) => return Err(unavailable(error, "the restored agent did not accept its settings")),
         }
     }
     let error = refused.unwrap_or(AgentError::Argument("no token is known"));
-    Err(unavailable(error, "the restored agent does not know its token"))
+    Err(unavailable(error, "the restored agent accepts none of its tokens"))
 }
 
 /// Tokens that an agent may know, the likeliest first; the last is the one that it shall know. Kept in one text.
@@ -219,14 +219,14 @@ pub(crate) fn refusal(about: AgentOperation, error: AgentError) -> ServiceError 
         AgentError::Refused { code, message } => refused(about, *code, message.clone()),
         AgentError::Argument(why) => ServiceError::new(Code::InvalidArgument, *why),
         AgentError::Upload(_) => {
-            ServiceError::new(Code::InvalidRequest, "the body ended before it was whole").caused_by(error)
+            ServiceError::new(Code::InvalidRequest, "the body ended before it was complete").caused_by(error)
         }
         AgentError::Deadline { .. } => {
             ServiceError::new(Code::DeadlineExceeded, "the sandbox did not answer in time").caused_by(error)
         }
         AgentError::Connect(_) | AgentError::Transport(_) | AgentError::Protocol(_) | AgentError::Ended => {
             unavailable(error, "the sandbox does not answer")
-                .hint("look at its phase; restart it if it stays so")
+                .hint("check its phase; restart the sandbox if this persists")
         }
         _ => ServiceError::new(Code::Internal, "the agent failed").caused_by(error),
     }

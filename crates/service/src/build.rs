@@ -85,7 +85,7 @@ impl Service {
             // Somebody who sends a byte now and then must not hold a place for ever.
             let received = tokio::time::timeout(inner.config.build_timeout, received).await;
             received.map_err(|_| {
-                ServiceError::new(Code::DeadlineExceeded, "the context did not come in time")
+                ServiceError::new(Code::DeadlineExceeded, "the context did not arrive in time")
             })??;
             staged = Staged::Sent;
         }
@@ -130,7 +130,7 @@ impl Service {
     fn live(&self, build: &Build, log: Arc<Log>) -> Arc<Live> {
         let live = Arc::new(Live::new(build.clone(), self.inner.closing.child_token(), log));
         self.inner.builds.put(&live);
-        tracing::info!(build = %build.id, template = %build.template, "a build was asked for");
+        tracing::info!(build = %build.id, template = %build.template, "a build was requested");
         live
     }
 
@@ -141,12 +141,12 @@ impl Service {
             (Some(build), None) => Ok(self.newest(build)),
             (None, _) => {
                 Err(ServiceError::new(Code::BuildNotFound, format!("there is no build {}", printable(ident)))
-                    .hint("list what there is: GET /v1/builds"))
+                    .hint("list them: GET /v1/builds"))
             }
             (Some(one), Some(other)) => {
-                let message = format!("{} means more than one build", printable(ident));
+                let message = format!("{} matches more than one build", printable(ident));
                 Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+                    .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
             }
         }
     }
@@ -180,7 +180,7 @@ impl Service {
             let limit = self.inner.config.create_wait;
             let _ = tokio::time::timeout(limit, ended).await.map_err(|_| {
                 ServiceError::new(Code::DeadlineExceeded, format!("build {} has not ended yet", build.id))
-                    .hint("it will not go on; ask for it again")
+                    .hint("it will not continue; start it again")
             })?;
         }
         self.get_build(who, build.id.as_str()).await

@@ -52,7 +52,7 @@ impl Service {
                 (handle, Created::Replayed)
             }
         };
-        tracing::info!(sandbox = %handle.lease().id, template, ?created, "a sandbox was asked for");
+        tracing::info!(sandbox = %handle.lease().id, template, ?created, "a sandbox was requested");
         if !wait {
             return Ok((handle.lease().as_ref().clone(), created));
         }
@@ -71,7 +71,7 @@ impl Service {
         let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;
         let ready = crate::build::ready::until_ready(&looked, check, deadline).await;
         ready.map_err(|late| {
-            let hint = format!("sandbox {} runs; look at its logs, or delete it", lease.id);
+            let hint = format!("sandbox {} runs; check its logs, or delete it", lease.id);
             ServiceError { hint: Some(hint), ..late }
         })
     }
@@ -185,7 +185,7 @@ impl Service {
         let Some(id) = &spec.id else { return self.new_sandbox_id() };
         let known = self.inner.store.lease(id).await?;
         if known.is_some() && spec.idempotency_key.is_none() {
-            let message = format!("there is, or was, a sandbox {id}");
+            let message = format!("a sandbox {id} exists or existed");
             return Err(ServiceError::new(Code::AlreadyExists, message));
         }
         Ok(id.clone())
@@ -253,7 +253,7 @@ struct Planned {
 }
 
 pub(crate) fn ending() -> ServiceError {
-    ServiceError::new(Code::Internal, "the service is ending").retry_after(2)
+    ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)
 }
 
 /// Why a sandbox is failed, as its driver knows it, else as the lease says.
@@ -268,7 +268,7 @@ pub(crate) fn failure(handle: &Handle, lease: &Arc<Lease>) -> ServiceError {
     match failure.hint {
         Some(_) => failure,
         None => {
-            failure.hint(format!("sandbox {} keeps the reason; delete it when it is not needed", lease.id))
+            failure.hint(format!("sandbox {} has the reason; delete it when you no longer need it", lease.id))
         }
     }
 }
@@ -281,10 +281,10 @@ fn reason_text(reason: &Reason) -> String {
         Reason::Idle => "it was idle".to_owned(),
         Reason::Aged => "it was stopped for long".to_owned(),
         Reason::Woken => "a request needed it".to_owned(),
-        Reason::Exit => "what it was bound to ended".to_owned(),
+        Reason::Exit => "the server or thread it was bound to ended".to_owned(),
         Reason::Overdue => "it took too long".to_owned(),
         Reason::InstanceDied => "the instance ended by itself".to_owned(),
-        Reason::LostWhileDown => "it was gone when the server came back".to_owned(),
+        Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
         Reason::Provider { message } => message.clone(),
     }
 }

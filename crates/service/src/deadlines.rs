@@ -114,9 +114,9 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
         || lease.on_exit == OnExit::Pause;
     let in_memory = lease.storage == Storage::Memory;
     if in_memory && (lease.timers.checkpoint_after_s.is_some() || lease.timers.auto_archive_s.is_some()) {
-        let message = "files in memory cannot be brought to disk or archived by a timer";
+        let message = "a timer cannot checkpoint or archive a sandbox whose files are in memory";
         return Err(ServiceError::new(Code::Unsupported, message)
-            .hint("leave checkpoint_after and auto_archive out, or keep the files on disk"));
+            .hint("omit checkpoint_after and auto_archive, or keep the files on disk"));
     }
     let missing = match &lease.timers {
         _ if pauses && !can.pauses => "a pause",
@@ -124,8 +124,8 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
         timers if timers.auto_archive_s.is_some() && !can.packs => "an archive of its files",
         _ => return Ok(()),
     };
-    Err(ServiceError::new(Code::Unsupported, format!("{missing} is not possible here"))
-        .hint("atoll doctor says what is missing; leave that timer out"))
+    Err(ServiceError::new(Code::Unsupported, format!("{missing} is not possible on this server"))
+        .hint("atoll doctor shows what is missing; leave that timer out"))
 }
 
 /// The lease without what makes it due for this.

@@ -230,13 +230,13 @@ impl Driver {
                 }
                 return;
             }
-            tracing::error!(sandbox = %self.lease.id, "the driver panicked; its sandbox is taken up again");
+            tracing::error!(sandbox = %self.lease.id, "the driver panicked and is restarted");
             let recovered = AssertUnwindSafe(self.recover()).catch_unwind().await;
             if recovered.is_err() {
                 break;
             }
         }
-        tracing::error!(sandbox = %self.lease.id, "the driver gave up; the sandbox waits for the next start");
+        tracing::error!(sandbox = %self.lease.id, "the driver failed; the sandbox is not managed until the next start of the server");
         self.inner.registry.remove(&self.lease.id);
     }
 

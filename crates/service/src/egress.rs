@@ -105,7 +105,7 @@ fn open(
         match value {
             Some(value) => change.inject.push(Injected { name: name.clone(), value }),
             None => {
-                tracing::error!(sandbox = %lease.id, domain = %transform.domain, header = name, "a header cannot be put in: its secret is gone or too long by now, or it was sealed by another server");
+                tracing::error!(sandbox = %lease.id, domain = %transform.domain, header = name, "a header cannot be injected: its secret was deleted or is too long, or another server encrypted it");
                 change.strip.push(name.clone());
             }
         }
@@ -182,7 +182,7 @@ impl Service {
         let text = match (text, before) {
             (HeaderText::Plain(shown), Some(before)) if shown == HeaderText::SHOWN => before,
             (HeaderText::Plain(shown), None) if shown == HeaderText::SHOWN => {
-                return Err(bad("… stands for a value that is not shown; write the value itself"));
+                return Err(bad("… stands for a hidden value; write the value itself"));
             }
             (text, _) => text,
         };
@@ -190,7 +190,7 @@ impl Service {
             HeaderText::Plain(plain) => plain.clone(),
             HeaderText::Sealed(sealed) => store
                 .unseal_text(tenant, sealed)
-                .map_err(|_| bad("its value was sealed for another tenant or server"))?,
+                .map_err(|_| bad("its value was encrypted for another tenant or server"))?,
         };
         for name in secrets_in(&plain).map_err(|why| bad(&why.to_string()))? {
             if secrets.get(name).is_none() {

@@ -136,7 +136,7 @@ impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
         match &error {
             StoreError::Stale { sandbox } => {
-                Self::new(Code::PhaseConflict, format!("sandbox {sandbox} changed meanwhile"))
+                Self::new(Code::PhaseConflict, format!("sandbox {sandbox} was changed by another request"))
                     .hint("try again")
             }
             StoreError::NameTaken { name, by } => {
@@ -159,7 +159,7 @@ impl From<StoreError> for ServiceError {
                 let who = if *users == 1 { "a sandbox".to_owned() } else { format!("{users} sandboxes") };
                 let message = format!("volume {name} is mounted by {who}: {}{more}", by.join(", "));
                 Self::new(Code::VolumeInUse, message)
-                    .hint("delete what mounts it first; stopped sandboxes count too")
+                    .hint("delete the sandboxes that mount it first; stopped sandboxes count too")
             }
             StoreError::IdempotencyMismatch => {
                 Self::new(Code::IdempotencyMismatch, "this idempotency key was used with another request")
@@ -173,21 +173,21 @@ impl From<StoreError> for ServiceError {
             StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => {
-                Self::field("cursor", "not one that a list returned").hint("begin without a cursor")
+                Self::field("cursor", "is not a cursor that a list returned").hint("start without a cursor")
             }
             StoreError::NoSpace => {
-                Self::new(Code::NoCapacity, "the server's disk is full, so nothing new can be made")
-                    .hint("delete what is not needed; that always works")
+                Self::new(Code::NoCapacity, "the server's disk is full, so nothing new can be created")
+                    .hint("delete objects that you do not need; deleting always works")
                     .retry_after(30)
             }
             StoreError::NotCommitted { .. } => {
-                Self::new(Code::NoCapacity, "the change could not be written down; nothing has changed")
+                Self::new(Code::NoCapacity, "the change could not be recorded and did not take effect")
                     .hint("the server's disk may be full; its log says more")
                     .retry_after(30)
                     .caused_by(error)
             }
             StoreError::Closed => {
-                Self::new(Code::Internal, "the change could not be written down").caused_by(error)
+                Self::new(Code::Internal, "the change could not be recorded").caused_by(error)
             }
             StoreError::BadRow { .. } | StoreError::Database(_) | StoreError::Sealed { .. } => {
                 Self::new(Code::Internal, "the record could not be read or written").caused_by(error)
@@ -201,12 +201,12 @@ impl From<ProviderError> for ServiceError {
         let text = error.to_string();
         match &error {
             ProviderError::Gone { sandbox } => {
-                Self::new(Code::SandboxUnavailable, format!("sandbox {sandbox} is not there any more"))
+                Self::new(Code::SandboxUnavailable, format!("sandbox {sandbox} no longer exists"))
                     .hint("start it again, or delete it")
             }
             ProviderError::NoTemplate { .. } => Self::new(Code::TemplateNotFound, text),
             ProviderError::HostChanged { .. } => Self::new(Code::HostChanged, text)
-                .hint("create a new sandbox; the template is made again by itself"),
+                .hint("create a new sandbox; the template is made again automatically"),
             ProviderError::Unsupported { hint, .. } => Self::new(Code::Unsupported, text).hint(hint.clone()),
             ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
@@ -215,14 +215,14 @@ impl From<ProviderError> for ServiceError {
                 .retry_after(1),
             ProviderError::Damaged { .. } => Self::new(Code::Damaged, text),
             ProviderError::BelowUse { .. } => {
-                Self::new(Code::BelowUse, text).hint("free some of it first, or ask for more than is used")
+                Self::new(Code::BelowUse, text).hint("free some of it first, or set a higher limit")
             }
             ProviderError::NoVolume { .. } => Self::new(Code::VolumeNotFound, text),
             ProviderError::NotMountable { .. } => {
-                Self::new(Code::InvalidArgument, text).hint("choose another place inside, or another folder")
+                Self::new(Code::InvalidArgument, text).hint("choose another mount path, or another folder")
             }
             ProviderError::PortClosed { port } => {
-                Self::new(Code::SandboxUnavailable, format!("nothing listens on port {port} inside"))
+                Self::new(Code::SandboxUnavailable, format!("no program listens on port {port} inside"))
             }
             ProviderError::Failed { step, .. } => {
                 Self::new(Code::Internal, format!("{step} failed")).caused_by(error)
@@ -236,7 +236,7 @@ impl From<NotAdmitted> for ServiceError {
         match error {
             NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
                 .retry_after(room.retry_after_s)
-                .hint("try again a little later, or delete sandboxes that are not needed"),
+                .hint("try again later, or delete sandboxes that you do not need"),
             NotAdmitted::TooLarge { asked, total } => {
                 let problem =
                     format!("must be at most {total}, the memory of this machine in MiB, not {asked}");

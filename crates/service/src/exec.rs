@@ -184,7 +184,7 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
         return Err(ServiceError::new(Code::InvalidRequest, "argv, cwd and user hold no NUL byte"));
     }
     if exec.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return bad("env", "names are not empty and hold no '='; nothing holds a NUL byte");
+        return bad("env", "names must not be empty or contain '='; names and values must not contain a NUL byte");
     }
     if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return bad("timeout_s", "must be more than 0");
@@ -220,12 +220,12 @@ pub(crate) const fn size(size: TerminalSize) -> atoll_agentapi::TerminalSize {
 async fn write_all(agent: &AgentClient, pid: u32, stdin: Bytes) {
     for chunk in stdin.chunks(STDIN_CHUNK) {
         if let Err(error) = agent.send_stdin(pid, chunk).await {
-            tracing::debug!(pid, %error, "input was not taken");
+            tracing::debug!(pid, %error, "input was not accepted");
             return;
         }
     }
     if let Err(error) = agent.close_stdin(pid).await {
-        tracing::debug!(pid, %error, "input was not ended");
+        tracing::debug!(pid, %error, "input could not be closed");
     }
 }
 
@@ -276,7 +276,7 @@ impl OutputStreams {
                 ProcessEvent::Exit(status) => return Ok(status),
             }
         }
-        Err(ServiceError::new(Code::SandboxUnavailable, "the command's end was not seen"))
+        Err(ServiceError::new(Code::SandboxUnavailable, "the exit of the command was not observed"))
     }
 }
 

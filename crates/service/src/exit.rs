@@ -28,15 +28,15 @@ impl Service {
         if bound.is_empty() {
             return;
         }
-        tracing::info!(sandboxes = bound.len(), "those bound to this server are paused or deleted");
+        tracing::info!(sandboxes = bound.len(), "sandboxes that are bound to this server are being paused or deleted");
         let leaving = futures::stream::iter(&bound).for_each_concurrent(AT_ONCE, |handle| async move {
             if let Err(error) = leave(handle).await {
-                tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "it goes on without its server");
+                tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "the sandbox keeps running without its server");
             }
         });
         if tokio::time::timeout(limit, leaving).await.is_err() {
             let late: Vec<_> = bound.iter().filter(|handle| !has_left(&handle.state.borrow())).collect();
-            tracing::warn!(late = late.len(), ?limit, "some were not paused or deleted in time");
+            tracing::warn!(late = late.len(), ?limit, "some sandboxes were not paused or deleted in time");
         }
     }
 
@@ -54,7 +54,7 @@ impl Service {
                 match tokio::time::timeout(limit, leave(&handle)).await {
                     Ok(left) => left.map(|()| handle.lease().as_ref().clone()),
                     Err(_) => {
-                        let message = format!("sandbox {} did not end in time; it goes on", lease.id);
+                        let message = format!("sandbox {} did not end in time and keeps running", lease.id);
                         Err(ServiceError::new(Code::DeadlineExceeded, message))
                     }
                 }

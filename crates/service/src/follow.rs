@@ -161,5 +161,5 @@ pub(crate) async fn awake_for(handle: &Handle, limit: Duration) {
 
 /// The end of a command was not seen.
 pub(crate) fn unseen_end() -> ServiceError {
-    ServiceError::new(Code::SandboxUnavailable, "the sandbox did not say how the command ended")
+    ServiceError::new(Code::SandboxUnavailable, "the sandbox did not report how the command ended")
 }

@@ -37,7 +37,7 @@ impl Service {
         match work.await {
             Ok(Some(forked)) => forked,
             Ok(None) | Err(_) => {
-                Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2))
+                Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2))
             }
         }
     }
@@ -122,7 +122,7 @@ impl Service {
             if let Err(error) = ask(child, verb).await
                 && child.lease().phase != Phase::Deleted
             {
-                tracing::error!(sandbox = %child.lease().id, %error, "a child of a failed fork is left");
+                tracing::error!(sandbox = %child.lease().id, %error, "a child of a failed fork could not be removed");
                 return;
             }
             let _ = self.until(child.clone(), |state| state.lease.phase == Phase::Deleted).await;
@@ -171,7 +171,7 @@ impl Service {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = removed {
-                tracing::warn!(snapshot = %id, %error, "the snapshot of a fork is left to the next start");
+                tracing::warn!(snapshot = %id, %error, "the snapshot of a fork could not be removed; the next start removes it");
             }
         });
     }
@@ -221,7 +221,7 @@ impl Service {
         let (lease, _) = self.find(who, ident).await?;
         let snapshot = self.get_snapshot(who, snapshot).await?;
         if snapshot.sandbox != lease.id {
-            let message = format!("snapshot {} is of sandbox {}", snapshot.id, snapshot.sandbox);
+            let message = format!("snapshot {} belongs to sandbox {}", snapshot.id, snapshot.sandbox);
             return Err(
                 ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
             );

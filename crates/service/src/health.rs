@@ -17,7 +17,7 @@ impl Service {
     pub async fn health(&self) -> Health {
         let mut problems = Vec::new();
         if self.inner.closing.is_cancelled() {
-            problems.push("the server is ending".to_owned());
+            problems.push("the server is shutting down".to_owned());
         }
         if !matches!(tokio::time::timeout(WAIT, self.inner.store.ping()).await, Ok(Ok(()))) {
             problems.push("the store does not answer".to_owned());

@@ -46,7 +46,7 @@ pub(crate) fn start(inner: &Arc<ServiceShared>) {
             if round.is_multiple_of(COLLECT_ROUNDS)
                 && let Err(error) = crate::templates::collect::collect(&own).await
             {
-                tracing::warn!(%error, cause = ?error.cause, "files of templates are left to the next collection");
+                tracing::warn!(%error, cause = ?error.cause, "files of templates could not be removed; the next collection removes them");
             }
         }
     });
@@ -57,6 +57,6 @@ pub(crate) async fn flush_keys(inner: &ServiceShared) {
     if !used.is_empty()
         && let Err(error) = inner.store.touch_keys(used).await
     {
-        tracing::warn!(%error, "the use of keys was not written down");
+        tracing::warn!(%error, "the use of keys was not recorded");
     }
 }

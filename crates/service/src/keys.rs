@@ -90,7 +90,7 @@ fn hash_of(presented: &str) -> Option<Hash> {
 }
 
 fn unauthenticated() -> ServiceError {
-    ServiceError::new(Code::Unauthenticated, "no valid key was shown")
+    ServiceError::new(Code::Unauthenticated, "the request has no valid key")
         .hint("send `Authorization: Bearer KEY`; the first key is in the server's data folder, in admin.key")
 }
 
@@ -172,7 +172,7 @@ impl Service {
             let all = self.inner.store.keys(None).await?;
             if all.iter().filter(|key| key.scope == Scope::Admin).count() == 1 {
                 return Err(ServiceError::new(Code::Forbidden, "this is the last admin key")
-                    .hint("make another admin key first"));
+                    .hint("create another admin key first"));
             }
         }
         let gone = self.inner.store.delete_key(id).await?;

@@ -124,6 +124,6 @@ async fn sample_all(inner: &ServiceShared) {
         tracing::warn!(%error, "samples were not written");
     }
     if let Err(error) = inner.admission.look(inner.provider.as_ref()).await {
-        tracing::warn!(%error, "the node could not be looked at");
+        tracing::warn!(%error, "the state of the node could not be read");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn start(inner: &Arc<ServiceShared>, mut notices: broadcast::Receiver
             match notice {
                 Ok(notice) => deliver(&own, notice).await,
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "notices were missed; every running sandbox is looked at");
+                    tracing::warn!(missed, "notices were missed; every running sandbox is checked");
                     look_at_all(&own).await;
                 }
                 Err(broadcast::error::RecvError::Closed) => return,

@@ -407,7 +407,7 @@ impl Service {
         match self.inner.provider.dial(&target, pass.port).await {
             Ok(stream) => Ok(stream),
             Err(ProviderError::PortClosed { port }) => {
-                let message = format!("nothing listens on port {port} in sandbox {}", pass.sandbox);
+                let message = format!("no program listens on port {port} in sandbox {}", pass.sandbox);
                 Err(ServiceError::new(Code::PortClosed, message)
                     .hint("start a server there, or wait until it has started")
                     .retry_after(2))
@@ -466,8 +466,8 @@ fn refused(sandbox: &SandboxId, shown: PortCredentials<'_>) -> ServiceError {
         return not_found(sandbox);
     }
     if !shown.tokens.is_empty() {
-        return ServiceError::new(Code::Forbidden, "this preview link is not valid, or not any more")
-            .hint("ask for a fresh one: atoll preview SANDBOX PORT");
+        return ServiceError::new(Code::Forbidden, "this preview link is invalid or has expired")
+            .hint("create a new one: atoll preview SANDBOX PORT");
     }
     ServiceError::new(Code::Unauthenticated, "this port is private")
         .hint(

@@ -295,11 +295,11 @@ impl Service {
         let id = handle.lease().id.clone();
         match tokio::time::timeout(limit, handle.state.wait_for(is_end)).await {
             Ok(Ok(state)) => Ok(Arc::clone(&state.lease)),
-            Ok(Err(_)) => Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2)),
+            Ok(Err(_)) => Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)),
             Err(_) => {
-                let message = format!("sandbox {id} was not there within {} s; it goes on", limit.as_secs());
+                let message = format!("sandbox {id} was not ready within {} s; the operation continues", limit.as_secs());
                 Err(ServiceError::new(Code::DeadlineExceeded, message)
-                    .hint(format!("ask for sandbox {id} again")))
+                    .hint(format!("get sandbox {id} again")))
             }
         }
     }
@@ -329,9 +329,9 @@ impl Service {
                 Ok((newest, handle))
             }
             (Some(one), Some(other)) => {
-                let message = format!("{} means more than one sandbox", printable(ident));
+                let message = format!("{} matches more than one sandbox", printable(ident));
                 Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+                    .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
             }
         }
     }
@@ -352,7 +352,7 @@ impl Service {
         let names = self.inner.store.names(visible(who), 200).await.unwrap_or_default();
         match near(ident, &names) {
             Some(name) => error.hint(format!("did you mean {name}?")),
-            None => error.hint("list what there is: GET /v1/sandboxes, or atoll ls"),
+            None => error.hint("list them: GET /v1/sandboxes, or atoll ls"),
         }
     }
 }
@@ -417,7 +417,7 @@ pub(crate) fn tell(handle: &Handle, mail: DriverMessage) -> Result<(), ServiceEr
 fn lost(handle: &Handle) -> ServiceError {
     match handle.lease() {
         lease if lease.phase == Phase::Deleted => deleted(&lease),
-        _ => ServiceError::new(Code::Internal, "the service is ending").retry_after(2),
+        _ => ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2),
     }
 }
 
@@ -427,8 +427,8 @@ fn deleted(lease: &Lease) -> ServiceError {
 }
 
 fn undriven(lease: &Lease) -> ServiceError {
-    ServiceError::new(Code::Internal, format!("sandbox {} is not looked after at the moment", lease.id))
-        .hint("restart the server; the log says what happened")
+    ServiceError::new(Code::Internal, format!("sandbox {} is not managed at the moment", lease.id))
+        .hint("restart the server; the log shows the cause")
 }
 
 /// A word of the caller's as it may be shown again.

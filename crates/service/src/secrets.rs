@@ -109,7 +109,7 @@ impl Service {
         if let Some(user) = self.users_of(&who.tenant, &name).first() {
             let message = format!("sandbox {} uses the secret {name}", user.lease().id);
             return Err(ServiceError::new(Code::SecretInUse, message)
-                .hint("take it out of the sandbox's network policy and variables first; to make a leaked value useless, rotate it"));
+                .hint("remove it from the sandbox's network policy and variables first; to make a leaked value useless, rotate it"));
         }
         if !self.inner.store.delete_secret(&who.tenant, &name).await? {
             return Err(missing(ident));
@@ -162,7 +162,7 @@ impl Service {
             }
         });
         if tokio::time::timeout(HEARD, join_all(told)).await.is_err() {
-            tracing::warn!("some sandboxes did not say in time that a changed network policy is in force");
+            tracing::warn!("some sandboxes did not confirm in time that a changed network policy is in force");
         }
     }
 }

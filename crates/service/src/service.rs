@@ -121,10 +121,10 @@ pub enum OpenError {
     #[error("the network policies cannot be read")]
     Policy(#[source] crate::ServiceError),
     /// The place for layers and versions can't be used.
-    #[error("layers of templates cannot be kept where they should be")]
+    #[error("layers of templates cannot be stored in their folder")]
     Images(#[from] ImageError),
     /// The place for archives can't be used.
-    #[error("archives cannot be kept where they should be")]
+    #[error("archives cannot be stored at the configured place")]
     Archive(#[from] ArchiveError),
     /// The admin key can't be written or read.
     #[error("cannot {action} {}", path.display())]
@@ -267,7 +267,7 @@ impl Service {
         self.inner.closing.cancel();
         self.inner.tracker.close();
         if tokio::time::timeout(grace, self.inner.tracker.wait()).await.is_err() {
-            tracing::warn!(?grace, "some work did not finish in time and is left to the next start");
+            tracing::warn!(?grace, "some work did not finish in time; the next start continues it");
         }
         self.abandon().await;
         crate::housekeeping::flush_keys(&self.inner).await;

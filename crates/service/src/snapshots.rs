@@ -74,13 +74,13 @@ impl Service {
     pub(crate) fn no_memory(&self, lease: &Lease) -> Option<ServiceError> {
         if !self.inner.provider.capabilities().checkpoints {
             return Some(
-                ServiceError::new(Code::Unsupported, "the memory of a sandbox cannot be copied here")
-                    .hint("atoll doctor says what is missing"),
+                ServiceError::new(Code::Unsupported, "this server cannot copy the memory of a sandbox")
+                    .hint("atoll doctor shows what is missing"),
             );
         }
         if !lease.private_env.is_empty() {
             let message =
-                format!("sandbox {} holds private_env, which copied processes would show", lease.id);
+                format!("sandbox {} has private_env, which copied processes would reveal", lease.id);
             return Some(ServiceError::new(Code::InvalidRequest, message).hint("ask for its files only"));
         }
         if lease.storage == atoll_model::Storage::Memory {
@@ -99,15 +99,15 @@ impl Service {
         transient: bool,
     ) -> Result<Snapshot, ServiceError> {
         if !self.inner.provider.capabilities().snapshots {
-            return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible here")
-                .hint("atoll doctor says what is missing"));
+            return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible on this server")
+                .hint("atoll doctor shows what is missing"));
         }
         self.room_for(&handle.lease(), memory).await?;
         let id = SnapshotId::from_entropy(entropy()?);
         let (reply, answer) = oneshot::channel();
         tell(handle, DriverMessage::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
         answer.await.unwrap_or_else(|_| {
-            let message = format!("sandbox {} went away before its snapshot was ready", handle.lease().id);
+            let message = format!("sandbox {} ended before its snapshot was ready", handle.lease().id);
             Err(ServiceError::new(Code::PhaseConflict, message))
         })
     }
@@ -160,12 +160,12 @@ impl Service {
             (None, _) => {
                 let message = format!("there is no snapshot {}", printable(ident));
                 Err(ServiceError::new(Code::SnapshotNotFound, message)
-                    .hint("list what there is: GET /v1/snapshots, or atoll snapshot ls"))
+                    .hint("list them: GET /v1/snapshots, or atoll snapshot ls"))
             }
             (Some(one), Some(other)) => {
-                let message = format!("{} means more than one snapshot", printable(ident));
+                let message = format!("{} matches more than one snapshot", printable(ident));
                 Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+                    .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
             }
         }
     }
@@ -189,7 +189,7 @@ impl Service {
         match removal.await {
             Ok(Some(removed)) => removed,
             Ok(None) | Err(_) => {
-                Err(ServiceError::new(Code::Internal, "the service is ending").retry_after(2))
+                Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2))
             }
         }
     }
@@ -258,7 +258,7 @@ impl Seed {
         let Some((snapshot, token)) = found.filter(|(known, _)| known.state == SnapshotState::Ready) else {
             return Err(ServiceError::new(
                 Code::SnapshotNotFound,
-                format!("snapshot {id} is not there any more"),
+                format!("snapshot {id} no longer exists"),
             ));
         };
         let memory = memory && snapshot.memory;
@@ -279,7 +279,7 @@ pub(crate) async fn row_of_seed(
         (None, None) => return Err(ServiceError::new(Code::Internal, "no snapshot was named")),
     };
     let Some(agent_token) = seed.token.clone() else {
-        return Err(ServiceError::new(Code::Internal, "the snapshot's agent cannot be talked to"));
+        return Err(ServiceError::new(Code::Internal, "the agent of the snapshot does not answer"));
     };
     let instance = InstanceId::from_entropy(entropy()?);
     Ok(InstanceRow { instance, facts: serde_json::Value::Null, agent_token })

@@ -115,7 +115,7 @@ pub struct Fetched {
 }
 
 fn no_registries() -> ServiceError {
-    ServiceError::new(Code::Unsupported, "this server reaches no registries")
+    ServiceError::new(Code::Unsupported, "this server has no access to registries")
 }
 
 impl Service {
@@ -185,7 +185,7 @@ impl From<atoll_image::TemplateError> for ServiceError {
             ErrorKind::Unauthenticated | ErrorKind::Forbidden | ErrorKind::Internal => Code::Internal,
         };
         let message = match code {
-            Code::NoCapacity => "the server's disk has no room for this template".to_owned(),
+            Code::NoCapacity => "the server's disk has no space for this template".to_owned(),
             _ => error.to_string(),
         };
         let failure = shown(code, message, error.hint()).caused_by(error);
@@ -215,7 +215,7 @@ impl From<atoll_image::ImageError> for ServiceError {
         let message = match code {
             // What our own disk said names our own paths.
             Code::Internal => "the files of templates could not be read or written".to_owned(),
-            Code::NoCapacity => "the server's disk has no room for this".to_owned(),
+            Code::NoCapacity => "the server's disk has no space for this".to_owned(),
             _ => error.to_string(),
         };
         let failure = shown(code, message, hint).caused_by(error);

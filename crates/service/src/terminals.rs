@@ -57,7 +57,7 @@ impl TerminalInput {
     async fn agent(&self) -> Result<AgentClient, ServiceError> {
         let (_, agent) = awake(&self.inner, &self.handle).await?;
         if self.handle.activity.epoch() != self.epoch {
-            return Err(ServiceError::new(Code::ProcessNotFound, "the terminal's shell is gone")
+            return Err(ServiceError::new(Code::ProcessNotFound, "the shell of the terminal has ended")
                 .hint("open it again with its thread"));
         }
         Ok(agent)

@@ -110,7 +110,7 @@ impl QuotaLeft {
         let used = self.exceeded.used.saturating_add(held.div_ceil(MIB));
         let exceeded = Exceeded { used, asked: bytes.div_ceil(MIB), ..self.exceeded.clone() };
         Err(ServiceError::new(Code::QuotaExceeded, exceeded.to_string())
-            .hint("uploads that no build uses go after a day; delete sandboxes or snapshots, or ask for a larger quota"))
+            .hint("uploads that no build uses are deleted after a day; delete sandboxes or snapshots, or ask for a larger quota"))
     }
 }
 
@@ -136,9 +136,9 @@ fn bytes_below(folder: &Path) -> u64 {
 
 fn no_space(cause: std::io::Error) -> ServiceError {
     if atoll_disk::is_full(&cause) {
-        return ServiceError::new(Code::NoCapacity, "the server's disk has no room for this upload")
+        return ServiceError::new(Code::NoCapacity, "the server's disk has no space for this upload")
             .retry_after(60)
             .caused_by(cause);
     }
-    ServiceError::new(Code::Internal, "the disk of the server could not be looked at").caused_by(cause)
+    ServiceError::new(Code::Internal, "the free space of the server's disk could not be read").caused_by(cause)
 }

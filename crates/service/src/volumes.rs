@@ -74,7 +74,7 @@ impl Service {
             Some(folder) => {
                 authz::admin(who)?;
                 if new.size_mib.is_some() {
-                    let message = "size_mib: a folder of the host is not limited";
+                    let message = "size_mib: a folder of the host has no size limit";
                     return Err(ServiceError::new(Code::InvalidRequest, message));
                 }
                 Some(folder::check(&self.inner.config, folder)?)
@@ -108,7 +108,7 @@ impl Service {
         check_name(name)?;
         let from = self.volume(who, from).await?;
         if from.folder.is_some() {
-            let message = format!("volume {} is a folder of the host, which is not copied", from.name);
+            let message = format!("volume {} is a folder of the host, which cannot be copied", from.name);
             return Err(ServiceError::new(Code::Unsupported, message));
         }
         let volume = Volume {
@@ -151,7 +151,7 @@ impl Service {
         if let Some(size) = change.size_mib {
             check_size(size)?;
             if volume.folder.is_some() {
-                let message = "size_mib: a folder of the host is not limited";
+                let message = "size_mib: a folder of the host has no size limit";
                 return Err(ServiceError::new(Code::InvalidRequest, message));
             }
         }
@@ -186,9 +186,9 @@ impl Service {
             (Some(volume), None) => Ok(volume),
             (None, _) => Err(missing(ident)),
             (Some(one), Some(other)) => {
-                let message = format!("{} means more than one volume", printable(ident));
+                let message = format!("{} matches more than one volume", printable(ident));
                 Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint(format!("say which: {}, {}, …", other.id, one.id)))
+                    .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
             }
         }
     }
@@ -242,8 +242,8 @@ async fn make(
 ) -> Result<Volume, ServiceError> {
     let (id, provider) = (volume.id.clone(), &inner.provider);
     if volume.folder.is_none() && !provider.capabilities().volumes {
-        return Err(ServiceError::new(Code::Unsupported, "volumes are not possible here")
-            .hint("atoll doctor says what is missing"));
+        return Err(ServiceError::new(Code::Unsupported, "volumes are not possible on this server")
+            .hint("atoll doctor shows what is missing"));
     }
     let _turn = match &from {
         Some(from) => Some(inner.volume_turns.take(from).await),
@@ -270,7 +270,7 @@ async fn make(
     if let Err(failure) = written {
         let undone = Volume { state: VolumeState::Deleting, ..ready };
         if let Err(error) = remove_files_and_row(&inner, &undone).await {
-            tracing::warn!(volume = %id, %error, "half a volume is left to the next start");
+            tracing::warn!(volume = %id, %error, "a partial volume could not be removed; the next start removes it");
         }
         return Err(failure);
     }
@@ -370,5 +370,5 @@ fn check_name(name: &str) -> Result<(), ServiceError> {
 
 fn missing(ident: &str) -> ServiceError {
     ServiceError::new(Code::VolumeNotFound, format!("there is no volume {}", printable(ident)))
-        .hint("list what there is: GET /v1/volumes, or atoll volume ls")
+        .hint("list them: GET /v1/volumes, or atoll volume ls")
 }

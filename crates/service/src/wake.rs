@@ -61,9 +61,9 @@ impl Service {
             WakeState::Coming | WakeState::Sleeping => {
                 let lease = handle.lease();
                 let message =
-                    format!("sandbox {} is {}, and its logs are with it", lease.id, lease.phase.as_str());
+                    format!("sandbox {} is {}, so its logs cannot be read", lease.id, lease.phase.as_str());
                 Err(ServiceError::new(Code::Asleep, message)
-                    .hint("resume it first; reading logs wakes nobody"))
+                    .hint("resume it first; reading logs does not wake a sandbox"))
             }
         }
     }
@@ -119,7 +119,7 @@ pub(crate) async fn awake(
     let limit = inner.config.wake_wait;
     let woken = tokio::time::timeout(limit, wake(handle)).await.unwrap_or_else(|_| {
         let message =
-            format!("sandbox {} did not wake within {} s; it goes on", handle.lease().id, limit.as_secs());
+            format!("sandbox {} did not wake within {} s; the wake continues", handle.lease().id, limit.as_secs());
         Err(ServiceError::new(Code::WakeFailed, message).retry_after(5))
     });
     let outcome = if woken.is_ok() { "ok" } else { "failed" };
@@ -164,7 +164,7 @@ async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError
             }
         }
         if watched.changed().await.is_err() {
-            return Err(ServiceError::new(Code::WakeFailed, "the service is ending").retry_after(2));
+            return Err(ServiceError::new(Code::WakeFailed, "the server is shutting down").retry_after(2));
         }
     }
 }
@@ -200,7 +200,7 @@ fn find(handle: &Handle) -> WakeState {
 
 fn asleep(lease: &Lease) -> ServiceError {
     let message = format!(
-        "sandbox {} is {}, and its lease lets only start and resume wake it",
+        "sandbox {} is {}, and only start and resume wake it (wake: explicit)",
         lease.id,
         lease.phase.as_str()
     );

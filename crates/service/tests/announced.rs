@@ -92,7 +92,7 @@ async fn archives_are_sent_by_ticket_and_belong_to_a_tenant() {
     let (service, admin) = (&world.service, &world.admin);
     let build = announce(&world, admin, "app").await;
     let missing = service.begin_build(admin, build.id.as_str(), copies(HASH)).await.unwrap_err();
-    assert!(missing.message.contains("were not sent"), "{missing}");
+    assert!(missing.message.contains("were not uploaded"), "{missing}");
     assert!(service.is_announced(&build), "it can be begun when they are there");
     assert!(!service.has_upload(admin, HASH).await.unwrap());
     let ticket = service.upload_ticket(admin, HASH).unwrap();

@@ -495,6 +495,6 @@ async fn the_admin_key_is_written_once_and_kept() {
     assert_eq!(std::fs::read_to_string(world.data().join("admin.key")).unwrap(), first);
     for wrong in ["", "atl_", "nope", &"0".repeat(40), "atl_0000000000000000000000000000000000000000"] {
         let error = world.service.authenticate(wrong).await.unwrap_err();
-        assert_eq!(error.to_string(), "no valid key was shown");
+        assert_eq!(error.to_string(), "the request has no valid key");
     }
 }

@@ -83,7 +83,7 @@ async fn a_secret_that_is_not_there_is_refused_and_nothing_is_made() {
         ("{secret:THEIRS}", "there is no secret THEIRS"),
         ("{secret:}", "closing brace"),
         ("{secret:A", "closing brace"),
-        (HeaderText::SHOWN, "stands for a value"),
+        (HeaderText::SHOWN, "stands for a hidden value"),
     ] {
         let refused = world.try_create(asking(with_header(value))).await.unwrap_err();
         assert_eq!(refused.code, Code::InvalidRequest, "{value}");

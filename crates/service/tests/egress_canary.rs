@@ -114,7 +114,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     for text in &shown {
         assert!(!text.contains(CANARY), "{text}");
     }
-    assert!(shown.last().unwrap().contains("a sandbox was asked for"), "the log was collected");
+    assert!(shown.last().unwrap().contains("a sandbox was requested"), "the log was collected");
     // Nor is it in any file of the server.
     for entry in std::fs::read_dir(world.data()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         let content = std::fs::read(entry.path()).unwrap();

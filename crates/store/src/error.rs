@@ -9,7 +9,7 @@ use atoll_model::{ErrorKind, SandboxId, VolumeId};
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Somebody else wrote the lease first.
-    #[error("sandbox {sandbox} changed meanwhile")]
+    #[error("sandbox {sandbox} was changed by another request")]
     Stale {
         /// Which.
         sandbox: SandboxId,

@@ -38,9 +38,9 @@ fn the_same_build_again_makes_no_sandbox_and_is_there_at_once() {
         }
         // The bar is 150 ms in a release build on a quiet machine.
         assert!(best < 1_000, "a cached build took {best} ms");
-        let made = world.log().matches("a sandbox was asked for").count();
+        let made = world.log().matches("a sandbox was requested").count();
         ten_steps("ten").build(&me).await;
-        assert_eq!(world.log().matches("a sandbox was asked for").count(), made);
+        assert_eq!(world.log().matches("a sandbox was requested").count(), made);
     });
 }
 

@@ -57,7 +57,7 @@ fn what_a_step_writes_is_bounded_and_obeyed_by_nobody() {
         );
         let kept: usize = text(2).iter().map(String::len).sum();
         assert!((1_000_000..3_000_000).contains(&kept), "{kept}");
-        assert!(text(2).iter().any(|line| line.contains("bytes more")), "no note");
+        assert!(text(2).iter().any(|line| line.contains("more bytes")), "no note");
         // What follows is small again: one step does not take the room of the next.
         let zeros: usize = text(3).iter().map(String::len).sum();
         assert!(zeros < 20_000_000, "{zeros}");

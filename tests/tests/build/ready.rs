@@ -23,7 +23,7 @@ fn a_create_answers_when_what_the_template_starts_is_ready() {
         let shown = me.get("/v1/templates/web").await.ok();
         // Where memory cannot be kept, the log says why.
         let is_warm = shown["warm"] == true;
-        assert!(is_warm || said.contains("start its command by themselves"), "{shown:#}\n{said}");
+        assert!(is_warm || said.contains("starts the command itself"), "{shown:#}\n{said}");
         // The same again is there at once, tried out or not.
         assert_eq!(server("web").build(&me).await["version"], build["version"]);
         for _ in 0..3 {

@@ -145,7 +145,7 @@ pub(super) fn explain(failure: &StepFailure) -> Option<ProviderError> {
         return match failure.errno {
             // A link, where a folder is wanted, is one or the other.
             libc::ELOOP | libc::ENOTDIR => {
-                refused(path, "a file or a link is in the way inside, and links are not followed")
+                refused(path, "a file or a link is at that path inside, and links are not followed")
             }
             libc::EDQUOT | libc::ENOSPC => {
                 Some(ProviderError::Exhausted { what: "disk for the place of a mount".into() })

@@ -250,7 +250,7 @@ async fn finish(app: &DaytonaApp, who: &Principal, id: &SandboxId, build: &Build
             if app.drafts.take(id).is_none()
                 && let Err(error) = app.service.delete(who, id.as_str(), false).await
             {
-                tracing::warn!(sandbox = %id, %error, "a sandbox was deleted while it was built, and is left");
+                tracing::warn!(sandbox = %id, %error, "a sandbox was deleted while it was built, and could not be removed");
             }
         }
         Err(error) => app.drafts.enter(id, "error", Some(error.message)),

@@ -179,7 +179,7 @@ impl Refused {
             Self::Full => (
                 StatusCode::INSUFFICIENT_STORAGE,
                 "InsufficientStorage",
-                "the server's disk has no room for this; try again later",
+                "the server's disk has no space for this; try again later",
             ),
             Self::Broken => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError", "it could not be written"),
         }

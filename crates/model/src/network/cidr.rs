@@ -16,7 +16,7 @@ pub struct Cidr {
 
 /// Why a text is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no address range: {why}")]
+#[error("{text:?} is not an address range: {why}")]
 pub struct BadCidr {
     text: String,
     why: String,

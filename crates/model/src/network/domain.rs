@@ -23,7 +23,7 @@ enum PatternKind {
 
 /// Why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no domain: {why}")]
+#[error("{text:?} is not a domain: {why}")]
 pub struct BadDomain {
     text: String,
     why: &'static str,
@@ -73,10 +73,10 @@ impl FromStr for DomainPattern {
         };
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         if !name.is_ascii() {
-            return Err(bad("write names with letters beyond ASCII in their xn-- form"));
+            return Err(bad("write names with non-ASCII letters in their xn-- form"));
         }
         if name.contains('*') {
-            return Err(bad("a star stands only at the beginning, as in *.example.com"));
+            return Err(bad("a star is allowed only at the beginning, as in *.example.com"));
         }
         if !is_host_name(&name) {
             return Err(bad(

@@ -21,7 +21,7 @@ pub enum BadSecret {
     #[error("a secret has 1 to {SECRET_BYTES_MAX} bytes")]
     Length,
     /// It holds what no header can.
-    #[error("a secret holds no control characters and no line ends")]
+    #[error("a secret must not contain control characters or line ends")]
     Control,
 }
 

@@ -42,7 +42,7 @@ const CPU_OVERCOMMIT: u64 = 20;
 
 /// There is no room now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this node has no room: it has {have} {what} and needs {need}")]
+#[error("this node has no capacity: it has {have} {what} and needs {need}")]
 pub struct NoRoom {
     /// What is short.
     pub what: &'static str,
@@ -60,7 +60,7 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
     let promisable = overcommitted(node.memory_total_mib, node.overcommit);
-    enough("MiB of memory to promise", promisable, promised, 10)?;
+    enough("MiB of committable memory", promisable, promised, 10)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
 }
@@ -81,7 +81,7 @@ pub fn admit_free(node: &Node, mib: u64) -> Result<(), NoRoom> {
 pub fn promise_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
     let promised = node.disk_limits_mib.saturating_add(mib);
     let promisable = overcommitted(node.disk_total_mib, node.disk_overcommit);
-    enough("MiB of disk to promise", promisable, promised, 60)
+    enough("MiB of committable disk", promisable, promised, 60)
 }
 
 /// May a copy that takes about so much disk be kept on `node`?
@@ -136,9 +136,9 @@ mod tests {
         for (short, what) in [
             (Node { live: 2_000, ..node() }, "places for sandboxes"),
             (Node { memory_free_mib: 100, ..node() }, "MiB of free memory"),
-            (Node { memory_limits_mib: 24_000 * 50, ..node() }, "MiB of memory to promise"),
+            (Node { memory_limits_mib: 24_000 * 50, ..node() }, "MiB of committable memory"),
             (Node { disk_free_mib: 10, ..node() }, "MiB of free disk"),
-            (Node { disk_limits_mib: 60_000 * 50, ..node() }, "MiB of disk to promise"),
+            (Node { disk_limits_mib: 60_000 * 50, ..node() }, "MiB of committable disk"),
         ] {
             let admitted = admit(&short, &Limits::default()).and_then(|()| admit_disk(&short, 2_048));
             let refusal = admitted.expect_err("short");
@@ -151,7 +151,7 @@ mod tests {
     fn without_overcommit_every_promised_mebibyte_is_there() {
         let strict = Node { disk_overcommit: 1.0, disk_limits_mib: 59_000, ..node() };
         assert_eq!(admit_disk(&strict, 1_000), Ok(()));
-        assert_eq!(admit_disk(&strict, 1_001).expect_err("promised").what, "MiB of disk to promise");
+        assert_eq!(admit_disk(&strict, 1_001).expect_err("promised").what, "MiB of committable disk");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::{Limits, Quota, Usage};
 
 /// The request would pass the tenant's quota.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the quota of {max} {what} would be passed: {used} in use, {asked} more asked")]
+#[error("the quota of {max} {what} would be exceeded: {used} in use, {asked} more requested")]
 pub struct Exceeded {
     /// Which part.
     pub what: &'static str,

@@ -7,7 +7,7 @@ use crate::{BadSpec, Lease, Limits, LimitsAsk, Phase};
 pub fn grown(lease: &Lease, ask: &LimitsAsk) -> Result<Limits, BadSpec> {
     let old = lease.limits;
     if *ask == LimitsAsk::default() {
-        return Err(bad("limits", "name nothing that should change"));
+        return Err(bad("limits", "contains no limit to change"));
     }
     let new = ask.resolve(old)?;
     let runs = lease.phase != Phase::Stopped;

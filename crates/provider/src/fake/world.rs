@@ -175,7 +175,7 @@ impl World {
         check_template(spec)?;
         self.seen(&spec.mounts)?;
         if self.sandboxes.contains_key(&spec.sandbox) {
-            return Err(failed("create", "it is there already"));
+            return Err(failed("create", "it already exists"));
         }
         let (files, memory) = match &spec.origin {
             FilesOrigin::Template => (FakeFiles::new(), None),
@@ -262,7 +262,7 @@ impl World {
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
         if self.snapshots.contains_key(id) {
-            return Err(failed("snapshot", "it is there already"));
+            return Err(failed("snapshot", "it already exists"));
         }
         let sandbox = self.idle_or_named(target)?;
         let processes = match &sandbox.instance {

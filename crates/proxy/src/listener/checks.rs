@@ -19,7 +19,7 @@ pub(super) fn ambiguous<B>(request: &Request<B>) -> Option<ProxyError> {
         return Some(refusal.hint("send Host with the name of the server"));
     }
     let twice = KEY_FIELDS.iter().find(|name| headers.get_all(*name).iter().nth(1).is_some())?;
-    let refusal = ProxyError::new(Code::InvalidRequest, format!("{twice} is there more than once"));
+    let refusal = ProxyError::new(Code::InvalidRequest, format!("{twice} is sent more than once"));
     Some(refusal.hint("send one key"))
 }
 
@@ -37,7 +37,7 @@ pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<Pr
         return None;
     }
     let refusal =
-        ProxyError::new(Code::Forbidden, "pages of another origin may not open a socket of this server");
+        ProxyError::new(Code::Forbidden, "web pages of another origin cannot open WebSockets of this server");
     Some(refusal.hint("the operator can allow an origin: atoll serve --allow-origin ORIGIN"))
 }
 

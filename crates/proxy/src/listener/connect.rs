@@ -44,8 +44,8 @@ impl HttpServer {
         let way = way(target, self.0.proxy.domain(), ports);
         let Some(way) = way.filter(|_| !arrival.is_inside && !arrival.is_secure) else {
             return refuse(
-                ProxyError::new(Code::Forbidden, "this proxy leads to sandboxes of this server only")
-                    .hint("unset HTTPS_PROXY for other places, or list them in NO_PROXY"),
+                ProxyError::new(Code::Forbidden, "this proxy connects only to sandboxes of this server")
+                    .hint("for other hosts, unset HTTPS_PROXY or list them in NO_PROXY"),
             );
         };
         let tls = self.0.tls.get().cloned();

@@ -258,7 +258,7 @@ impl HttpServer {
 
 /// Ends the stream of a request whose connection has ended.
 #[derive(Debug, thiserror::Error)]
-#[error("the connection gave way to another one")]
+#[error("the connection was closed to make room for another one")]
 struct ConnectionEvicted;
 
 fn withdrawn() -> Response<Body> {

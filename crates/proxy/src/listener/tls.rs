@@ -38,7 +38,7 @@ pub enum BadCertificate {
         cause: io::Error,
     },
     /// A file holds something else.
-    #[error("{} holds no {what} in PEM", path.display())]
+    #[error("{} contains no {what} in PEM format", path.display())]
     NotPem {
         /// Which.
         path: PathBuf,

@@ -129,8 +129,8 @@ impl Service {
 }
 
 fn begun_already(build: &Build) -> ServiceError {
-    let message = format!("build {} was begun already, or has ended", build.id);
-    ServiceError::new(Code::PhaseConflict, message).hint("announce a build of its own")
+    let message = format!("build {} has already begun or ended", build.id);
+    ServiceError::new(Code::PhaseConflict, message).hint("announce a new build")
 }
 
 fn given_up() -> BuildEnd {
@@ -139,6 +139,6 @@ fn given_up() -> BuildEnd {
 }
 
 fn never_begun() -> BuildEnd {
-    let message = format!("the steps of this build did not come within {} s", PATIENCE.as_secs());
+    let message = format!("the steps of this build did not arrive within {} s", PATIENCE.as_secs());
     ServiceError::new(Code::DeadlineExceeded, message).into()
 }

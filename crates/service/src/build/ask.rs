@@ -138,10 +138,10 @@ impl StartBuild {
     /// Refuses whatever cannot be built, naming the field.
     pub(super) fn check(&self) -> Result<(), BadSpec> {
         if self.template.digest.is_some() {
-            return Err(bad("template", "is given a name and a tag; its digest comes of what is built"));
+            return Err(bad("template", "takes a name and a tag; the build determines the digest"));
         }
         if self.template.registry().is_some() {
-            return Err(bad("template", "is made here; push it to a registry afterwards"));
+            return Err(bad("template", "cannot name a registry; push the template to it afterwards"));
         }
         if self.tags.len() > TAGS_MAX {
             return Err(bad("tags", format!("holds more than {TAGS_MAX} entries")));
@@ -181,7 +181,7 @@ impl StartBuild {
             key.is_empty() || key.contains(['=', '\0']) || value.contains('\0')
         };
         if self.args.iter().any(odd) {
-            return Err(bad("args", "names are not empty and hold no '='; nothing holds a NUL byte"));
+            return Err(bad("args", "names must not be empty or contain '='; names and values must not contain a NUL byte"));
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl StartBuild {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
             if id.is_empty() || id.len() > 128 || !id.chars().all(plain) || matches!(id.as_str(), "." | "..")
             {
-                return Err(bad("secrets", "ids have 1 to 128 of letters, digits, '.', '_' and '-'"));
+                return Err(bad("secrets", "ids have 1 to 128 letters, digits, '.', '_' and '-'"));
             }
             if secret.0.len() > SECRET_BYTES_MAX {
                 return Err(bad("secrets", format!("{id} is longer than {SECRET_BYTES_MAX} bytes")));

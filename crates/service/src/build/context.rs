@@ -57,7 +57,7 @@ pub(super) fn remove_staged(folder: &Path) {
         let is_staged =
             name.to_str().is_some_and(|name| matches!(name, SENT | TAR) || name.starts_with(UPLOAD));
         if is_staged && let Err(error) = std::fs::remove_file(entry.path()) {
-            tracing::warn!(folder = %folder.display(), ?name, %error, "a build's context is left");
+            tracing::warn!(folder = %folder.display(), ?name, %error, "the context of a build could not be removed");
         }
     }
 }
@@ -83,7 +83,7 @@ impl Drop for Staging {
             && let Err(error) = std::fs::remove_dir_all(&folder)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(folder = %folder.display(), %error, "the folder of a refused build is left");
+            tracing::warn!(folder = %folder.display(), %error, "the folder of a refused build could not be removed");
         }
     }
 }
@@ -111,7 +111,7 @@ pub(super) async fn receive_as(
     let mut bytes = 0u64;
     loop {
         let read = from.read(&mut piece).await.map_err(|cause| {
-            ServiceError::new(Code::InvalidRequest, "the context ended before it was whole").caused_by(cause)
+            ServiceError::new(Code::InvalidRequest, "the context ended before it was complete").caused_by(cause)
         })?;
         if read == 0 {
             break;
@@ -200,14 +200,14 @@ fn guarded(path: &Path, images: &Images) -> Result<Guarded<File>, ServiceError> 
 
 fn too_large(limit: u64) -> ServiceError {
     ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} MiB", limit >> 20))
-        .hint("leave out what is not copied: .dockerignore")
+        .hint("exclude files that are not copied with .dockerignore")
 }
 
 fn not_written(cause: std::io::Error) -> ServiceError {
     if atoll_disk::is_full(&cause) {
-        return ServiceError::new(Code::NoCapacity, "there is no room on the server's disk for this context")
+        return ServiceError::new(Code::NoCapacity, "the server's disk has no space for this context")
             .retry_after(60)
             .caused_by(cause);
     }
-    ServiceError::new(Code::Internal, "the context could not be kept").caused_by(cause)
+    ServiceError::new(Code::Internal, "the context could not be stored").caused_by(cause)
 }

@@ -76,7 +76,7 @@ pub(super) async fn finish(
         if let Some(snapshot) = kept
             && let Err(error) = crate::snapshots::remove(&job.service.inner, snapshot).await
         {
-            tracing::warn!(%error, "the warm start of a template that did not come to be is left");
+            tracing::warn!(%error, "the warm start of an unpublished template could not be removed");
         }
         return Err(error.into());
     }
@@ -150,17 +150,17 @@ async fn try_out(
     last.restore(job);
     log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
     if let Some(why) = job.service.no_memory(&sandbox.lease()) {
-        log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {why}"));
+        log.say(BuildLevel::Warn, 0, format!("each new sandbox starts the command itself: {why}"));
         return Ok(None);
     }
     match job.service.take(sandbox.handle(), None, true, true).await {
         Ok(snapshot) => {
-            log.info(0, "sandboxes of it start with the processes that run now");
+            log.info(0, "new sandboxes start with the processes that run now");
             Ok(Some(snapshot))
         }
         // Slower, not worse: each sandbox starts the command and waits until it is ready.
         Err(error) => {
-            log.say(BuildLevel::Warn, 0, format!("sandboxes of it start its command by themselves: {error}"));
+            log.say(BuildLevel::Warn, 0, format!("each new sandbox starts the command itself: {error}"));
             Ok(None)
         }
     }

@@ -43,9 +43,9 @@ pub(super) async fn in_the_way(
                 found.insert(target.to_owned());
             }
             LentFile::File => {
-                let message = format!("{target} is a file already, and a mount cannot hide it");
+                let message = format!("{target} is an existing file, and a mount cannot replace it");
                 return Err(ServiceError::new(Code::Unsupported, message)
-                    .hint("mount it at a path that is free, or COPY it"));
+                    .hint("mount it at an unused path, or COPY it"));
             }
         }
     }

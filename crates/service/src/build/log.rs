@@ -76,7 +76,7 @@ impl Log {
         }
         let Some(file) = state.file.as_mut() else { return };
         if let Err(error) = file.write_all(&bytes) {
-            tracing::error!(%error, "lines of a build's log cannot be written; it has an end here");
+            tracing::error!(%error, "the log of a build cannot be written and ends here");
             state.file = None;
             return;
         }

@@ -69,7 +69,7 @@ impl<'a> StepOutput<'a> {
             }
         }
         if self.left_out > 0 {
-            let text = format!("{} bytes more were written than a step's log keeps", self.left_out);
+            let text = format!("{} more bytes were written than the log of a step keeps", self.left_out);
             self.log.say(BuildLevel::Warn, self.step, text);
         }
         let tail = std::mem::take(&mut self.tail);
@@ -183,7 +183,7 @@ mod tests {
         assert!(kept as u64 <= STEP_BYTES + 200, "{kept}");
         let (level, last) = seen.last().expect("lines");
         assert_eq!(*level, BuildLevel::Warn);
-        assert!(last.contains("bytes more"), "{last}");
+        assert!(last.contains("more bytes"), "{last}");
         assert_eq!(tail.len(), TAIL_LINES);
     }
 }

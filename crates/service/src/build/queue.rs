@@ -89,7 +89,7 @@ impl Builds {
         let mut state = self.lock();
         let held = state.places.entry(tenant.clone()).or_default();
         if *held >= OPEN_PER_TENANT {
-            let message = format!("{held} builds of this tenant are under way or wait");
+            let message = format!("this tenant has {held} running or waiting builds");
             return Err(ServiceError::new(Code::QuotaExceeded, message)
                 .hint("wait until one of them has ended, or cancel one")
                 .retry_after(10));
@@ -104,7 +104,7 @@ impl Builds {
         state.announced.retain(|_, old| !old.is_replaced_by(&new));
         let held = state.announced.values().filter(|old| old.tenant == new.tenant).count();
         if held >= ANNOUNCED_PER_TENANT {
-            let message = format!("{held} builds of this tenant were announced and not begun");
+            let message = format!("this tenant has {held} announced builds that have not begun");
             return Err(ServiceError::new(Code::QuotaExceeded, message).hint("begin or cancel one of them"));
         }
         state.announced.insert(id, new);
@@ -126,7 +126,7 @@ impl Builds {
         let mut state = self.lock();
         let held = state.uploads.entry(tenant.clone()).or_default();
         if *held >= OPEN_PER_TENANT {
-            let message = format!("{held} archives of this tenant are on their way");
+            let message = format!("this tenant has {held} archive uploads in progress");
             return Err(ServiceError::new(Code::QuotaExceeded, message).retry_after(10));
         }
         *held += 1;

@@ -46,9 +46,9 @@ pub(crate) async fn until_ready(
             return Ok(());
         }
         if Instant::now() + pause >= deadline {
-            let message = format!("what the template starts was not ready in time: {}", words(check));
+            let message = format!("the start command of the template was not ready in time: {}", words(check));
             return Err(ServiceError::new(Code::DeadlineExceeded, message)
-                .hint("look at what its command wrote, or give it more time"));
+                .hint("check the output of the command, or allow more time"));
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
@@ -108,7 +108,7 @@ async fn succeeds(agent: &AgentClient, command: &str, until: Instant) -> bool {
 
 fn words(check: &ReadyCheck) -> String {
     match check {
-        ReadyCheck::Port { port } => format!("nothing listens on port {port}"),
+        ReadyCheck::Port { port } => format!("no program listens on port {port}"),
         ReadyCheck::Url { port, path, status } => {
             format!("port {port} does not answer {status} to GET {}", crate::sandboxes::printable(path))
         }

@@ -13,7 +13,7 @@ use crate::service::ServiceShared;
 
 pub(crate) async fn recover(inner: &Arc<ServiceShared>) -> Result<(), StoreError> {
     for build in inner.store.open_builds().await? {
-        tracing::info!(build = %build.id, template = %build.template, "a build was under way when the server ended");
+        tracing::info!(build = %build.id, template = %build.template, "a build was running when the server ended");
         remove_staged(&folder(&inner.config.data, &build.id));
         inner.store.put_build(failed(inner, build)).await?;
     }
@@ -28,7 +28,7 @@ pub(crate) async fn recover(inner: &Arc<ServiceShared>) -> Result<(), StoreError
     let removal = tokio::task::spawn_blocking(move || {
         for path in gone {
             if let Err(error) = std::fs::remove_dir_all(&path) {
-                tracing::warn!(folder = %path.display(), %error, "the folder of a forgotten build is left");
+                tracing::warn!(folder = %path.display(), %error, "the folder of an unknown build could not be removed");
             }
         }
     });

@@ -41,7 +41,7 @@ pub(super) enum BuildEnd {
 impl From<ServiceError> for BuildEnd {
     fn from(error: ServiceError) -> Self {
         if error.kind() == atoll_model::ErrorKind::Internal {
-            tracing::error!(%error, cause = ?error.cause, "a build failed on our side");
+            tracing::error!(%error, cause = ?error.cause, "a build failed with an internal error");
         }
         Self::Failed(Box::new(BuildFailure {
             code: error.code,
@@ -60,7 +60,7 @@ impl BuildJob {
         let sandboxes = Sandboxes::new(self.service.clone(), self.who.clone(), id.clone());
         let work = AssertUnwindSafe(self.work(&sandboxes)).catch_unwind();
         let outcome = work.await.unwrap_or_else(|_| {
-            Err(ServiceError::new(Code::Internal, "the build ended by a fault of the server").into())
+            Err(ServiceError::new(Code::Internal, "the build failed because of an internal error of the server").into())
         });
         sandboxes.clear().await;
         let folder = self.folder.clone();
@@ -116,8 +116,8 @@ impl BuildJob {
     }
 
     fn late(&self) -> BuildEnd {
-        let message = format!("the build was not done within {} s", self.timeout().as_secs());
-        ServiceError::new(Code::DeadlineExceeded, message).hint("give it more time: timeout_s").into()
+        let message = format!("the build did not finish within {} s", self.timeout().as_secs());
+        ServiceError::new(Code::DeadlineExceeded, message).hint("increase timeout_s").into()
     }
 }
 
@@ -161,7 +161,7 @@ pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, 
     build.ended_at = Some(inner.clock.now());
     tracing::info!(build = %build.id, status = build.status.as_str(), "a build ended");
     if let Err(error) = inner.store.put_build(build.clone()).await {
-        tracing::error!(build = %build.id, %error, "the end of a build is not written down; the next start calls it failed");
+        tracing::error!(build = %build.id, %error, "the end of a build could not be recorded; the next start marks it as failed");
     }
     live.build.send_replace(build);
 }

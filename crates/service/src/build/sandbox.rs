@@ -78,7 +78,7 @@ impl Sandboxes {
             if let Err(error) = gone.await
                 && handle.lease().phase != Phase::Deleted
             {
-                tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build is not gone yet");
+                tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build is not deleted yet");
             }
         }))
         .await;
@@ -109,7 +109,7 @@ impl StepSandbox {
         if lease.phase != Phase::Stopped {
             let failure = handle.state.borrow().failure.clone();
             return Err(failure.unwrap_or_else(|| {
-                ServiceError::new(Code::SandboxUnavailable, "the sandbox of this step went away")
+                ServiceError::new(Code::SandboxUnavailable, "the sandbox of this step ended")
             }));
         }
         let target = Target { sandbox: lease.id.clone(), instance: None };
@@ -143,12 +143,12 @@ fn delete(handle: &Handle) {
         tell(handle, DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Completed, reply })
         && handle.lease().phase != Phase::Deleted
     {
-        tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be told to go");
+        tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be deleted");
     }
 }
 
 fn ended() -> ServiceError {
-    ServiceError::new(Code::Internal, "the service is ending").retry_after(2)
+    ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)
 }
 
 /// The reference by which a sandbox is made of exactly this version.

@@ -80,8 +80,8 @@ async fn free(agent: &AgentClient, target: &str) -> Result<(), ServiceError> {
         Err(error) if error.code == Code::FileNotFound => Ok(()),
         Err(error) => Err(error),
         Ok(_) => {
-            let message = format!("{target} is there already, and a secret cannot hide it");
-            Err(ServiceError::new(Code::Unsupported, message).hint("mount it at a path that is free"))
+            let message = format!("{target} already exists, and a secret cannot replace it");
+            Err(ServiceError::new(Code::Unsupported, message).hint("mount it at an unused path"))
         }
     }
 }
@@ -150,16 +150,16 @@ async fn send(agent: &AgentClient, dest: &str, tar: Archive<Vec<u8>>) -> Result<
 }
 
 fn missing(id: &str) -> ServiceError {
-    ServiceError::new(Code::InvalidRequest, format!("the step needs the secret {id}, which was not given"))
-        .hint(format!("give it with --secret id={id},src=FILE"))
+    ServiceError::new(Code::InvalidRequest, format!("the step needs the secret {id}, which was not passed"))
+        .hint(format!("pass it with --secret id={id},src=FILE"))
 }
 
 fn not_text(id: &str) -> ServiceError {
-    ServiceError::new(Code::InvalidRequest, format!("the secret {id} is no text, which a variable has to be"))
+    ServiceError::new(Code::InvalidRequest, format!("the secret {id} is not text, as a variable must be"))
 }
 
 fn not_packed(cause: std::io::Error) -> ServiceError {
-    ServiceError::new(Code::InvalidRequest, "a secret cannot be put where the step wants it").caused_by(cause)
+    ServiceError::new(Code::InvalidRequest, "a secret cannot be placed at the path that the step names").caused_by(cause)
 }
 
 /// What stands where a secret was.

@@ -404,7 +404,7 @@ impl Stages<'_> {
                 // Others leave sooner or later; a build need not fail for a busy moment.
                 Err(error) if error.code == Code::NoCapacity && Instant::now() < patience => {
                     if !std::mem::replace(&mut waits, true) {
-                        self.job.live.log.say(BuildLevel::Warn, 0, format!("waiting for room: {error}"));
+                        self.job.live.log.say(BuildLevel::Warn, 0, format!("waiting for capacity: {error}"));
                     }
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
@@ -435,7 +435,7 @@ fn dockerfile(context: &BuildContext, path: &str) -> Result<String, ServiceError
     let found = context.read_text(path, TEXT_BYTES).map_err(unreadable)?;
     found.ok_or_else(|| {
         let message = format!("there is no {} in the context", printable(path));
-        ServiceError::new(Code::InvalidRequest, message).hint("say where it is: dockerfile_path, or -f")
+        ServiceError::new(Code::InvalidRequest, message).hint("set its path with dockerfile_path, or -f")
     })
 }
 
@@ -534,7 +534,7 @@ fn nothing_of(reference: &TemplateRef, error: ServiceError) -> ServiceError {
     match error.code {
         Code::TemplateNotFound | Code::ImageNotFound | Code::RegistryUnavailable => {
             let message = format!(
-                "no stage or template here is called {reference}, and as an image: {}",
+                "no stage or template is named {reference}, and it could not be pulled as an image: {}",
                 error.message
             );
             ServiceError { message, ..error }
@@ -549,7 +549,7 @@ fn refuse_stand_in(reference: &TemplateRef, found: &TemplateRecord) -> Result<()
         return Ok(());
     };
     let message =
-        format!("template {reference} is not made yet, and a build does not begin from template host");
+        format!("template {reference} is not made yet, and a build cannot start from template host");
     Err(ServiceError::new(Code::TemplateNotFound, message)
         .hint(format!("make it: atoll template make {real}")))
 }

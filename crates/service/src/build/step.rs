@@ -97,7 +97,7 @@ fn explain_unknown_user(error: ServiceError, run: &Run) -> ServiceError {
         printable(&run.user)
     );
     ServiceError::new(Code::InvalidRequest, message)
-        .hint("make the user in an earlier step, or name one that the base has")
+        .hint("create the user in an earlier step, or name one that the base has")
 }
 
 const MOMENT: std::time::Duration = std::time::Duration::from_secs(1);
@@ -121,7 +121,7 @@ async fn read(mut stream: ProcessStream, output: &mut StepOutput<'_>) -> Result<
             ProcessEvent::Exit(status) => return Ok(status.shell_code()),
         }
     }
-    Err(ServiceError::new(Code::SandboxUnavailable, "the end of the command was not seen"))
+    Err(ServiceError::new(Code::SandboxUnavailable, "the exit of the command was not observed"))
 }
 
 /// Puts files of the context where the step wants them.

@@ -70,7 +70,7 @@ impl Service {
         let received = receive_as(bytes, &half.0, space, inner.config.build_context_bytes);
         tokio::time::timeout(SEND, received)
             .await
-            .map_err(|_| ServiceError::new(Code::DeadlineExceeded, "the archive did not come in time"))??;
+            .map_err(|_| ServiceError::new(Code::DeadlineExceeded, "the archive did not arrive in time"))??;
         std::fs::rename(&half.0, folder.join(&hash)).map_err(|cause| not_kept(cause.into()))?;
         let most = inner.config.build_context_bytes.saturating_mul(UPLOADS_FULL);
         tokio::task::spawn_blocking(move || thin_out(&folder, most));
@@ -95,9 +95,9 @@ impl Service {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    let message = format!("the files {hash} of a COPY were not sent");
+                    let message = format!("the files {hash} of a COPY were not uploaded");
                     return Err(ServiceError::new(Code::InvalidRequest, message)
-                        .hint("ask where to send them: GET /templates/{id}/files/{hash}"));
+                        .hint("get the upload address: GET /templates/{id}/files/{hash}"));
                 }
                 Err(error) => return Err(not_kept(error.into())),
             }
@@ -167,7 +167,7 @@ fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!(path = %path.display(), %error, "an archive for builds is left");
+        tracing::warn!(path = %path.display(), %error, "an uploaded archive could not be removed");
     }
 }
 
@@ -211,12 +211,12 @@ fn check(hash: &str) -> Result<(), ServiceError> {
     if (16..=128).contains(&hash.len()) && hash.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Ok(());
     }
-    let message = format!("{} is no hash of files: 16 to 128 letters and digits", printable(hash));
+    let message = format!("{} is not a hash of files: a hash has 16 to 128 letters and digits", printable(hash));
     Err(ServiceError::new(Code::InvalidRequest, message))
 }
 
 fn not_kept(cause: Box<dyn std::error::Error + Send + Sync>) -> ServiceError {
-    ServiceError::new(Code::Internal, "the archive could not be kept").caused_by(std::io::Error::other(cause))
+    ServiceError::new(Code::Internal, "the archive could not be stored").caused_by(std::io::Error::other(cause))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Service {
                 if spec.storage == Storage::Memory {
                     return Err(ServiceError::new(
                         Code::InvalidRequest,
-                        "storage: an archive can be brought back to disk only",
+                        "storage: an archive can be restored to disk only",
                     ));
                 }
                 // Its files lie on that very version: who has another one need not wait for the download.
@@ -122,7 +122,7 @@ impl Service {
             }
             // Slower, not worse.
             Err(error) => {
-                tracing::warn!(template = word, %error, "the start of a template is not there; it boots");
+                tracing::warn!(template = word, %error, "the warm start of a template is missing; the sandbox boots instead");
                 Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready })
             }
         }
@@ -231,7 +231,7 @@ impl Base {
 fn refuse_other_template(spec: &CreateSandbox, template: &str) -> Result<(), ServiceError> {
     match &spec.template {
         Some(asked) if asked != template => {
-            Err(ServiceError::field("template", format!("this one was made from template {template}"))
+            Err(ServiceError::field("template", format!("the snapshot or archive was made from template {template}"))
                 .hint("leave template out"))
         }
         Some(_) | None => Ok(()),

@@ -125,7 +125,7 @@ impl Driver {
         match self.write(next, InstanceChange::Drop, Admit::Nothing, vec![], true).await {
             Ok(()) => self.launch(work),
             Err(error) => {
-                tracing::error!(sandbox = %self.lease.id, %error, "a creation could not be taken up")
+                tracing::error!(sandbox = %self.lease.id, %error, "an interrupted create could not be continued")
             }
         }
     }

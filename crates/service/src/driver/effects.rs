@@ -226,7 +226,7 @@ impl UnderWay {
 async fn guarded(job: &EffectJob, work: &Work) -> Outcome {
     let run = AssertUnwindSafe(perform(job, work)).catch_unwind();
     run.await
-        .unwrap_or_else(|_| failed(work, ServiceError::new(Code::Internal, "the provider failed inside")))
+        .unwrap_or_else(|_| failed(work, ServiceError::new(Code::Internal, "the provider failed with an internal error")))
 }
 
 fn failed(work: &Work, failure: ServiceError) -> Outcome {
@@ -378,7 +378,7 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
     // Bursts wait here: more at once than the machine has cores for only makes each of them slower.
     let Ok(_turn) = inner.creates.acquire().await else {
-        return Outcome::NotBooted(ServiceError::new(Code::Internal, "the service is ending"));
+        return Outcome::NotBooted(ServiceError::new(Code::Internal, "the server is shutting down"));
     };
     let Some(instance) = lease.instance.clone() else {
         return Outcome::NotBooted(ServiceError::new(Code::Internal, "no instance was named"));
@@ -412,7 +412,7 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
         Ok(booted) => booted,
         Err(ProviderError::Gone { sandbox }) => {
             let message =
-                format!("the files of sandbox {sandbox} are not there: it was never made, or they were lost");
+                format!("the files of sandbox {sandbox} are missing: it was never created, or they were lost");
             let failure = ServiceError::new(Code::SandboxUnavailable, message);
             return Outcome::NotBooted(failure.hint("delete it and create a new one"));
         }
@@ -438,7 +438,7 @@ async fn greet(
     let (instance, authority) = (spec.instance.clone(), inner.provider.authority(&spec.network));
     let Some(agent_token) = booted.agent_token else {
         let Some(had) = seed.and_then(|seed| seed.token.as_deref()) else {
-            return Err(ServiceError::new(Code::Internal, "the copied agent cannot be talked to"));
+            return Err(ServiceError::new(Code::Internal, "the copied agent does not answer"));
         };
         let tokens = Tokens::from_row(had).and_new()?;
         let (agent, agent_token) =
@@ -462,7 +462,7 @@ async fn resume(job: &EffectJob) -> Outcome {
         (Err(ProviderError::Gone { .. }), _) => match job.inner.provider.pause(&job.target()).await {
             Ok(_) => Outcome::Resumed(Err(ServiceError::new(
                 Code::SandboxUnavailable,
-                "it was not where it should have been; its memory is kept",
+                "the sandbox was not resumed; its memory is kept",
             )
             .hint("resume it"))),
             Err(_) => Outcome::Gone,
@@ -488,7 +488,7 @@ async fn restore(job: &EffectJob, made: Option<Value>) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let Ok(_turn) = inner.creates.acquire().await else {
-        return not(ServiceError::new(Code::Internal, "the service is ending"));
+        return not(ServiceError::new(Code::Internal, "the server is shutting down"));
     };
     let (Some(instance), Some(row)) = (lease.instance.clone(), &job.row) else {
         return not(ServiceError::new(Code::Internal, "no instance was named"));
@@ -530,7 +530,7 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
         Err(error) => {
             let failure = ServiceError::from(error);
             let hint = match failure.code {
-                Code::Damaged => "its memory is damaged and does not come back; `stop` keeps its files",
+                Code::Damaged => "its memory is damaged and cannot be restored; `stop` keeps its files",
                 _ => "its memory is still on disk; resume it again",
             };
             Err(not(if failure.hint.is_some() { failure } else { failure.hint(hint) }))
@@ -549,7 +549,7 @@ async fn trust(job: &EffectJob, agent: &AgentClient) {
             crate::agent::trust(agent, &job.lease, authority.as_deref()).await;
         }
         Err(error) => {
-            tracing::warn!(sandbox = %job.lease.id, %error, cause = ?error.cause, "what it may reach could not be read");
+            tracing::warn!(sandbox = %job.lease.id, %error, cause = ?error.cause, "its network policy could not be read");
         }
     }
 }

@@ -140,14 +140,14 @@ fn shown(error: &ArchiveError) -> ServiceError {
         ArchiveError::NotFound { .. } => new(Code::ArchiveNotFound, error.to_string()),
         ArchiveError::Damaged { .. } => new(Code::Damaged, error.to_string()),
         ArchiveError::BadPlace { .. } => {
-            new(Code::ArchiveUnavailable, "the configured place cannot keep archives".to_owned())
+            new(Code::ArchiveUnavailable, "archives cannot be stored at the configured place".to_owned())
         }
         ArchiveError::NoSpace(_) => new(Code::NoCapacity, error.to_string())
-            .hint("free some disk space, or let archives go to object storage (atoll serve --archive)")
+            .hint("free some disk space, or store archives in object storage (atoll serve --archive)")
             .retry_after(60),
         ArchiveError::Source(_) => new(Code::Internal, "the files could not be packed".to_owned()),
         ArchiveError::Storage { .. } => new(Code::ArchiveUnavailable, error.to_string())
-            .hint("look at the server's log and at object storage")
+            .hint("check the server's log and the object storage")
             .retry_after(30),
     }
 }

@@ -76,7 +76,7 @@ impl Driver {
         if self.refresh_due
             && let Err(error) = self.on_refresh().await
         {
-            tracing::warn!(sandbox = %self.lease.id, %error, cause = ?error.cause, "what it may reach is not in force yet; it is tried again");
+            tracing::warn!(sandbox = %self.lease.id, %error, cause = ?error.cause, "its network policy is not in force yet; this is retried");
         }
     }
 

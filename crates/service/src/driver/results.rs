@@ -39,7 +39,7 @@ impl Driver {
             Outcome::RolledBack(became) => self.on_rolled_back(became).await,
             Outcome::Gone => {
                 self.failure =
-                    Some(ServiceError::new(Code::SandboxUnavailable, "its processes are not there any more"));
+                    Some(ServiceError::new(Code::SandboxUnavailable, "its processes no longer exist"));
                 self.note(Transition::internal(Event::Died, Reason::InstanceDied)).await;
             }
             Outcome::Halted(Ok(())) => self.on_halted().await,
@@ -101,7 +101,7 @@ impl Driver {
                 self.try_again(Work::Freeze { disk: false }, &failure);
             }
             (Err(failure), _) => {
-                tracing::error!(sandbox = %self.lease.id, error = %failure, "it is not known whether it stands still");
+                tracing::error!(sandbox = %self.lease.id, error = %failure, "it is unknown whether the sandbox is frozen");
             }
         }
     }
@@ -185,7 +185,7 @@ impl Driver {
     }
 
     async fn on_not_resumed(&mut self, failure: ServiceError, made: Option<serde_json::Value>) {
-        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not resumed");
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "the sandbox was not resumed");
         let reason = Reason::Provider { message: failure.message.clone() };
         self.failure = Some(failure);
         let mut back = Transition::internal(Event::Failed, reason);
@@ -221,7 +221,7 @@ impl Driver {
             }
             Err(failure) => {
                 let reason = Reason::Provider { message: failure.message.clone() };
-                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not archived");
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "the sandbox was not archived");
                 self.failure = Some(failure);
                 self.note(Transition::internal(Event::Failed, reason)).await;
                 self.tidy_objects();
@@ -237,7 +237,7 @@ impl Driver {
             }
             Err(failure) => {
                 let reason = Reason::Provider { message: failure.message.clone() };
-                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its files were not brought back");
+                tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "its files were not restored");
                 self.failure = Some(failure);
                 self.note(Transition::internal(Event::Failed, reason)).await;
             }
@@ -262,7 +262,7 @@ impl Driver {
             Intent::Archive => {
                 if let Err(error) = self.on_verb(&Verb::Archive, Reason::Requested).await {
                     let failure = self.explain(&Verb::Archive, error);
-                    tracing::warn!(sandbox = %self.lease.id, error = %failure, "an archive ended after the stop");
+                    tracing::warn!(sandbox = %self.lease.id, error = %failure, "an archive upload ended after the stop");
                     self.failure = Some(failure);
                     self.publish();
                 }
@@ -278,7 +278,7 @@ impl Driver {
         let reason = if matches!(reason, Reason::Woken) { reason } else { Reason::Requested };
         if let Err(error) = self.on_start(intent, reason).await {
             let failure = self.explain(&Verb::Start, error);
-            tracing::warn!(sandbox = %self.lease.id, error = %failure, "a start ended half way");
+            tracing::warn!(sandbox = %self.lease.id, error = %failure, "a start ended early");
             self.failure = Some(failure);
             self.publish();
         }
@@ -304,7 +304,7 @@ impl Driver {
         }
         let next = atoll_model::Lease { archive: None, ..self.lease.clone() };
         if let Err(error) = self.write(next, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
-            tracing::warn!(sandbox = %self.lease.id, %error, "its removed archive is still named");
+            tracing::warn!(sandbox = %self.lease.id, %error, "its removed archive is still recorded");
         }
     }
 

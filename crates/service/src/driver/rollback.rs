@@ -56,7 +56,7 @@ impl Driver {
     /// It stays as it was where that can be had, and whoever asked is told why.
     async fn on_not_rolled_back(&mut self, failure: ServiceError) {
         let reason = Reason::Provider { message: failure.message.clone() };
-        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "it was not rolled back");
+        tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "the sandbox was not rolled back");
         self.failure = Some(failure);
         if self.lease.phase != Phase::Restoring {
             return;

@@ -81,7 +81,7 @@ impl Driver {
                 tracing::debug!(sandbox = %self.lease.id, %refused, "ignored")
             }
             Err(error) => {
-                tracing::error!(sandbox = %self.lease.id, ?event, %error, "a change was not written")
+                tracing::error!(sandbox = %self.lease.id, ?event, %error, "a change was not recorded")
             }
         }
     }
@@ -292,7 +292,7 @@ impl Driver {
                 }
                 Err(error) => {
                     if matches!(error, StoreError::Stale { .. }) {
-                        tracing::error!(sandbox = %self.lease.id, "somebody else wrote the lease");
+                        tracing::error!(sandbox = %self.lease.id, "another writer changed the lease");
                         self.reload().await;
                     }
                     return Err(error);

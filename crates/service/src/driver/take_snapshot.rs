@@ -190,10 +190,10 @@ impl EffectJob {
     /// What can't be removed now, the next start does.
     async fn forget_snapshot(&self, id: &SnapshotId) {
         if let Err(error) = self.inner.provider.remove_snapshot(id).await {
-            tracing::warn!(snapshot = %id, %error, "half a snapshot is left to the next start");
+            tracing::warn!(snapshot = %id, %error, "a partial snapshot could not be removed; the next start removes it");
         }
         if let Err(error) = self.inner.store.delete_snapshot(id).await {
-            tracing::warn!(snapshot = %id, %error, "the row of half a snapshot is left to the next start");
+            tracing::warn!(snapshot = %id, %error, "the row of a partial snapshot could not be removed; the next start removes it");
         }
     }
 }
@@ -202,7 +202,7 @@ impl Driver {
     /// The instance row of a restore that is about to begin.
     pub(super) fn row_to_restore(&self) -> Result<atoll_store::InstanceRow, ServiceError> {
         let Some(row) = &self.row else {
-            return Err(ServiceError::new(Code::Internal, "the sandbox's agent cannot be found again"));
+            return Err(ServiceError::new(Code::Internal, "the agent of the sandbox does not answer"));
         };
         Ok(atoll_store::InstanceRow {
             instance: atoll_model::InstanceId::from_entropy(crate::random::entropy()?),

@@ -87,11 +87,11 @@ impl Driver {
         let first = match &outcome {
             Ok(()) => FAILED_MS,
             Err(StepError::Store(error)) => {
-                tracing::warn!(sandbox = %self.id(), ?verb, %error, "what a timer did was not written");
+                tracing::warn!(sandbox = %self.id(), ?verb, %error, "the result of a timer was not recorded");
                 UNWRITTEN_MS
             }
             Err(error) => {
-                tracing::warn!(sandbox = %self.id(), ?verb, %error, "a timer could not do its work");
+                tracing::warn!(sandbox = %self.id(), ?verb, %error, "a timer failed");
                 FAILED_MS
             }
         };

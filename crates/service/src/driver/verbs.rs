@@ -116,8 +116,8 @@ impl Driver {
         let able = self.inner.provider.capabilities();
         if !able.pauses || (held == MemoryLocation::Disk && !able.checkpoints) {
             let what = if able.pauses { "memory: disk" } else { "pause" };
-            let message = format!("{what} is not possible here");
-            let hint = "atoll doctor says what is missing";
+            let message = format!("{what} is not possible on this server");
+            let hint = "atoll doctor shows what is missing";
             return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
         }
         if self.lease.phase == Phase::Paused {

@@ -90,7 +90,7 @@ pub(super) async fn replacements(
                 all.push(Replacement { hosts, placeholder: placeholder.clone(), value: value.to_owned() });
             }
             _ => {
-                tracing::warn!(sandbox = %lease.id, secret = name, "a secret is replaced nowhere: it is gone, or a host of it is no name");
+                tracing::warn!(sandbox = %lease.id, secret = name, "a placeholder is not replaced: its secret was deleted, or a host of the secret is not a valid name");
             }
         }
     }

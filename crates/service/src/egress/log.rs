@@ -60,7 +60,7 @@ impl EgressLogs {
         let dir = data.join("egress");
         // What cannot be made now is tried with the first record.
         if let Err(error) = file::make_folder(&dir) {
-            tracing::warn!(path = %dir.display(), %error, "the folder for egress logs cannot be made");
+            tracing::warn!(path = %dir.display(), %error, "the folder for egress logs cannot be created");
         }
         Self { dir, disk: Arc::clone(disk), logs: Mutex::default() }
     }

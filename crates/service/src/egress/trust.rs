@@ -27,7 +27,7 @@ pub(crate) fn add_env(env: &mut BTreeMap<String, String>) {
     env.entry("NODE_EXTRA_CA_CERTS".to_owned()).or_insert_with(|| OWN.to_owned());
 }
 
-/// Puts a certificate authority inside. Does nothing where it is there already.
+/// Puts a certificate authority inside. Does nothing where it already exists.
 pub(crate) async fn put(agent: &AgentClient, authority: &str) -> Result<(), AgentError> {
     let late = || AgentError::Argument("the certificate authority was not put inside in time");
     tokio::time::timeout(PATIENCE, put_now(agent, authority)).await.unwrap_or_else(|_| Err(late()))

@@ -154,7 +154,7 @@ impl Service {
             let message =
                 format!("template {} is used by {sandboxes} sandboxes and {snapshots} snapshots", row.name);
             return Err(ServiceError::new(Code::TemplateInUse, message)
-                .hint("delete them first, or remove its tags one by one: those may go at any time"));
+                .hint("delete them first, or remove its tags one by one, which is always possible"));
         }
         self.inner.store.remove_template(&row.tenant, &row.name).await?;
         self.after_removal(who, &row.name, &[]);
@@ -169,7 +169,7 @@ impl Service {
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move {
             if let Err(error) = super::collect::collect(&inner).await {
-                tracing::warn!(%error, cause = ?error.cause, "files of templates are left to the next collection");
+                tracing::warn!(%error, cause = ?error.cause, "files of templates could not be removed; the next collection removes them");
             }
         });
     }
@@ -180,9 +180,9 @@ impl Service {
         if record.kind == "host" {
             // What is made whenever it is asked for cannot be gone, and sandboxes that wait ready stand on its files.
             let message =
-                format!("template {} is this machine itself: it is made whenever it is missing", record.name);
+                format!("template {} is this machine itself and is made again whenever it is missing", record.name);
             return Err(ServiceError::new(Code::InvalidRequest, message)
-                .hint("versions of it that nothing needs go by themselves"));
+                .hint("its unused versions are removed automatically"));
         }
         if record.tenant.is_some() {
             return Err(missing(name));
@@ -196,7 +196,7 @@ impl Service {
         let kept = self.inner.store.all_snapshots().await?;
         let kept = kept.iter().filter(|snapshot| snapshot.template == record.name).count();
         if kept > 0 {
-            let message = format!("template {} lies beneath {kept} snapshots", record.name);
+            let message = format!("template {} is the base of {kept} snapshots", record.name);
             return Err(ServiceError::new(Code::TemplateInUse, message).hint("delete them first"));
         }
         self.refuse_below_versions(&record).await?;
@@ -220,7 +220,7 @@ impl Service {
         })
         .await?;
         if above > 0 {
-            let message = format!("template {} lies beneath {above} other templates", record.name);
+            let message = format!("template {} is the base of {above} other templates", record.name);
             return Err(ServiceError::new(Code::TemplateInUse, message).hint("remove those first"));
         }
         Ok(())
@@ -243,7 +243,7 @@ fn bad(field: &'static str) -> impl Fn(atoll_model::BadTemplateRef) -> ServiceEr
 
 fn missing(word: &str) -> ServiceError {
     ServiceError::new(Code::TemplateNotFound, format!("there is no template {} of yours", printable(word)))
-        .hint("list what there is: GET /v1/templates, or atoll template ls")
+        .hint("list them: GET /v1/templates, or atoll template ls")
 }
 
 fn check_names(field: &'static str, names: &[String], most: usize) -> Result<Vec<TemplateRef>, ServiceError> {

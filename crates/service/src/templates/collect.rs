@@ -100,7 +100,7 @@ pub(crate) async fn collect(inner: &Arc<ServiceShared>) -> Result<Collected, Ser
             versions = gone.versions,
             layers = gone.layers,
             bytes = gone.bytes,
-            "templates that nothing needs were removed"
+            "unused templates were removed"
         );
     }
     inner.templates.forget();
@@ -117,7 +117,7 @@ async fn forget_warm(inner: &ServiceShared) -> Result<(), ServiceError> {
         if is_orphan && let Some(_doomed) = inner.uses.doom(&snapshot.id) {
             let id = snapshot.id.clone();
             if let Err(error) = crate::snapshots::remove(inner, snapshot).await {
-                tracing::warn!(snapshot = %id, %error, "the start of a template version is left to the next collection");
+                tracing::warn!(snapshot = %id, %error, "the warm start of a template version could not be removed; the next collection removes it");
             }
         }
     }

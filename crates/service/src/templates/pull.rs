@@ -107,9 +107,9 @@ impl Service {
             Ok(landed) => landed?,
             Err(_) => {
                 let message =
-                    format!("image {image} was not fetched within {} s; it goes on", wait.as_secs());
+                    format!("image {image} was not downloaded within {} s; the download continues", wait.as_secs());
                 return Err(ServiceError::new(Code::DeadlineExceeded, message)
-                    .hint("create it again a little later, or watch it: atoll template pull")
+                    .hint("try again later, or watch the download: atoll template pull")
                     .retry_after(10));
             }
         };
@@ -142,7 +142,7 @@ impl Service {
         let own = flights.keys().filter(|other| other.tenant == key.tenant).count();
         if flights.len() >= FLIGHTS_MAX || own >= FLIGHTS_PER_TENANT {
             let message = format!(
-                "{} images are being fetched already",
+                "{} images are already being downloaded",
                 if own < FLIGHTS_PER_TENANT { flights.len() } else { own }
             );
             return Err(ServiceError::new(Code::NoCapacity, message).retry_after(10));

@@ -76,10 +76,10 @@ impl TemplateCache {
         match blocking(inner, move || sources.pinned(&wanted, &exactly)).await {
             Ok(_) => Ok(()),
             Err(error) if matches!(error.code, Code::TemplateNotFound | Code::HostChanged) => {
-                let message = format!("template {name} of version {version} is not here");
+                let message = format!("this server does not have version {version} of template {name}");
                 let hint = match name {
-                    "host" => "template host is each machine's own: bring it back where it was archived",
-                    _ => "make or pull the template here from what it was made from there",
+                    "host" => "template host differs on each machine: restore the sandbox where it was archived",
+                    _ => "make or pull the template on this server from the same source",
                 };
                 Err(ServiceError::new(Code::TemplateNotFound, message).hint(hint).caused_by(error))
             }
@@ -279,8 +279,8 @@ fn default_template(sources: &dyn Templates, name: &str) -> Option<TemplateRecor
     let mut found = candidates.iter().find_map(|candidate| sources.resolve(candidate).ok())?;
     let real = candidates.first()?;
     if found.name != *real {
-        tracing::info!(name, template = found.name, "template {real} is not made yet; another one stands in");
-        found.notes.push(format!("{} stands in for {name} until template {real} is made", found.name));
+        tracing::info!(name, template = found.name, "template {real} is not made yet; another one is used in its place");
+        found.notes.push(format!("{} is used in place of {name} until template {real} is made", found.name));
     }
     Some(found)
 }
@@ -291,7 +291,7 @@ fn reference_or(reference: Option<&TemplateRef>) -> String {
 
 fn no_such_tag(row: &TemplateRow, word: &str) -> ServiceError {
     let tags: Vec<&str> = row.tags.keys().take(10).map(String::as_str).collect();
-    let message = format!("template {} has nothing that {} means", row.name, printable(word));
+    let message = format!("template {} has no tag or version {}", row.name, printable(word));
     ServiceError::new(Code::TemplateNotFound, message).hint(format!("its tags: {}", tags.join(", ")))
 }
 

@@ -82,7 +82,7 @@ impl Service {
         progress(Progressed::Step("naming it".to_owned()));
         let notes = match imported.names.as_slice() {
             [] => Vec::new(),
-            names => vec![format!("the file called it {}", names.join(", "))],
+            names => vec![format!("its name in the file is {}", names.join(", "))],
         };
         self.publish(Publish {
             tenant: &who.tenant,
@@ -122,7 +122,7 @@ impl Service {
                 let ended = images.export(&version, what, &names, &mut to, &stop);
                 let ended = ended.map_err(std::io::Error::other).and_then(|()| to.flush());
                 if let Err(error) = ended {
-                    tracing::warn!(version, %error, "an export did not come to its end");
+                    tracing::warn!(version, %error, "an export failed");
                     let _ = to.to.blocking_send(Err(error));
                 }
             });
@@ -161,6 +161,6 @@ impl Write for ChunkWriter {
         let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE_BYTES));
         self.to
             .blocking_send(Ok(piece.into()))
-            .map_err(|_| std::io::Error::new(std::io::ErrorKind::BrokenPipe, "nobody reads"))
+            .map_err(|_| std::io::Error::new(std::io::ErrorKind::BrokenPipe, "the reader is gone"))
     }
 }

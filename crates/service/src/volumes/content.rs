@@ -29,8 +29,8 @@ impl Service {
         match (id.parse(), self.inner.derived_is(PURPOSE, &[id], shown)) {
             (Ok(id), true) => Ok(VolumePass { id }),
             _ => Err(self.wrong_credential(
-                ServiceError::new(Code::Unauthenticated, "no valid token of this volume was shown")
-                    .hint("ask for the volume again: its answer holds the token"),
+                ServiceError::new(Code::Unauthenticated, "the request has no valid token of this volume")
+                    .hint("get the volume again: the answer contains the token"),
             )),
         }
     }
@@ -50,9 +50,9 @@ impl Service {
         let files = self.content(pass, false).await?;
         let entries = files.list(path, depth.clamp(1, DEPTH_MAX), ENTRIES_MAX + 1).await.map_err(of(path))?;
         if entries.len() > ENTRIES_MAX {
-            let message = format!("more than {ENTRIES_MAX} entries are there");
+            let message = format!("there are more than {ENTRIES_MAX} entries");
             return Err(
-                ServiceError::new(Code::PayloadTooLarge, message).hint("list folders of it, or less deep")
+                ServiceError::new(Code::PayloadTooLarge, message).hint("list its folders one by one, or with a smaller depth")
             );
         }
         Ok(entries)

@@ -118,13 +118,13 @@ impl Service {
         writes: bool,
     ) -> Result<Box<dyn VolumeFiles>, ServiceError> {
         if writes && volume.read_only {
-            let message = format!("nobody may write to volume {}", volume.name);
+            let message = format!("volume {} is read-only", volume.name);
             return Err(ServiceError::new(Code::Forbidden, message).hint("change its read_only first"));
         }
         if volume.folder.is_some() {
             let message = format!("the files of volume {} are a folder of the host", volume.name);
             return Err(ServiceError::new(Code::Unsupported, message)
-                .hint("reach them on the host, or from a sandbox that mounts it"));
+                .hint("access them on the host, or from a sandbox that mounts the volume"));
         }
         Ok(self.inner.provider.volume_files(&volume.id).await?)
     }
@@ -137,9 +137,9 @@ pub(super) fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
         let says = |code, why: &str| ServiceError::new(code, format!("{path}: {why}"));
         let shown = match error.kind() {
             ErrorKind::NotFound => says(Code::FileNotFound, "there is no such file or folder"),
-            ErrorKind::AlreadyExists => says(Code::AlreadyExists, "it is there already"),
+            ErrorKind::AlreadyExists => says(Code::AlreadyExists, "it already exists"),
             ErrorKind::IsADirectory => says(Code::InvalidArgument, "it is a folder"),
-            ErrorKind::NotADirectory => says(Code::InvalidArgument, "it is no folder"),
+            ErrorKind::NotADirectory => says(Code::InvalidArgument, "it is not a folder"),
             ErrorKind::DirectoryNotEmpty => says(Code::InvalidArgument, "the folder is not empty"),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 says(Code::DiskFull, "the volume is full").hint("remove files, or give it a larger size_mib")
@@ -148,15 +148,15 @@ pub(super) fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
                 says(Code::InvalidArgument, "this path or value cannot be used")
             }
             ErrorKind::PermissionDenied | ErrorKind::CrossesDevices | ErrorKind::ReadOnlyFilesystem => {
-                says(Code::InvalidArgument, "it does not lie within the volume, or a link is in the way")
+                says(Code::InvalidArgument, "it is outside the volume, or its path contains a link")
             }
             ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-                ServiceError::new(Code::InvalidRequest, "the body ended before it was whole")
+                ServiceError::new(Code::InvalidRequest, "the body ended before it was complete")
             }
             ErrorKind::TimedOut => says(Code::DeadlineExceeded, "it took too long"),
             // The kernel's word for too many links on the way has no stable kind yet.
             _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-                says(Code::InvalidArgument, "a link is in the way")
+                says(Code::InvalidArgument, "its path contains a link")
             }
             _ => says(Code::Internal, "it could not be read or written"),
         };

@@ -12,7 +12,7 @@ use crate::{ServiceConfig, ServiceError};
 pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, ServiceError> {
     let refused = |why: &str| {
         Err(ServiceError::new(Code::Forbidden, format!("folder: {why}"))
-            .hint("the operator allows roots: atoll serve --volume-root"))
+            .hint("the operator can allow folders: atoll serve --volume-root"))
     };
     let path = Path::new(folder);
     let is_clean = path.is_absolute()
@@ -28,7 +28,7 @@ pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, Ser
         .filter(|root| root.as_path() != Path::new("/"))
         .find_map(|root| path.strip_prefix(root).ok().map(|below| (root, below)))
     else {
-        return refused("it does not lie below a root that the operator allowed");
+        return refused("it is not below a folder that the operator allowed");
     };
     if !opens(root, below) {
         return refused("there is no such folder, or a part of its path is a link");
@@ -36,7 +36,7 @@ pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, Ser
     // Whoever writes there would own this server.
     let data = config.data.canonicalize().unwrap_or_else(|_| config.data.clone());
     if path.starts_with(&data) || data.starts_with(path) {
-        return refused("this server's own files are there");
+        return refused("it contains files of this server");
     }
     Ok(root.join(below))
 }

@@ -27,7 +27,7 @@ impl Service {
             let (Some(volume), None) = (found.next(), found.next()) else {
                 let message = format!("there is no volume {}", printable(&ask.volume));
                 return Err(ServiceError::new(Code::VolumeNotFound, message)
-                    .hint("list what there is: GET /v1/volumes, or atoll volume ls"));
+                    .hint("list them: GET /v1/volumes, or atoll volume ls"));
             };
             mounts.push(Mount {
                 volume: volume.id,
@@ -49,7 +49,7 @@ pub(crate) async fn mounts_for(
     for mount in &lease.mounts {
         let volume = inner.store.volume(&mount.volume).await?;
         let Some(volume) = volume.filter(|volume| volume.state == VolumeState::Ready) else {
-            let message = format!("volume {} of sandbox {} is not there", mount.volume, lease.id);
+            let message = format!("volume {} of sandbox {} is missing", mount.volume, lease.id);
             return Err(ServiceError::new(Code::VolumeNotFound, message));
         };
         mounts.push(InstanceMount {

@@ -17,14 +17,14 @@ pub(crate) async fn sweep(inner: &ServiceShared) -> Result<(), OpenError> {
             }
             VolumeState::Making | VolumeState::Deleting => {
                 if let Err(error) = remove_files_and_row(inner, &volume).await {
-                    tracing::warn!(volume = %volume.id, %error, cause = ?error.cause, "a volume is left to the next start");
+                    tracing::warn!(volume = %volume.id, %error, cause = ?error.cause, "a volume could not be removed; the next start removes it");
                     known.push(volume.id);
                 }
             }
         }
     }
     if let Err(error) = inner.provider.sweep_volumes(known).await {
-        tracing::warn!(%error, "files of volumes that nobody knows may be left");
+        tracing::warn!(%error, "files of unknown volumes may be left");
     }
     Ok(())
 }

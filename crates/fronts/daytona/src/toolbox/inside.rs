@@ -122,7 +122,7 @@ async fn admit(
 }
 
 fn unknown() -> ApiError {
-    daemon(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "no valid access token of this sandbox was shown")
+    daemon(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "the request has no valid access token of this sandbox")
 }
 
 fn token(headers: &HeaderMap, uri: &Uri) -> Option<String> {

@@ -28,7 +28,7 @@ struct Link {
 /// The way inside by a key, or by a link that is signed for this method and path.
 pub(super) async fn inside(parts: &mut Parts, app: &DaytonaApp) -> Result<Inside, ApiError> {
     let Some(link) = link(&parts.uri) else { return Inside::from_request_parts(parts, app).await };
-    let wrong = || ApiError::unauthenticated("this link is not valid, or not any more").from_sandbox();
+    let wrong = || ApiError::unauthenticated("this link is invalid or has expired").from_sandbox();
     if link.expires < 0 || (link.expires > 0 && link.expires < app.service.now_ms().div_euclid(1_000)) {
         return Err(wrong());
     }

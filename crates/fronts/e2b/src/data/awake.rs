@@ -57,7 +57,7 @@ impl Data {
                 Ok(response)
             }
             Err(AgentError::Upload(_) | AgentError::Argument(_)) => {
-                let message = "the request broke off or is malformed".to_owned();
+                let message = "the request ended early or is malformed".to_owned();
                 Err(Refusal::Agents(StatusCode::BAD_REQUEST, message))
             }
             Err(error) => {

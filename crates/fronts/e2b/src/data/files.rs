@@ -106,7 +106,7 @@ impl Link {
             match (values.next(), values.next()) {
                 (value, None) => Ok(value),
                 (_, Some(_)) => {
-                    let message = format!("{name} is there more than once");
+                    let message = format!("{name} is sent more than once");
                     Err(Refusal::Agents(StatusCode::BAD_REQUEST, message))
                 }
             }

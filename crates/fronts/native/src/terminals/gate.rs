@@ -29,7 +29,7 @@ pub(super) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<()
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     match origin::may_open_socket(origin, host, allowed) {
         true => Ok(()),
-        false => Err(refused("pages of another origin may not open a terminal")),
+        false => Err(refused("web pages of another origin cannot open a terminal")),
     }
 }
 

@@ -57,7 +57,7 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
         NetworkMode::DenyAll if lists || !policy.transforms.is_empty() || !policy.deny_cidrs.is_empty() => {
             return Err(BadPolicy {
                 hint: Some("use mode custom"),
-                ..bad("mode", "deny-all takes no lists")
+                ..bad("mode", "deny-all cannot have lists")
             });
         }
         // Private ranges are the one thing that allow-all leaves out and a list can add.
@@ -65,8 +65,8 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
             if !policy.allow_domains.is_empty() || !policy.allow_cidrs.iter().all(is_private) =>
         {
             return Err(BadPolicy {
-                hint: Some("use mode custom to reach only what is listed, or leave the lists out"),
-                ..bad("mode", "allow-all takes no allow lists, except private ranges in allow_cidrs")
+                hint: Some("use mode custom to allow only the listed destinations, or remove the lists"),
+                ..bad("mode", "allow-all cannot have allow lists, except private ranges in allow_cidrs")
             });
         }
         NetworkMode::AllowAll | NetworkMode::DenyAll | NetworkMode::Custom => {}
@@ -93,10 +93,10 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
 /// nothing else.
 pub fn check_layer(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolicy> {
     if !policy.transforms.is_empty() {
-        return Err(bad("transforms", "only sandboxes have them"));
+        return Err(bad("transforms", "only the policy of a sandbox can have transforms"));
     }
     if policy.learn {
-        return Err(bad("learn", "only sandboxes have it"));
+        return Err(bad("learn", "only the policy of a sandbox can learn"));
     }
     check(policy, floor)
 }
@@ -115,9 +115,9 @@ fn check_once(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
             if transform.strip_headers.iter().any(|other| other.eq_ignore_ascii_case(name)) {
                 return Err(BadPolicy {
                     hint: Some(
-                        "what is injected takes the place of what the sandbox sent; leave it out of strip_headers",
+                        "an injected header replaces the one that the sandbox sent; remove it from strip_headers",
                     ),
-                    ..bad("transforms", format!("the header {name} is injected and stripped"))
+                    ..bad("transforms", format!("the header {name} is both injected and stripped"))
                 });
             }
         }
@@ -136,7 +136,7 @@ fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
     if policy.limits.connections == Some(0) || policy.limits.bytes_per_destination == Some(0) {
         return Err(BadPolicy {
             hint: Some("use mode deny-all"),
-            ..bad("limits", "0 would let nothing pass")
+            ..bad("limits", "0 would allow no traffic")
         });
     }
     Ok(())
@@ -146,7 +146,7 @@ fn at_most(field: &'static str, count: usize, max: usize) -> Result<(), BadPolic
     if count <= max {
         Ok(())
     } else {
-        Err(bad(field, format!("{count} entries, at most {max} are possible")))
+        Err(bad(field, format!("{count} entries; at most {max} are allowed")))
     }
 }
 
@@ -177,7 +177,7 @@ fn check_allowed(cidr: &Cidr, floor: &TenantFloor) -> Result<(), BadPolicy> {
         });
     }
     let class = cidr.v4().and_then(|(first, _)| ranges::class_of(first.into())).unwrap_or("not public");
-    Err(bad("allow_cidrs", format!("{cidr} ({class}) is never reached from a sandbox")))
+    Err(bad("allow_cidrs", format!("no sandbox can reach {cidr} ({class})")))
 }
 
 fn check_header(name: &str) -> Result<(), BadPolicy> {
@@ -185,7 +185,7 @@ fn check_header(name: &str) -> Result<(), BadPolicy> {
     if name.is_empty() || name.len() > 128 || !name.bytes().all(is_token) {
         return Err(bad(
             "transforms",
-            format!("{:?} is no header name", name.chars().take(64).collect::<String>()),
+            format!("{:?} is not a header name", name.chars().take(64).collect::<String>()),
         ));
     }
     if FRAMING.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
@@ -205,7 +205,7 @@ fn check_value(name: &str, text: &str) -> Result<(), BadPolicy> {
         ));
     }
     if text.bytes().any(|b| (b < 0x20 && b != b'\t') || b == 0x7f) {
-        return Err(bad("transforms", format!("the value of {name} holds control characters")));
+        return Err(bad("transforms", format!("the value of {name} contains control characters")));
     }
     Ok(())
 }
