@@ -220,7 +220,7 @@ fn a_context_cannot_write_outside_of_its_build() {
                 client.remove(&id).await;
             } else if !harmless.iter().any(|word| what.contains(word)) {
                 // A hard link is named by itself or by what it leads to; a name with a nought in it cannot be said.
-                let named = [names.as_str(), "passwd", "shadow", "not a proper tar"]
+                let named = [names.as_str(), "passwd", "shadow", "not a valid tar"]
                     .iter()
                     .any(|name| said.contains(name));
                 assert!(named, "{what} does not name {names:?}: {said}");

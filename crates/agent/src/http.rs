@@ -109,7 +109,7 @@ impl ConnectionHandler {
         let body = Limited::new(request.into_body(), INIT_MAX)
             .collect()
             .await
-            .map_err(|_| AgentError::Invalid("the init request is too large or broke off".into()))?
+            .map_err(|_| AgentError::Invalid("the init request is too large or incomplete".into()))?
             .to_bytes();
         let parsed = if body.is_empty() { Ok(InitRequest::default()) } else { serde_json::from_slice(&body) };
         let settings =

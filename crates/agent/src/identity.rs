@@ -93,7 +93,7 @@ impl Workers {
         }
         if queue.threads == 0 {
             return Err(AgentError::Exhausted(
-                "the sandbox's process limit leaves no room for file operations".into(),
+                "the sandbox's process limit prevents file operations".into(),
             ));
         }
         queue.jobs.push_back(job);

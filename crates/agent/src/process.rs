@@ -189,7 +189,7 @@ impl Process {
             match &*input {
                 Input::Pipe(fd) => write_all(fd, data).await,
                 Input::Terminal(fd) => write_all(fd, data).await,
-                Input::None => Err(AgentError::Internal("stdin was not asked for at start".into())),
+                Input::None => Err(AgentError::Internal("stdin was not requested at start".into())),
                 Input::Closed => Err(AgentError::Internal("stdin is closed".into())),
             }
         };

@@ -393,7 +393,7 @@ fn events_follow_every_page() {
 #[test]
 fn without_a_key_the_hint_says_where_one_was_looked_for() {
     let server = Server::start(|_| {
-        let body = json!({"code": "unauthenticated", "message": "this needs a key", "hint": "send a header"});
+        let body = json!({"code": "unauthenticated", "message": "this request needs a key", "hint": "send a header"});
         (401, "application/json", body.to_string())
     });
     std::fs::remove_file(server.data.path().join("admin.key")).expect("it was there");

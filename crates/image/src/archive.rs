@@ -86,7 +86,7 @@ struct Chunk {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The place is not one that we know how to reach.
-    #[error("{place:?} cannot keep archives: {why}")]
+    #[error("archives cannot be stored at {place:?}: {why}")]
     BadPlace {
         /// What was configured, without credentials.
         place: String,
@@ -252,12 +252,12 @@ impl Archives {
         }
         let bytes = got.bytes().await.map_err(storage("read a manifest"))?;
         if hex::encode(Sha256::digest(&bytes)) != digest {
-            return Err(damaged("its manifest is not the one that was written"));
+            return Err(damaged("its manifest has changed"));
         }
         let manifest: ArchiveManifest =
-            serde_json::from_slice(&bytes).map_err(|_| damaged("its manifest cannot be understood"))?;
+            serde_json::from_slice(&bytes).map_err(|_| damaged("its manifest cannot be parsed"))?;
         if manifest.format != FORMAT {
-            return Err(damaged("it has a format that this version does not know"));
+            return Err(damaged("this version of Atoll does not support its format"));
         }
         Ok(manifest)
     }

@@ -258,7 +258,7 @@ fn cached(archive: &Path) -> Option<String> {
     if noted.trim() == found {
         return Some(found);
     }
-    tracing::warn!(archive = %archive.display(), "the kept archive is damaged and is made again");
+    tracing::warn!(archive = %archive.display(), "the cached archive is damaged and is made again");
     None
 }
 

@@ -24,12 +24,12 @@ pub enum TemplateError {
     #[error(transparent)]
     HostChanged(#[from] HostChanged),
     #[error(
-        "this host keeps programs outside /usr (/{folder} is not a link into it), so it cannot be a template"
+        "this host has programs outside /usr (/{folder} is not a link into it), so it cannot be a template"
     )]
     HostNotMerged { folder: &'static str },
     #[error("the program {tool} is needed to make the template {template} and is not installed")]
     ToolMissing { tool: &'static str, template: &'static str, package: &'static str },
-    #[error("{path} is linked dynamically; a template of its own needs a static one")]
+    #[error("{path} is dynamically linked; this template needs a static binary")]
     NotStatic { path: PathBuf },
     #[error("the apt configuration of this host names no Debian mirror for {suite}")]
     NoMirror { suite: String },
@@ -37,13 +37,13 @@ pub enum TemplateError {
     ToolFailed { tool: &'static str, status: String, tail: String },
     #[error("{tool} did not finish within {limit_s} s")]
     ToolTimedOut { tool: &'static str, limit_s: u64 },
-    #[error("{standing} built or pulled versions stand on the template {name}")]
+    #[error("{standing} built or pulled versions use the template {name} as their base")]
     InUse { name: String, standing: usize },
     #[error("{version} is damaged: {why}")]
     Damaged { version: String, why: String },
     #[error("making the template was cancelled")]
     Cancelled,
-    #[error("the manifest {path} cannot be understood")]
+    #[error("the manifest {path} cannot be parsed")]
     BadManifest {
         path: PathBuf,
         #[source]
@@ -83,7 +83,7 @@ impl TemplateError {
                 format!("make it: atoll template make {name}")
             }
             Self::NotFound { near, .. } if !near.is_empty() => format!("did you mean {}?", near.join(" or ")),
-            Self::NotFound { .. } => "see what there is: atoll template ls".into(),
+            Self::NotFound { .. } => "list the templates: atoll template ls".into(),
             Self::ToolMissing { package, .. } => format!("apt-get install -y {package}"),
             Self::HostChanged(changed) => changed.hint().into(),
             Self::HostNotMerged { .. } => "use the debian template: atoll template make debian".into(),

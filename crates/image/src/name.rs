@@ -32,7 +32,7 @@ fn check(name: &str, max: usize, allowed: impl Fn(char) -> bool) -> Result<(), T
         return refuse("it must start with a letter or a digit");
     }
     if name.split('/').any(|part| part.is_empty() || part == "." || part == "..") {
-        return refuse("it must not walk through folders");
+        return refuse("it must not contain folders");
     }
     if !name.chars().all(allowed) {
         return refuse("it has a character outside a-z, 0-9, '.', '_' and '-'");

@@ -78,7 +78,7 @@ impl Drop for Staging {
             match std::fs::remove_dir_all(&self.path) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
                     if last {
-                        tracing::warn!(path = %self.path.display(), %cause, "an unfinished template stays until the next start");
+                        tracing::warn!(path = %self.path.display(), %cause, "an unfinished template could not be removed; the next start removes it");
                     }
                 }
                 _ => return,

@@ -281,7 +281,7 @@ impl UpdateSandbox {
         check_mask(self.mask_host.as_ref().and_then(|mask| mask.as_deref()))?;
         check_ports(self.https_ports.as_ref().unwrap_or(&BTreeSet::new()))?;
         if self.timeout_s.is_some() && self.timeout_at_least_s.is_some() {
-            return Err(bad("timeout_s", "and timeout_at_least_s exclude each other"));
+            return Err(bad("timeout_s", "and timeout_at_least_s cannot be combined"));
         }
         self.timers.resolve(Timers::default())?;
         check_timeout(self.timeout_s.flatten().filter(|s| *s != 0))?;

@@ -209,7 +209,7 @@ impl DurableWatch {
 
 fn check_path(path: &str) -> Result<(), ServiceError> {
     if path.is_empty() || path.len() > PATH_MAX || path.contains('\0') {
-        let message = format!("path must have 1 to {PATH_MAX} bytes and hold no NUL byte");
+        let message = format!("path must have 1 to {PATH_MAX} bytes and contain no NUL byte");
         return Err(ServiceError::new(Code::InvalidArgument, message));
     }
     Ok(())

@@ -72,7 +72,7 @@ pub enum StoreError {
         most: u32,
     },
     /// It can't be sealed, or was not sealed by this server for its owner.
-    #[error("{what} cannot be sealed or opened")]
+    #[error("{what} cannot be encrypted or decrypted")]
     Sealed {
         /// What.
         what: &'static str,
@@ -81,7 +81,7 @@ pub enum StoreError {
     #[error("the cursor is not one that a list returned")]
     BadCursor,
     /// A row can't be understood.
-    #[error("a row of {table} cannot be understood")]
+    #[error("a row of {table} cannot be parsed")]
     BadRow {
         /// Where.
         table: &'static str,
@@ -147,7 +147,7 @@ pub enum OpenError {
         pid: String,
     },
     /// The database is missing or empty though the folder was in use.
-    #[error("{} is missing or empty, but {} is there: this folder was in use and its record is lost", db.display(), witness.display())]
+    #[error("{} is missing or empty, but {} exists: this folder was in use and its database is lost", db.display(), witness.display())]
     Missing {
         /// The database.
         db: PathBuf,
@@ -179,7 +179,7 @@ pub enum OpenError {
         detail: String,
     },
     /// A newer server wrote it.
-    #[error("{} has schema {found}, this server knows up to {known}", db.display())]
+    #[error("{} has schema {found}, but this server supports schemas up to {known}", db.display())]
     Newer {
         /// The database.
         db: PathBuf,
@@ -241,17 +241,17 @@ impl OpenError {
         match self {
             Self::Locked { .. } => "stop that server, or give this one another data folder",
             Self::Missing { .. } => {
-                "put the database back from a copy; to begin anew on purpose, choose an empty data folder"
+                "restore the database from a backup; to start from nothing, choose an empty data folder"
             }
             Self::LostWal { .. } => {
-                "put the file back; to go on without the newest writes, empty the file `lock` in the data folder"
+                "restore the file; to continue without the newest writes, empty the file `lock` in the data folder"
             }
             Self::WrongOwner { .. } => "run as that user, or chown the data folder",
-            Self::Corrupt { .. } => "put the database back from a copy, with its -wal file",
-            Self::Newer { .. } => "use the newer server, or a copy from before its first start",
-            Self::Secret { .. } => "put the key back from a copy",
+            Self::Corrupt { .. } => "restore the database from a backup, with its -wal file",
+            Self::Newer { .. } => "use the newer server, or a backup from before its first start",
+            Self::Secret { .. } => "restore the key from a backup",
             Self::Io { .. } | Self::Database { .. } => {
-                "check that the folder can be written and the disk has room"
+                "check that the folder is writable and the disk has free space"
             }
         }
     }

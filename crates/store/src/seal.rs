@@ -37,9 +37,9 @@ impl Seal {
             }
             Err(e) => return Err(unusable(&e.to_string())),
         }
-        let key = hex::decode(text.trim()).map_err(|_| unusable("it does not hold 64 hex digits"))?;
+        let key = hex::decode(text.trim()).map_err(|_| unusable("it does not contain 64 hex digits"))?;
         let cipher = XChaCha20Poly1305::new_from_slice(&key)
-            .map_err(|_| unusable("it does not hold 64 hex digits"))?;
+            .map_err(|_| unusable("it does not contain 64 hex digits"))?;
         Ok(Self { cipher, root: Hkdf::new(Some(b"atoll derived keys"), &key) })
     }
 

@@ -143,7 +143,7 @@ impl Toolbox {
 const HINT_PY: &str = "use a template that has python3, or install it inside: apt-get install python3";
 const HINT_JS: &str = "use a template that has node, or install it inside: apt-get install nodejs";
 const HINT_TS: &str =
-    "types are taken away by node 22.13 and later, by esbuild or by typescript; install one of them inside";
+    "TypeScript needs node 22.13 or later, esbuild or typescript to remove types; install one of them inside";
 
 type Program = (&'static str, &'static [&'static str], &'static str);
 

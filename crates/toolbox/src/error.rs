@@ -37,7 +37,7 @@ pub enum ToolboxError {
     #[error("{0}")]
     Unauthenticated(String),
     /// It took too long and was ended.
-    #[error("{what} was ended after {} s", limit.as_secs())]
+    #[error("{what} was ended after its timeout of {} s", limit.as_secs())]
     TimedOut {
         /// What was running.
         what: &'static str,
@@ -53,7 +53,7 @@ pub enum ToolboxError {
         max: u64,
     },
     /// A program inside said something that it never says.
-    #[error("{tool} answered something that can't be read: {why}")]
+    #[error("the answer of {tool} cannot be read: {why}")]
     Unreadable {
         /// The program.
         tool: &'static str,
@@ -120,7 +120,7 @@ impl ToolboxError {
         match self {
             Self::ToolMissing { hint, .. } => Some(hint),
             Self::Exhausted(exhausted) => Some(exhausted.hint()),
-            Self::TimedOut { .. } => Some("give it a longer timeout, or do it in the background"),
+            Self::TimedOut { .. } => Some("increase the timeout, or run it in the background"),
             Self::Agent { .. } => match self.code() {
                 Code::DiskFull => Some("remove files, or give the sandbox a larger disk_mib"),
                 Code::SandboxExhausted => Some("end processes, or give the sandbox more pids or memory_mib"),

@@ -185,7 +185,7 @@ impl<'a> Files<'a> {
 
 fn check(path: &str) -> Result<(), ToolboxError> {
     if path.is_empty() || path.len() > PATH_MAX || path.contains('\0') {
-        let message = format!("path must have 1 to {PATH_MAX} bytes and hold no NUL byte");
+        let message = format!("path must have 1 to {PATH_MAX} bytes and contain no NUL byte");
         return Err(ToolboxError::Invalid(message));
     }
     Ok(())

@@ -169,7 +169,7 @@ impl<'a> Git<'a> {
     /// The folder as git takes it: `~` is the user's home, as it is for files.
     async fn folder(&self) -> Result<String, ToolboxError> {
         if self.path.is_empty() || self.path.contains('\0') {
-            return Err(ToolboxError::Invalid("path must not be empty and must hold no NUL byte".into()));
+            return Err(ToolboxError::Invalid("path must not be empty or contain a NUL byte".into()));
         }
         let below = match self.path.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
@@ -218,7 +218,7 @@ fn reference(text: &str) -> Result<&str, ToolboxError> {
 
 fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, ToolboxError> {
     if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
-        let message = format!("{what} must not be empty, begin with '-' or hold control characters");
+        let message = format!("{what} must not be empty, begin with '-' or contain control characters");
         return Err(ToolboxError::Invalid(message));
     }
     Ok(text)
@@ -227,7 +227,7 @@ fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, ToolboxError> {
 /// Paths behind `--`; an empty list would mean something else to git than to whoever sent it.
 fn paths(files: &[String]) -> Result<Vec<String>, ToolboxError> {
     if files.is_empty() || files.iter().any(|file| file.is_empty() || file.contains('\0')) {
-        return Err(ToolboxError::Invalid("files must name at least one path, none of them empty".into()));
+        return Err(ToolboxError::Invalid("files must name at least one path, and no path may be empty".into()));
     }
     Ok(std::iter::once("--".to_owned()).chain(files.iter().cloned()).collect())
 }

@@ -221,7 +221,7 @@ impl<'a> Interpreter<'a> {
         execute: Execute,
     ) -> Result<Execution, ToolboxError> {
         if execute.code.len() > CODE_MAX || execute.code.contains('\0') {
-            let message = format!("code has at most {CODE_MAX} bytes, none of them NUL");
+            let message = format!("code must have at most {CODE_MAX} bytes and no NUL byte");
             return Err(ToolboxError::Invalid(message));
         }
         for name in execute.env.keys() {
@@ -268,7 +268,7 @@ impl<'a> Interpreter<'a> {
 fn random_id() -> Result<String, ToolboxError> {
     let mut bytes = [0u8; 10];
     getrandom::fill(&mut bytes)
-        .map_err(|_| ToolboxError::Conflict("the machine has no randomness to give".into()))?;
+        .map_err(|_| ToolboxError::Conflict("the machine has no random bytes".into()))?;
     Ok(hex::encode(bytes))
 }
 

@@ -132,6 +132,6 @@ impl Toolbox {
 fn random_id() -> Result<String, ToolboxError> {
     let mut bytes = [0u8; 10];
     getrandom::fill(&mut bytes)
-        .map_err(|_| ToolboxError::Conflict("the machine has no randomness to give".into()))?;
+        .map_err(|_| ToolboxError::Conflict("the machine has no random bytes".into()))?;
     Ok(hex::encode(bytes))
 }

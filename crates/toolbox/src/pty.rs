@@ -165,7 +165,7 @@ impl<'a> Ptys<'a> {
             return Err(ToolboxError::Invalid(message));
         }
         let known = self.list().await?;
-        let taken = || ToolboxError::Exists(format!("there is a terminal {:?} already", new.name));
+        let taken = || ToolboxError::Exists(format!("a terminal {:?} already exists", new.name));
         if known.iter().any(|pty| pty.name == new.name) {
             return Err(taken());
         }
@@ -237,7 +237,7 @@ fn end_of(status: &ExitStatus) -> PtyEnd {
 fn tag(new: &NewPty) -> Result<String, ToolboxError> {
     let note = Note { name: new.name.clone(), env: new.env.clone(), size: new.size };
     let text =
-        serde_json::to_string(&note).map_err(|_| ToolboxError::Invalid("env cannot be noted".into()))?;
+        serde_json::to_string(&note).map_err(|_| ToolboxError::Invalid("env cannot be stored".into()))?;
     if text.len() > NOTE_MAX {
         return Err(ToolboxError::TooLarge { what: "env".into(), max: NOTE_MAX as u64 });
     }

@@ -89,7 +89,7 @@ impl<'a> Sessions<'a> {
         }
         let known = self.list().await?;
         if known.iter().any(|session| session.name == name) {
-            return Err(ToolboxError::Exists(format!("there is a session {name:?} already")));
+            return Err(ToolboxError::Exists(format!("a session {name:?} already exists")));
         }
         if known.len() >= SESSIONS_MAX {
             let message = format!("the sandbox has {SESSIONS_MAX} sessions already; delete some of them");
@@ -101,7 +101,7 @@ impl<'a> Sessions<'a> {
         let kept = self.find(name).await?;
         if kept.pid != made.pid {
             self.end(&made).await?;
-            return Err(ToolboxError::Exists(format!("there is a session {name:?} already")));
+            return Err(ToolboxError::Exists(format!("a session {name:?} already exists")));
         }
         Ok(made)
     }

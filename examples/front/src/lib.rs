@@ -61,7 +61,7 @@ impl FrontState for Toy {
     }
 
     fn missing_key() -> ApiError {
-        ApiError::unauthenticated("this needs a key").hint("send the header Toy-Key")
+        ApiError::unauthenticated("this request needs a key").hint("send the header Toy-Key")
     }
 }
 

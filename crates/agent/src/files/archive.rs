@@ -80,7 +80,7 @@ impl upload_queue::Sink for Sink {
 
 fn ask(query: &str, user: &User) -> Result<UnpackRequest, AgentError> {
     let text = |name: &str| decode_query(query, name).map(|v| String::from_utf8_lossy(&v).into_owned());
-    let bad = |name: &str| AgentError::Invalid(format!("the parameter '{name}' is not one that unpack has"));
+    let bad = |name: &str| AgentError::Invalid(format!("unpack has no parameter '{name}'"));
     let dest = decode_query(query, "dest").filter(|dest| !dest.is_empty()).ok_or_else(|| bad("dest"))?;
     let into = match text("into").as_deref() {
         None | Some("folder") => Into::Folder,
@@ -148,13 +148,13 @@ pub(crate) async fn pack(
     let globs = decode_query(query, "globs").is_some();
     let body = Limited::new(incoming, PACK_ASK_MAX).collect().await;
     let body =
-        body.map_err(|_| AgentError::Invalid("the list of sources is too long or broke off".into()))?;
+        body.map_err(|_| AgentError::Invalid("the list of sources is too long or incomplete".into()))?;
     let (mut sources, mut exclude) = (Vec::new(), Vec::new());
     for item in body.to_bytes().split(|b| *b == 0).filter(|item| !item.is_empty()) {
         match item.split_first() {
             Some((b's', path)) => sources.push(pack::source(path, user)?),
             Some((b'x', pattern)) => exclude.push(pattern.to_vec()),
-            _ => return Err(AgentError::Invalid("the list of sources is not one".into())),
+            _ => return Err(AgentError::Invalid("the list of sources is malformed".into())),
         }
     }
     let wanted = PackRequest { sources, globs, layout, exclude };

@@ -24,7 +24,7 @@ pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, AgentErro
                     return Ok(Some(data));
                 }
             }
-            Some(Err(_)) => return Err(AgentError::Unavailable("the upload broke off".into())),
+            Some(Err(_)) => return Err(AgentError::Unavailable("the upload ended early".into())),
             None => return Ok(None),
         }
     }

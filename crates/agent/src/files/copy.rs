@@ -55,7 +55,7 @@ pub(crate) fn copy_entry(
         }
         let same = (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino);
         if same || (FileType::from_raw_mode(there.st_mode) == FileType::Directory) != is_dir {
-            let text = format!("'{}' can't take the place of '{}'", shown(source), shown(destination));
+            let text = format!("'{}' cannot replace '{}'", shown(source), shown(destination));
             return Err(AgentError::Invalid(text));
         }
     }
@@ -83,7 +83,7 @@ fn refuse_below_itself(source: &[u8], to: &OwnedFd) -> Result<(), AgentError> {
     let (top, below) = (real(&handle)?, real(to)?);
     let inside = below == top || below.strip_prefix(&top[..]).is_some_and(|rest| rest.starts_with(b"/"));
     if inside || top == b"/" {
-        return Err(AgentError::Invalid(format!("'{}' can't be copied into itself", shown(source))));
+        return Err(AgentError::Invalid(format!("'{}' cannot be copied into itself", shown(source))));
     }
     Ok(())
 }

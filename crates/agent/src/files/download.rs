@@ -103,7 +103,7 @@ fn read_kernel_file(file: &OwnedFd) -> Result<Bytes, AgentError> {
             Ok(n) => content.extend_from_slice(&buffer[..n]),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                return Err(AgentError::Invalid("this kernel file would wait for events".into()));
+                return Err(AgentError::Invalid("reading this kernel file would block".into()));
             }
             Err(errno) => return Err(AgentError::from_errno(errno, "read")),
         }
@@ -241,7 +241,7 @@ fn range(headers: &HeaderMap, size: u64) -> ByteSelection {
 }
 
 fn unsatisfiable(size: u64) -> Response<AgentBody> {
-    let refusal = AgentError::Range("the range lies outside the file".into());
+    let refusal = AgentError::Range("the range is outside the file".into());
     let mut response = crate::http::refused(&refusal);
     insert(response.headers_mut(), "content-range", &format!("bytes */{size}"));
     response

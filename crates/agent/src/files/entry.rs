@@ -142,7 +142,7 @@ pub(super) fn write_metadata(file: &OwnedFd, metadata: &Metadata) -> Result<(), 
         let name = format!("{ATTRIBUTE}{key}");
         rustix::fs::fsetxattr(file, name, value.as_bytes(), rustix::fs::XattrFlags::empty()).map_err(
             |errno| match errno {
-                Errno::OPNOTSUPP => AgentError::Conflict("the file system keeps no metadata".into()),
+                Errno::OPNOTSUPP => AgentError::Conflict("the file system does not support metadata".into()),
                 other => AgentError::from_errno(other, "metadata"),
             },
         )?;

@@ -35,7 +35,7 @@ impl Matcher {
             .nest_limit(atoll_glob::shell::NEST_MAX)
             .build()
             .map(Self)
-            .map_err(|error| AgentError::Invalid(format!("the pattern can't be used: {}", reason(&error))))
+            .map_err(|error| AgentError::Invalid(format!("the pattern is invalid: {}", reason(&error))))
     }
 
     pub(super) fn is_match(&self, line: &[u8]) -> bool {

@@ -118,7 +118,7 @@ impl<'a, S: Sink> Feed<'a, S> {
 }
 
 fn lost() -> AgentError {
-    AgentError::Internal("the upload lost its file".into())
+    AgentError::Internal("the file of the upload was removed".into())
 }
 
 #[derive(Default)]

@@ -28,7 +28,7 @@ const RENEW_S: i64 = 30;
 const LEASE_S: u64 = 60;
 const WAIT: Duration = Duration::from_secs(10);
 const USAGE: &str = "usage: atoll-hold [DURATION | --release | -- COMMAND [ARGUMENT]...]\n\
-    Keeps the sandbox awake: for a time (90s, 10m, 1h30m; at most 24h), or while a command runs.\n";
+    Prevents idle timers from acting on the sandbox: for a time (90s, 10m, 1h30m; at most 24h), or while a command runs.\n";
 
 /// Runs the command with these arguments.
 pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {

@@ -48,7 +48,7 @@ pub(crate) async fn start(
     // No await from the fork to the registration: the reaper runs on this thread and must know the pid.
     let (process, mut ends, verdict) = register(agent, &plan, child)?;
     let Some(reader) = process.hub.reader(patience, ReadFrom::Now) else {
-        return Err(AgentError::Internal("a fresh process has no room for a reader".into()));
+        return Err(AgentError::Internal("the new process cannot have a reader".into()));
     };
     let (answer, answered) = oneshot::channel();
     let (owner, subject) = (Arc::clone(agent), Arc::clone(&process));
@@ -166,7 +166,7 @@ async fn exec_verdict(
     };
     let Some(failure) = running::within(EXEC_LIMIT, reading).await else {
         process.expire();
-        return Err(AgentError::Unavailable("the process was stopped before its program started".into()));
+        return Err(AgentError::Unavailable("the process ended before its program started".into()));
     };
     let Some((step, errno)) = failure else { return Ok(()) };
     Err(match (step, errno) {

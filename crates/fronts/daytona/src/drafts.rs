@@ -147,7 +147,7 @@ impl Drafts {
         let mine = all.values().filter(|known| known.tenant == draft.tenant);
         if mine.clone().count() >= PER_TENANT {
             let message =
-                format!("{PER_TENANT} sandboxes wait for their builds, or failed in them; delete some");
+                format!("{PER_TENANT} sandboxes wait for their builds, or their builds failed; delete some of them");
             return Err(ApiError::new(Code::QuotaExceeded, message));
         }
         if let Some(name) = &draft.spec.name

@@ -122,7 +122,7 @@ impl FrontState for DaytonaApp {
     }
 
     fn missing_key() -> ApiError {
-        let error = ApiError::unauthenticated("this needs a key: send Authorization: Bearer KEY");
+        let error = ApiError::unauthenticated("this request needs a key: send Authorization: Bearer KEY");
         ApiError { hint: Self::WRONG_KEY_HINT.map(str::to_owned), ..error }
     }
 }

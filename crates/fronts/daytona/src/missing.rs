@@ -22,19 +22,19 @@ pub(crate) fn routes() -> Router<DaytonaApp> {
 }
 
 fn ssh() -> ApiError {
-    not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll shell`")
+    not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll sh`")
 }
 
 fn backup() -> ApiError {
-    not_here("a backup by itself", "archiving keeps the files; snapshot() keeps a copy")
+    not_here("a separate backup", "archiving keeps the files; snapshot() keeps a copy")
 }
 
 fn telemetry() -> ApiError {
-    not_here("telemetry other than metrics", "sandboxes here export none; see `atoll logs`")
+    not_here("telemetry other than metrics", "sandboxes export no telemetry; see `atoll logs`")
 }
 
 fn registries() -> ApiError {
-    not_here("keeping logins of registries", "pull with a login once: `atoll template pull --user`")
+    not_here("storing registry credentials", "pull with credentials: `atoll template pull --username`")
 }
 
 fn webhooks() -> ApiError {

@@ -93,7 +93,7 @@ async fn own(app: &DaytonaApp, who: &Principal, name: &str) -> Result<TemplateRe
         Some(tenant) if *tenant == who.tenant => Ok(found),
         Some(_) => Err(missing()),
         None => {
-            Err(unsupported_field("snapshot", "how many of a general snapshot wait is the operator's to say"))
+            Err(unsupported_field("snapshot", "the operator sets the pool size of general snapshots"))
         }
     }
 }

@@ -170,7 +170,7 @@ async fn paginated(
     let total = all.len();
     if let Some(last) = query.cursor.filter(|cursor| !cursor.is_empty()) {
         let at = all.iter().position(|secret| secret.id.as_str() == last);
-        let at = at.ok_or_else(|| ApiError::invalid("cursor: is none of this list"))?;
+        let at = at.ok_or_else(|| ApiError::invalid("cursor: is not a cursor of this list"))?;
         all.drain(..=at);
     }
     let (items, next_cursor) = page_after(all, size, |secret| secret.id.to_string());

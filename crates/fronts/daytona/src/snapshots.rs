@@ -87,7 +87,7 @@ async fn create(
     refuse_gpu(body.gpu)?;
     check_gpu_types(body.gpu_type.as_deref())?;
     if body.sandbox_class.as_deref().is_some_and(|class| class != crate::sandboxes::CLASS) {
-        return Err(unsupported_field("sandboxClass", "sandboxes here are of class container"));
+        return Err(unsupported_field("sandboxClass", "sandboxes are of class container"));
     }
     let name = body.name.trim().to_owned();
     let word = naming::word(&name)?;
@@ -98,7 +98,7 @@ async fn create(
     }
     let image = body.image_name.map(|image| image.trim().to_owned()).filter(|image| !image.is_empty());
     let (build, notes) = match (image, body.build_info) {
-        (Some(_), Some(_)) => return Err(ApiError::invalid("imageName and buildInfo exclude each other")),
+        (Some(_), Some(_)) => return Err(ApiError::invalid("imageName and buildInfo cannot be combined")),
         (None, None) => return Err(ApiError::invalid("one of imageName and buildInfo is needed")),
         (Some(image), None) => {
             image

@@ -155,7 +155,7 @@ impl Refused {
     const fn said(self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::Denied => {
-                (StatusCode::FORBIDDEN, "AccessDenied", "the session is not known, or not any more")
+                (StatusCode::FORBIDDEN, "AccessDenied", "the session is unknown or has expired")
             }
             Self::NoBucket => (StatusCode::NOT_FOUND, "NoSuchBucket", "there is one bucket: contexts"),
             Self::NoKey => (StatusCode::NOT_FOUND, "NoSuchKey", "there is no such object"),
@@ -165,13 +165,13 @@ impl Refused {
             }
             Self::BadPart => (StatusCode::BAD_REQUEST, "InvalidPart", "a part is missing or has no number"),
             Self::BadBody => {
-                (StatusCode::BAD_REQUEST, "IncompleteBody", "the body ended early or is no body")
+                (StatusCode::BAD_REQUEST, "IncompleteBody", "the body ended early or is malformed")
             }
             Self::TooLarge => {
                 (StatusCode::BAD_REQUEST, "EntityTooLarge", "the context is larger than allowed")
             }
             Self::TooMuch => {
-                (StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "this organisation keeps too much here")
+                (StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "this organisation stores too many objects")
             }
             Self::Quota => {
                 (StatusCode::FORBIDDEN, "QuotaExceeded", "the disk quota of this organisation is used up")

@@ -84,7 +84,7 @@ impl FrontState for E2bApp {
     }
 
     fn missing_key() -> ApiError {
-        let error = ApiError::unauthenticated("this needs a key in X-API-KEY");
+        let error = ApiError::unauthenticated("this request needs a key in X-API-KEY");
         ApiError { hint: Self::WRONG_KEY_HINT.map(str::to_owned), ..error }
     }
 }

@@ -131,7 +131,7 @@ impl NetworkBody {
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
-            return Err(not_here("network.egressProxy", "nothing leaves through a SOCKS proxy"));
+            return Err(not_here("network.egressProxy", "Atoll does not route traffic through a SOCKS proxy"));
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl NetworkBody {
         let servers = self.dns_servers.as_deref().unwrap_or_default();
         if let Some(odd) = servers.iter().find(|server| server.parse::<Ipv4Addr>().is_err()) {
             let odd: String = odd.chars().take(64).collect();
-            return Err(ApiError::field("network.dnsServers", format!("{odd:?} is no IPv4 address")));
+            return Err(ApiError::field("network.dnsServers", format!("{odd:?} is not an IPv4 address")));
         }
         let is_name = |entry: &String| network(entry).is_none();
         if allowed.iter().any(is_name) {

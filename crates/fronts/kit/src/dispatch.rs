@@ -37,6 +37,6 @@ impl Dispatch {
 async fn dispatch(fronts: &[MountedFront], request: Request) -> Response {
     match fronts.iter().find(|front| front.matches(&request)) {
         Some(front) => front.call(request).await,
-        None => ApiError::new(Code::RouteNotFound, "no front answers this path").into_response(),
+        None => ApiError::new(Code::RouteNotFound, "this server has no API at this path").into_response(),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn observe(
     let response = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
     let response = response.unwrap_or_else(|_| {
         let error = ApiError::new(Code::Internal, "the server failed on this request");
-        error.hint("the request id finds it in the server's logs").into_response()
+        error.hint("search the server's logs for the request id").into_response()
     });
     let response = count_body(response, budget.as_ref());
     let mut response = span.in_scope(|| render_error(&*front, response, &info));
@@ -106,7 +106,7 @@ pub(crate) async fn route_not_found(method: Method, uri: Uri) -> ApiError {
 
 /// For routes that exist with other methods.
 pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, format!("{} does not answer {method}", uri.path()))
+    ApiError::new(Code::MethodNotAllowed, format!("{} does not support {method}", uri.path()))
 }
 
 fn log_error(error: &ApiError) {

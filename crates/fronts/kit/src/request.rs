@@ -169,7 +169,7 @@ fn require_utf8(query: &str) -> Result<(), ApiError> {
     }
     match std::str::from_utf8(&decoded) {
         Ok(_) => Ok(()),
-        Err(_) => Err(ApiError::invalid("the query holds bytes that are not UTF-8")),
+        Err(_) => Err(ApiError::invalid("the query contains bytes that are not UTF-8")),
     }
 }
 

@@ -50,11 +50,11 @@ pub fn upload_stream(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>,
             Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, fault)))),
             Ok(Some(Err(cause))) => {
                 let error =
-                    ApiError::invalid("the upload ended early; all is as it was before").caused_by(cause);
+                    ApiError::invalid("the upload ended early; nothing was changed").caused_by(cause);
                 Some((Err(fault.set(error)), None))
             }
             Err(_) => {
-                let error = ApiError::invalid("the upload stalled for a minute; all is as it was before")
+                let error = ApiError::invalid("the upload stalled for a minute; nothing was changed")
                     .with_status(StatusCode::REQUEST_TIMEOUT);
                 Some((Err(fault.set(error)), None))
             }

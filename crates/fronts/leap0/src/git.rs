@@ -100,7 +100,7 @@ impl Call {
             "commit" => parse_json_or_empty(body).map(Self::Commit),
             "push" => parse_json_or_empty(body).map(Self::Push),
             "pull" => parse_json_or_empty(body).map(Self::Pull),
-            _ => Err(ApiError::new(Code::RouteNotFound, "there is no such call of git")),
+            _ => Err(ApiError::new(Code::RouteNotFound, "there is no such git operation")),
         }
     }
 

@@ -96,7 +96,7 @@ fn language(written: Option<&Written>) -> Result<Language, ApiError> {
     match written {
         None | Some(Written::Number(1)) => Ok(Language::Python),
         Some(Written::Number(2)) => Ok(Language::TypeScript),
-        Some(Written::Number(_)) => Err(ApiError::field("language", "is not one that is known")),
+        Some(Written::Number(_)) => Err(ApiError::field("language", "is not a known language")),
         Some(Written::Name(name)) => {
             Language::parse(name).map_err(|error| ApiError::field("language", error.to_string()))
         }

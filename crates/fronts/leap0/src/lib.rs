@@ -90,7 +90,7 @@ impl FrontState for Leap0App {
     }
 
     fn missing_key() -> ApiError {
-        ApiError::unauthenticated("this needs a key: send Authorization: Bearer KEY")
+        ApiError::unauthenticated("this request needs a key: send Authorization: Bearer KEY")
     }
 }
 

@@ -67,7 +67,7 @@ fn object_storage() -> ApiError {
 fn live() -> ApiError {
     not_here(
         "changing the mounts of a sandbox",
-        "name them when it is created, with endpoint \"atoll://volumes\" for volumes",
+        "set them when you create the sandbox, with endpoint \"atoll://volumes\" for volumes",
     )
 }
 

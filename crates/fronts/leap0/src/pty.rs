@@ -139,7 +139,7 @@ async fn create(
         None => fresh_id()?,
     };
     if all.iter().any(|known| known.id == id) {
-        return Err(ApiError::new(Code::AlreadyExists, "there is a PTY session of that id already"));
+        return Err(ApiError::new(Code::AlreadyExists, "a PTY session with that id already exists"));
     }
     let lazy_start = body.lazy_start.unwrap_or(false);
     let session = PtySession {

@@ -111,7 +111,7 @@ impl Credentials {
             // A registry of AWS takes no key, but a password that another service of theirs makes from it.
             Self::Aws {} => Err(not_here(
                 "a login with AWS keys",
-                "give credentials of type basic: user AWS, and what `aws ecr get-login-password` prints",
+                "use credentials of type basic: user AWS, and the output of `aws ecr get-login-password` as password",
             )),
         }
     }

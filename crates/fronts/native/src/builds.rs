@@ -60,7 +60,7 @@ impl FromCore<atoll_model::Build> for Build {
 /// A form with `spec` and then `context`, or, where nothing is copied from a folder, the spec alone as JSON.
 #[utoipa::path(post, path = "/v1/builds", tag = "builds",
     request_body(content((BuildForm = "multipart/form-data"), (BuildBody = "application/json"))),
-    responses((status = 202, body = Build, description = "Waits for its turn, or has begun")))]
+    responses((status = 202, body = Build, description = "The build waits or has begun")))]
 pub(crate) async fn start(
     State(app): State<App>,
     Caller(who): Caller,
@@ -143,7 +143,7 @@ const LINES_BYTES_MAX: usize = 4 << 20;
 /// `Last-Event-ID` goes on without a gap.
 #[utoipa::path(get, path = "/v1/builds/{build}/logs", tag = "builds",
     params(("build" = String, Path), LogsQuery,
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last `seq` that came; wins over `from`.")),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The last received `seq`; has precedence over `from`.")),
     responses((status = 200, content((BuildLog = "application/json"), (String = "text/event-stream")))))]
 pub(crate) async fn logs(
     State(app): State<App>,

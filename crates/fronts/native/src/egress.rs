@@ -55,7 +55,7 @@ impl FromApi<LogQuery> for EgressQuery {
 fn moment(text: &str) -> Result<i64, ApiError> {
     text.parse::<Timestamp>().map(Timestamp::as_millisecond).map_err(|_| {
         let shown: String = text.chars().take(64).collect();
-        ApiError::invalid(format!("since {shown:?} is no moment")).hint("write it as in 2026-01-02T03:04:05Z")
+        ApiError::invalid(format!("since {shown:?} is not a time")).hint("write it like 2026-01-02T03:04:05Z")
     })
 }
 

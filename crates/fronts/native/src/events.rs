@@ -50,7 +50,7 @@ impl FromCore<SandboxEvent> for Event {
 /// Each server-sent event has the object below as its data, its `kind` as its name and its `seq` as its id; a client
 /// that comes back with `Last-Event-ID` goes on without a gap.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
-    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "Like `after`; it wins.")),
+    params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "Like `after`, and has precedence over it.")),
     responses((status = 200, content((EventList = "application/json"), (String = "text/event-stream")))))]
 pub(crate) async fn events(
     State(app): State<App>,

@@ -31,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 impl FromApi<ExecBody> for Exec {
     fn from_api(body: ExecBody) -> Result<Self, ApiError> {
         let stdin = match (body.stdin, body.stdin_base64) {
-            (Some(_), Some(_)) => return Err(ApiError::invalid("stdin and stdin_base64 exclude each other")),
+            (Some(_), Some(_)) => return Err(ApiError::invalid("stdin and stdin_base64 cannot be combined")),
             (Some(text), None) => Some(Bytes::from(text)),
             (None, Some(coded)) => {
                 let bytes = STANDARD.decode(coded);
@@ -63,7 +63,7 @@ fn argv(argv: Option<Vec<String>>, command: Option<String>) -> Result<Vec<String
         (Some(argv), None) => Ok(argv),
         (None, Some(line)) if line.is_empty() => Err(ApiError::invalid("command is empty")),
         (None, Some(line)) => Ok(vec![SHELL.to_owned(), "-c".to_owned(), line]),
-        (Some(_), Some(_)) => Err(ApiError::invalid("argv and command exclude each other")),
+        (Some(_), Some(_)) => Err(ApiError::invalid("argv and command cannot be combined")),
         (None, None) => Err(ApiError::invalid("argv or command is missing")),
     }
 }

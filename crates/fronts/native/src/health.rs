@@ -15,7 +15,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 
 /// Whether the server can work.
 #[utoipa::path(get, path = "/health", tag = "server", security(()),
-    responses((status = 200, body = Health), (status = 503, body = Health, description = "Something is broken")))]
+    responses((status = 200, body = Health), (status = 503, body = Health, description = "The server has a problem")))]
 pub(crate) async fn health(State(app): State<App>) -> JsonResponse<Health> {
     let health = app.service.health().await;
     let (code, status) = if health.ok {

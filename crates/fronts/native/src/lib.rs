@@ -107,7 +107,7 @@ impl FrontState for App {
     }
 
     fn missing_key() -> ApiError {
-        ApiError::unauthenticated("this needs a key")
+        ApiError::unauthenticated("this request needs a key")
             .hint("send Authorization: Bearer KEY or X-API-Key: KEY; make one with `atoll key create`")
     }
 }

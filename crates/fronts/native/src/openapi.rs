@@ -99,7 +99,7 @@ fn base() -> OpenApi {
     let info = InfoBuilder::new()
         .title("Atoll")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some("Isolated computers for code that nobody has reviewed."))
+        .description(Some("Isolated Linux sandboxes for untrusted code."))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
@@ -119,21 +119,21 @@ fn base() -> OpenApi {
 }
 
 const TAGS: [(&str, &str); 15] = [
-    ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete isolated computers."),
-    ("snapshots", "A sandbox at a moment: to begin others from, or to go back to."),
-    ("commands", "Run programs in them and follow what they do."),
-    ("terminals", "Shells that keep their directory and environment."),
-    ("files", "Read, write, list, move, remove and watch."),
-    ("previews", "Ways to what a sandbox serves: links that end, and ports that are open to all."),
-    ("network", "What sandboxes reached, and secrets that requests carry without being inside."),
-    ("metrics", "What a sandbox uses."),
-    ("events", "What happened to sandboxes, in order."),
-    ("templates", "What sandboxes start from: made, pulled, imported, tagged, shared."),
-    ("builds", "Templates made from steps, each of which runs in a sandbox."),
+    ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete sandboxes."),
+    ("snapshots", "Named copies of a sandbox, to create other sandboxes from or to roll back to."),
+    ("commands", "Run programs in sandboxes and follow their output."),
+    ("terminals", "Shells in a sandbox that keep their directory and environment."),
+    ("files", "Read, write, list, move, remove and watch files in sandboxes."),
+    ("previews", "Access to ports of a sandbox: links that expire, and public ports."),
+    ("network", "The log of outbound connections, and secrets that are added to requests outside the sandbox."),
+    ("metrics", "Resource use of sandboxes."),
+    ("events", "Events of sandboxes, in order."),
+    ("templates", "Root file systems that sandboxes start from: make, pull, import, tag and share them."),
+    ("builds", "Templates built from steps, each of which runs in a sandbox."),
     ("volumes", "Files that outlive sandboxes and can be mounted into several."),
-    ("keys", "Who may ask."),
-    ("tenants", "Who owns what, and how much."),
-    ("server", "The server itself."),
+    ("keys", "API keys and their scopes."),
+    ("tenants", "Owners of sandboxes and keys, with their quotas."),
+    ("server", "Health, version and metrics of the server."),
 ];
 
 fn tag((name, description): (&str, &str)) -> Tag {

@@ -77,11 +77,11 @@ fn phase(word: &str) -> Result<Phase, ApiError> {
 /// Creates a sandbox and answers when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes",
     params(WaitQuery, ("Idempotency-Key" = Option<String>, Header,
-        description = "A repeated create with the same key answers the sandbox made first.")),
+        description = "A repeated create with the same key returns the sandbox that was created first.")),
     request_body(content = CreateBody),
     responses((status = 201, body = Sandbox, description = "Made"),
-        (status = 200, body = Sandbox, description = "Made before with this idempotency key"),
-        (status = 202, body = Sandbox, description = "Being made (`wait=0`)")))]
+        (status = 200, body = Sandbox, description = "Created before with this idempotency key"),
+        (status = 202, body = Sandbox, description = "Being created (`wait=0`)")))]
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(who): Caller,

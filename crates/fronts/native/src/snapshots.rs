@@ -116,7 +116,7 @@ pub(crate) async fn delete(
 /// Reads a snapshot whole and compares it with what was written; `damaged` where it differs.
 #[utoipa::path(post, path = "/v1/snapshots/{snapshot}/verify", tag = "snapshots",
     params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
-    responses((status = 200, body = Snapshot, description = "It is whole")))]
+    responses((status = 200, body = Snapshot, description = "The snapshot is intact")))]
 pub(crate) async fn verify(
     State(app): State<App>,
     Caller(who): Caller,

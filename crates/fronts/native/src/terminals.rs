@@ -93,7 +93,7 @@ pub(crate) async fn close(
 /// `atoll.key.KEY` beside `atoll`; a foreign `Origin` is refused. Closing the socket leaves the shell running.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/terminals/{tid}/ws", tag = "terminals",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ("tid" = String, Path)),
-    responses((status = 101, description = "A WebSocket from here on")))]
+    responses((status = 101, description = "Switches to a WebSocket")))]
 pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     gate::check_origin(&parts.headers, &app.origins)?;
@@ -103,7 +103,7 @@ pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<
     let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
     let attached = app.service.terminal_attach(&who, &ident, &tid).await?;
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await.map_err(|rejection| {
-        ApiError::invalid(rejection.body_text()).hint("this route speaks WebSocket only")
+        ApiError::invalid(rejection.body_text()).hint("this route supports WebSocket only")
     })?;
     socket::upgrade(upgrade, attached, (&app, &who))
 }

@@ -24,7 +24,7 @@ pub(super) fn open(place: &str) -> Result<OpenedLocation, ArchiveError> {
             Err(()) => Err(bad(place, "the path is not absolute")),
         },
         "s3" => s3(&url),
-        _ => Err(bad(place, "only a folder, file:// and s3:// are known")),
+        _ => Err(bad(place, "only a folder, file:// and s3:// are supported")),
     }
 }
 
@@ -65,7 +65,7 @@ fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
             "endpoint" => builder = builder.with_endpoint(value.as_ref()),
             "region" => builder = builder.with_region(value.as_ref()),
             "allow_http" => allow_http = value == "true",
-            other => return Err(bad(&shown, format!("the option {other:?} is not known"))),
+            other => return Err(bad(&shown, format!("the option {other:?} is unknown"))),
         }
     }
     let store = builder

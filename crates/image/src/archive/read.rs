@@ -40,7 +40,7 @@ impl Archives {
             return Err(damaged("it is larger than a piece may be"));
         }
         let got = match self.store.get(&chunk_key(sandbox, &chunk.sha256)).await {
-            Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is not there")),
+            Err(object_store::Error::NotFound { .. }) => return Err(damaged("it is missing")),
             other => other.map_err(storage("read a piece"))?,
         };
         if got.meta.size != chunk.stored {
@@ -55,6 +55,6 @@ impl Archives {
             zstd::bulk::decompress(&packed, bytes).ok().filter(|piece| piece.len() == bytes)
         };
         let piece = tokio::task::spawn_blocking(unpack).await.ok().flatten();
-        piece.map(Bytes::from).ok_or_else(|| damaged("it is not what was written"))
+        piece.map(Bytes::from).ok_or_else(|| damaged("its content has changed"))
     }
 }

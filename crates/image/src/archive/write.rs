@@ -35,7 +35,7 @@ impl Archives {
         if matches!(kept, Err(ArchiveError::NoSpace(_)))
             && let Err(error) = self.remove_unfinished(&sandbox).await
         {
-            tracing::warn!(%sandbox, %error, "pieces of an archive that did not fit are left");
+            tracing::warn!(%sandbox, %error, "pieces of a failed archive could not be removed");
         }
         kept
     }
@@ -122,7 +122,7 @@ impl Archives {
             None => Ok(()),
             Some(lost) => Err(ArchiveError::Damaged {
                 key: sandbox.to_string(),
-                why: format!("piece {} was written and is not there whole", lost.sha256),
+                why: format!("piece {} was written but is missing or incomplete", lost.sha256),
             }),
         }
     }
@@ -139,7 +139,7 @@ impl Archives {
         // Read back and checked like any other; what came before may go now, and is found again if it does not.
         let (found, _) = self.find(&key).await?;
         if let Err(error) = self.remove_all_but(&sandbox, &keep).await {
-            tracing::warn!(%sandbox, %error, "an earlier archive was left in object storage");
+            tracing::warn!(%sandbox, %error, "an earlier archive could not be removed from object storage");
         }
         Ok(found)
     }

@@ -144,7 +144,7 @@ impl DeclaredStep {
                 InstructionKind::Copy(self.copy().ok_or_else(|| bad("it needs a source and a destination"))?)
             }
             "ENV" if self.args.is_empty() || !self.args.len().is_multiple_of(2) => {
-                return Err(bad("it needs names and values by turns"));
+                return Err(bad("it needs pairs of names and values"));
             }
             "ENV" => InstructionKind::Env(
                 self.args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect(),
@@ -152,8 +152,8 @@ impl DeclaredStep {
             "WORKDIR" => InstructionKind::Workdir(arg(0).ok_or_else(|| bad("it needs a path"))?.to_owned()),
             "USER" => InstructionKind::User(arg(0).ok_or_else(|| bad("it needs a name"))?.to_owned()),
             _ => {
-                return Err(bad("it is no step of a declared build")
-                    .hint("there are RUN, COPY, ENV, WORKDIR and USER"));
+                return Err(bad("it is not a step of a declared build")
+                    .hint("the steps are RUN, COPY, ENV, WORKDIR and USER"));
             }
         };
         Ok(Instruction {

@@ -36,7 +36,7 @@ impl Dockerfile {
         let mut instructions = Vec::with_capacity(source.lines.len());
         for found in parsed {
             let found = found.map_err(|error| of_grammar(&error, &source))?;
-            let line = lines.next().ok_or_else(|| BadDockerfile::at(0, "a line holds two instructions"))?;
+            let line = lines.next().ok_or_else(|| BadDockerfile::at(0, "a line contains two instructions"))?;
             let kind = kind_of(found, line, source.escape)
                 .map_err(|why| BadDockerfile { why: format!("{}: {}", word_of(line), why.why), ..why })?;
             instructions.push(Instruction { line: line.number, text: shown(&line.text), kind });
@@ -121,7 +121,7 @@ fn of_grammar(error: &grammar::Error, source: &DockerfileSource) -> BadDockerfil
     let word = word_of(line);
     if !WORDS.contains(&word.as_str()) {
         let near = WORDS.iter().min_by_key(|known| strsim::levenshtein(known, &word));
-        let bad = BadDockerfile::at(line.number, format!("{word} is no instruction of a Dockerfile"));
+        let bad = BadDockerfile::at(line.number, format!("{word} is not a Dockerfile instruction"));
         return match near.filter(|known| strsim::levenshtein(known, &word) <= TYPO) {
             Some(known) => bad.hint(format!("did you mean {known}?")),
             None => bad,
@@ -145,8 +145,8 @@ fn kind_of(
             if let Some(name) = &name
                 && !is_stage_name(name)
             {
-                return Err(bad(format!("{name:?} is no name of a stage")).hint(
-                    "a stage's name begins with a letter and holds letters, digits, \"-\", \"_\" and \".\"",
+                return Err(bad(format!("{name:?} is not a valid stage name")).hint(
+                    "the name of a stage starts with a letter and contains letters, digits, \"-\", \"_\" and \".\"",
                 ));
             }
             InstructionKind::From { platform, image: from.image.value.into_owned(), name }
@@ -187,11 +187,11 @@ fn kind_of(
         Parsed::Maintainer(maintainer) => InstructionKind::Maintainer(maintainer.name.value.into_owned()),
         Parsed::Onbuild(_) => {
             return Err(bad(
-                "it is for builds of others that stand on this one, and there are none here".into()
+                "it acts in later builds that use this image, which Atoll does not support".into()
             )
             .hint("write the instruction into the Dockerfile that needs it"));
         }
-        _ => return Err(bad("it is not known here".into())),
+        _ => return Err(bad("it is not supported".into())),
     })
 }
 
@@ -224,12 +224,12 @@ fn known(flags: Vec<Flag>, names: &[&str], line: &InstructionLine) -> Result<Vec
     let repeats = |name: &str| matches!(name, "mount" | "exclude");
     for (at, flag) in flags.iter().enumerate() {
         if !names.contains(&flag.name.as_str()) {
-            let bad = BadDockerfile::at(line.number, format!("--{} is no flag of it", flag.name));
+            let bad = BadDockerfile::at(line.number, format!("it has no flag --{}", flag.name));
             let list: Vec<String> = names.iter().map(|name| format!("--{name}")).collect();
             return Err(bad.hint(format!("it has {}", list.join(", "))));
         }
         if !repeats(&flag.name) && flags[..at].iter().any(|other| other.name == flag.name) {
-            return Err(BadDockerfile::at(line.number, format!("--{} is said twice", flag.name)));
+            return Err(BadDockerfile::at(line.number, format!("--{} is repeated", flag.name)));
         }
         if flag.value.is_none()
             && !matches!(flag.name.as_str(), "link" | "parents" | "unpack" | "keep-git-dir")
@@ -260,7 +260,7 @@ fn copy_words(
     let mut sources = Vec::new();
     for source in parsed {
         let grammar::Source::Path(path) = source else {
-            return Err(BadDockerfile::at(line.number, "its here-document is not understood"));
+            return Err(BadDockerfile::at(line.number, "its here-document is malformed"));
         };
         sources.push(match path.value.contains(MASK) {
             true => SourceWord::Document(next_document(&mut documents, line)?),
@@ -274,7 +274,7 @@ fn next_document<'a>(
     documents: &mut impl Iterator<Item = &'a Document>,
     line: &InstructionLine,
 ) -> Result<Document, BadDockerfile> {
-    let missing = || BadDockerfile::at(line.number, "its here-documents come before the destination");
+    let missing = || BadDockerfile::at(line.number, "its here-documents must come before the destination");
     documents.next().cloned().ok_or_else(missing)
 }
 
@@ -303,10 +303,10 @@ mod tests {
             ("FROM a\nCOPY --form=x a b", 2, "--from"),
             ("FROM a\nCOPY a", 2, "COPY:"),
             ("FROM a\nSHELL /bin/sh", 2, "SHELL:"),
-            ("FROM a AS 1x", 1, "no name of a stage"),
+            ("FROM a AS 1x", 1, "not a valid stage name"),
             ("FROM a\nONBUILD RUN x", 2, "ONBUILD:"),
             ("FROM a\nRUN <<EOF\nx", 2, "has no end"),
-            ("FROM a\nCOPY --chown=a --chown=b x y", 2, "said twice"),
+            ("FROM a\nCOPY --chown=a --chown=b x y", 2, "repeated"),
             ("FROM a b", 1, "FROM:"),
             ("", 0, ""),
         ] {

@@ -35,10 +35,10 @@ impl BadDockerfile {
 #[non_exhaustive]
 pub enum BadContext {
     /// It is not a tar archive, or a damaged one.
-    #[error("the build context is not a proper tar archive")]
+    #[error("the build context is not a valid tar archive")]
     Archive(#[source] crate::LayerError),
     /// An entry that no context has.
-    #[error("the build context holds {path:?}, {why}")]
+    #[error("the build context contains {path:?}, {why}")]
     Entry {
         /// Its name.
         path: String,

@@ -282,8 +282,8 @@ fn stage_of(
     let expand = |text: &String| scope.lex().expand(text, &scope.file).map_err(bad);
     let text = expand(image)?;
     if text.is_empty() {
-        return Err(bad(format!("{image} says nothing"))
-            .hint("give the argument a value: ARG NAME=value before FROM, or --build-arg NAME=value"));
+        return Err(bad(format!("{image} is empty"))
+            .hint("set the argument: ARG NAME=value before FROM, or --build-arg NAME=value"));
     }
     let named = scope.names.get(&text.to_ascii_lowercase()).copied().filter(|at| *at < number);
     let base = match named {
@@ -327,7 +327,7 @@ fn target_of(
     let Some(target) = target.filter(|target| !target.is_empty()) else { return Ok(stages.len() - 1) };
     scope.stage(target, stages.len()).ok_or_else(|| {
         let names: Vec<&str> = scope.names.keys().map(String::as_str).collect();
-        let bad = BadDockerfile::at(0, format!("there is no stage {target:?} to end with"));
+        let bad = BadDockerfile::at(0, format!("there is no stage {target:?} to build"));
         match names.is_empty() {
             true => bad.hint("name a stage with FROM … AS NAME"),
             false => bad.hint(format!("there are {}", names.join(", "))),
@@ -363,7 +363,7 @@ fn unused(given: &BTreeMap<String, String>, dockerfile: &Dockerfile) -> Vec<Stri
     let unused = given.keys().filter(|name| {
         !named.contains(name.as_str()) && !PROXIES.contains(&name.as_str()) && !name.starts_with("BUILDKIT_")
     });
-    unused.map(|name| format!("the build argument {name} is used by no ARG")).collect()
+    unused.map(|name| format!("no ARG uses the build argument {name}")).collect()
 }
 
 /// What is left out of what a Dockerfile asks for.
@@ -374,10 +374,10 @@ fn noted(instructions: &[Instruction]) -> Vec<String> {
             instruction.line
         )),
         InstructionKind::Volume(_) => {
-            Some(format!("line {}: VOLUME is noted in the image; mount a volume at create", instruction.line))
+            Some(format!("line {}: VOLUME is kept in the image without effect; mount a volume at create", instruction.line))
         }
         InstructionKind::Maintainer(_) => {
-            Some(format!("line {}: MAINTAINER is old; use LABEL", instruction.line))
+            Some(format!("line {}: MAINTAINER is deprecated; use LABEL", instruction.line))
         }
         InstructionKind::Cmd(CommandForm::Exec(_)) | InstructionKind::Cmd(CommandForm::Shell(_)) => None,
         _ => None,

@@ -124,7 +124,7 @@ fn with(list: &Option<Vec<String>>, more: Vec<String>) -> Vec<String> {
 
 /// `80`, `80/udp`, `7000-7010/tcp`: each port with its protocol.
 pub(crate) fn ports(text: &str) -> Result<Vec<String>, String> {
-    let bad = || format!("{text:?} is no port; write 80, 80/udp or 7000-7010");
+    let bad = || format!("{text:?} is not a port; write 80, 80/udp or 7000-7010");
     let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     let protocol = protocol.to_ascii_lowercase();
     if !["tcp", "udp", "sctp"].contains(&protocol.as_str()) {

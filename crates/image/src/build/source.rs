@@ -59,7 +59,7 @@ impl DockerfileSource {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if let Some(at) = text.find(['\0', MASK]) {
             let line = text[..at].matches('\n').count() + 1;
-            return Err(BadDockerfile::at(line, "a Dockerfile holds no control characters"));
+            return Err(BadDockerfile::at(line, "a Dockerfile must not contain control characters"));
         }
         let physical: Vec<&str> = text.lines().collect();
         let directives = directives(&physical);
@@ -140,7 +140,7 @@ impl Document {
         }
         let why = format!("the here-document <<{} has no end", self.name);
         Err(BadDockerfile::at(opened_at, why)
-            .hint(format!("put {} on a line of its own behind it", self.name)))
+            .hint(format!("end it with {} on its own line", self.name)))
     }
 }
 

@@ -108,7 +108,7 @@ impl MatchedSources {
 fn missing(context: &BuildContext, asked: &str) -> Missing {
     let why = format!("{asked:?} is not in the build context");
     if context.is_hidden(asked) {
-        return (why, Some("its .dockerignore leaves it out".into()));
+        return (why, Some("its .dockerignore excludes it".into()));
     }
     let (folder, base) = asked.rsplit_once('/').unwrap_or(("", asked));
     // LIMIT: comparing takes the product of both lengths, of each.

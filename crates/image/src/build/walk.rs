@@ -237,7 +237,7 @@ impl Walk {
             pairs.iter().map(|(name, value)| Ok((read(name)?, read(value)?))).collect();
         for (name, value) in pairs? {
             if name.is_empty() || name.contains(['=', '\0']) {
-                return Err(bad(at, format!("{name:?} is no name of a variable")));
+                return Err(bad(at, format!("{name:?} is not a valid variable name")));
             }
             self.settings.set_env(&name, &value);
         }
@@ -277,8 +277,8 @@ impl Walk {
                 ("network", "default") | ("security", "sandbox") => {}
                 ("network", "none") => run.network = false,
                 ("network", "host") => {
-                    let hint = "a step has the network that the tenant's policy gives it";
-                    return Err(bad(at, "--network=host is not given to anybody").hint(hint));
+                    let hint = "a step has the network policy of its tenant";
+                    return Err(bad(at, "--network=host is not supported").hint(hint));
                 }
                 ("mount", text) => self.mount(at, text, &mut run, context)?,
                 (name, value) => return Err(bad(at, format!("--{name}={value} is not supported"))),
@@ -360,7 +360,7 @@ impl Walk {
         }
         let own = self.stage.scope.names.contains_key(&text.to_ascii_lowercase());
         if own || text.parse::<usize>().is_ok() {
-            return Err(bad(at, format!("--from={text} is no stage before this one")));
+            return Err(bad(at, format!("--from={text} is not an earlier stage")));
         }
         let template = text.parse().map_err(|error| bad(at, format!("--from: {error}")))?;
         Ok(CopyFrom::Template(template))
@@ -382,7 +382,7 @@ impl Walk {
                 name => {
                     return Err(bad(
                         at,
-                        format!("--{name} is for files from the net, which ADD does not fetch"),
+                        format!("--{name} is for downloads, which ADD does not support"),
                     ));
                 }
             }
@@ -404,7 +404,7 @@ impl Walk {
         ask.into_folder = path::is_folder(&dest) || many;
         ask.dest = path::join(&self.settings.workdir(), &dest);
         if many && !path::is_folder(&dest) {
-            return Err(bad(at, "several sources need a folder to go to").hint(format!("write {dest}/")));
+            return Err(bad(at, "several sources need a destination folder").hint(format!("write {dest}/")));
         }
         self.found(at, ask, context)
     }
@@ -432,8 +432,8 @@ impl Walk {
                 return Err(bad(at, "a source is empty"));
             }
             if ask.extracts && is_remote(&word) {
-                let hint = format!("fetch it in a step of its own: RUN wget -O file {word}");
-                return Err(bad(at, format!("ADD does not fetch {word}")).hint(hint));
+                let hint = format!("download it in a RUN step: RUN wget -O file {word}");
+                return Err(bad(at, format!("ADD does not download {word}")).hint(hint));
             }
             if ask.from != CopyFrom::Context {
                 sources.push(match word.split_once("/./") {
@@ -450,11 +450,11 @@ impl Walk {
         }
         if ask.from == CopyFrom::Context {
             if found.tops + ask.inline.len() == 0 {
-                return Err(bad(at, format!("nothing in the build context matches {}", sources.join(" "))));
+                return Err(bad(at, format!("no file in the build context matches {}", sources.join(" "))));
             }
             if found.tops > 1 && !ask.into_folder {
                 let hint = format!("write {}/", ask.dest);
-                return Err(bad(at, "several files match, and need a folder to go to").hint(hint));
+                return Err(bad(at, "several files match and need a destination folder").hint(hint));
             }
         }
         Ok(Copy {

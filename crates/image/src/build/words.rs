@@ -47,7 +47,7 @@ pub(crate) fn pairs(rest: &str, escape: char) -> Result<Vec<(String, String)>, S
     let pair = |word: String| match word.split_once('=') {
         Some(("", _)) => Err(format!("{word:?} has no name before its \"=\"")),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(format!("{word:?} has no \"=\"; quote values that hold spaces")),
+        None => Err(format!("{word:?} has no \"=\"; quote values that contain spaces")),
     };
     words.into_iter().map(pair).collect()
 }

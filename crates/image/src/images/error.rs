@@ -23,7 +23,7 @@ pub enum ImageError {
         version: String,
     },
     /// A version names a layer that is not here.
-    #[error("the layer {layer} is not here")]
+    #[error("the layer {layer} is missing")]
     LayerMissing {
         /// Which.
         layer: DiffId,
@@ -45,7 +45,7 @@ pub enum ImageError {
         limit: u64,
     },
     /// What was given is no image.
-    #[error("this is no image that can be imported: {why}")]
+    #[error("this is not an image that can be imported: {why}")]
     NotAnImage {
         /// What was looked for and not found.
         why: String,
@@ -96,7 +96,7 @@ impl ImageError {
             Self::Template(error) => error.hint(),
             Self::Damaged { .. } => Some("pull, import or build the template again".into()),
             Self::NotAnImage { .. } => Some(
-                "an archive of docker save, an OCI archive or folder, or a tar of a root file system".into(),
+                "use an archive of docker save, an OCI archive or folder, or a tar of a root file system".into(),
             ),
             _ => None,
         }

@@ -249,7 +249,7 @@ impl Layout {
         self.file(name)?.take(JSON_MAX).read_to_end(&mut bytes).map_err(ImageError::io("read", name))?;
         let read = serde_json::from_slice(&bytes);
         let read = read.map_err(|cause| ImageError::NotAnImage {
-            why: format!("{name:?} cannot be understood: {cause}"),
+            why: format!("{name:?} cannot be parsed: {cause}"),
         });
         Ok((read?, Digest::of(&bytes)))
     }

@@ -77,7 +77,7 @@ impl Images {
         let unsupported = |what: &str| ImageError::Unsupported { what: what.to_owned() };
         crate::name::check_name(name)?;
         let Some(templates) = self.templates.get() else {
-            return Err(unsupported("this store of images knows no built-in templates"));
+            return Err(unsupported("this image store has no built-in templates"));
         };
         let folder = templates.join(name);
         if !folder.is_dir() {
@@ -85,7 +85,7 @@ impl Images {
         }
         let host = crate::host::NAME;
         if name == host {
-            return Err(unsupported("nothing can be built on the template host: it has no files of its own"));
+            return Err(unsupported("the template host cannot be the base of a build: it has no files of its own"));
         }
         let manifest = TemplateManifest::read(&folder)?;
         if manifest.digest != digest {

@@ -28,7 +28,7 @@ pub enum LayerError {
         why: String,
     },
     /// More than may be unpacked.
-    #[error("the archive holds more than {limit} {what}")]
+    #[error("the archive contains more than {limit} {what}")]
     TooBig {
         /// Bytes or entries.
         what: &'static str,
@@ -37,7 +37,7 @@ pub enum LayerError {
     },
     /// The disk's reserve would be touched.
     #[error(
-        "the disk has too little room for this layer ({free} bytes are free, {reserve} of them are reserved)"
+        "the disk has too little free space for this layer ({free} bytes are free, {reserve} of them are reserved)"
     )]
     NoRoom {
         /// Bytes free now.
@@ -93,9 +93,9 @@ impl LayerError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoRoom { .. } => Some("free disk space (atoll template gc), or use a larger disk"),
-            Self::TooBig { .. } => Some("the operator may allow more"),
+            Self::TooBig { .. } => Some("the operator can raise this limit"),
             Self::WrongDigest { .. } => {
-                Some("try again; if it stays so, the image is damaged where it comes from")
+                Some("try again; if this persists, the image is damaged at its source")
             }
             _ => None,
         }

@@ -37,7 +37,7 @@ pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str
         return Err("its path is absolute");
     }
     if path.contains(&0) {
-        return Err("its path has a NUL in it");
+        return Err("its path contains a NUL");
     }
     if path.len() > PATH_MAX {
         return Err("its path is too long");
@@ -46,13 +46,13 @@ pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str
     for part in path.split(|&byte| byte == b'/') {
         match part {
             b"" | b"." => continue,
-            b".." => return Err("its path leads upwards"),
+            b".." => return Err("its path contains .."),
             _ if part.len() > NAME_MAX => return Err("its name is too long"),
             _ => {}
         }
         depth += 1;
         if depth > DEPTH_MAX {
-            return Err("it lies too deep");
+            return Err("it is nested too deeply");
         }
         if !clean.is_empty() {
             clean.push(b'/');
@@ -76,7 +76,7 @@ pub(crate) fn asks(path: &[u8]) -> Result<EntryAction<'_>, &'static str> {
             return Ok(EntryAction::Nothing);
         }
         if part.starts_with(WHITEOUT) {
-            return Err("it lies in something that hides a file");
+            return Err("it is inside a whiteout");
         }
     }
     if name == OPAQUE {
@@ -87,7 +87,7 @@ pub(crate) fn asks(path: &[u8]) -> Result<EntryAction<'_>, &'static str> {
     }
     match name.strip_prefix(WHITEOUT) {
         None => Ok(EntryAction::Place { parent, name }),
-        Some(b"" | b"." | b"..") => Err("it hides no file that could be"),
+        Some(b"" | b"." | b"..") => Err("it is an invalid whiteout"),
         Some(hidden) => Ok(EntryAction::Whiteout { parent, name: hidden }),
     }
 }

@@ -66,7 +66,7 @@ impl Tree {
                 let fd = match self.find(path) {
                     Ok(fd) => fd,
                     Err(Errno::NOENT | Errno::NOTDIR) => self.make_way(path, entry)?,
-                    Err(Errno::LOOP) => return Err(LayerError::refused(entry, "its path goes over a link")),
+                    Err(Errno::LOOP) => return Err(LayerError::refused(entry, "its path contains a link")),
                     Err(errno) => return Err(self.failed("open a folder of", errno)),
                 };
                 self.keep(path, fd)?;
@@ -172,7 +172,7 @@ impl Tree {
             let hidden = match look(above, part).map_err(|errno| failed_at("look into", errno))? {
                 ExistingEntry::Folder => continue,
                 ExistingEntry::Other => {
-                    return Err(LayerError::refused(entry, "its path goes over a link or a file"));
+                    return Err(LayerError::refused(entry, "its path contains a link or a file"));
                 }
                 ExistingEntry::Whiteout => {
                     rustix::fs::unlinkat(above, part, AtFlags::empty())

@@ -136,7 +136,7 @@ impl Unpacker {
                         rules::clean(&entry.link, link).map_err(|why| {
                             LayerError::refused(
                                 &entry.name,
-                                format!("it is a hard link, and of what it links to: {why}"),
+                                format!("it is a hard link whose target is refused: {why}"),
                             )
                         })?;
                         return self.hard_link(parent, name, link, entry);
@@ -202,7 +202,7 @@ impl Unpacker {
 
     fn symlink(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         if entry.link.is_empty() || entry.link.len() > 4095 || entry.link.contains(&0) {
-            return Err(LayerError::refused(&entry.name, "it is a link to nothing that could be"));
+            return Err(LayerError::refused(&entry.name, "it is a link with an invalid target"));
         }
         self.make_way_for(parent, name, entry, |folder| {
             rustix::fs::symlinkat(&entry.link[..], folder, name)
@@ -237,7 +237,7 @@ impl Unpacker {
         let (folder, target) = match tree::target(&self.tree, to) {
             Ok(found) => found,
             Err(Errno::LOOP) => {
-                return Err(LayerError::refused(&entry.name, "it is a hard link over another link"));
+                return Err(LayerError::refused(&entry.name, "it is a hard link through another link"));
             }
             Err(_) => return Err(missing()),
         };
@@ -322,7 +322,7 @@ impl Unpacker {
         let inside = |id: u64| u32::try_from(id).ok().filter(|_| id < IDS);
         let owner = (inside(entry.uid), inside(entry.gid));
         if owner.0.is_none() || owner.1.is_none() {
-            self.note("owners beyond 65,535 became nobody (65534)");
+            self.note("owners above 65,535 became nobody (65534)");
         }
         (owner.0.unwrap_or(NOBODY), owner.1.unwrap_or(NOBODY))
     }
@@ -376,7 +376,7 @@ fn write_data<R: BufRead>(
             let piece = archive.data()?;
             let most = usize::try_from(length - written).unwrap_or(usize::MAX).min(piece.len());
             if most == 0 {
-                return Err(LayerError::refused(&entry.name, "it has less data than it says"));
+                return Err(LayerError::refused(&entry.name, "it has less data than its header says"));
             }
             let (run, is_zeros) = run_of(&piece[..most], offset + written);
             if !is_zeros {
@@ -433,7 +433,7 @@ fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32)
             Err(Errno::INVAL) => {
                 return Err(LayerError::refused(
                     &entry.name,
-                    "it has an attribute that the kernel does not take",
+                    "it has an attribute that the kernel refuses",
                 ));
             }
             Err(errno) => return Err(failed("set an attribute of", entry)(errno)),

@@ -43,19 +43,19 @@ impl UrlPolicy {
     pub(super) fn client_for(&self, url: &Url) -> Result<&Client, RegistryError> {
         let forbidden = |why: &str| RegistryError::Forbidden { url: shown(url), why: why.to_owned() };
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(forbidden("it holds credentials"));
+            return Err(forbidden("it contains credentials"));
         }
-        let host = url.host().ok_or_else(|| forbidden("it names no host"))?;
+        let host = url.host().ok_or_else(|| forbidden("it has no host"))?;
         if self.is_named(url) {
             return match url.scheme() {
                 "http" | "https" => Ok(self.open(url)?),
-                _ => Err(forbidden("only http and https are spoken")),
+                _ => Err(forbidden("only http and https are supported")),
             };
         }
         match url.scheme() {
             "https" => {}
-            "http" => return Err(forbidden("plain http is for hosts that the operator named")),
-            _ => return Err(forbidden("only https is spoken")),
+            "http" => return Err(forbidden("plain http is allowed only for hosts that the operator named")),
+            _ => return Err(forbidden("only https is supported")),
         }
         // The connector asks the resolver for names only; an address in the URL goes past it.
         let address = match host {

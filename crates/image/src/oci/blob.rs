@@ -125,7 +125,7 @@ impl PartialBlob {
     /// Takes it away: what it holds is wrong.
     pub(super) fn discard(self) {
         if let Err(cause) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %cause, "a wrong download stays until it is collected");
+            tracing::warn!(path = %self.path.display(), %cause, "a damaged download could not be removed; the next collection removes it");
         }
     }
 
@@ -199,7 +199,7 @@ impl BlobFeed {
         let mut state = self.state();
         loop {
             match state.end {
-                Some(End::Broken) => return Err(io::Error::other("the download broke off")),
+                Some(End::Broken) => return Err(io::Error::other("the download ended early")),
                 Some(End::Proven) => return Ok(size.saturating_sub(at)),
                 None if at < state.written => return Ok(state.written - at),
                 None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -391,7 +391,7 @@ fn begins_at(
             let (first, total) = range
                 .and_then(|range| Some((range.split_once('-')?.0, range.split_once('/')?.1)))
                 .ok_or_else(|| {
-                    RegistryError::damaged(what, "the registry does not say which part it sends")
+                    RegistryError::damaged(what, "the registry does not say which range it sends")
                 })?;
             if total != "*" && total.parse() != Ok(wanted.size) {
                 return Err(wrong_size(total));
@@ -399,7 +399,7 @@ fn begins_at(
             let first: Option<u64> = first.trim().parse().ok().filter(|first| *first <= at);
             first
                 .map(|first| at - first)
-                .ok_or_else(|| RegistryError::damaged(what, "the registry sends another part"))
+                .ok_or_else(|| RegistryError::damaged(what, "the registry sends another range"))
         }
         _ => match text(CONTENT_LENGTH) {
             Some(length) if length.parse() != Ok(wanted.size) => Err(wrong_size(length)),

@@ -61,7 +61,7 @@ pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryErro
     };
     // The parser's own text may quote what is secret; where it stopped is enough.
     let config: DockerConfig = serde_json::from_slice(&text)
-        .map_err(|cause| bad(format!("line {} column {} is not understood", cause.line(), cause.column())))?;
+        .map_err(|cause| bad(format!("line {} column {} is malformed", cause.line(), cause.column())))?;
     let wanted = host_of(registry);
     let helper = config.cred_helpers.iter().find(|(key, _)| host_of(key) == wanted).map(|(_, name)| name);
     if let Some(helper) = helper.or(config.creds_store.as_ref().filter(|name| !name.is_empty()))
@@ -86,7 +86,7 @@ fn read(entry: &RegistryLogin) -> Result<Auth, &'static str> {
     }
     let Some(auth) = given(&entry.auth) else { return Ok(Auth::Anonymous) };
     let decoded = STANDARD.decode(auth.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    let decoded = decoded.ok_or("an `auth` is no base64 of text")?;
+    let decoded = decoded.ok_or("an `auth` is not base64 text")?;
     let (username, password) = decoded.split_once(':').ok_or("an `auth` has no colon")?;
     Ok(Auth::Basic { username: username.into(), password: password.trim_end_matches('\0').into() })
 }
@@ -154,7 +154,7 @@ fn run(program: &Path, registry: &str, limit: Duration) -> Result<Option<Auth>, 
         };
     }
     let HelperCredentials { username, secret } =
-        serde_json::from_slice(&answer).map_err(|_| format!("{name} answered no credentials"))?;
+        serde_json::from_slice(&answer).map_err(|_| format!("{name} returned no credentials"))?;
     Ok(match (username.as_str(), secret.is_empty()) {
         (_, true) => None,
         (TOKEN_USER, false) => Some(Auth::Identity(secret)),

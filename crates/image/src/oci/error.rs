@@ -18,17 +18,17 @@ pub enum RegistryError {
     CredentialsNeeded { host: String, image: String },
     #[error("the registry {host} refuses these credentials for {image}")]
     Refused { host: String, image: String },
-    #[error("{image} is not made for {asked}; there is: {there}")]
+    #[error("{image} does not exist for {asked}; available: {there}")]
     NoPlatform { image: String, asked: String, there: String },
     #[error("not a platform: {0:?}")]
     BadPlatform(String),
     #[error("{what} of {image} cannot be used: {why}")]
     Unsupported { image: String, what: String, why: &'static str },
-    #[error("{url} is not reached: {why}")]
+    #[error("{url} cannot be reached: {why}")]
     Forbidden { url: String, why: String },
-    #[error("{host} is not reached: its address {address} is {class}")]
+    #[error("{host} cannot be reached: its address {address} is {class}")]
     ForbiddenAddress { host: String, address: IpAddr, class: &'static str },
-    #[error("{what} is not what was promised: {why}")]
+    #[error("{what} has the wrong content: {why}")]
     Damaged { what: String, why: String },
     #[error("cannot reach {host}")]
     Unreachable {
@@ -40,9 +40,9 @@ pub enum RegistryError {
     Silent { host: String },
     #[error("{host} answers {status} to {asked}")]
     Answered { host: String, status: u16, asked: String },
-    #[error("{host} asks to come back in {wait_s} s")]
+    #[error("{host} limits requests; try again in {wait_s} s")]
     Busy { host: String, wait_s: u64 },
-    #[error("{host} breaks off {what} too often, or sends it too slowly")]
+    #[error("{host} interrupts {what} too often, or sends it too slowly")]
     BrokenOff { host: String, what: String },
     #[error("{image} was not pulled or pushed within {limit_s} s")]
     TooSlow { image: String, limit_s: u64 },
@@ -101,24 +101,24 @@ impl RegistryError {
         Some(match self {
             Self::NotFound { .. } => "check the name and the tag; a private image needs credentials".into(),
             Self::CredentialsNeeded { .. } => {
-                "give a user name and a password or token with the request".into()
+                "send a user name and a password or token with the request".into()
             }
             Self::Refused { .. } => {
-                "check the user name and the password or token, and what they may do".into()
+                "check the user name, the password or token, and its permissions".into()
             }
-            Self::NoPlatform { .. } => "ask for one of these, or build the image for this machine".into(),
+            Self::NoPlatform { .. } => "use one of these, or build the image for this machine".into(),
             Self::BadPlatform(_) => "write it as linux/amd64 or linux/arm64".into(),
             Self::Forbidden { .. } | Self::ForbiddenAddress { .. } => {
-                "an operator may name the host: atoll serve --registry-insecure HOST[:PORT]".into()
+                "the operator can allow the host: atoll serve --registry-insecure HOST[:PORT]".into()
             }
-            Self::Damaged { .. } => "pull again; if it stays, the image in the registry is broken".into(),
-            Self::Busy { wait_s, .. } => format!("try again in {wait_s} s, or give credentials"),
+            Self::Damaged { .. } => "pull again; if this persists, the image in the registry is damaged".into(),
+            Self::Busy { wait_s, .. } => format!("try again in {wait_s} s, or send credentials"),
             Self::Unreachable { .. }
             | Self::Silent { .. }
             | Self::Answered { .. }
             | Self::BrokenOff { .. }
             | Self::TooSlow { .. } => {
-                "try again; what was downloaded is kept and the rest is asked for".into()
+                "try again; downloaded parts are kept".into()
             }
             Self::Unsupported { .. } | Self::DockerConfig { .. } | Self::Io { .. } => return None,
             Self::Layer(cause) => return cause.hint().map(str::to_owned),

@@ -61,11 +61,11 @@ impl RegistryManifest {
         };
         let shape: Shape = serde_json::from_slice(bytes).map_err(|cause| damaged(cause.to_string()))?;
         if shape.schema_version != 2 {
-            return Err(unsupported("the manifest", "only the second schema of manifests is read"));
+            return Err(unsupported("the manifest", "only manifests of schema 2 are supported"));
         }
         // Bytes that can be read as both would be another image to another reader.
         if shape.manifests.is_some() && shape.layers.is_some() {
-            return Err(damaged("it is an image and an index at once".into()));
+            return Err(damaged("it is both an image and an index".into()));
         }
         let said = said.map(|said| said.split(';').next().unwrap_or_default().trim());
         let is_index = match shape.media_type.as_deref().or(said) {
@@ -105,7 +105,7 @@ pub(super) fn config_of(image: &str, manifest: &ImageManifest) -> Result<(Digest
         return Err(RegistryError::Unsupported {
             image: image.to_owned(),
             what: kind,
-            why: "it is no image of files",
+            why: "it is not a file system image",
         });
     }
     let size = usize::try_from(descriptor.size()).ok().filter(|size| *size <= TEXT_MAX);
@@ -169,14 +169,14 @@ fn check_layer(image: &str, layer: &Descriptor) -> Result<(), RegistryError> {
         Err(RegistryError::Unsupported { image: image.to_owned(), what, why })
     };
     if kind.contains(".nondistributable.") || kind.contains(".foreign.") {
-        return refuse("it is not in the registry but elsewhere, which is not followed");
+        return refuse("it is a foreign layer, which is not downloaded");
     }
     if kind.contains("+encrypted") {
         return refuse("it is encrypted");
     }
     let is_files = kind.starts_with("application/vnd.oci.image.layer.v1.tar")
         || kind.starts_with("application/vnd.docker.image.rootfs.diff.tar");
-    if is_files { Ok(()) } else { refuse("it is no archive of files") }
+    if is_files { Ok(()) } else { refuse("it is not an archive of files") }
 }
 
 #[cfg(test)]
@@ -235,7 +235,7 @@ mod tests {
             ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "amd64", 1, "elsewhere"),
             ("application/vnd.oci.image.layer.nondistributable.v1.tar", "amd64", 1, "elsewhere"),
             ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", "amd64", 1, "encrypted"),
-            ("application/vnd.wasm.content.layer.v1+wasm", "amd64", 1, "no archive"),
+            ("application/vnd.wasm.content.layer.v1+wasm", "amd64", 1, "not an archive"),
             (plain, "arm64", 1, "linux/arm64"),
             (plain, "amd64", 2, "2 layers"),
         ] {
@@ -243,7 +243,7 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         for (text, word) in [
-            (r#"{"schemaVersion":1,"fsLayers":[]}"#, "second schema"),
+            (r#"{"schemaVersion":1,"fsLayers":[]}"#, "schema 2"),
             (r#"{"schemaVersion":2,"manifests":[],"layers":[]}"#, "at once"),
             (r#"{"schemaVersion":2,"mediaType":"application/x"}"#, "neither"),
             (r#"{"schemaVersion":2}"#, "missing"),

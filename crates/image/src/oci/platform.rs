@@ -93,7 +93,7 @@ impl Platform {
             .take(16)
             .collect();
         there.dedup();
-        let there = if there.is_empty() { "none that says its platform".into() } else { there.join(", ") };
+        let there = if there.is_empty() { "none with a platform".into() } else { there.join(", ") };
         Err(RegistryError::NoPlatform { image: image.to_owned(), asked: self.to_string(), there })
     }
 }

@@ -164,7 +164,7 @@ impl Pull<'_> {
             }
         }
         let what = "the index".to_owned();
-        Err(RegistryError::Unsupported { image: self.name.clone(), what, why: "it leads to indexes only" })
+        Err(RegistryError::Unsupported { image: self.name.clone(), what, why: "it contains only indexes" })
     }
 
     async fn fetch_manifest(
@@ -272,7 +272,7 @@ impl Pull<'_> {
         let what = || format!("the layer {}", wanted.digest);
         let seen = reader.await.expect("the reader does not panic");
         let seen =
-            seen.map_err(|cause| RegistryError::damaged(what(), format!("it cannot be unzipped: {cause}")))?;
+            seen.map_err(|cause| RegistryError::damaged(what(), format!("it cannot be decompressed: {cause}")))?;
         if seen.blob != wanted.digest {
             return Err(RegistryError::damaged(what(), format!("its digest is {}", seen.blob)));
         }
@@ -511,10 +511,10 @@ fn name_blob(wanted: &LayerDescriptor, error: LayerError) -> RegistryError {
     let what = || format!("the layer {}", wanted.digest);
     match error {
         LayerError::WrongDigest { expected, found } => {
-            RegistryError::damaged(what(), format!("unzipped it is {found} and not {expected}"))
+            RegistryError::damaged(what(), format!("decompressed it has the digest {found} instead of {expected}"))
         }
         LayerError::Source(cause) => {
-            RegistryError::damaged(what(), format!("it cannot be unzipped: {cause}"))
+            RegistryError::damaged(what(), format!("it cannot be decompressed: {cause}"))
         }
         other => other.into(),
     }

@@ -145,7 +145,7 @@ impl Push<'_> {
         }
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         let location =
-            location.ok_or_else(|| RegistryError::damaged(&what, "the registry does not say where to"))?;
+            location.ok_or_else(|| RegistryError::damaged(&what, "the registry sent no upload address"))?;
         let mut url = self.session.follow(response.url(), location)?;
         url.query_pairs_mut().append_pair("digest", &digest.to_string());
         let mut send = RegistryRequest::new(Method::PUT, url, what.clone());

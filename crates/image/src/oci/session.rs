@@ -107,7 +107,7 @@ impl<'a> RegistrySession<'a> {
     pub(super) fn follow(&self, asked: &Url, location: &str) -> Result<Url, RegistryError> {
         asked
             .join(location)
-            .map_err(|_| RegistryError::damaged("the registry's answer", "its Location is no URL"))
+            .map_err(|_| RegistryError::damaged("the registry's answer", "its Location is not a URL"))
     }
 
     /// Whether it speaks for somebody.
@@ -203,7 +203,7 @@ impl<'a> RegistrySession<'a> {
                 _ => return Ok(response),
             }
         }
-        Err(RegistryError::Forbidden { url: shown(&url), why: "it is one of too many redirects".into() })
+        Err(RegistryError::Forbidden { url: shown(&url), why: "there are too many redirects".into() })
     }
 
     /// Gets what the registry wants to see, unless another request just did.
@@ -313,7 +313,7 @@ async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, Regi
     let (host, repository) = (&place.host, &place.repository);
     let build = |scheme: &str| {
         let text = format!("{scheme}://{host}/v2/{repository}/");
-        text.parse::<Url>().map_err(|_| RegistryError::Forbidden { url: text, why: "it is no URL".into() })
+        text.parse::<Url>().map_err(|_| RegistryError::Forbidden { url: text, why: "it is not a URL".into() })
     };
     let secure = build("https")?;
     // A port that is not said is 443 or 80; the operator may have named either.

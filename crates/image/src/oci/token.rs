@@ -89,7 +89,7 @@ pub(super) async fn fetch(
     let realm: Url = wanted
         .realm
         .parse()
-        .map_err(|_| RegistryError::damaged("the registry's challenge", "its realm is no URL"))?;
+        .map_err(|_| RegistryError::damaged("the registry's challenge", "its realm is not a URL"))?;
     // Credentials are about to go there, so it passes the same door as everything else.
     let client = urls.client_for(&realm)?;
     let mut pairs: Vec<(&str, &str)> =
@@ -129,10 +129,10 @@ pub(super) async fn fetch(
     let what = "the token server's answer";
     let body = read_bounded(response, ANSWER_MAX, what, &realm).await?;
     let answer: TokenResponse = serde_json::from_slice(&body)
-        .map_err(|_| RegistryError::damaged(what, "it is no JSON with a token"))?;
+        .map_err(|_| RegistryError::damaged(what, "it is not JSON with a token"))?;
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
     let header = token.as_deref().and_then(bearer);
-    header.map(Some).ok_or_else(|| RegistryError::damaged(what, "there is no token in it"))
+    header.map(Some).ok_or_else(|| RegistryError::damaged(what, "it contains no token"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub enum Denied {
     #[error("not visible to this key")]
     Invisible,
     /// Only the admin scope may.
-    #[error("this needs a key with scope admin")]
+    #[error("this request needs a key with scope admin")]
     NeedsAdmin,
 }
 

@@ -163,7 +163,7 @@ impl World {
     fn shot(&self, id: &SnapshotId, seal: &str) -> Result<&Shot, ProviderError> {
         let damaged =
             |why: &str| ProviderError::Damaged { what: format!("snapshot {id}"), why: why.to_owned() };
-        let shot = self.snapshots.get(id).ok_or_else(|| damaged("it is not there"))?;
+        let shot = self.snapshots.get(id).ok_or_else(|| damaged("it is missing"))?;
         if shot.seal() == seal { Ok(shot) } else { Err(damaged("its content is not what was written")) }
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn open(data: &Path) -> Result<OpenedDatabase, OpenError> {
         Ok(_) => claim.mark(data)?,
         // A server that starts on a full disk can still be asked, and deletes once there is a little room.
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
-            tracing::error!(db = %db.display(), "the disk is full: nothing can be written down before some space is free");
+            tracing::error!(db = %db.display(), "the disk is full: nothing can be recorded until some space is free");
         }
         Err(cause) => return Err(OpenError::Database { action: "write to", db, cause }),
     }

@@ -123,8 +123,8 @@ fn write_until_closed(
 fn fold_and_close(conn: Connection, claim: &Claim) {
     match conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)) {
         Ok(0) => claim.release_cleanly(),
-        Ok(_) => tracing::warn!("a reader kept the write-ahead log from being folded in"),
-        Err(error) => tracing::warn!(%error, "the write-ahead log could not be folded in at the end"),
+        Ok(_) => tracing::warn!("a reader prevented the checkpoint of the write-ahead log"),
+        Err(error) => tracing::warn!(%error, "the write-ahead log could not be checkpointed at shutdown"),
     }
     drop(conn);
 }
@@ -132,7 +132,7 @@ fn fold_and_close(conn: Connection, claim: &Claim) {
 fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
     if let Err(error) = conn.execute_batch("BEGIN IMMEDIATE") {
         // Without a transaction each savepoint would commit by itself: rather do nothing and say so.
-        tracing::error!(%error, "no transaction could be begun");
+        tracing::error!(%error, "a transaction could not be started");
         let why = error.to_string();
         batch.for_each(|job| job(Err(&why))(None));
         return;

@@ -53,7 +53,7 @@ impl Files<'_> {
             return Err(ToolboxError::Invalid("edits must not be empty".into()));
         }
         if edits.len() > EDITS_MAX {
-            return Err(ToolboxError::Invalid(format!("at most {EDITS_MAX} edits are done in one call")));
+            return Err(ToolboxError::Invalid(format!("at most {EDITS_MAX} edits are allowed in one call")));
         }
         let before = self.text(path).await?;
         let (name, edits) = (path.to_owned(), edits.to_vec());
@@ -112,13 +112,13 @@ fn edit(path: &str, before: &str, edits: &[Edit]) -> Result<(Edited, Option<Stri
         work += after.len() as u64;
         if work > WORK_MAX {
             let message =
-                format!("so many edits of a file of {} bytes are too much for one call", before.len());
+                format!("there are too many edits for a file of {} bytes in one call", before.len());
             return Err(ToolboxError::Invalid(message));
         }
         let (text, count) = replaced(&after, &edit.find, &edit.replace)?;
         if count == 0 {
             let shown: String = edit.find.chars().take(80).collect();
-            return Err(ToolboxError::Invalid(format!("path '{path}' does not hold {shown:?}")));
+            return Err(ToolboxError::Invalid(format!("path '{path}' does not contain {shown:?}")));
         }
         (after, replacements) = (text, replacements + count);
     }
@@ -144,7 +144,7 @@ fn difference(name: &str, before: &str, after: &str) -> String {
     let lines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
     if before != after && lines(before).max(lines(after)) > DIFF_LINES {
         return format!(
-            "--- a/{name}\n+++ b/{name}\n(more than {DIFF_LINES} lines: the difference is not told)\n"
+            "--- a/{name}\n+++ b/{name}\n(more than {DIFF_LINES} lines: the difference is not shown)\n"
         );
     }
     let diff = TextDiff::configure().timeout(DIFF_LIMIT).diff_lines(before, after);

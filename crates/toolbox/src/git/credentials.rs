@@ -44,7 +44,7 @@ impl GitCredentialArgs {
         let Credentials { username, password } = credentials;
         // The protocol between git and its helper has a line per value.
         if [username, password].iter().any(|text| text.chars().any(char::is_control)) {
-            return Err(ToolboxError::Invalid("credentials must not hold control characters".into()));
+            return Err(ToolboxError::Invalid("credentials must not contain control characters".into()));
         }
         let origin = origin(address);
         // Without a name git would ask for one; hosts that take tokens take any name.

@@ -71,7 +71,7 @@ impl Git<'_> {
         scope: ConfigScope,
     ) -> Result<GitOutput, ToolboxError> {
         if value.contains('\0') {
-            return Err(ToolboxError::Invalid("value must hold no NUL byte".into()));
+            return Err(ToolboxError::Invalid("value must not contain a NUL byte".into()));
         }
         self.here(words(["config", scope.option(), "--replace-all", "--", plain("key", key)?, value])).await
     }
@@ -83,7 +83,7 @@ impl Git<'_> {
         // The protocol between git and its helper has a line per value.
         if fields.iter().any(|text| text.is_empty() || text.chars().any(char::is_control)) {
             let message =
-                "username, password, host and protocol must not be empty or hold control characters";
+                "username, password, host and protocol must not be empty or contain control characters";
             return Err(ToolboxError::Invalid(message.into()));
         }
         self.config_set("credential.helper", "store", ConfigScope::Global).await?.checked()?;

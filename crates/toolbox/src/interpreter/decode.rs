@@ -12,7 +12,7 @@ use crate::ToolboxError;
 
 /// Said in place of a result that holds too many values to be read.
 const LEFT_OUT: &str =
-    "a result was left out: it holds more values than are passed on; print it, or write it to a file\n";
+    "a result was left out because it has too many values; print it, or write it to a file\n";
 
 /// What is written to the context, and how its answers are read.
 pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute) -> (Bytes, Decoder) {

@@ -36,11 +36,11 @@ const HINT_PY: &str = "use the template code-interpreter-slim or code-interprete
 apt-get install python3-ipykernel, or pip install ipykernel";
 const HINT_JS: &str = "use a template that has node, such as debian or code-interpreter, or install it inside: \
 apt-get install nodejs";
-const HINT_TS: &str = "types are taken away by node 22.13 and later, or by esbuild; use the template debian or \
+const HINT_TS: &str = "TypeScript needs node 22.13 or later, or esbuild, to remove types; use the template debian or \
 code-interpreter, or install it inside: apt-get install esbuild, or npm install -g esbuild";
 const HINT_R: &str = "use the template code-interpreter-full (atoll template make code-interpreter-full), or install it inside as \
 root: apt-get update && apt-get install -y r-base-core";
-const HINT_JAVA: &str = "it takes a JDK of version 17 or later: use the template code-interpreter-full (atoll template make \
+const HINT_JAVA: &str = "Java needs a JDK of version 17 or later: use the template code-interpreter-full (atoll template make \
 code-interpreter-full), or install it inside as root: apt-get update && apt-get install -y default-jdk-headless";
 const HINT_SH: &str = "use a template that has a shell";
 

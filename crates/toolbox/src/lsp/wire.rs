@@ -52,7 +52,7 @@ impl Frames {
             if length > BODY_MAX {
                 return Err(ToolboxError::Unreadable {
                     tool: "the language server",
-                    why: "a frame that is too large",
+                    why: "a frame is too large",
                 });
             }
             let body = end + 4;

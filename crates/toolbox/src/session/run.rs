@@ -109,7 +109,7 @@ impl Sessions<'_> {
             return Err(ToolboxError::Invalid("command must not be empty".into()));
         }
         if new.command.len() > COMMAND_MAX || new.command.contains('\0') {
-            let message = format!("a command has at most {COMMAND_MAX} bytes, none of them NUL");
+            let message = format!("a command must have at most {COMMAND_MAX} bytes and no NUL byte");
             return Err(ToolboxError::Invalid(message));
         }
         let id = command_id()?;
@@ -219,7 +219,7 @@ impl Sessions<'_> {
         let (quiet, echo, out) =
             (format!("{folder}/{QUIET}"), format!("{folder}/{ECHO}"), format!("{folder}/out"));
         if !files.exists(&echo).await? && !files.exists(&quiet).await? {
-            return Err(ToolboxError::Conflict("the command takes no input".into()));
+            return Err(ToolboxError::Conflict("the command does not accept input".into()));
         }
         let watched = self.toolbox.agent.watch(folder, self.toolbox.user(), false).await;
         let mut watched = watched.map_err(ToolboxError::file)?;

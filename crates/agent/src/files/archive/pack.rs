@@ -329,7 +329,7 @@ fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
             if names.len() >= NAMES_MAX {
-                let text = format!("'{}' holds more than {NAMES_MAX} names", shown(path));
+                let text = format!("'{}' contains more than {NAMES_MAX} names", shown(path));
                 return Err(AgentError::Exhausted(text));
             }
             names.push(name.to_vec());

@@ -22,7 +22,7 @@ impl Excluded {
     pub(super) fn parse(patterns: &[Vec<u8>]) -> Result<Self, AgentError> {
         if patterns.len() > PATTERNS_MAX {
             return Err(AgentError::Invalid(format!(
-                "at most {PATTERNS_MAX} patterns can leave something out"
+                "at most {PATTERNS_MAX} exclude patterns are allowed"
             )));
         }
         let rules = patterns.iter().map(|pattern| {

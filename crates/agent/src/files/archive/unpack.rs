@@ -167,7 +167,7 @@ impl Unpacker {
         match (self.stack.last(), &self.root) {
             (Some(level), _) => Ok(&level.folder),
             (None, Some(Root::Folder(dir) | Root::Single { dir, .. })) => Ok(dir),
-            (None, None) => Err(AgentError::Internal("an entry came before its place".into())),
+            (None, None) => Err(AgentError::Internal("an entry is out of order".into())),
         }
     }
 
@@ -266,7 +266,7 @@ fn parts(path: &[u8]) -> Result<Vec<&[u8]>, AgentError> {
     let parts: Vec<&[u8]> =
         path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
     match parts.contains(&&b".."[..]) {
-        true => Err(AgentError::Invalid(format!("'{}' leads out of the archive", shown(path)))),
+        true => Err(AgentError::Invalid(format!("'{}' points outside the archive", shown(path)))),
         false => Ok(parts),
     }
 }

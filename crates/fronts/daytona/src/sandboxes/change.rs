@@ -134,7 +134,7 @@ async fn autopause(
     let seconds = auto_pause(minutes)?;
     let State(own) = &app;
     if seconds > 0 && lease(own, &caller.0, &id).await?.timers.auto_delete_s == Some(0) {
-        return Err(ApiError::invalid("autoPauseInterval: ephemeral sandboxes cannot pause by themselves"));
+        return Err(ApiError::invalid("autoPauseInterval: ephemeral sandboxes cannot pause automatically"));
     }
     // Whoever asks for a pause does not want the stop that nobody asked for.
     let auto_stop_s = (seconds > 0).then_some(-1);
@@ -244,10 +244,10 @@ async fn snapshot(
     let lease = allowed(&app, &who, &id, Verb::Snapshot).await?;
     let memory = body.include_memory == Some(true);
     if memory && !app.service.capabilities().checkpoints {
-        return Err(unsupported_field("includeMemory", "this machine cannot keep the memory of processes"));
+        return Err(unsupported_field("includeMemory", "this machine cannot save the memory of processes"));
     }
     if memory && lease.phase != Phase::Running {
-        return Err(ApiError::invalid("includeMemory: a sandbox that is stopped has no memory"));
+        return Err(ApiError::invalid("includeMemory: a stopped sandbox has no memory"));
     }
     let name = body.name.trim().to_owned();
     // One name means one thing, whichever of the two it is.

@@ -164,7 +164,7 @@ impl SandboxListQuery {
         let moment = || {
             let at: Result<Timestamp, _> = value.parse();
             at.map(Timestamp::as_millisecond)
-                .map_err(|_| bad(name, "must be a moment, as 2026-01-31T12:00:00Z"))
+                .map_err(|_| bad(name, "must be a time such as 2026-01-31T12:00:00Z"))
         };
         if value.is_empty() {
             return Ok(());
@@ -177,7 +177,7 @@ impl SandboxListQuery {
             "name" => self.name = Some(value.to_lowercase()),
             "labels" => {
                 self.labels =
-                    serde_json::from_str(value).map_err(|_| bad(name, "must be a JSON object of texts"))?;
+                    serde_json::from_str(value).map_err(|_| bad(name, "must be a JSON object of strings"))?;
             }
             "states" => self.states.push(known_state(value)?),
             "snapshots" => self.snapshots.push(value.to_owned()),
@@ -272,7 +272,7 @@ fn size(asked: i64) -> Result<usize, ApiError> {
 
 fn known_state(word: &str) -> Result<String, ApiError> {
     if !STATES.contains(&word) {
-        return Err(bad("states", &format!("{word:?} is no state of a sandbox")));
+        return Err(bad("states", &format!("{word:?} is not a state of a sandbox")));
     }
     Ok(word.to_owned())
 }
@@ -298,8 +298,8 @@ fn ascending(word: &str) -> Result<bool, ApiError> {
 }
 
 fn place(cursor: &str) -> Result<Place, ApiError> {
-    let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| bad("cursor", "is none of this list"))?;
-    serde_json::from_slice(&bytes).map_err(|_| bad("cursor", "is none of this list"))
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| bad("cursor", "is not a cursor of this list"))?;
+    serde_json::from_slice(&bytes).map_err(|_| bad("cursor", "is not a cursor of this list"))
 }
 
 /// All that the key sees and the question means, in order.

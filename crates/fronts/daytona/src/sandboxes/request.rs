@@ -153,21 +153,21 @@ impl CreateSandboxRequest {
         check_gpu_types(self.gpu_type.as_deref())?;
         let not_here = |what: &str, why: &str| Err(unsupported_field(what, why));
         if self.spot == Some(true) {
-            return not_here("spot", "it is about GPUs, and this server has none");
+            return not_here("spot", "this server has no GPUs");
         }
         if self.kvm == Some(true) {
-            return not_here("kvm", "sandboxes here are containers without /dev/kvm");
+            return not_here("kvm", "sandboxes are containers without /dev/kvm");
         }
         if self.outbound_proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
             return not_here("outboundProxyUrl", "set HTTPS_PROXY in env, or use domainAllowList");
         }
         if self.otel_endpoint_override.as_deref().is_some_and(|url| !url.is_empty()) {
-            return not_here("otelEndpointOverride", "sandboxes here send no telemetry");
+            return not_here("otelEndpointOverride", "sandboxes send no telemetry");
         }
         if self.linked_sandbox.as_deref().is_some_and(|id| !id.is_empty()) {
             return not_here(
                 "linkedSandbox",
-                "there is no network between sandboxes here; share a volume, or open a port by a preview link",
+                "there is no network between sandboxes; share a volume, or open a port with a preview link",
             );
         }
         if self.queue_timeout.is_some_and(|minutes| minutes < 1) {
@@ -181,11 +181,11 @@ impl CreateSandboxRequest {
         let pause = self.auto_pause_interval.unwrap_or(0);
         if stop.is_some_and(|stop| stop != 0) && pause != 0 {
             return Err(ApiError::invalid(
-                "autoStopInterval and autoPauseInterval exclude each other: set one of them to 0",
+                "autoStopInterval and autoPauseInterval cannot be combined: set one of them to 0",
             ));
         }
         if pause != 0 && self.auto_delete_interval == Some(0) {
-            return Err(ApiError::invalid("ephemeral sandboxes cannot pause by themselves"));
+            return Err(ApiError::invalid("ephemeral sandboxes cannot pause automatically"));
         }
         // Whoever asks for a pause does not want the stop that nobody asked for.
         let stop = stop.unwrap_or(if pause == 0 { AUTO_STOP_MIN } else { 0 });
@@ -218,7 +218,7 @@ pub(crate) fn check_gpu_types(asked: Option<&[String]>) -> Result<(), ApiError> 
         None => Ok(()),
         Some(odd) => {
             let odd: String = odd.chars().take(64).collect();
-            Err(ApiError::invalid(format!("gpuType: {odd:?} is none of {}", GPU_TYPES.join(", "))))
+            Err(ApiError::invalid(format!("gpuType: {odd:?} is not one of {}", GPU_TYPES.join(", "))))
         }
     }
 }

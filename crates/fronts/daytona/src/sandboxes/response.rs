@@ -320,7 +320,7 @@ fn error_reason(lease: &Lease) -> Option<String> {
     }
     Some(match &lease.reason {
         Reason::Provider { message } => message.clone(),
-        Reason::Overdue => "it took longer than it may".to_owned(),
+        Reason::Overdue => "it took too long".to_owned(),
         Reason::InstanceDied => "it ended by itself: its first process died or was killed".to_owned(),
         Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
         Reason::Requested

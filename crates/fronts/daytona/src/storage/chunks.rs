@@ -73,7 +73,7 @@ impl Reader {
                 }
                 ChunkState::Behind if self.held.len() >= 2 => {
                     if !self.held.starts_with(b"\r\n") {
-                        return Err(bad("a chunk is longer than it said"));
+                        return Err(bad("a chunk is longer than its size"));
                     }
                     self.held.advance(2);
                     self.state = ChunkState::Line;
@@ -91,13 +91,13 @@ impl Reader {
     /// The size that the next line says, once it is whole.
     fn line(&mut self) -> io::Result<Option<usize>> {
         let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else {
-            return if self.held.len() > LINE_MAX { Err(bad("a line without an end")) } else { Ok(None) };
+            return if self.held.len() > LINE_MAX { Err(bad("a line has no end")) } else { Ok(None) };
         };
         let line = self.held.split_to(end);
         self.held.advance(2);
         let digits = line.as_ref().split(|byte: &u8| *byte == b';').next().unwrap_or_default();
-        let text = std::str::from_utf8(digits).map_err(|_| bad("no size of a chunk"))?;
-        let size = usize::from_str_radix(text.trim(), 16).map_err(|_| bad("no size of a chunk"))?;
+        let text = std::str::from_utf8(digits).map_err(|_| bad("a chunk has no valid size"))?;
+        let size = usize::from_str_radix(text.trim(), 16).map_err(|_| bad("a chunk has no valid size"))?;
         Ok(Some(size))
     }
 

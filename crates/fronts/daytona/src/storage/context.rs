@@ -29,7 +29,7 @@ impl Storage {
             let path = self.objects.path(tenant, hash);
             if !is_hash(hash) || !path.is_file() {
                 return Err(ApiError::invalid(format!(
-                    "contextHashes: {hash:?} was not uploaded, or long ago"
+                    "contextHashes: {hash:?} was not uploaded, or its upload has expired"
                 )));
             }
             paths.push(path);
@@ -44,7 +44,7 @@ impl Storage {
         match merged {
             Ok(Ok(file)) => Ok(Box::new(tokio::fs::File::from_std(file))),
             Ok(Err(cause)) if cause.kind() == io::ErrorKind::Other => {
-                Err(ApiError::invalid("contextHashes: a context is no tar").caused_by(cause))
+                Err(ApiError::invalid("contextHashes: a context is not a tar archive").caused_by(cause))
             }
             Ok(Err(cause)) => {
                 Err(ApiError::new(atoll_model::Code::Internal, "the contexts could not be read")

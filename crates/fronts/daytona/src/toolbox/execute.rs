@@ -73,7 +73,7 @@ pub(super) fn variables(
             return Err(bad(format!("{name:?} can't name an environment variable")));
         }
         if value.contains('\0') {
-            return Err(bad(format!("the value of {name} holds a NUL byte")));
+            return Err(bad(format!("the value of {name} contains a NUL byte")));
         }
     }
     Ok(env)

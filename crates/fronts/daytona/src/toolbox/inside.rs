@@ -100,7 +100,7 @@ pub(super) async fn sandbox_of(parts: &mut Parts, app: &DaytonaApp) -> Result<St
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|rejection| bad(rejection.body_text()))?;
     let named = params.iter().find(|(name, _)| *name == "sandbox").map(|(_, value)| value.to_owned());
-    named.ok_or_else(|| bad("no sandbox is named"))
+    named.ok_or_else(|| bad("the request does not name a sandbox"))
 }
 
 /// A key, or the sandbox's token in a header or (browsers can set none on a socket) in the query.

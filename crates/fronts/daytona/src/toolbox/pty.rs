@@ -216,7 +216,7 @@ async fn connect(State(app): State<DaytonaApp>, request: Request) -> Result<Resp
 fn envs(headers: &HeaderMap) -> Result<Option<BTreeMap<String, String>>, ApiError> {
     let offers = socket::offered(headers);
     let Some(encoded) = offers.iter().find_map(|offer| offer.strip_prefix(ENVS)) else { return Ok(None) };
-    let wrong = || bad(format!("what follows {ENVS} is no JSON object of texts in base64"));
+    let wrong = || bad(format!("what follows {ENVS} is not a JSON object of strings in base64"));
     let engine = base64::engine::general_purpose::URL_SAFE_NO_PAD;
     let text = engine.decode(encoded.trim_end_matches('=')).map_err(|_| wrong())?;
     serde_json::from_slice(&text).map(Some).map_err(|_| wrong())
@@ -304,7 +304,7 @@ impl Bridge {
                 self.socket.text(told.to_string()).await;
                 Some((Close::failed(&refused), false))
             }
-            None => Some((Close::new(FAILED, "the terminal is gone"), true)),
+            None => Some((Close::new(FAILED, "the terminal has ended"), true)),
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn of_process(error: ToolboxError) -> ApiError {
 
 /// Its processes ended under the call, and the way to its agent with them.
 fn gone(error: ToolboxError) -> ApiError {
-    let message = "the sandbox was stopped, paused or deleted while it was asked, or does not answer";
+    let message = "the sandbox was stopped, paused or deleted during the request, or does not answer";
     ApiError::new(Code::SandboxUnavailable, message).from_sandbox().caused_by(error)
 }
 

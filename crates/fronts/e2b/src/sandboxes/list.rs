@@ -139,7 +139,7 @@ fn is_ascending(word: &str) -> Result<bool, ApiError> {
 
 fn moment(text: &str) -> Result<i64, ApiError> {
     let at = text.parse::<Timestamp>().map(Timestamp::as_millisecond);
-    at.map_err(|_| ApiError::field("startedAfter", "must be a moment such as 2026-01-01T00:00:00Z"))
+    at.map_err(|_| ApiError::field("startedAfter", "must be a time such as 2026-01-01T00:00:00Z"))
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl CreateSandboxRequest {
             (false, false) => Err(ApiError::field("autoPauseMemory", "false needs autoPause to be true")),
             (true, false) if wakes => Err(ApiError::field(
                 "autoPauseMemory",
-                "false excludes autoResume: what has no memory starts by connect alone",
+                "false cannot be combined with autoResume: a sandbox without memory starts only with connect",
             )),
             (true, false) => Ok(OnTimeout::Stop),
         }

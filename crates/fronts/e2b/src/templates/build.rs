@@ -28,7 +28,7 @@ pub(super) struct Announced {
 
 /// Where the first SDKs would then push an image to a registry of E2B's.
 pub(super) async fn announce_v1(Caller(_): Caller) -> ApiError {
-    not_here("a build of the first kind", "build with the SDK's Template, or with atoll template build")
+    not_here("a build of version 1", "build with the SDK's Template, or with atoll template build")
 }
 
 pub(super) async fn announce(
@@ -83,7 +83,7 @@ pub(super) fn own_tag(field: &str, template: &TemplateRef, tag: &str) -> Result<
     let reference = names::parse(field, &whole)?;
     match reference.tag {
         Some(tag) if reference.name == template.name && reference.digest.is_none() => Ok(tag),
-        _ => Err(ApiError::field(field, "a tag is one of this template's own")),
+        _ => Err(ApiError::field(field, "a tag must belong to this template")),
     }
 }
 

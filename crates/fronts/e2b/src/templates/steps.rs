@@ -39,7 +39,7 @@ if [ -n "$lacking" ]; then
     within apk add --no-cache ca-certificates $(packages iproute2-ss procps)
   elif command -v dnf >/dev/null 2>&1; then
     within dnf install -y --setopt=install_weak_deps=False $(packages iproute procps-ng)
-  fi || echo 'they cannot be installed now, and are left out'
+  fi || echo 'these packages cannot be installed now and are left out'
 fi
 if command -v sudo >/dev/null 2>&1; then
   mkdir -p /etc/sudoers.d
@@ -116,7 +116,7 @@ fn auth(registry: Registry) -> Result<RegistryAuth, ApiError> {
         }
         Registry::Aws {} => Err(not_here(
             "an AWS registry by access key",
-            "ask AWS for a password (aws ecr get-login-password) and give it as that of the user AWS",
+            "get a password from AWS (aws ecr get-login-password) and use it with the user AWS",
         )),
     }
 }

@@ -111,7 +111,7 @@ pub(super) async fn logs(
     let backward = match query.direction.as_deref() {
         None | Some("forward") => false,
         Some("backward") => true,
-        Some(_) => return Err(ApiError::field("direction", "is forward or backward")),
+        Some(_) => return Err(ApiError::field("direction", "must be forward or backward")),
     };
     let wanted = |line: &BuildLine| {
         let in_time =

@@ -115,7 +115,7 @@ impl Own {
     async fn end(&mut self) {
         let Some((awake, context)) = self.awake.take().zip(self.context.take()) else { return };
         if let Err(error) = remove(&awake, &context).await {
-            tracing::debug!(%error, "a context of one execution stays");
+            tracing::debug!(%error, "the context of one execution could not be removed");
         }
     }
 }

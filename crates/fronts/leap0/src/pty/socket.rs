@@ -41,7 +41,7 @@ impl Ends {
         self.app.sessions.remove(&self.sandbox, &self.session);
         let closed = self.app.service.close_terminal(&self.who, self.sandbox.as_str(), &self.terminal).await;
         if let Err(error) = closed {
-            tracing::debug!(sandbox = %self.sandbox, %error, "the record of an ended shell stays until it is asked for");
+            tracing::debug!(sandbox = %self.sandbox, %error, "the record of an ended shell could not be removed");
         }
     }
 }

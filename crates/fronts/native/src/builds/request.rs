@@ -16,7 +16,7 @@ impl FromApi<BuildBody> for StartBuild {
     fn from_api(body: BuildBody) -> Result<Self, ApiError> {
         let source = match (body.dockerfile, body.dockerfile_path) {
             (Some(_), Some(_)) => {
-                return Err(ApiError::invalid("dockerfile and dockerfile_path exclude each other"));
+                return Err(ApiError::invalid("dockerfile and dockerfile_path cannot be combined"));
             }
             (Some(text), None) => BuildSource::Text(text),
             (None, path) => BuildSource::Dockerfile { path },
@@ -58,7 +58,7 @@ fn secrets(bodies: Vec<BuildSecretBody>) -> Result<BTreeMap<String, BuildSecret>
             }
         };
         if secrets.insert(id.clone(), BuildSecret::new(content)).is_some() {
-            return Err(ApiError::invalid(format!("secrets: {id:?} is there twice")));
+            return Err(ApiError::invalid(format!("secrets: {id:?} is listed twice")));
         }
     }
     Ok(secrets)

@@ -19,7 +19,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// Each has its own id, host name, machine id, addresses, tokens and entropy; names in `private_env` are not inherited.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/fork", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
-    request_body(content = ForkBody), responses((status = 201, body = Forked, description = "All of them run")))]
+    request_body(content = ForkBody), responses((status = 201, body = Forked, description = "All copies run")))]
 pub(crate) async fn fork(
     State(app): State<App>,
     Caller(who): Caller,

@@ -62,17 +62,17 @@ fn origin(
     let others =
         [("template", template.is_some()), ("snapshot", snapshot.is_some()), ("archive", archive.is_some())];
     if let (Some(_), Some((other, _))) = (image, others.iter().find(|(_, said)| *said)) {
-        return Err(ApiError::invalid(format!("image and {other} exclude each other")));
+        return Err(ApiError::invalid(format!("image and {other} cannot be combined")));
     }
     match (template, snapshot, archive) {
         (None, Some(snapshot), None) => Ok(Origin::Snapshot { snapshot, memory }),
-        (_, Some(_), Some(_)) => Err(ApiError::invalid("snapshot and archive exclude each other")),
-        (Some(_), Some(_), None) => Err(ApiError::invalid("template and snapshot exclude each other")
+        (_, Some(_), Some(_)) => Err(ApiError::invalid("snapshot and archive cannot be combined")),
+        (Some(_), Some(_), None) => Err(ApiError::invalid("template and snapshot cannot be combined")
             .hint("a snapshot keeps the template of its sandbox")),
-        (Some(_), None, Some(_)) => Err(ApiError::invalid("template and archive exclude each other")
+        (Some(_), None, Some(_)) => Err(ApiError::invalid("template and archive cannot be combined")
             .hint("an archive keeps the template of its sandbox")),
         (_, None, _) if memory => Err(ApiError::invalid("memory needs a snapshot")
-            .hint("limits are called memory_mib; memory takes the processes of a snapshot")),
+            .hint("the memory limit is memory_mib; memory restores the processes of a snapshot")),
         (None, None, Some(key)) => Ok(Origin::Archive { key }),
         (_, None, None) => Ok(Origin::Template),
     }

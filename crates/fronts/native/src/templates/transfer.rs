@@ -32,7 +32,7 @@ impl FromApi<RegistryAuth> for atoll_service::RegistryAuth {
         match (auth.username, auth.password, auth.token) {
             (Some(username), Some(password), None) => Ok(Self::Basic { username, password }),
             (None, None, Some(token)) => Ok(Self::Token(token)),
-            _ => Err(ApiError::invalid("auth holds a username with a password, or a token alone")),
+            _ => Err(ApiError::invalid("auth must contain a username with a password, or a token alone")),
         }
     }
 }

@@ -126,7 +126,7 @@ impl Bridge {
 
     /// For a frame that is not understood.
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
-        let text = format!("a text frame is not understood: {error}");
+        let text = format!("a text frame is invalid: {error}");
         let error = ServiceError::new(Code::InvalidRequest, text);
         self.say(&TerminalServerFrame::Error(error.into_api())).await
     }
