@@ -267,7 +267,7 @@ fn a_narrower_word_of_the_operator_holds_after_a_restart_whatever_else_fails() {
         w.start_server().await;
         let log = w.log();
         assert!(
-            log.contains("limits or policy could not be put in force again"),
+            log.contains("limits or network policy could not be applied again"),
             "the limit was taken: {log}"
         );
         w.internet.forget();

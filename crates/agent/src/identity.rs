@@ -92,9 +92,7 @@ impl Workers {
             self.grow(&mut queue);
         }
         if queue.threads == 0 {
-            return Err(AgentError::Exhausted(
-                "the sandbox's process limit prevents file operations".into(),
-            ));
+            return Err(AgentError::Exhausted("the sandbox's process limit prevents file operations".into()));
         }
         queue.jobs.push_back(job);
         drop(queue);

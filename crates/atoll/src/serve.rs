@@ -144,7 +144,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     process_setup::spare_from_oom();
     let url = format!("http://{address}");
     if let Err(cause) = server_file::write(&settings.data, &url, settings.domain.as_str(), None) {
-        tracing::warn!(%cause, "commands will not find this server by its folder");
+        tracing::warn!(%cause, "commands will not find this server through its data folder");
     }
     if settings.make_templates {
         service.make_default_templates();
@@ -168,10 +168,10 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     service.shutdown(END_WITHIN).await;
     // Ready instances that nobody asked for end with the server; a reaper that is slow is left to the next one.
     if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
-        tracing::warn!("some endings were still under way");
+        tracing::warn!("some shutdown work was still in progress");
     }
     server_file::remove(&settings.data);
-    tracing::info!("ended; sandboxes live on");
+    tracing::info!("the server has ended; sandboxes keep running");
     Ok(())
 }
 
@@ -202,7 +202,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
             Failure::new("address_in_use", format!("cannot listen on {}: {cause}", settings.listen));
         match cause.kind() {
             ErrorKind::AddrInUse => {
-                failure.hint("`atoll server status` says whether that is a server already")
+                failure.hint("`atoll server status` shows whether a server already runs there")
             }
             _ => failure.hint("choose another address with --listen"),
         }
@@ -215,7 +215,7 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let fail_at = FailAt::wanted();
     let engine = atoll_container::EngineConfig { failpoint: fail_at.of_engine(), ..settings.engine() };
     let engine = Engine::open(engine, Arc::clone(&catalog)).await.map_err(|e| {
-        failed("the engine cannot start", &e).hint("`atoll doctor` says what this machine lacks")
+        failed("the engine cannot start", &e).hint("`atoll doctor` shows what this machine lacks")
     })?;
     let engine = Arc::new(engine);
     let clock = SystemClock::open().map_err(|e| failed("the boot cannot be identified", &e))?;
@@ -275,7 +275,7 @@ async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
 /// The first signal drains, the second ends at once. SIGHUP reads the certificate again.
 async fn end_by_signal(signals: &mut Signals, shutdown: &Shutdown) {
     signals.next().await;
-    tracing::info!("draining; a second signal ends at once");
+    tracing::info!("shutting down; a second signal ends the server at once");
     shutdown.begin();
     signals.next().await;
     shutdown.force();
@@ -307,7 +307,7 @@ impl Signals {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: the certificate is read again; settings are flags");
+                    tracing::info!("SIGHUP: the certificate is loaded again; other settings are flags and do not change");
                     self.reload.notify_waiters();
                 }
             }

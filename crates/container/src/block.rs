@@ -36,8 +36,8 @@ pub enum BlockError {
     },
     /// A running server has the same identity over another folder.
     #[error(
-        "{data} is a copy of the folder of a server that is running ({original}); \
-         remove {data}/server.id if the copy is to be a server of its own",
+        "{data} is a copy of the data folder of a running server ({original}); \
+         remove {data}/server.id to use the copy for a separate server",
         data = data.display(), original = original.display()
     )]
     Copied {

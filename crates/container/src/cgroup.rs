@@ -133,9 +133,9 @@ fn wait_until_frozen(
 
 fn read_number(path: &Path) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
-    text.trim()
-        .parse()
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} is no number", path.display())))
+    text.trim().parse().map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} is not a number", path.display()))
+    })
 }
 
 /// The value behind `key` in a file of `key value` lines.

@@ -298,7 +298,7 @@ impl Engine {
         if let Some(gate) = opened.gate {
             inner.spawn(async move {
                 if let Err(cause) = gate.run().await {
-                    tracing::error!(%cause, "the gate of sandboxes ended");
+                    tracing::error!(%cause, "the egress gate ended");
                 }
             });
         }
@@ -464,7 +464,7 @@ impl OpenedEngine {
         let criu = Criu::open(&data);
         match &criu {
             Ok(criu) => needed.extend(criu.program().parent().map(PathBuf::from)),
-            Err(why) => tracing::info!(why, "memory can't be brought to disk here"),
+            Err(why) => tracing::info!(why, "memory cannot be written to disk on this machine"),
         }
         let resources = HostResources {
             cgroups,

@@ -38,7 +38,7 @@ pub fn probes(data: &Path) -> Vec<Probe> {
         ),
         Probe::new("user namespaces", user_namespaces(), "sysctl user.max_user_namespaces=65536"),
         Probe::new("overlay", file_system("overlay"), "load the overlay module: modprobe overlay"),
-        Probe::new("btrfs", file_system("btrfs"), "modprobe btrfs; without it there are no disk limits"),
+        Probe::new("btrfs", file_system("btrfs"), "modprobe btrfs; without btrfs there are no disk limits"),
         Probe::new("mkfs.btrfs", program("mkfs.btrfs"), "apt-get install btrfs-progs"),
         Probe::new(
             "disk quota",
@@ -47,7 +47,7 @@ pub fn probes(data: &Path) -> Vec<Probe> {
         ),
         Probe::new("loop devices", device("/dev/loop-control"), "modprobe loop"),
         Probe::new("nft", program("nft"), "apt-get install nftables"),
-        Probe::new("disk", disk(data), "free at least 4 GiB where the data folder lies"),
+        Probe::new("disk", disk(data), "free at least 4 GiB on the disk of the data folder"),
         Probe::new(
             "CRIU",
             criu(),
@@ -70,7 +70,7 @@ fn kernel() -> Result<String, String> {
     let release = uname.release().to_string_lossy().into_owned();
     match version(&release) {
         version if version < (6, 1) => Err(release),
-        version if version < (6, 15) => Ok(format!("{release}, older paths are used")),
+        version if version < (6, 15) => Ok(format!("{release}; code paths for older kernels are used")),
         _ => Ok(release),
     }
 }
@@ -85,7 +85,7 @@ fn version(text: &str) -> (u32, u32) {
 fn quota() -> Result<String, String> {
     let needs = [file_system("btrfs"), program("mkfs.btrfs"), device("/dev/loop-control")];
     if needs.iter().any(Result::is_err) {
-        return Err("layers would be plain folders, and a disk limit is refused".into());
+        return Err("layers would be plain folders, and disk limits would be refused".into());
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     Ok(match version(&release) {
@@ -117,7 +117,7 @@ fn control_groups() -> Result<String, String> {
             return Ok("v2: memory, cpu, pids".into());
         }
     }
-    Err(format!("v1 lacks {}, and v2 does not carry memory, cpu and pids", missing.join(", ")))
+    Err(format!("v1 lacks {}, and v2 does not have memory, cpu and pids", missing.join(", ")))
 }
 
 fn user_namespaces() -> Result<String, String> {
@@ -137,9 +137,9 @@ fn file_system(name: &str) -> Result<String, String> {
 
 fn device(path: &str) -> Result<String, String> {
     if Path::new(path).exists() {
-        Ok(format!("{path} is there"))
+        Ok(format!("{path} exists"))
     } else {
-        Err(format!("{path} is not there"))
+        Err(format!("{path} does not exist"))
     }
 }
 

@@ -102,7 +102,7 @@ impl Layers {
                     return Err(failed(step, cause));
                 }
                 Err((step, cause)) => {
-                    tracing::warn!(step, %cause, "no btrfs pool: disk limits can't be kept")
+                    tracing::warn!(step, %cause, "no btrfs pool: disk limits cannot be enforced")
                 }
             }
         }

@@ -380,7 +380,10 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     }
     for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(bad("env", "names must not be empty or contain '='; names and values must not contain a NUL byte"));
+            return Err(bad(
+                "env",
+                "names must not be empty or contain '='; names and values must not contain a NUL byte",
+            ));
         }
     }
     Ok(())

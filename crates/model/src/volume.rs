@@ -96,10 +96,16 @@ pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
         if let Some(other) =
             mounts[..at].iter().find(|other| is_within(path, &other.path) || is_within(&other.path, path))
         {
-            return bad(format!("has {path:?} and {:?}, but a mount cannot be inside another one", other.path));
+            return bad(format!(
+                "has {path:?} and {:?}, but a mount cannot be inside another one",
+                other.path
+            ));
         }
         if mount.sub_path.as_deref().is_some_and(|sub| sub.len() > PATH_MAX || !is_clean_relative(sub)) {
-            return bad(format!("has the sub_path {:?}, which is not a normalized relative path", mount.sub_path));
+            return bad(format!(
+                "has the sub_path {:?}, which is not a normalized relative path",
+                mount.sub_path
+            ));
         }
     }
     Ok(())

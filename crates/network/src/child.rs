@@ -52,12 +52,12 @@ pub fn add_to_loopback6(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Re
 /// While a sandbox without IPv6 is restored, its sockets of an earlier policy need a way out to be made, and one without an answer:
 /// a reset that comes in between would keep all of it from coming back.
 pub fn add_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
-    change6(namespace, "add a way for IPv6", |batch| route::add_silent_default_route6(batch, ETH0_INDEX))
+    change6(namespace, "add the IPv6 route", |batch| route::add_silent_default_route6(batch, ETH0_INDEX))
 }
 
 /// Takes away what [`add_silent_way6`] gave: who asks from now on learns at once that there is no way.
 pub fn remove_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
-    change6(namespace, "remove the way for IPv6", |batch| {
+    change6(namespace, "remove the IPv6 route", |batch| {
         route::delete_silent_default_route6(batch, ETH0_INDEX);
     })
 }

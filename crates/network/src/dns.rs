@@ -102,7 +102,7 @@ async fn serve_stream(mut stream: TcpStream, from: Ipv4Addr, guests: &Guests, up
         // Looked up for each: the sandbox may have gone, and another come with its address.
         let Some(guest) = guests.find(from) else { return };
         let Some(question) = message::Question::parse(&bytes) else {
-            tracing::debug!(%from, "a sandbox sent something that is no DNS question");
+            tracing::debug!(%from, "a sandbox sent a packet that is not a DNS question");
             return;
         };
         let answer = decide::answer(&question, &guest, upstreams, relay::Transport::Tcp).await;

@@ -68,7 +68,7 @@ impl RouterError {
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Every number is taken.
-    #[error("no free link number is left")]
+    #[error("all link numbers are in use")]
     Exhausted,
     /// The address asked for is held by another link.
     #[error("address {address} is in use")]
@@ -77,7 +77,7 @@ pub enum LinkError {
     #[error("{address} is not a sandbox address")]
     NotASandboxAddress { address: Ipv4Addr },
     /// The link was never reserved, adopted or is already released.
-    #[error("link {number} is not known here")]
+    #[error("link {number} is unknown")]
     Unknown { number: u32 },
     /// The kernel refused a step.
     #[error("cannot {step} for link {number}")]
@@ -137,7 +137,7 @@ pub enum DialError {
     #[error("port {port} inside the sandbox did not answer in time")]
     TimedOut { port: u16 },
     /// Too many connections are being made.
-    #[error("too many connections are being made")]
+    #[error("too many connections are being opened")]
     Busy,
     /// The namespace cannot be entered or the socket not made.
     #[error("cannot connect to port {port} inside the sandbox")]

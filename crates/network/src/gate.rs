@@ -131,7 +131,7 @@ impl Gate {
     /// Serves until the future is dropped; everything it started ends with it. Once only.
     pub async fn run(&self) -> io::Result<()> {
         let sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let sockets = sockets.ok_or_else(|| io::Error::other("the gate runs already"))?;
+        let sockets = sockets.ok_or_else(|| io::Error::other("the gate is already running"))?;
         let dns_udp = Arc::new(UdpSocket::from_std(sockets.dns_udp)?);
         let dns_tcp = TcpListener::from_std(sockets.dns_tcp)?;
         let tcp = TcpListener::from_std(sockets.tcp)?;

@@ -28,11 +28,8 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
     let failed = || {
-        ProxyError::new(
-            Code::BadAnswer,
-            "the app does not speak TLS, but this port is configured for TLS",
-        )
-        .hint("check the log of the app")
+        ProxyError::new(Code::BadAnswer, "the app does not speak TLS, but this port is configured for TLS")
+            .hint("check the log of the app")
     };
     let name = host.map(|host| host.split(':').next().unwrap_or_default().to_owned());
     let name = name.and_then(|name| ServerName::try_from(name).ok());

@@ -35,7 +35,10 @@ pub(crate) async fn greet(
     authority: Option<&str>,
 ) -> Result<(), ServiceError> {
     let request = settings(lease, None, false);
-    agent.init(&request).await.map_err(|error| unavailable(error, "the agent did not accept its settings"))?;
+    agent
+        .init(&request)
+        .await
+        .map_err(|error| unavailable(error, "the agent did not accept its settings"))?;
     if authority.is_some() {
         trust(agent, lease, authority).await;
     }

@@ -184,7 +184,10 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
         return Err(ServiceError::new(Code::InvalidRequest, "argv, cwd and user hold no NUL byte"));
     }
     if exec.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
-        return bad("env", "names must not be empty or contain '='; names and values must not contain a NUL byte");
+        return bad(
+            "env",
+            "names must not be empty or contain '='; names and values must not contain a NUL byte",
+        );
     }
     if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return bad("timeout_s", "must be more than 0");

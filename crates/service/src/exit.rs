@@ -28,7 +28,10 @@ impl Service {
         if bound.is_empty() {
             return;
         }
-        tracing::info!(sandboxes = bound.len(), "sandboxes that are bound to this server are being paused or deleted");
+        tracing::info!(
+            sandboxes = bound.len(),
+            "sandboxes that are bound to this server are being paused or deleted"
+        );
         let leaving = futures::stream::iter(&bound).for_each_concurrent(AT_ONCE, |handle| async move {
             if let Err(error) = leave(handle).await {
                 tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "the sandbox keeps running without its server");

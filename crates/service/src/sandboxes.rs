@@ -295,9 +295,14 @@ impl Service {
         let id = handle.lease().id.clone();
         match tokio::time::timeout(limit, handle.state.wait_for(is_end)).await {
             Ok(Ok(state)) => Ok(Arc::clone(&state.lease)),
-            Ok(Err(_)) => Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)),
+            Ok(Err(_)) => {
+                Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2))
+            }
             Err(_) => {
-                let message = format!("sandbox {id} was not ready within {} s; the operation continues", limit.as_secs());
+                let message = format!(
+                    "sandbox {id} was not ready within {} s; the operation continues",
+                    limit.as_secs()
+                );
                 Err(ServiceError::new(Code::DeadlineExceeded, message)
                     .hint(format!("get sandbox {id} again")))
             }

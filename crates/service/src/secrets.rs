@@ -162,7 +162,9 @@ impl Service {
             }
         });
         if tokio::time::timeout(HEARD, join_all(told)).await.is_err() {
-            tracing::warn!("some sandboxes did not confirm in time that a changed network policy is in force");
+            tracing::warn!(
+                "some sandboxes did not confirm in time that a changed network policy is in force"
+            );
         }
     }
 }

@@ -81,11 +81,15 @@ impl Service {
         if !lease.private_env.is_empty() {
             let message =
                 format!("sandbox {} has private_env, which copied processes would reveal", lease.id);
-            return Some(ServiceError::new(Code::InvalidRequest, message).hint("ask for its files only"));
+            return Some(
+                ServiceError::new(Code::InvalidRequest, message).hint("take a snapshot of its files only"),
+            );
         }
         if lease.storage == atoll_model::Storage::Memory {
             let message = format!("sandbox {} keeps its files in memory", lease.id);
-            return Some(ServiceError::new(Code::InvalidRequest, message).hint("ask for its files only"));
+            return Some(
+                ServiceError::new(Code::InvalidRequest, message).hint("take a snapshot of its files only"),
+            );
         }
         None
     }
@@ -256,10 +260,7 @@ impl Seed {
         let held = inner.uses.take(id)?;
         let found = inner.store.snapshot(id).await?;
         let Some((snapshot, token)) = found.filter(|(known, _)| known.state == SnapshotState::Ready) else {
-            return Err(ServiceError::new(
-                Code::SnapshotNotFound,
-                format!("snapshot {id} no longer exists"),
-            ));
+            return Err(ServiceError::new(Code::SnapshotNotFound, format!("snapshot {id} no longer exists")));
         };
         let memory = memory && snapshot.memory;
         let warm = snapshot.warm;

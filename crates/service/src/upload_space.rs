@@ -140,5 +140,6 @@ fn no_space(cause: std::io::Error) -> ServiceError {
             .retry_after(60)
             .caused_by(cause);
     }
-    ServiceError::new(Code::Internal, "the free space of the server's disk could not be read").caused_by(cause)
+    ServiceError::new(Code::Internal, "the free space of the server's disk could not be read")
+        .caused_by(cause)
 }

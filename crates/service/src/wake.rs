@@ -118,8 +118,11 @@ pub(crate) async fn awake(
     };
     let limit = inner.config.wake_wait;
     let woken = tokio::time::timeout(limit, wake(handle)).await.unwrap_or_else(|_| {
-        let message =
-            format!("sandbox {} did not wake within {} s; the wake continues", handle.lease().id, limit.as_secs());
+        let message = format!(
+            "sandbox {} did not wake within {} s; the wake continues",
+            handle.lease().id,
+            limit.as_secs()
+        );
         Err(ServiceError::new(Code::WakeFailed, message).retry_after(5))
     });
     let outcome = if woken.is_ok() { "ok" } else { "failed" };

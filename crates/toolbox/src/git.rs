@@ -227,7 +227,9 @@ fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, ToolboxError> {
 /// Paths behind `--`; an empty list would mean something else to git than to whoever sent it.
 fn paths(files: &[String]) -> Result<Vec<String>, ToolboxError> {
     if files.is_empty() || files.iter().any(|file| file.is_empty() || file.contains('\0')) {
-        return Err(ToolboxError::Invalid("files must name at least one path, and no path may be empty".into()));
+        return Err(ToolboxError::Invalid(
+            "files must name at least one path, and no path may be empty".into(),
+        ));
     }
     Ok(std::iter::once("--".to_owned()).chain(files.iter().cloned()).collect())
 }

@@ -158,12 +158,12 @@ pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
 /// A host with or without a port, as images name it.
 fn origin(text: &str) -> Result<String, String> {
     atoll_model::policy::origin::parse(text).ok_or_else(|| {
-        format!("{text:?} is no origin; write SCHEME://HOST[:PORT], such as https://app.example")
+        format!("{text:?} is not an origin; write SCHEME://HOST[:PORT], such as https://app.example")
     })
 }
 
 fn registry(text: &str) -> Result<String, String> {
-    let refuse = || format!("{text:?} is no registry; write HOST or HOST:PORT, without http://");
+    let refuse = || format!("{text:?} is not a registry; write HOST or HOST:PORT, without http://");
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) => (host, Some(port)),
         None => (text, None),
@@ -180,14 +180,14 @@ fn registry(text: &str) -> Result<String, String> {
 fn folder(text: &str) -> Result<std::path::PathBuf, String> {
     let path = std::path::Path::new(text);
     if !path.is_absolute() {
-        return Err(format!("{text:?} is not a whole path"));
+        return Err(format!("{text:?} is not an absolute path"));
     }
     let whole = path.canonicalize().map_err(|cause| format!("cannot be found: {cause}"))?;
     if whole == std::path::Path::new("/") {
-        return Err("the whole machine is no root for volumes; name a folder".to_owned());
+        return Err("/ cannot be a root for volumes; name a folder".to_owned());
     }
     if !whole.is_dir() {
-        return Err("is no folder".to_owned());
+        return Err("is not a folder".to_owned());
     }
     Ok(whole)
 }

@@ -9,8 +9,9 @@ use crate::commands::env::{SDKS, SdkEnvironment};
 
 /// One of the SDKs that `atoll env` knows.
 fn sdk() -> impl TypedValueParser<Value = &'static SdkEnvironment> {
-    PossibleValuesParser::new(SDKS.iter().map(|sdk| sdk.name))
-        .try_map(|name| SDKS.iter().find(|sdk| sdk.name == name).ok_or("not an SDK that this command knows"))
+    PossibleValuesParser::new(SDKS.iter().map(|sdk| sdk.name)).try_map(|name| {
+        SDKS.iter().find(|sdk| sdk.name == name).ok_or("not an SDK that this command supports")
+    })
 }
 
 #[derive(Debug, Subcommand)]

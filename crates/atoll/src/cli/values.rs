@@ -110,7 +110,7 @@ pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
         * factor;
     // LIMIT: a tebibyte times a thousand; the server has its own, smaller bounds.
     if !(1.0..=1e9).contains(&value) {
-        let end = if value > 1e9 { "the most is 950t" } else { "the least is 1m" };
+        let end = if value > 1e9 { "the maximum is 950t" } else { "the minimum is 1m" };
         return Err(format!("{text:?} is out of range; {end}"));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e9")]
@@ -131,7 +131,7 @@ pub(crate) fn rate(text: &str) -> Result<Bytes, String> {
 }
 
 fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, String> {
-    let refuse = || format!("{text:?} is not understood; write 500k, 10m or {example}");
+    let refuse = || format!("{text:?} is not a size; write 500k, 10m or {example}");
     let lower = text.trim().to_ascii_lowercase();
     let cut = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
     let (number, unit) = lower.split_at(cut);
@@ -143,7 +143,7 @@ fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, Str
     let value = number.parse::<f64>().map_err(|_| refuse())? * factor as f64;
     // LIMIT: a petabyte; the server has its own bounds.
     if !(1.0..=1e15).contains(&value) {
-        let end = if value > 1e15 { "the most is 900t" } else { "the least is one byte" };
+        let end = if value > 1e15 { "the maximum is 900t" } else { "the minimum is one byte" };
         return Err(format!("{text:?} is out of range; {end}"));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 1e15")]
@@ -198,7 +198,7 @@ pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
     }
     // LIMIT: a year; what must live longer has no timeout.
     if !(total > 0.0 && total <= 365.0 * 86_400.0) {
-        let end = if total > 0.0 { "the most is 365d" } else { "the least is 1ms" };
+        let end = if total > 0.0 { "the maximum is 365d" } else { "the minimum is 1ms" };
         return Err(format!("{text:?} is out of range; {end}"));
     }
     Ok(Seconds(total))
@@ -250,8 +250,8 @@ pub(crate) fn label(text: &str) -> Result<Pair, String> {
 pub(crate) fn cores(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value > 0.0 && value <= 512.0 => Ok(value),
-        Ok(value) if value > 512.0 => Err(format!("{text:?} is out of range; the most is 512 cores")),
-        Ok(_) => Err(format!("{text:?} is out of range; the least is 0.01 cores")),
+        Ok(value) if value > 512.0 => Err(format!("{text:?} is out of range; the maximum is 512 cores")),
+        Ok(_) => Err(format!("{text:?} is out of range; the minimum is 0.01 cores")),
         Err(_) => Err(format!("{text:?} is not a number of cores; write 0.5 or 2")),
     }
 }
@@ -265,7 +265,7 @@ pub(crate) fn place(text: &str) -> Result<CopyEndpoint, String> {
         Some((name, path)) if !name.is_empty() && !name.contains('/') && !name.starts_with('.') => {
             // An empty path would mean different things in both directions.
             if path.is_empty() {
-                return Err(format!("{text:?} names no path; write {name}:/some/path"));
+                return Err(format!("{text:?} has no path; write {name}:/some/path"));
             }
             Ok(CopyEndpoint::Inside { sandbox: name.to_owned(), path: path.to_owned() })
         }
@@ -277,7 +277,7 @@ pub(crate) fn place(text: &str) -> Result<CopyEndpoint, String> {
 /// `data:/data`, `data/sub:/data`, `data:/data:ro`.
 pub(crate) fn mount(text: &str) -> Result<VolumeMount, String> {
     let refuse =
-        || format!("{text:?} is no mount; write VOLUME:/PATH, VOLUME/FOLDER:/PATH or VOLUME:/PATH:ro");
+        || format!("{text:?} is not a mount; write VOLUME:/PATH, VOLUME/FOLDER:/PATH or VOLUME:/PATH:ro");
     let mut parts = text.split(':');
     let (Some(source), Some(path), mode, None) = (parts.next(), parts.next(), parts.next(), parts.next())
     else {
@@ -305,7 +305,7 @@ pub(crate) fn mount(text: &str) -> Result<VolumeMount, String> {
 
 /// `port:8000`, `8000`, `url:8000/health`, or a command.
 pub(crate) fn ready(text: &str) -> Result<Ready, String> {
-    let refuse = || format!("{text:?} is no check; write port:8000, url:8000/health, or a command");
+    let refuse = || format!("{text:?} is not a ready check; write port:8000, url:8000/health, or a command");
     let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(refuse);
     let text = text.trim();
     if text.is_empty() {
@@ -326,7 +326,7 @@ pub(crate) fn ready(text: &str) -> Result<Ready, String> {
 
 /// `id=npm,src=FILE`, `id=npm,env=NAME`, `id=npm` for the variable of that name.
 pub(crate) fn secret_source(text: &str) -> Result<SecretSource, String> {
-    let refuse = || format!("{text:?} is no secret; write id=NAME,src=FILE or id=NAME,env=VARIABLE");
+    let refuse = || format!("{text:?} is not a secret; write id=NAME,src=FILE or id=NAME,env=VARIABLE");
     let (mut id, mut from) = (None, None);
     for part in text.split(',') {
         match part.split_once('=').ok_or_else(refuse)? {

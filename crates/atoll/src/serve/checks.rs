@@ -67,13 +67,13 @@ fn images(data: &Path) -> Check {
         None => Check {
             name,
             state: CheckState::Good,
-            found: "pulled, built and imported ones can be kept in DATA/images".to_owned(),
+            found: "pulled, built and imported templates can be stored in DATA/images".to_owned(),
             fix: None,
         },
         Some((_, kind)) => Check {
             name,
             state: CheckState::Lacking,
-            found: format!("{} is {kind}, which keeps no marks of layers", there.display()),
+            found: format!("{} is {kind}, which does not support the attributes of layers", there.display()),
             fix: Some("put --data on ext4, xfs or btrfs".to_owned()),
         },
     }
@@ -87,10 +87,10 @@ fn volumes(checks: &[Check]) -> Check {
         Some(Check { state: CheckState::Lacking | CheckState::Missing, fix, .. }) => Check {
             name,
             state: CheckState::Lacking,
-            found: "only folders of this machine (--volume-root): there is no disk quota".to_owned(),
+            found: "only folders of this machine (--volume-root), because there is no disk quota".to_owned(),
             fix: fix.clone(),
         },
-        _ => Check { name, state: CheckState::Good, found: "with a limit each".to_owned(), fix: None },
+        _ => Check { name, state: CheckState::Good, found: "each with a size limit".to_owned(), fix: None },
     }
 }
 
@@ -105,12 +105,12 @@ fn registries() -> Check {
     ];
     match bundles.iter().find(|path| Path::new(path).exists()) {
         Some(path) => {
-            Check { name, state: CheckState::Good, found: format!("believed by {path}"), fix: None }
+            Check { name, state: CheckState::Good, found: format!("trusted roots from {path}"), fix: None }
         }
         None => Check {
             name,
             state: CheckState::Lacking,
-            found: "no root certificates, so that no registry with TLS is believed".to_owned(),
+            found: "no root certificates, so no registry with TLS is trusted".to_owned(),
             fix: Some("apt-get install -y ca-certificates".to_owned()),
         },
     }
@@ -132,13 +132,16 @@ fn forwarding() -> Check {
     // The first server of a machine has this number; a second one is told its own by its log.
     let facts = Block::new(0).map(network_facts);
     match facts.iter().flat_map(|facts| &facts.foreign_drops).next() {
-        None => {
-            Check { name, state: CheckState::Good, found: "nobody drops our packets".to_owned(), fix: None }
-        }
+        None => Check {
+            name,
+            state: CheckState::Good,
+            found: "no foreign firewall rule drops packets of sandboxes".to_owned(),
+            fix: None,
+        },
         Some(drop) => Check {
             name,
             state: CheckState::Lacking,
-            found: format!("{} drops what sandboxes send", drop.chain),
+            found: format!("{} drops packets of sandboxes", drop.chain),
             fix: Some(drop.opened_by.clone()),
         },
     }
@@ -151,12 +154,17 @@ fn python() -> Check {
         return Check {
             name,
             state: CheckState::Good,
-            found: "the template host has it".to_owned(),
+            found: "the template host has python3".to_owned(),
             fix: None,
         };
     }
     let fix = "apt-get install -y python3, or use --template debian".to_owned();
-    Check { name, state: CheckState::Lacking, found: "the template host has none".to_owned(), fix: Some(fix) }
+    Check {
+        name,
+        state: CheckState::Lacking,
+        found: "the template host has no python3".to_owned(),
+        fix: Some(fix),
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) fn raise_files() {
 /// Asks the kernel to look elsewhere first when memory runs out. Needs a privilege that containers often lack.
 pub(super) fn spare_from_oom() {
     if let Err(cause) = fs::write("/proc/self/oom_score_adj", "-500") {
-        tracing::debug!(%cause, "oom_score_adj stays as it is");
+        tracing::debug!(%cause, "oom_score_adj could not be set");
     }
 }
 
@@ -44,8 +44,8 @@ pub(crate) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
     let whole = data.canonicalize().map_err(|e| cannot("found", e))?;
     let about = fs::metadata(&whole).map_err(|e| cannot("read", e))?;
     if about.uid() != rustix::process::geteuid().as_raw() {
-        return Err(Failure::new("forbidden", format!("{} belongs to somebody else", whole.display()))
-            .hint("a server's folder belongs to the user it runs as; choose another with --data"));
+        return Err(Failure::new("forbidden", format!("{} belongs to another user", whole.display()))
+            .hint("the data folder must belong to the user of the server; choose another with --data"));
     }
     if about.mode() & 0o077 != 0 {
         fs::set_permissions(&whole, fs::Permissions::from_mode(0o700))
@@ -59,7 +59,7 @@ pub(super) fn need_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(Failure::new("forbidden", "a server makes namespaces, mounts and limits, which needs root")
+    Err(Failure::new("forbidden", "the server needs root to create namespaces, mounts and limits")
         .hint("sudo atoll serve"))
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn serve(server: &HttpServer, settings: &Settings, url: &str, r
     let listener = match TcpListener::bind(port.listen).await {
         Ok(listener) => listener,
         Err(cause) => {
-            return tracing::warn!(address = %port.listen, %cause, "no TLS: cannot listen; choose another --tls-port");
+            return tracing::warn!(address = %port.listen, %cause, "TLS is off: cannot listen; choose another --tls-port");
         }
     };
     let address = listener.local_addr().unwrap_or(port.listen);
@@ -66,7 +66,7 @@ async fn certificate(server: &HttpServer, files: &CertificateFiles, reload: &Arc
             Err(error) => {
                 let text = error.to_string();
                 if text != said && error.is_missing() {
-                    tracing::info!("no certificate, so no TLS; `atoll tls init` makes one");
+                    tracing::info!("no certificate, so TLS is off; `atoll tls init` creates one");
                 } else if text != said {
                     tracing::warn!(%error, cause = ?std::error::Error::source(&error), "no TLS");
                 }
@@ -89,7 +89,7 @@ async fn watch(tls: &Tls, reload: &Arc<Notify>) {
             Ok(false) => {}
             Ok(true) => tracing::info!("a new certificate is in use"),
             Err(error) => {
-                tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the certificate before stays in use");
+                tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the previous certificate stays in use");
             }
         }
     }

@@ -67,21 +67,23 @@ async fn start(global: &Global, client: &Client, out: Out) -> Result<(), Failure
 
 fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
     let cannot = |what: String, e: std::io::Error| {
-        Failure::new("no_server", format!("no server answers, and {what}: {e}"))
-            .hint("start one where you may: `sudo atoll serve`")
+        Failure::new("no_server", format!("no server answers, and none can be started: {what}: {e}"))
+            .hint("start one as root: `sudo atoll serve`")
     };
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(data)
-        .map_err(|e| cannot(format!("{} cannot be made", data.display()), e))?;
+        .map_err(|e| cannot(format!("{} cannot be created", data.display()), e))?;
     let file = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(log)
         .map_err(|e| cannot(format!("{} cannot be written", log.display()), e))?;
-    let errors = file.try_clone().map_err(|e| cannot("its log cannot be shared".to_owned(), e))?;
+    let errors = file
+        .try_clone()
+        .map_err(|e| cannot("its log file cannot be shared with the server".to_owned(), e))?;
     let program = std::env::current_exe().map_err(|e| cannot("this program is not found".to_owned(), e))?;
     Command::new(program)
         .args(["serve", "--background", "--log-format", "json", "--listen", listen, "--data"])
@@ -91,12 +93,12 @@ fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
         .stdout(file)
         .stderr(errors)
         .spawn()
-        .map_err(|e| cannot("one cannot be started".to_owned(), e))
+        .map_err(|e| cannot("a server cannot be started".to_owned(), e))
 }
 
 fn failed(what: &str, log: &Path) -> Failure {
     let text = std::fs::read_to_string(log).unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing in the log");
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("the log is empty");
     Failure::new("no_server", format!("{what}: {}", crate::human::harmless(last)))
-        .hint(format!("`atoll doctor` says what this machine lacks; the whole log is {}", log.display()))
+        .hint(format!("`atoll doctor` shows what this machine lacks; the whole log is {}", log.display()))
 }

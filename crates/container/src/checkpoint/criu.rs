@@ -68,7 +68,7 @@ fn version(program: &Path) -> Result<String, String> {
         .map_err(|cause| format!("{}: {cause}", program.display()))?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
     let number = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    let number = number.ok_or_else(|| format!("{} does not tell its version", program.display()))?;
+    let number = number.ok_or_else(|| format!("{} does not report its version", program.display()))?;
     let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if found < LEAST {

@@ -100,7 +100,7 @@ impl Checkpoints {
         }
         // It names an instance that is not the sandbox's any more, so it says nothing, and the next spend removes it.
         if let Err(cause) = remove_all(&self.named(sandbox, SPENT)) {
-            tracing::warn!(%sandbox, %cause, "a spent checkpoint is left");
+            tracing::warn!(%sandbox, %cause, "a used checkpoint could not be removed");
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Checkpoints {
         if !self.exists(sandbox) {
             return Ok(());
         }
-        tracing::warn!(%sandbox, "a checkpoint beside a live instance is removed");
+        tracing::warn!(%sandbox, "removing the checkpoint of a running instance");
         remove_all(&self.path(sandbox))?;
         File::open(&self.root)?.sync_all()
     }

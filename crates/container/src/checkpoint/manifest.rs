@@ -97,7 +97,7 @@ impl CheckpointManifest {
     /// Why a sandbox cannot be restored from it: it was made of another one.
     pub(crate) fn is_of_another(&self, sandbox: &SandboxId) -> Option<String> {
         let named = self.sandbox.as_deref().filter(|named| *named != sandbox.as_str())?;
-        Some(format!("it was made of sandbox {named}"))
+        Some(format!("it belongs to sandbox {named}"))
     }
 
     /// Bytes of all images.

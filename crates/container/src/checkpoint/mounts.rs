@@ -19,8 +19,9 @@ pub(crate) fn boot_id(pid: i32, outside: &[(String, String)]) -> io::Result<Opti
 /// Mount points of a process's namespace that come from outside, each with the part of ours that stands for it, and the name of
 /// the agent's folder.
 pub(crate) fn outside_mounts(pid: i32) -> io::Result<(Vec<(String, String)>, String)> {
-    parse(&std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the sandbox has lost its agent's folder"))
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "the agent's folder in the sandbox is missing")
+    })
 }
 
 fn parse(text: &str) -> Option<(Vec<(String, String)>, String)> {

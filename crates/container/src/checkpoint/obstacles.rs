@@ -34,12 +34,12 @@ impl fmt::Display for Obstacle {
         let name = self.name.escape_debug();
         match self.kind {
             ObstacleKind::Vfork => {
-                write!(f, "process {name} waits in vfork for a child that runs no program of its own")
+                write!(f, "process {name} waits in vfork for a child that has not called exec")
             }
             ObstacleKind::Wide => {
                 write!(f, "process {name} has mapped more than {} TiB of addresses", MAPPED_MOST >> 40)
             }
-            ObstacleKind::Traced => write!(f, "process {name} is traced by another one, as by a debugger"),
+            ObstacleKind::Traced => write!(f, "process {name} is traced by another process (a debugger)"),
         }
     }
 }

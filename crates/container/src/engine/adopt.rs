@@ -225,7 +225,7 @@ impl EngineShared {
             Ok(())
         };
         if let Err(cause) = self.blocking.run(again).await {
-            tracing::warn!(sandbox = %known.sandbox, %cause, "limits or policy could not be put in force again");
+            tracing::warn!(sandbox = %known.sandbox, %cause, "limits or network policy could not be applied again");
         }
     }
 
@@ -281,7 +281,7 @@ impl HostResources {
         }
         let swept = self.networks.router().sweep(links)?;
         if !swept.missing.is_empty() {
-            tracing::warn!(missing = swept.missing.len(), "links of live sandboxes are gone");
+            tracing::warn!(missing = swept.missing.len(), "network links of running sandboxes are missing");
         }
         let mut remains: Vec<InstanceRemains> = left
             .into_iter()

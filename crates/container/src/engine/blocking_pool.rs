@@ -38,9 +38,9 @@ impl BlockingPool {
         let job = Box::new(move || {
             let _ = answer.send(job());
         });
-        self.jobs
-            .try_send(job)
-            .map_err(|_| io::Error::new(io::ErrorKind::ResourceBusy, "too much kernel work is waiting"))?;
+        self.jobs.try_send(job).map_err(|_| {
+            io::Error::new(io::ErrorKind::ResourceBusy, "too many kernel operations are waiting")
+        })?;
         waiting.await.unwrap_or_else(|_| Err(io::Error::other("a kernel job panicked")))
     }
 }

@@ -25,7 +25,7 @@ impl EngineShared {
             Err(cause) => {
                 tracing::warn!(
                     cause = &cause as &dyn std::error::Error,
-                    "a ready instance could not be claimed"
+                    "an instance of the pool could not be claimed"
                 );
                 // The cold way makes a layer of this name itself. Not there under it: it was not renamed yet.
                 let _ = self.resources.layers.rename(spec.sandbox.as_str(), &ready.layer);

@@ -334,7 +334,7 @@ impl EngineShared {
         spawning: &mut Spawning,
         link: Option<SandboxLink>,
     ) -> Result<Times, ProviderError> {
-        let step = "furnishing the first process";
+        let step = "passing the descriptors to the first process";
         let tell =
             serde_json::to_vec(&FirstProcessRequest::Network { address: link.map(|link| link.address) })
                 .map_err(failed(step))?;
@@ -386,7 +386,7 @@ impl EngineShared {
         if answer.starts_with(b"HTTP/1.1 2") {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::InvalidData, "the agent is not well"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the agent is not healthy"))
     }
 
     fn note_times(&self, times: &Times) {

@@ -52,7 +52,7 @@ impl EngineShared {
             }
             Ok(Ok(found))
         };
-        blocking(find).await.map_err(failed("finding what is to be mounted"))?
+        blocking(find).await.map_err(failed("finding the folder to mount"))?
     }
 }
 
@@ -60,20 +60,20 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
     let refused = |why: String| ProviderError::NotMountable { path: mount.path.clone(), why };
     let at = mount.path.strip_prefix('/').unwrap_or_default();
     if at.split('/').any(|part| matches!(part, "" | "." | "..")) || at.contains('\0') {
-        return Err(refused("it is no clean path below /".into()));
+        return Err(refused("it is not a normalized path below /".into()));
     }
     if at.split('/').next().is_some_and(|first| RESERVED.contains(&first)) {
-        return Err(refused("that place is Atoll's own".into()));
+        return Err(refused("Atoll reserves that path".into()));
     }
     let not_there = |cause: io::Error| match cause.kind() {
-        io::ErrorKind::NotFound => refused("the folder to be mounted is not there".into()),
+        io::ErrorKind::NotFound => refused("the folder to mount does not exist".into()),
         _ if matches!(cause.raw_os_error(), Some(libc::ELOOP | libc::ENOTDIR | libc::EXDEV)) => {
-            refused("a link or a file is in the way to the folder to be mounted".into())
+            refused("the path of the folder to mount contains a link or a file".into())
         }
         io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
             ProviderError::Exhausted { what: "room in the volume".into() }
         }
-        _ => failed("opening what is to be mounted")(cause),
+        _ => failed("opening the folder to mount")(cause),
     };
     let (folder, what) = match &mount.source {
         MountSource::Volume { volume, sub_path } => {
@@ -89,14 +89,14 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
                 host_folder(path, sub_path.as_deref(), mount.read_only).map_err(not_there)?;
             if (owner.0 == 0 || owner.1 == 0) && !mount.read_only {
                 return Err(refused(
-                    "the folder is root's or its group's, and programs inside could leave setuid programs of root in it; \
+                    "the folder belongs to root or its group, so programs inside could place setuid programs of root in it; \
                      give it to another user and group, or mount it read-only"
                         .into(),
                 ));
             }
             if seen_as.0 >= IDS || seen_as.1 >= IDS {
                 return Err(refused(
-                    "the sandbox has a user or group that it can't have, above 65535".into(),
+                    "the sandbox has a user or group above 65535, which is not allowed".into(),
                 ));
             }
             (folder, Mounted::Folder { owner, seen_as: *seen_as })
@@ -107,7 +107,7 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
             return Ok(());
         }
     };
-    found.clones.push(clone_of(&folder).map_err(failed("cloning what is to be mounted"))?);
+    found.clones.push(clone_of(&folder).map_err(failed("cloning the folder to mount"))?);
     found.mounts.push(MountSpec { at: at.to_owned(), read_only: mount.read_only, what });
     Ok(())
 }
@@ -155,7 +155,7 @@ pub(super) fn explain(failure: &StepFailure) -> Option<ProviderError> {
     }
     match failure.step.strip_prefix(MAP) {
         Some(path) if failure.errno == libc::EINVAL || failure.errno == libc::EOPNOTSUPP => {
-            refused(path, "the file system of this folder can't show files under other ids")
+            refused(path, "the file system of this folder does not support id-mapped mounts")
         }
         _ => None,
     }

@@ -38,7 +38,7 @@ impl EngineShared {
         }
         if self.live(target).is_ok() {
             return Err(ProviderError::Unsupported {
-                what: "packing the files of a live sandbox".into(),
+                what: "packing the files of a running sandbox".into(),
                 hint: "stop it first".into(),
             });
         }
@@ -59,10 +59,10 @@ impl EngineShared {
         if let Ok(live) = self.live(target) {
             return match live.facts.storage {
                 Storage::Memory => unsupported(
-                    "a layer of what is in memory",
-                    "files in memory end with their sandbox; make it with its files on disk",
+                    "a layer of files in memory",
+                    "files in memory end with their sandbox; create it with its files on disk",
                 ),
-                Storage::Disk => unsupported("a layer of what a live sandbox changed", "stop it first"),
+                Storage::Disk => unsupported("a layer of the changes of a running sandbox", "stop it first"),
             };
         }
         if !self.resources.layers.exists(&name) {
@@ -72,7 +72,7 @@ impl EngineShared {
         if template.usr_overlay.is_some() {
             return unsupported(
                 "a layer over the host's own files",
-                "begin with a template that has files of its own, such as debian",
+                "use a template with its own files, such as debian",
             );
         }
         let layers = Arc::clone(&self.resources.layers);
@@ -106,7 +106,7 @@ impl EngineShared {
             fed = &mut feed => (fed, work.await),
         };
         let unpacked = unpacked.map_err(failed("unpacking"))?.ok_or_else(|| ProviderError::Unsupported {
-            what: "unpacking over files that are there".into(),
+            what: "unpacking over existing files".into(),
             hint: "delete them first".into(),
         })?;
         fed.map_err(failed("reading the packed files"))?;

@@ -50,7 +50,7 @@ impl EngineShared {
 
     pub(super) fn criu(&self) -> Result<&Criu, ProviderError> {
         self.criu.as_ref().map_err(|why| ProviderError::Unsupported {
-            what: "bringing memory to disk".into(),
+            what: "writing memory to disk".into(),
             hint: format!("{why}; install CRIU 4.2 or later, or run scripts/get-criu"),
         })
     }
@@ -185,7 +185,7 @@ impl EngineShared {
 
     async fn draft(&self, sandbox: &SandboxId) -> Result<Draft, ProviderError> {
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
-        blocking(move || checkpoints.draft(&sandbox)).await.map_err(failed("making room for memory"))
+        blocking(move || checkpoints.draft(&sandbox)).await.map_err(failed("reserving disk space for memory"))
     }
 
     async fn write_checkpoint(
@@ -220,8 +220,8 @@ impl EngineShared {
         let criu = self.criu()?;
         if live.facts.storage == Storage::Memory {
             return Err(ProviderError::Unsupported {
-                what: "bringing the memory of a sandbox with files in memory to disk".into(),
-                hint: "its files end with its processes; make it with storage on disk".into(),
+                what: "writing the memory of a sandbox with files in memory to disk".into(),
+                hint: "its files end with its processes; create it with storage on disk".into(),
             });
         }
         self.make_room(live).await?;
@@ -260,7 +260,7 @@ impl EngineShared {
             Err(NotDumped::Refused(complaint)) => complaint,
         };
         if instance::is_dead(live.pidfd()).unwrap_or(false) {
-            tracing::error!(%sandbox, code = first.code, "CRIU was killed inside the first process, which ended with it");
+            tracing::error!(%sandbox, code = first.code, "CRIU was killed while it worked in the first process, which ended too");
             return Err(ProviderError::Gone { sandbox: sandbox.clone() });
         }
         tracing::warn!(%sandbox, code = first.code, complaint = first.text, "CRIU failed; it is run once more");
@@ -268,13 +268,14 @@ impl EngineShared {
         tokio::time::sleep(DUMP_AGAIN_AFTER).await;
         let folder = draft.folder.clone();
         drop(draft);
-        let draft =
-            blocking(move || Draft::begin(&folder)).await.map_err(failed("making room for memory"))?;
+        let draft = blocking(move || Draft::begin(&folder))
+            .await
+            .map_err(failed("reserving disk space for memory"))?;
         match self.dump_once(criu, sandbox, live, &draft).await {
             Ok(manifest) => Ok((manifest, draft)),
             Err(NotDumped::Provider(error)) => Err(error),
             Err(NotDumped::Refused(complaint)) => {
-                tracing::warn!(%sandbox, code = complaint.code, complaint = complaint.text, "CRIU could not bring a sandbox to disk");
+                tracing::warn!(%sandbox, code = complaint.code, complaint = complaint.text, "CRIU could not write a sandbox to disk");
                 Err(complaint.into())
             }
         }
@@ -331,7 +332,7 @@ impl EngineShared {
     ) -> Result<Option<Obstacle>, ProviderError> {
         let (cgroups, live) = (Arc::clone(&self.resources.cgroups), Arc::clone(live));
         let look = move || Ok(look(&cgroups.processes(&live.facts.cgroup)?));
-        blocking(look).await.map_err(failed("looking at the sandbox"))
+        blocking(look).await.map_err(failed("inspecting the sandbox"))
     }
 
     /// Refuses what cannot be written, before anything is, and has the pool grow in time for the rest.
@@ -362,7 +363,7 @@ impl EngineShared {
         draft: &Draft,
     ) -> Result<CheckpointManifest, NotDumped> {
         let facts = &live.facts;
-        let step = "looking at the sandbox";
+        let step = "inspecting the sandbox";
         let (mut outside, agent) = outside_mounts(facts.pid).map_err(failed(step))?;
         let mounts = facts.mounts.iter().enumerate();
         outside.extend(mounts.map(|(index, at)| (at.clone(), protocol::mount_part(index))));
@@ -370,8 +371,8 @@ impl EngineShared {
             self.resources.cgroups.freezer(&facts.cgroup).and_then(File::open).map_err(failed(step))?;
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(failed("copying a descriptor"));
         let descriptors = vec![copy(&draft.images)?, freezer.into()];
-        let hierarchies = hierarchies(facts.pid, &facts.cgroup).map_err(failed("looking at the sandbox"))?;
-        let watched = places_to_watch(facts.pid).map_err(failed("looking at the sandbox"))?;
+        let hierarchies = hierarchies(facts.pid, &facts.cgroup).map_err(failed("inspecting the sandbox"))?;
+        let watched = places_to_watch(facts.pid).map_err(failed("inspecting the sandbox"))?;
         let ask = DumpAsk {
             watched: &watched,
             pid: facts.pid,
@@ -389,8 +390,8 @@ impl EngineShared {
         };
         let mut line = self.launcher.criu(request, descriptors).await.map_err(failed("launching CRIU"))?;
         self.reach("dump.started");
-        let late = |_| ProviderError::Late { what: "bringing memory to disk".into(), after: DUMP_WITHIN };
-        let step = "bringing memory to disk";
+        let late = |_| ProviderError::Late { what: "writing memory to disk".into(), after: DUMP_WITHIN };
+        let step = "writing memory to disk";
         match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
             CriuMessage::Ended(0, _) => {}
             CriuMessage::Ended(code, text) => return Err(NotDumped::Refused(CriuFailure { code, text })),
@@ -548,7 +549,7 @@ impl From<CriuFailure> for ProviderError {
         match () {
             () if complaint.is_out_of_space() => Self::Exhausted { what: "disk space for memory".into() },
             () if complaint.may_pass() => {
-                Self::Transient { what: "bringing memory to disk".into(), why: said() }
+                Self::Transient { what: "writing memory to disk".into(), why: said() }
             }
             () => held_up(&said()),
         }
@@ -557,7 +558,7 @@ impl From<CriuFailure> for ProviderError {
 
 fn held_up(why: &str) -> ProviderError {
     ProviderError::Unsupported {
-        what: "bringing the memory of these processes to disk".into(),
+        what: "writing the memory of these processes to disk".into(),
         hint: format!("{why}; end it and try again, or pause the sandbox live"),
     }
 }
@@ -584,7 +585,7 @@ fn not_written(cause: io::Error) -> ProviderError {
 
 /// Where the dump of a running instance goes that somebody else keeps.
 pub(super) fn draft_at(folder: &Path) -> Result<Draft, ProviderError> {
-    Draft::begin(folder).map_err(failed("making room for memory"))
+    Draft::begin(folder).map_err(failed("reserving disk space for memory"))
 }
 
 /// Whether a socket holds an IPv6 address of a sandbox. A kernel without IPv6 has no such table.

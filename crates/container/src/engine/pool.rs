@@ -268,7 +268,7 @@ impl EngineShared {
         let (cgroups, cgroup) = (Arc::clone(&self.resources.cgroups), ready.live.facts.cgroup.clone());
         if let Err(cause) = self.blocking.run(move || cgroups.freeze(&cgroup)).await {
             self.discard(ready);
-            return Err(failed("freezing a ready instance")(cause));
+            return Err(failed("freezing an instance of the pool")(cause));
         }
         Ok(ready)
     }
@@ -325,7 +325,7 @@ pub(super) async fn keep_filled(engine: Weak<EngineShared>) {
                     template = key.template,
                     version = key.version,
                     cause = &cause as &dyn std::error::Error,
-                    "a ready instance can't be made"
+                    "an instance for the pool cannot be made"
                 );
                 engine.lock_pool().rest(key, AFTER_FAILURE);
             }

@@ -74,7 +74,7 @@ impl EngineShared {
         let netns = match ready.live.netns().try_clone_to_owned() {
             Ok(netns) => Arc::new(netns),
             Err(cause) => {
-                tracing::warn!(%cause, "a ready instance can't be prepared");
+                tracing::warn!(%cause, "an instance for the pool cannot be prepared");
                 return self.discard(ready);
             }
         };
@@ -130,7 +130,7 @@ impl EngineShared {
                 tracing::warn!(
                     template = key.template,
                     cause = &*cause as &dyn Error,
-                    "a ready instance can't be prepared"
+                    "an instance for the pool cannot be prepared"
                 );
                 self.lock_pool().rest(key, AFTER_FAILURE);
             }

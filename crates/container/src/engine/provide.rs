@@ -199,7 +199,7 @@ impl Provider for Engine {
                 // Somebody may unpack files under this name at once: they must not meet the removal of the old ones.
                 let layers = Arc::clone(&self.inner.resources.layers);
                 let aside = super::snapshot::blocking(move || layers.put_aside(&layer)).await;
-                let aside = aside.map_err(failed("putting files aside"))?;
+                let aside = aside.map_err(failed("moving files aside"))?;
                 self.inner.reaper.take(InstanceRemains { layer: aside, ..InstanceRemains::default() });
                 Ok(())
             }
@@ -491,7 +491,8 @@ impl EngineShared {
         }
         Err(ProviderError::Unsupported {
             what: "a disk limit".into(),
-            hint: "layers are plain folders here; install btrfs-progs, or leave the disk limit out".into(),
+            hint: "layers are plain folders on this machine; install btrfs-progs, or omit the disk limit"
+                .into(),
         })
     }
 

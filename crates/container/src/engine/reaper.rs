@@ -122,7 +122,7 @@ impl HostResources {
             Ok(false) => Some(remains),
             Err(cause) => {
                 if remains.tries == 8 {
-                    tracing::warn!(?remains, %cause, "remains of an instance can't be removed; trying on");
+                    tracing::warn!(?remains, %cause, "the remains of an instance cannot be removed; this is retried");
                 }
                 Some(remains)
             }

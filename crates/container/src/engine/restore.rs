@@ -135,7 +135,7 @@ impl EngineShared {
     ) -> Result<(Arc<Live>, Booted), ProviderError> {
         if spec.storage == Storage::Memory {
             return Err(ProviderError::Unsupported {
-                what: "memory from disk on files in memory".into(),
+                what: "restoring memory for a sandbox with files in memory".into(),
                 hint: "use storage on disk".into(),
             });
         }
@@ -409,7 +409,7 @@ impl EngineShared {
             }
         };
         let begun = Instant::now();
-        blocking(work).await.map_err(failed("letting the restored sandbox go"))?;
+        blocking(work).await.map_err(failed("releasing the restored sandbox"))?;
         self.reach("restore.thawed");
         self.note_memory("let go", begun);
         Ok(live)
@@ -448,14 +448,14 @@ impl EngineShared {
         match blocking(end).await {
             Ok((remains, ended)) => {
                 if let Err(cause) = ended {
-                    tracing::warn!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox could not be ended at once");
+                    tracing::warn!(sandbox = %spec.sandbox, %cause, "a partly restored sandbox could not be ended at once");
                 }
                 let is_clear = remains.cgroup.is_none();
                 self.reaper.take(remains);
                 is_clear
             }
             Err(cause) => {
-                tracing::error!(sandbox = %spec.sandbox, %cause, "a half-restored sandbox was not ended");
+                tracing::error!(sandbox = %spec.sandbox, %cause, "a partly restored sandbox was not ended");
                 false
             }
         }
@@ -502,7 +502,7 @@ impl LetGo {
         if let_run.is_err()
             && let Err(cause) = self.checkpoints.unspend(&spec.sandbox)
         {
-            tracing::error!(sandbox = %spec.sandbox, %cause, "a spent checkpoint could not be taken back");
+            tracing::error!(sandbox = %spec.sandbox, %cause, "a used checkpoint could not be made usable again");
         }
         let_run
     }
@@ -527,7 +527,7 @@ fn same_mounts(manifest: &CheckpointManifest, now: &[MountSpec]) -> Result<(), P
     let path = before.iter().chain(&now).find(|path| before.contains(path) != now.contains(path));
     Err(ProviderError::NotMountable {
         path: path.or(now.first()).cloned().unwrap_or_default(),
-        why: "memory that was brought to disk comes back with the mounts that it had, and no others".into(),
+        why: "memory on disk can be restored only with the mounts that it had".into(),
     })
 }
 

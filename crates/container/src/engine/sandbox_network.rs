@@ -44,7 +44,7 @@ impl SandboxNetworks {
             let _ = told.send(Egressed { sandbox: sandbox.clone(), record });
         };
         let gate = Gate::bind(router.namespace(), upstreams, Arc::new(fresh), Arc::new(log))
-            .inspect_err(|cause| tracing::error!(%cause, "no names for sandboxes"))
+            .inspect_err(|cause| tracing::error!(%cause, "DNS for sandboxes is not available"))
             .ok();
         Ok(Self { router: Mutex::new(handle), gate, flows, egressed })
     }
@@ -129,7 +129,7 @@ impl SandboxNetworks {
                     let _ = self.egressed.send(Egressed { sandbox, record });
                 }
             }
-            Err(cause) => tracing::warn!(%cause, "the counters of flows can't be read"),
+            Err(cause) => tracing::warn!(%cause, "the flow counters cannot be read"),
         }
     }
 

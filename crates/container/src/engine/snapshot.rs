@@ -228,7 +228,7 @@ impl EngineShared {
         if !self.checkpoints.exists(sandbox) {
             return Err(ProviderError::Unsupported {
                 what: "a snapshot with memory of a stopped sandbox".into(),
-                hint: "it has no processes; leave the memory out".into(),
+                hint: "it has no processes; take the snapshot without memory".into(),
             });
         }
         let (layers, from, to) =
@@ -263,8 +263,8 @@ impl EngineShared {
         let seal = parse(snapshot, seal)?;
         if seal.images.is_none() {
             return Err(ProviderError::Unsupported {
-                what: "memory of a snapshot that has none".into(),
-                hint: "ask for its files alone".into(),
+                what: "the memory of a snapshot without memory".into(),
+                hint: "use its files only".into(),
             });
         }
         self.check_snapshot(snapshot, &seal).await?;
@@ -342,7 +342,7 @@ impl EngineShared {
         let (layers, id) = (Arc::clone(&self.resources.layers), snapshot.as_str().to_owned());
         let removed = blocking(move || layers.remove_snapshot(&id)).await;
         if let Err(cause) = removed {
-            tracing::warn!(%snapshot, %cause, "a snapshot can't be removed yet");
+            tracing::warn!(%snapshot, %cause, "a snapshot cannot be removed yet");
             self.reaper.take(InstanceRemains {
                 snapshot: Some(snapshot.as_str().to_owned()),
                 ..InstanceRemains::default()
@@ -498,7 +498,7 @@ impl EngineShared {
             match CheckpointManifest::read(&memory) {
                 Ok((_, found)) if found == *sealed => Ok(()),
                 Ok(_) => Err(copy_failed(CopyError::Damaged("its memory was changed".into()))),
-                Err(error) => Err(copy_failed(CopyError::Damaged(format!("its memory is gone: {error}")))),
+                Err(error) => Err(copy_failed(CopyError::Damaged(format!("its memory is missing: {error}")))),
             }
         };
         blocking(work).await.map_err(not_copied(snapshot, None))
@@ -588,6 +588,6 @@ pub(super) fn parse(snapshot: &SnapshotId, seal: &str) -> Result<Seal, ProviderE
 pub(super) fn in_memory() -> ProviderError {
     ProviderError::Unsupported {
         what: "a snapshot of files in memory".into(),
-        hint: "make the sandbox with its files on disk".into(),
+        hint: "create the sandbox with its files on disk".into(),
     }
 }

@@ -91,7 +91,7 @@ impl EngineShared {
         }
         Err(ProviderError::Unsupported {
             what: "a size for a volume".into(),
-            hint: "volumes are plain folders here; install btrfs-progs, or leave the size out".into(),
+            hint: "volumes are plain folders on this machine; install btrfs-progs, or omit the size".into(),
         })
     }
 
@@ -240,7 +240,7 @@ impl VolumeFiles for ContainerVolumeFiles {
 fn copy(file: File, size: u64, out: &mut impl Write) -> io::Result<()> {
     let copied = io::copy(&mut file.take(size), out)?;
     if copied < size {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file shrank under way"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file shrank while it was read"));
     }
     out.flush()
 }

@@ -101,12 +101,12 @@ pub(super) async fn housekeeping(engine: Weak<EngineShared>) {
         let Some(engine) = engine.upgrade() else { return };
         let work = move || {
             if let Err(cause) = engine.resources.layers.grow() {
-                tracing::warn!(%cause, "the pool can't grow");
+                tracing::warn!(%cause, "the pool cannot grow");
             }
             if count.is_multiple_of(ADDRESSES_EVERY)
                 && let Err(cause) = engine.router.refresh_host()
             {
-                tracing::warn!(%cause, "the host's addresses can't be read");
+                tracing::warn!(%cause, "the host's addresses cannot be read");
             }
         };
         let _ = tokio::task::spawn_blocking(work).await;

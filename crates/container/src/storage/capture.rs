@@ -134,7 +134,7 @@ impl<W: Write> Capture<'_, W> {
         let mut below = self.lower.look(above, &path)?;
         let attributes = Overlaid::of(here)?;
         if attributes.is_redirected {
-            return Err(refused(&path, "was moved here in a way that no layer can tell"));
+            return Err(refused(&path, "was moved in a way that a layer cannot represent"));
         }
         let hides = attributes.is_opaque && !below.folders.is_empty();
         if attributes.is_opaque {
@@ -253,7 +253,7 @@ impl<W: Write> Capture<'_, W> {
 /// Names that mean something else in a layer can't be told.
 fn refuse_marks(entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
     if entry.name.as_bytes().starts_with(WHITEOUT) && !boot_files::is_inside_ours(path) {
-        return Err(refused(path, "has a name that means a removal in a layer"));
+        return Err(refused(path, "has a name that means a deletion in a layer"));
     }
     Ok(())
 }

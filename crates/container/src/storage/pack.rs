@@ -168,7 +168,7 @@ impl<'a, W: Write> Packer<'a, W> {
         records: Records,
     ) -> io::Result<()> {
         if stat.st_uid >= IDS || stat.st_gid >= IDS {
-            let why = format!("{} belongs to nobody of the sandbox", String::from_utf8_lossy(&path));
+            let why = format!("the owner of {} is not an id of the sandbox", String::from_utf8_lossy(&path));
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let about = PackedEntry {
@@ -219,7 +219,12 @@ impl<'a, W: Write> Packer<'a, W> {
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
             match file.read(&mut self.buffer[..most])? {
-                0 => return Err(io::Error::new(io::ErrorKind::ResourceBusy, "a file shrank under way")),
+                0 => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::ResourceBusy,
+                        "a file shrank while it was read",
+                    ));
+                }
                 got => {
                     self.out.write_all(&self.buffer[..got])?;
                     left -= got as u64;

@@ -130,7 +130,10 @@ fn make_file(path: &Path, disk: &Reserve) -> io::Result<()> {
     let bytes = next_step(disk.room(folder, Purpose::Data)?.min(FIRST_BYTES));
     let bytes = bytes.ok_or_else(|| {
         let needed = (disk.bytes() + STEP_LEAST) >> 20;
-        io::Error::new(io::ErrorKind::StorageFull, format!("{needed} MiB must be free, the reserve included"))
+        io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("{needed} MiB must be free, including the reserve"),
+        )
     })?;
     let next = path.with_extension("btrfs-new");
     let file = File::create(&next)?;

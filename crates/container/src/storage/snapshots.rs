@@ -81,7 +81,7 @@ const OVERRUN: u64 = 1 << 20;
 
 impl Seal {
     pub(crate) fn parse(text: &str) -> Result<Self, CopyError> {
-        serde_json::from_str(text).map_err(|_| CopyError::Damaged("its seal is not one".into()))
+        serde_json::from_str(text).map_err(|_| CopyError::Damaged("its seal is malformed".into()))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -160,7 +160,7 @@ impl Layers {
         let files = self.snapshot_path(snapshot).join(FILES);
         let damaged = |why: &str| Err(CopyError::Damaged(why.to_owned()));
         if !files.join("upper").is_dir() {
-            return damaged("its files are gone");
+            return damaged("its files are missing");
         }
         match (&self.kind, &seal.files) {
             (StorageKind::Btrfs { .. }, FilesSeal::Btrfs { uuid, changed_in }) => {
@@ -353,7 +353,7 @@ impl Layers {
         }
         let removed = quota.remove_stale(&self.at, &live)?;
         if removed > 0 {
-            tracing::debug!(removed, "books of layers that are gone were removed");
+            tracing::debug!(removed, "quota groups of removed layers were deleted");
         }
         Ok(())
     }

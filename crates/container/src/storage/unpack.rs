@@ -42,7 +42,7 @@ pub(super) fn read_with(
     match format::read_head(unpacker.input)? {
         Some((about, records))
             if about.kind == EntryType::XGlobalHeader && format::is_beginning(&records) => {}
-        _ => return Err(damaged("it is no archive of ours, or one of a later version")),
+        _ => return Err(damaged("it is not an Atoll archive, or it is from a later version")),
     }
     let mut has_first = false;
     while let Some((about, records)) = format::read_head(unpacker.input)? {
@@ -50,7 +50,7 @@ pub(super) fn read_with(
         unpacker.entry(about, &records)?;
     }
     unpacker.leave_to(0)?;
-    if has_first { Ok(()) } else { Err(damaged("it holds no files")) }
+    if has_first { Ok(()) } else { Err(damaged("it contains no files")) }
 }
 
 struct Unpacker<'a, R> {
@@ -87,7 +87,7 @@ impl<R: Read> Unpacker<'_, R> {
         let attributes = attributes(records)?;
         let name = self.enter_folder_of(&about)?;
         if about.size > 0 && about.kind != EntryType::Regular {
-            return Err(damaged("data behind what holds none"));
+            return Err(damaged("an entry without content has data"));
         }
         match about.kind {
             EntryType::Directory => self.folder(name, about, attributes),
@@ -102,7 +102,7 @@ impl<R: Read> Unpacker<'_, R> {
             EntryType::Char if about.device == (0, 0) => {
                 self.node(&name, &about, &attributes, FileType::CharacterDevice)
             }
-            _ => Err(damaged(format!("{} is of a kind that no layer holds", shown(&about.path)))),
+            _ => Err(damaged(format!("{} has a type that a layer cannot contain", shown(&about.path)))),
         }
     }
 
@@ -114,7 +114,7 @@ impl<R: Read> Unpacker<'_, R> {
         }
         let mut parts: Vec<&[u8]> = about.path.split(|byte| *byte == b'/').collect();
         if parts.iter().any(|part| matches!(*part, b"" | b"." | b"..") || part.contains(&0)) {
-            return Err(damaged(format!("{} is no path in a layer", shown(&about.path))));
+            return Err(damaged(format!("{} is not a path in a layer", shown(&about.path))));
         }
         let name = parts.pop().unwrap_or_default();
         let same = self.levels.iter().zip(&parts).take_while(|(level, part)| level.name == **part).count();
@@ -124,7 +124,7 @@ impl<R: Read> Unpacker<'_, R> {
         let is_part =
             self.parts.iter().any(|part| part.as_bytes() == name) && about.kind == EntryType::Directory;
         if parts.is_empty() && !is_part {
-            return Err(damaged(format!("{} is no part of a layer", shown(&about.path))));
+            return Err(damaged(format!("{} is not part of a layer", shown(&about.path))));
         }
         self.leave_to(same)?;
         Ok(name.to_vec())
@@ -171,7 +171,7 @@ impl<R: Read> Unpacker<'_, R> {
         let size: u64 = record(records, b"GNU.sparse.realsize")
             .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())
             .filter(|size| i64::try_from(*size).is_ok())
-            .ok_or_else(|| damaged("a size is not one"))?;
+            .ok_or_else(|| damaged("a size is malformed"))?;
         let (pieces, map_bytes) = read_map(self.input)?;
         let mut file = self.create(name)?;
         let (mut at, mut stored) = (0, map_bytes);
@@ -198,7 +198,7 @@ impl<R: Read> Unpacker<'_, R> {
             let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
             let got = self.input.read(&mut self.buffer[..most])?;
             if got == 0 {
-                return Err(damaged("it is cut short"));
+                return Err(damaged("it is truncated"));
             }
             file.write_all(&self.buffer[..got])?;
             left -= got as u64;
@@ -213,14 +213,14 @@ impl<R: Read> Unpacker<'_, R> {
     fn link(&mut self, name: &[u8], about: &PackedEntry) -> Result<(), ReadError> {
         let target = self.look_up(&about.link)?;
         if FileType::from_raw_mode(rustix::fs::fstat(&target)?.st_mode) == FileType::Directory {
-            return Err(damaged(format!("{} is a second name of a folder", shown(&about.path))));
+            return Err(damaged(format!("{} is a hard link to a folder", shown(&about.path))));
         }
         made(rustix::fs::linkat(&target, c"", &self.here, name, AtFlags::EMPTY_PATH))
     }
 
     /// What lies under a path from the layer's root, without following a link of any kind.
     fn look_up(&self, path: &[u8]) -> Result<OwnedFd, ReadError> {
-        let gone = || damaged(format!("{} is a second name of nothing", shown(path)));
+        let gone = || damaged(format!("{} is a hard link without a target", shown(path)));
         if path.len() > PATH_MOST + 16 || path.contains(&0) {
             return Err(gone());
         }
@@ -293,14 +293,14 @@ fn times(about: &PackedEntry) -> Timestamps {
 /// Errors that only a stream which is not ours can bring about are its fault.
 fn made<T>(outcome: rustix::io::Result<T>) -> Result<T, ReadError> {
     outcome.map_err(|error| match error {
-        Errno::EXIST => damaged("two entries have one name"),
+        Errno::EXIST => damaged("two entries have the same name"),
         Errno::NAMETOOLONG
         | Errno::INVAL
         | Errno::RANGE
         | Errno::TOOBIG
         | Errno::NOTSUP
         | Errno::PERM
-        | Errno::NOENT => damaged(format!("the kernel takes no such entry: {error}")),
+        | Errno::NOENT => damaged(format!("the kernel refuses this entry: {error}")),
         other => ReadError::Io(other.into()),
     })
 }
@@ -317,7 +317,7 @@ fn attributes(records: &Records) -> Result<Records, ReadError> {
         let leads_away = name == b"trusted.overlay.redirect"
             && value.split(|byte| *byte == b'/').any(|part| part == b"..");
         if !format::is_kept(&name) || name.contains(&0) || leads_away {
-            return Err(damaged(format!("no layer holds an attribute {}", shown(&name))));
+            return Err(damaged(format!("a layer cannot contain the attribute {}", shown(&name))));
         }
         attributes.push((name, value.clone()));
     }
@@ -358,12 +358,12 @@ impl<R: Read> MapReader<'_, R> {
                 b'\n' if position > 0 => return Ok(number),
                 b'0'..=b'9' => {
                     let next = number.checked_mul(10).and_then(|ten| ten.checked_add(u64::from(byte - b'0')));
-                    number = next.ok_or_else(|| damaged("a piece of a file is not one"))?;
+                    number = next.ok_or_else(|| damaged("a piece of a file is malformed"))?;
                 }
                 _ => break,
             }
         }
-        Err(damaged("a piece of a file is not one"))
+        Err(damaged("a piece of a file is malformed"))
     }
 }
 

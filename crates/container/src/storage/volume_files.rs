@@ -55,7 +55,7 @@ impl EntryAttributes {
         if is_known(self.uid) && is_known(self.gid) {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "no sandbox knows this user or group"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "no sandbox can have this user or group"))
     }
 
     /// Permissions without setuid and setgid.
@@ -99,7 +99,7 @@ impl VolumeFolder {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
         }
         // What was looked at is what is opened, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", node.as_raw_fd());
@@ -165,7 +165,7 @@ impl VolumeFolder {
 
     /// Moves an entry; a file in the way is replaced.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<OpenedEntry> {
-        let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself can't be moved");
+        let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself cannot be moved");
         let ((from_above, old), (to_above, new)) =
             (split(from)?.ok_or_else(root)?, split(to)?.ok_or_else(root)?);
         let (old_folder, new_folder) = (self.folder(from_above)?, self.folder(to_above)?);
@@ -381,7 +381,7 @@ fn split(path: &str) -> io::Result<Option<(&str, &str)>> {
         return Err(io::ErrorKind::InvalidFilename.into());
     }
     if path.split('/').any(|part| matches!(part, "." | "..")) || path.contains('\0') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path goes no way back"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path must not contain .."));
     }
     if path.is_empty() {
         return Ok(None);

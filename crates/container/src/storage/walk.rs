@@ -85,7 +85,7 @@ impl Walk {
         let Some(above) = self.levels.last() else { return Ok(()) };
         let folder = open_folder(&self.here, c"..")?;
         if rustix::fs::fstat(&folder)?.st_ino != above.inode {
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the tree changed under way"));
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the tree changed while it was read"));
         }
         self.here = folder;
         Ok(())

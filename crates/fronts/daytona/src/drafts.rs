@@ -146,8 +146,9 @@ impl Drafts {
         all.retain(|_, known| draft.created_at_ms - known.created_at_ms < old_ms);
         let mine = all.values().filter(|known| known.tenant == draft.tenant);
         if mine.clone().count() >= PER_TENANT {
-            let message =
-                format!("{PER_TENANT} sandboxes wait for their builds, or their builds failed; delete some of them");
+            let message = format!(
+                "{PER_TENANT} sandboxes wait for their builds, or their builds failed; delete some of them"
+            );
             return Err(ApiError::new(Code::QuotaExceeded, message));
         }
         if let Some(name) = &draft.spec.name

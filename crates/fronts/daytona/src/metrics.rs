@@ -85,8 +85,9 @@ impl MetricsQuery {
         let (mut from, mut to, mut names) = (None, None, Vec::new());
         let moment = |name: &str, value: &str| {
             let at: Result<Timestamp, _> = value.parse();
-            at.map(Timestamp::as_millisecond)
-                .map_err(|_| ApiError::invalid(format!("{name}: must be a time such as 2026-01-31T12:00:00Z")))
+            at.map(Timestamp::as_millisecond).map_err(|_| {
+                ApiError::invalid(format!("{name}: must be a time such as 2026-01-31T12:00:00Z"))
+            })
         };
         for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
             match name.trim_end_matches("[]") {

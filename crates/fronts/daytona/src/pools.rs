@@ -92,9 +92,7 @@ async fn own(app: &DaytonaApp, who: &Principal, name: &str) -> Result<TemplateRe
     match &found.tenant {
         Some(tenant) if *tenant == who.tenant => Ok(found),
         Some(_) => Err(missing()),
-        None => {
-            Err(unsupported_field("snapshot", "the operator sets the pool size of general snapshots"))
-        }
+        None => Err(unsupported_field("snapshot", "the operator sets the pool size of general snapshots")),
     }
 }
 

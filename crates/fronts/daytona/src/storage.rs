@@ -154,9 +154,7 @@ impl From<ServiceError> for Refused {
 impl Refused {
     const fn said(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::Denied => {
-                (StatusCode::FORBIDDEN, "AccessDenied", "the session is unknown or has expired")
-            }
+            Self::Denied => (StatusCode::FORBIDDEN, "AccessDenied", "the session is unknown or has expired"),
             Self::NoBucket => (StatusCode::NOT_FOUND, "NoSuchBucket", "there is one bucket: contexts"),
             Self::NoKey => (StatusCode::NOT_FOUND, "NoSuchKey", "there is no such object"),
             Self::NoUpload => (StatusCode::NOT_FOUND, "NoSuchUpload", "there is no such upload"),

@@ -131,7 +131,10 @@ impl NetworkBody {
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
         if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
-            return Err(not_here("network.egressProxy", "Atoll does not route traffic through a SOCKS proxy"));
+            return Err(not_here(
+                "network.egressProxy",
+                "Atoll does not route traffic through a SOCKS proxy",
+            ));
         }
         Ok(())
     }

@@ -49,8 +49,7 @@ pub fn upload_stream(body: Body) -> (BoxStream<'static, std::io::Result<Bytes>>,
             Ok(None) => None,
             Ok(Some(Ok(chunk))) => Some((Ok(chunk), Some((chunks, fault)))),
             Ok(Some(Err(cause))) => {
-                let error =
-                    ApiError::invalid("the upload ended early; nothing was changed").caused_by(cause);
+                let error = ApiError::invalid("the upload ended early; nothing was changed").caused_by(cause);
                 Some((Err(fault.set(error)), None))
             }
             Err(_) => {

@@ -125,7 +125,10 @@ const TAGS: [(&str, &str); 15] = [
     ("terminals", "Shells in a sandbox that keep their directory and environment."),
     ("files", "Read, write, list, move, remove and watch files in sandboxes."),
     ("previews", "Access to ports of a sandbox: links that expire, and public ports."),
-    ("network", "The log of outbound connections, and secrets that are added to requests outside the sandbox."),
+    (
+        "network",
+        "The log of outbound connections, and secrets that are added to requests outside the sandbox.",
+    ),
     ("metrics", "Resource use of sandboxes."),
     ("events", "Events of sandboxes, in order."),
     ("templates", "Root file systems that sandboxes start from: make, pull, import, tag and share them."),

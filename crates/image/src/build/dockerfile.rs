@@ -36,7 +36,8 @@ impl Dockerfile {
         let mut instructions = Vec::with_capacity(source.lines.len());
         for found in parsed {
             let found = found.map_err(|error| of_grammar(&error, &source))?;
-            let line = lines.next().ok_or_else(|| BadDockerfile::at(0, "a line contains two instructions"))?;
+            let line =
+                lines.next().ok_or_else(|| BadDockerfile::at(0, "a line contains two instructions"))?;
             let kind = kind_of(found, line, source.escape)
                 .map_err(|why| BadDockerfile { why: format!("{}: {}", word_of(line), why.why), ..why })?;
             instructions.push(Instruction { line: line.number, text: shown(&line.text), kind });

@@ -373,9 +373,10 @@ fn noted(instructions: &[Instruction]) -> Vec<String> {
             "line {}: HEALTHCHECK is left out; give the template a ready check",
             instruction.line
         )),
-        InstructionKind::Volume(_) => {
-            Some(format!("line {}: VOLUME is kept in the image without effect; mount a volume at create", instruction.line))
-        }
+        InstructionKind::Volume(_) => Some(format!(
+            "line {}: VOLUME is kept in the image without effect; mount a volume at create",
+            instruction.line
+        )),
         InstructionKind::Maintainer(_) => {
             Some(format!("line {}: MAINTAINER is deprecated; use LABEL", instruction.line))
         }

@@ -139,8 +139,7 @@ impl Document {
             self.content.push('\n');
         }
         let why = format!("the here-document <<{} has no end", self.name);
-        Err(BadDockerfile::at(opened_at, why)
-            .hint(format!("end it with {} on its own line", self.name)))
+        Err(BadDockerfile::at(opened_at, why).hint(format!("end it with {} on its own line", self.name)))
     }
 }
 

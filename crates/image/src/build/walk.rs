@@ -380,10 +380,7 @@ impl Walk {
                 // A link is a matter of Docker's store; the files are the same.
                 "link" | "keep-git-dir" => {}
                 name => {
-                    return Err(bad(
-                        at,
-                        format!("--{name} is for downloads, which ADD does not support"),
-                    ));
+                    return Err(bad(at, format!("--{name} is for downloads, which ADD does not support")));
                 }
             }
         }

@@ -96,7 +96,8 @@ impl ImageError {
             Self::Template(error) => error.hint(),
             Self::Damaged { .. } => Some("pull, import or build the template again".into()),
             Self::NotAnImage { .. } => Some(
-                "use an archive of docker save, an OCI archive or folder, or a tar of a root file system".into(),
+                "use an archive of docker save, an OCI archive or folder, or a tar of a root file system"
+                    .into(),
             ),
             _ => None,
         }

@@ -248,9 +248,8 @@ impl Layout {
         let mut bytes = Vec::new();
         self.file(name)?.take(JSON_MAX).read_to_end(&mut bytes).map_err(ImageError::io("read", name))?;
         let read = serde_json::from_slice(&bytes);
-        let read = read.map_err(|cause| ImageError::NotAnImage {
-            why: format!("{name:?} cannot be parsed: {cause}"),
-        });
+        let read = read
+            .map_err(|cause| ImageError::NotAnImage { why: format!("{name:?} cannot be parsed: {cause}") });
         Ok((read?, Digest::of(&bytes)))
     }
 

@@ -85,7 +85,9 @@ impl Images {
         }
         let host = crate::host::NAME;
         if name == host {
-            return Err(unsupported("the template host cannot be the base of a build: it has no files of its own"));
+            return Err(unsupported(
+                "the template host cannot be the base of a build: it has no files of its own",
+            ));
         }
         let manifest = TemplateManifest::read(&folder)?;
         if manifest.digest != digest {

@@ -431,10 +431,7 @@ fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32)
             // More than the disk has room for beside a file, or none at all: the file is worth more than its attributes.
             Err(Errno::NOSPC | Errno::TOOBIG | Errno::OPNOTSUPP | Errno::RANGE) => dropped += 1,
             Err(Errno::INVAL) => {
-                return Err(LayerError::refused(
-                    &entry.name,
-                    "it has an attribute that the kernel refuses",
-                ));
+                return Err(LayerError::refused(&entry.name, "it has an attribute that the kernel refuses"));
             }
             Err(errno) => return Err(failed("set an attribute of", entry)(errno)),
         }

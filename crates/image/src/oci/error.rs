@@ -103,23 +103,21 @@ impl RegistryError {
             Self::CredentialsNeeded { .. } => {
                 "send a user name and a password or token with the request".into()
             }
-            Self::Refused { .. } => {
-                "check the user name, the password or token, and its permissions".into()
-            }
+            Self::Refused { .. } => "check the user name, the password or token, and its permissions".into(),
             Self::NoPlatform { .. } => "use one of these, or build the image for this machine".into(),
             Self::BadPlatform(_) => "write it as linux/amd64 or linux/arm64".into(),
             Self::Forbidden { .. } | Self::ForbiddenAddress { .. } => {
                 "the operator can allow the host: atoll serve --registry-insecure HOST[:PORT]".into()
             }
-            Self::Damaged { .. } => "pull again; if this persists, the image in the registry is damaged".into(),
+            Self::Damaged { .. } => {
+                "pull again; if this persists, the image in the registry is damaged".into()
+            }
             Self::Busy { wait_s, .. } => format!("try again in {wait_s} s, or send credentials"),
             Self::Unreachable { .. }
             | Self::Silent { .. }
             | Self::Answered { .. }
             | Self::BrokenOff { .. }
-            | Self::TooSlow { .. } => {
-                "try again; downloaded parts are kept".into()
-            }
+            | Self::TooSlow { .. } => "try again; downloaded parts are kept".into(),
             Self::Unsupported { .. } | Self::DockerConfig { .. } | Self::Io { .. } => return None,
             Self::Layer(cause) => return cause.hint().map(str::to_owned),
             Self::Images(cause) => return cause.hint(),

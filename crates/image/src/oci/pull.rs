@@ -271,8 +271,8 @@ impl Pull<'_> {
         drop(send);
         let what = || format!("the layer {}", wanted.digest);
         let seen = reader.await.expect("the reader does not panic");
-        let seen =
-            seen.map_err(|cause| RegistryError::damaged(what(), format!("it cannot be decompressed: {cause}")))?;
+        let seen = seen
+            .map_err(|cause| RegistryError::damaged(what(), format!("it cannot be decompressed: {cause}")))?;
         if seen.blob != wanted.digest {
             return Err(RegistryError::damaged(what(), format!("its digest is {}", seen.blob)));
         }
@@ -510,9 +510,10 @@ fn judge(
 fn name_blob(wanted: &LayerDescriptor, error: LayerError) -> RegistryError {
     let what = || format!("the layer {}", wanted.digest);
     match error {
-        LayerError::WrongDigest { expected, found } => {
-            RegistryError::damaged(what(), format!("decompressed it has the digest {found} instead of {expected}"))
-        }
+        LayerError::WrongDigest { expected, found } => RegistryError::damaged(
+            what(),
+            format!("decompressed it has the digest {found} instead of {expected}"),
+        ),
         LayerError::Source(cause) => {
             RegistryError::damaged(what(), format!("it cannot be decompressed: {cause}"))
         }

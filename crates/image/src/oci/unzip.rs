@@ -161,7 +161,8 @@ impl Read for Ahead {
             if self.is_over {
                 return Ok(0);
             }
-            let next = self.full.recv().unwrap_or_else(|_| Err(io::Error::other("decompression ended early")));
+            let next =
+                self.full.recv().unwrap_or_else(|_| Err(io::Error::other("decompression ended early")));
             let next = next.inspect_err(|_| self.is_over = true)?;
             self.is_over = next.is_empty();
             let used = std::mem::replace(&mut self.piece, next);

@@ -344,7 +344,7 @@ impl World {
         let files: FakeFiles = serde_json::from_slice(packed).map_err(|cause| damaged(cause.to_string()))?;
         if self.sandboxes.contains_key(&target.sandbox) {
             return Err(ProviderError::Unsupported {
-                what: "unpacking over files that are there".to_owned(),
+                what: "unpacking over existing files".to_owned(),
                 hint: "delete them first".to_owned(),
             });
         }

@@ -181,7 +181,10 @@ impl StartBuild {
             key.is_empty() || key.contains(['=', '\0']) || value.contains('\0')
         };
         if self.args.iter().any(odd) {
-            return Err(bad("args", "names must not be empty or contain '='; names and values must not contain a NUL byte"));
+            return Err(bad(
+                "args",
+                "names must not be empty or contain '='; names and values must not contain a NUL byte",
+            ));
         }
         Ok(())
     }

@@ -111,7 +111,8 @@ pub(super) async fn receive_as(
     let mut bytes = 0u64;
     loop {
         let read = from.read(&mut piece).await.map_err(|cause| {
-            ServiceError::new(Code::InvalidRequest, "the context ended before it was complete").caused_by(cause)
+            ServiceError::new(Code::InvalidRequest, "the context ended before it was complete")
+                .caused_by(cause)
         })?;
         if read == 0 {
             break;

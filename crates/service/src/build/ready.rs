@@ -46,7 +46,8 @@ pub(crate) async fn until_ready(
             return Ok(());
         }
         if Instant::now() + pause >= deadline {
-            let message = format!("the start command of the template was not ready in time: {}", words(check));
+            let message =
+                format!("the start command of the template was not ready in time: {}", words(check));
             return Err(ServiceError::new(Code::DeadlineExceeded, message)
                 .hint("check the output of the command, or allow more time"));
         }

@@ -60,7 +60,11 @@ impl BuildJob {
         let sandboxes = Sandboxes::new(self.service.clone(), self.who.clone(), id.clone());
         let work = AssertUnwindSafe(self.work(&sandboxes)).catch_unwind();
         let outcome = work.await.unwrap_or_else(|_| {
-            Err(ServiceError::new(Code::Internal, "the build failed because of an internal error of the server").into())
+            Err(ServiceError::new(
+                Code::Internal,
+                "the build failed because of an internal error of the server",
+            )
+            .into())
         });
         sandboxes.clear().await;
         let folder = self.folder.clone();

@@ -159,7 +159,8 @@ fn not_text(id: &str) -> ServiceError {
 }
 
 fn not_packed(cause: std::io::Error) -> ServiceError {
-    ServiceError::new(Code::InvalidRequest, "a secret cannot be placed at the path that the step names").caused_by(cause)
+    ServiceError::new(Code::InvalidRequest, "a secret cannot be placed at the path that the step names")
+        .caused_by(cause)
 }
 
 /// What stands where a secret was.

@@ -211,12 +211,14 @@ fn check(hash: &str) -> Result<(), ServiceError> {
     if (16..=128).contains(&hash.len()) && hash.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return Ok(());
     }
-    let message = format!("{} is not a hash of files: a hash has 16 to 128 letters and digits", printable(hash));
+    let message =
+        format!("{} is not a hash of files: a hash has 16 to 128 letters and digits", printable(hash));
     Err(ServiceError::new(Code::InvalidRequest, message))
 }
 
 fn not_kept(cause: Box<dyn std::error::Error + Send + Sync>) -> ServiceError {
-    ServiceError::new(Code::Internal, "the archive could not be stored").caused_by(std::io::Error::other(cause))
+    ServiceError::new(Code::Internal, "the archive could not be stored")
+        .caused_by(std::io::Error::other(cause))
 }
 
 #[cfg(test)]

@@ -230,10 +230,11 @@ impl Base {
 /// A snapshot or an archive lies on its own template; another one beneath it would show other files.
 fn refuse_other_template(spec: &CreateSandbox, template: &str) -> Result<(), ServiceError> {
     match &spec.template {
-        Some(asked) if asked != template => {
-            Err(ServiceError::field("template", format!("the snapshot or archive was made from template {template}"))
-                .hint("leave template out"))
-        }
+        Some(asked) if asked != template => Err(ServiceError::field(
+            "template",
+            format!("the snapshot or archive was made from template {template}"),
+        )
+        .hint("leave template out")),
         Some(_) | None => Ok(()),
     }
 }

@@ -225,8 +225,9 @@ impl UnderWay {
 /// A provider that panics has failed; it does not take the driver with it.
 async fn guarded(job: &EffectJob, work: &Work) -> Outcome {
     let run = AssertUnwindSafe(perform(job, work)).catch_unwind();
-    run.await
-        .unwrap_or_else(|_| failed(work, ServiceError::new(Code::Internal, "the provider failed with an internal error")))
+    run.await.unwrap_or_else(|_| {
+        failed(work, ServiceError::new(Code::Internal, "the provider failed with an internal error"))
+    })
 }
 
 fn failed(work: &Work, failure: ServiceError) -> Outcome {
@@ -411,8 +412,9 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     let booted = match booted {
         Ok(booted) => booted,
         Err(ProviderError::Gone { sandbox }) => {
-            let message =
-                format!("the files of sandbox {sandbox} are missing: it was never created, or they were lost");
+            let message = format!(
+                "the files of sandbox {sandbox} are missing: it was never created, or they were lost"
+            );
             let failure = ServiceError::new(Code::SandboxUnavailable, message);
             return Outcome::NotBooted(failure.hint("delete it and create a new one"));
         }

@@ -78,7 +78,7 @@ impl Driver {
                 let message =
                     format!("memory: sandbox {} is stopped and has no processes to copy", self.lease.id);
                 Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint("ask for its files only, or start it first"))
+                    .hint("take a snapshot of its files only, or start it first"))
             }
             Phase::Running | Phase::Paused | Phase::Stopped => Ok(()),
             Phase::Creating

@@ -179,8 +179,10 @@ impl Service {
         authz::admin(who)?;
         if record.kind == "host" {
             // What is made whenever it is asked for cannot be gone, and sandboxes that wait ready stand on its files.
-            let message =
-                format!("template {} is this machine itself and is made again whenever it is missing", record.name);
+            let message = format!(
+                "template {} is this machine itself and is made again whenever it is missing",
+                record.name
+            );
             return Err(ServiceError::new(Code::InvalidRequest, message)
                 .hint("its unused versions are removed automatically"));
         }

@@ -49,7 +49,10 @@ async fn make(inner: &Arc<ServiceShared>, name: &'static str) -> Result<(), Serv
         if closing.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let begun = Instant::now();
-    tracing::info!(template = name, "making a default template; until it is made, another one is used in its place");
+    tracing::info!(
+        template = name,
+        "making a default template; until it is made, another one is used in its place"
+    );
     let made = blocking(inner, move || sources.make(name, progress)).await;
     inner.templates.forget();
     match made {

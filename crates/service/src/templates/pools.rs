@@ -19,7 +19,9 @@ impl Service {
             let _turn = own.inner.pool_turn.lock().await;
             match own.pool_wishes().await {
                 Ok(wishes) => own.inner.provider.wish_pool(wishes).await,
-                Err(error) => tracing::warn!(%error, cause = ?error.cause, "the sizes of the pools were not changed"),
+                Err(error) => {
+                    tracing::warn!(%error, cause = ?error.cause, "the sizes of the pools were not changed")
+                }
             }
         });
     }

@@ -106,8 +106,10 @@ impl Service {
         match tokio::time::timeout(wait, landed(&flight)).await {
             Ok(landed) => landed?,
             Err(_) => {
-                let message =
-                    format!("image {image} was not downloaded within {} s; the download continues", wait.as_secs());
+                let message = format!(
+                    "image {image} was not downloaded within {} s; the download continues",
+                    wait.as_secs()
+                );
                 return Err(ServiceError::new(Code::DeadlineExceeded, message)
                     .hint("try again later, or watch the download: atoll template pull")
                     .retry_after(10));

@@ -78,7 +78,9 @@ impl TemplateCache {
             Err(error) if matches!(error.code, Code::TemplateNotFound | Code::HostChanged) => {
                 let message = format!("this server does not have version {version} of template {name}");
                 let hint = match name {
-                    "host" => "template host differs on each machine: restore the sandbox where it was archived",
+                    "host" => {
+                        "template host differs on each machine: restore the sandbox where it was archived"
+                    }
                     _ => "make or pull the template on this server from the same source",
                 };
                 Err(ServiceError::new(Code::TemplateNotFound, message).hint(hint).caused_by(error))
@@ -279,7 +281,11 @@ fn default_template(sources: &dyn Templates, name: &str) -> Option<TemplateRecor
     let mut found = candidates.iter().find_map(|candidate| sources.resolve(candidate).ok())?;
     let real = candidates.first()?;
     if found.name != *real {
-        tracing::info!(name, template = found.name, "template {real} is not made yet; another one is used in its place");
+        tracing::info!(
+            name,
+            template = found.name,
+            "template {real} is not made yet; another one is used in its place"
+        );
         found.notes.push(format!("{} is used in place of {name} until template {real} is made", found.name));
     }
     Some(found)

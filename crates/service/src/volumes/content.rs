@@ -51,9 +51,8 @@ impl Service {
         let entries = files.list(path, depth.clamp(1, DEPTH_MAX), ENTRIES_MAX + 1).await.map_err(of(path))?;
         if entries.len() > ENTRIES_MAX {
             let message = format!("there are more than {ENTRIES_MAX} entries");
-            return Err(
-                ServiceError::new(Code::PayloadTooLarge, message).hint("list its folders one by one, or with a smaller depth")
-            );
+            return Err(ServiceError::new(Code::PayloadTooLarge, message)
+                .hint("list its folders one by one, or with a smaller depth"));
         }
         Ok(entries)
     }

@@ -95,7 +95,8 @@ async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolboxError> + Send + 'static,
 ) -> Result<T, ToolboxError> {
     let stopped = |_| ToolboxError::Conflict("the server is shutting down".into());
-    let place = ROOM.acquire().await.map_err(|_| ToolboxError::Conflict("the server is shutting down".into()))?;
+    let place =
+        ROOM.acquire().await.map_err(|_| ToolboxError::Conflict("the server is shutting down".into()))?;
     let done = tokio::task::spawn_blocking(move || {
         // Held until it is done, also if nobody waits for it any more.
         let _place = place;

@@ -203,7 +203,9 @@ impl Execution {
                 self.lost(status);
                 Ok(())
             }
-            None => Err(ToolboxError::Unreadable { tool: "a context", why: "it ended without an end message" }),
+            None => {
+                Err(ToolboxError::Unreadable { tool: "a context", why: "it ended without an end message" })
+            }
         }
     }
 

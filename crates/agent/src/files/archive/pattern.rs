@@ -21,9 +21,7 @@ pub(super) struct Excluded(Exclusions);
 impl Excluded {
     pub(super) fn parse(patterns: &[Vec<u8>]) -> Result<Self, AgentError> {
         if patterns.len() > PATTERNS_MAX {
-            return Err(AgentError::Invalid(format!(
-                "at most {PATTERNS_MAX} exclude patterns are allowed"
-            )));
+            return Err(AgentError::Invalid(format!("at most {PATTERNS_MAX} exclude patterns are allowed")));
         }
         let rules = patterns.iter().map(|pattern| {
             let (effect, text) = match pattern.strip_prefix(b"!") {

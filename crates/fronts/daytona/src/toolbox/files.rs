@@ -146,7 +146,9 @@ async fn make_folder(inside: Inside, Query(query): Query<FolderQuery>) -> Result
     let files = inside.toolbox.files();
     match files.make_dir(&path, MakeDir { parents: true, mode }).await {
         Ok(made) if made.kind == EntryKind::Directory => Ok(StatusCode::CREATED),
-        Ok(_) => Err(daemon(StatusCode::CONFLICT, "CONFLICT", format!("{path:?} exists and is not a directory"))),
+        Ok(_) => {
+            Err(daemon(StatusCode::CONFLICT, "CONFLICT", format!("{path:?} exists and is not a directory")))
+        }
         Err(error) => Err(of_file(error)),
     }
 }

@@ -143,7 +143,10 @@ pub(super) async fn alias(
 ) -> Result<JsonResponse<Alias>, ApiError> {
     let record = find(&app, &who, &alias).await?;
     if record.tenant.as_ref().is_some_and(|tenant| *tenant != who.tenant) {
-        return Err(ApiError::new(Code::Forbidden, format!("template {} belongs to another tenant", record.name)));
+        return Err(ApiError::new(
+            Code::Forbidden,
+            format!("template {} belongs to another tenant", record.name),
+        ));
     }
     Ok(ok(Alias { template_id: record.name, public: record.public || record.tenant.is_none() }))
 }

@@ -36,7 +36,8 @@ impl FromRequestParts<E2bApp> for Opened {
         let token = said
             .and_then(|said| said.split_once(' '))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
-        let token = token.ok_or_else(|| ApiError::unauthenticated("this request needs the token of the volume"))?;
+        let token =
+            token.ok_or_else(|| ApiError::unauthenticated("this request needs the token of the volume"))?;
         Ok(Self(app.service.admit_volume(&volume, token)?))
     }
 }

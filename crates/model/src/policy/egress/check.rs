@@ -143,11 +143,7 @@ fn check_limits(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
 }
 
 fn at_most(field: &'static str, count: usize, max: usize) -> Result<(), BadPolicy> {
-    if count <= max {
-        Ok(())
-    } else {
-        Err(bad(field, format!("{count} entries; at most {max} are allowed")))
-    }
+    if count <= max { Ok(()) } else { Err(bad(field, format!("{count} entries; at most {max} are allowed"))) }
 }
 
 /// Whether it lies within private IPv4 space.

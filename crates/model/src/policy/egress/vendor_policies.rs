@@ -230,7 +230,9 @@ fn domains<'a>(
 
 fn cidrs<'a>(field: &'static str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<Cidr>, BadPolicy> {
     texts
-        .map(|text| network(text).ok_or_else(|| bad(field, format!("{:?} is not an address range", short(text)))))
+        .map(|text| {
+            network(text).ok_or_else(|| bad(field, format!("{:?} is not an address range", short(text))))
+        })
         .collect()
 }
 

@@ -175,7 +175,9 @@ impl LogFile {
             match std::fs::remove_file(path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => tracing::warn!(path = %path.display(), %error, "an egress log could not be removed"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "an egress log could not be removed")
+                }
             }
         }
         self.size = None;
