@@ -324,10 +324,7 @@ fn check_plain(field: &'static str, text: &str, max: usize) -> Result<(), BadSpe
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
     if labels.len() > LABELS_MAX || bytes > LABELS_BYTES_MAX {
-        return Err(bad(
-            "labels",
-            format!("holds more than {LABELS_MAX} entries or {LABELS_BYTES_MAX} bytes"),
-        ));
+        return Err(bad("labels", format!("has more than {LABELS_MAX} entries or {LABELS_BYTES_MAX} bytes")));
     }
     for (key, value) in labels {
         if key.is_empty() || key.len() > LABEL_KEY_MAX || key.chars().any(char::is_control) {
@@ -344,7 +341,7 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
 fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
     if annotations.len() > ANNOTATIONS_MAX || bytes > ANNOTATIONS_BYTES_MAX {
-        let why = format!("hold more than {ANNOTATIONS_MAX} entries or {ANNOTATIONS_BYTES_MAX} bytes");
+        let why = format!("have more than {ANNOTATIONS_MAX} entries or {ANNOTATIONS_BYTES_MAX} bytes");
         return Err(bad("annotations", why));
     }
     let named =
@@ -376,7 +373,7 @@ fn check_ports(ports: &BTreeSet<u16>) -> Result<(), BadSpec> {
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     let bytes: usize = env.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
     if env.len() > ENV_MAX || bytes > ENV_BYTES_MAX {
-        return Err(bad("env", format!("holds more than {ENV_MAX} variables or {ENV_BYTES_MAX} bytes")));
+        return Err(bad("env", format!("has more than {ENV_MAX} variables or {ENV_BYTES_MAX} bytes")));
     }
     for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
@@ -392,7 +389,7 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
 /// Of the secrets only the names; whether they are there is the service's to say.
 fn check_secrets(secrets: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     if secrets.len() > SECRETS_MAX {
-        return Err(bad("secrets", format!("holds more than {SECRETS_MAX} variables")));
+        return Err(bad("secrets", format!("has more than {SECRETS_MAX} variables")));
     }
     for (variable, secret) in secrets {
         if variable.is_empty() || variable.len() > LABEL_KEY_MAX || variable.contains(['=', '\0']) {
@@ -411,7 +408,7 @@ fn check_command(command: &[String]) -> Result<(), BadSpec> {
         return Err(bad("command", format!("is longer than {COMMAND_BYTES_MAX} bytes")));
     }
     if command.iter().any(|a| a.contains('\0')) {
-        return Err(bad("command", "holds a NUL byte"));
+        return Err(bad("command", "contains a NUL byte"));
     }
     Ok(())
 }

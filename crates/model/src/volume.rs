@@ -79,7 +79,7 @@ const WHOLE: [&str; 6] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64"];
 pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
     let bad = |why: String| Err(BadSpec::Text { field: "mounts", why });
     if mounts.len() > MOUNTS_MAX {
-        return bad(format!("holds more than {MOUNTS_MAX} entries"));
+        return bad(format!("has more than {MOUNTS_MAX} entries"));
     }
     for (at, mount) in mounts.iter().enumerate() {
         let path = &mount.path;

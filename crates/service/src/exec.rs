@@ -181,7 +181,10 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
         return bad("env", "is longer than 1 MiB");
     }
     if exec.argv.iter().chain(&exec.cwd).chain(&exec.user).any(|text| text.contains('\0')) {
-        return Err(ServiceError::new(Code::InvalidRequest, "argv, cwd and user hold no NUL byte"));
+        return Err(ServiceError::new(
+            Code::InvalidRequest,
+            "argv, cwd and user must not contain a NUL byte",
+        ));
     }
     if exec.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
         return bad(

@@ -98,7 +98,7 @@ async fn errors_have_the_fronts_form_and_its_names_of_fields() {
         (status, body["error"].as_str().unwrap().to_owned())
     };
     let (status, text) = error("POST", "/toy/boxes", None, "{}").await;
-    assert_eq!((status, text.as_str()), (401, "this needs a key (send the header Toy-Key)"));
+    assert_eq!((status, text.as_str()), (401, "this request needs a key (send the header Toy-Key)"));
     let (status, text) = error("POST", "/toy/boxes", key, r#"{"minutes":"five"}"#).await;
     assert!(status == 400 && text.starts_with("minutes: "), "{status} {text}");
     // The core calls this field timeout_s.

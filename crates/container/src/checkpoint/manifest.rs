@@ -127,7 +127,7 @@ impl CheckpointManifest {
         let (hash, body) = (&bytes[..end], &bytes[end + 1..]);
         let found = blake3::hash(body).to_hex();
         if found.as_bytes() != hash {
-            return Err(differs("is not what was written"));
+            return Err(differs("has changed since it was written"));
         }
         let manifest: Self = serde_json::from_slice(body).map_err(|_| differs("is of another kind"))?;
         if manifest.format != FORMAT {
@@ -148,7 +148,7 @@ impl CheckpointManifest {
                 return Err(differs("has another length"));
             }
             if hash != image.hash {
-                return Err(differs("is not what was written"));
+                return Err(differs("has changed since it was written"));
             }
         }
         Ok((manifest, hash))

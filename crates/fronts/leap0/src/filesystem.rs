@@ -382,7 +382,7 @@ async fn edit_files(
     Json(body): Json<EditFilesBody>,
 ) -> Result<JsonResponse<ItemList<EditedFile>>, ApiError> {
     if body.files.len() > EDITED_MAX {
-        return Err(ApiError::field("files", format!("must hold at most {EDITED_MAX} paths")));
+        return Err(ApiError::field("files", format!("must have at most {EDITED_MAX} paths")));
     }
     let awake = root_files(&app, &who, &id).await?;
     let files: Vec<String> = body.files.iter().map(|file| awake.path(file)).collect();

@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(parse(r#"{"argv":["true"]}"#).unwrap().argv, ["true"]);
         assert_eq!(parse(r#"{"command":"a | b"}"#).unwrap().argv.last().unwrap(), "a | b");
         assert!(parse("{}").unwrap_err().message.contains("missing"));
-        assert!(parse(r#"{"argv":["a"],"command":"b"}"#).unwrap_err().message.contains("exclude"));
+        assert!(parse(r#"{"argv":["a"],"command":"b"}"#).unwrap_err().message.contains("cannot be combined"));
     }
 
     #[test]

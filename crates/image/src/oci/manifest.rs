@@ -232,8 +232,8 @@ mod tests {
     fn what_cannot_be_used_is_refused_by_name() {
         let plain = "application/vnd.oci.image.layer.v1.tar";
         for (kind, arch, layers, word) in [
-            ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "amd64", 1, "elsewhere"),
-            ("application/vnd.oci.image.layer.nondistributable.v1.tar", "amd64", 1, "elsewhere"),
+            ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "amd64", 1, "foreign"),
+            ("application/vnd.oci.image.layer.nondistributable.v1.tar", "amd64", 1, "foreign"),
             ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", "amd64", 1, "encrypted"),
             ("application/vnd.wasm.content.layer.v1+wasm", "amd64", 1, "not an archive"),
             (plain, "arm64", 1, "linux/arm64"),

@@ -164,7 +164,11 @@ impl World {
         let damaged =
             |why: &str| ProviderError::Damaged { what: format!("snapshot {id}"), why: why.to_owned() };
         let shot = self.snapshots.get(id).ok_or_else(|| damaged("it is missing"))?;
-        if shot.seal() == seal { Ok(shot) } else { Err(damaged("its content is not what was written")) }
+        if shot.seal() == seal {
+            Ok(shot)
+        } else {
+            Err(damaged("its content has changed since it was written"))
+        }
     }
 
     pub(super) fn verify(&self, id: &SnapshotId, seal: &str) -> Result<(), ProviderError> {

@@ -144,7 +144,7 @@ impl StartBuild {
             return Err(bad("template", "cannot name a registry; push the template to it afterwards"));
         }
         if self.tags.len() > TAGS_MAX {
-            return Err(bad("tags", format!("holds more than {TAGS_MAX} entries")));
+            return Err(bad("tags", format!("has more than {TAGS_MAX} entries")));
         }
         for tag in &self.tags {
             let named = format!("{}:{tag}", self.template.name);
@@ -175,7 +175,7 @@ impl StartBuild {
     fn check_args(&self) -> Result<(), BadSpec> {
         let bytes: usize = self.args.iter().map(|(k, v)| k.len() + v.len() + 2).sum();
         if self.args.len() > ARGS_MAX || bytes > ARGS_BYTES_MAX {
-            return Err(bad("args", format!("holds more than {ARGS_MAX} values or {ARGS_BYTES_MAX} bytes")));
+            return Err(bad("args", format!("has more than {ARGS_MAX} values or {ARGS_BYTES_MAX} bytes")));
         }
         let odd = |(key, value): (&String, &String)| {
             key.is_empty() || key.contains(['=', '\0']) || value.contains('\0')
@@ -194,7 +194,7 @@ impl StartBuild {
         if self.secrets.len() > SECRETS_MAX || bytes > SECRETS_BYTES_MAX {
             return Err(bad(
                 "secrets",
-                format!("holds more than {SECRETS_MAX} entries or {SECRETS_BYTES_MAX} bytes"),
+                format!("has more than {SECRETS_MAX} entries or {SECRETS_BYTES_MAX} bytes"),
             ));
         }
         for (id, secret) in &self.secrets {

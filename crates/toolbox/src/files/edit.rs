@@ -180,7 +180,7 @@ mod tests {
         assert!(edit("x", "aaa", &edits).is_ok());
         assert!(edit("x", &"a".repeat(1 << 20), &edits).is_err());
         let many = "\n".repeat(DIFF_LINES + 1);
-        assert!(difference("x", &many, &format!("{many}y")).contains("not told"));
+        assert!(difference("x", &many, &format!("{many}y")).contains("not shown"));
         assert_eq!(difference("x", &many, &many), "");
     }
 

@@ -22,7 +22,7 @@ impl Storage {
         hashes: &[String],
     ) -> Result<BuildContext, ApiError> {
         if hashes.len() > CONTEXTS_MAX {
-            return Err(ApiError::invalid(format!("contextHashes: holds more than {CONTEXTS_MAX} entries")));
+            return Err(ApiError::invalid(format!("contextHashes: has more than {CONTEXTS_MAX} entries")));
         }
         let mut paths = Vec::new();
         for hash in hashes {

@@ -154,7 +154,7 @@ pub(super) async fn read_files(
     Json(body): Json<ReadFilesBody>,
 ) -> Result<Response, ApiError> {
     if body.paths.is_empty() || body.paths.len() > FILES_MAX {
-        return Err(ApiError::field("paths", format!("must hold 1 to {FILES_MAX} paths")));
+        return Err(ApiError::field("paths", format!("must have 1 to {FILES_MAX} paths")));
     }
     let awake = root_files(&app, &who, &id).await?;
     let mut files = Vec::with_capacity(body.paths.len());

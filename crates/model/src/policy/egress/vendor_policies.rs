@@ -86,7 +86,7 @@ pub fn from_daytona(words: &DaytonaWords<'_>, before: &NetworkPolicy) -> Result<
         return Err(bad("allow_cidrs", why));
     }
     if listed.as_ref().is_some_and(|listed| listed.len() > DAYTONA_CIDRS_MAX) {
-        return Err(bad("allow_cidrs", format!("holds more than {DAYTONA_CIDRS_MAX} ranges")));
+        return Err(bad("allow_cidrs", format!("has more than {DAYTONA_CIDRS_MAX} ranges")));
     }
     let listed = listed.map(|listed| cidrs("allow_cidrs", listed.into_iter())).transpose()?;
     let named = named.map(|named| domains("allow_domains", named.into_iter())).transpose()?;
