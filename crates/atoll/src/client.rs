@@ -54,7 +54,7 @@ impl Client {
         let broken = |e: &dyn std::fmt::Display| {
             Failure::new("no_server", format!("no connection to {}: {e}", self.address))
         };
-        let (host, port) = self.address.authority().ok_or_else(|| broken(&"it names no host"))?;
+        let (host, port) = self.address.authority().ok_or_else(|| broken(&"it has no host"))?;
         let connecting = tokio::net::TcpStream::connect((host.as_str(), port));
         let tcp = match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
             Ok(tcp) => tcp.map_err(|e| broken(&e))?,

@@ -149,7 +149,7 @@ impl<'de> Deserialize<'de> for Network {
                     "allow-all" => Ok(Network::Plain(PlainNetwork::AllowAll)),
                     "deny-all" => Ok(Network::Plain(PlainNetwork::DenyAll)),
                     "custom" => {
-                        Err(E::custom("custom says nothing without lists: send {\"mode\": \"custom\", …}"))
+                        Err(E::custom("custom needs lists: send {\"mode\": \"custom\", …}"))
                     }
                     _ => Err(E::invalid_value(de::Unexpected::Str(word), &self)),
                 }

@@ -39,11 +39,11 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
         (format!("{sudo}atoll run -- python3 -c 'print(6*7)'"), format!("{sudo}atoll create --name box"));
     let (shell, doctor) = (format!("{sudo}atoll sh box"), format!("{sudo}atoll doctor"));
     let width = one.len() + 2;
-    out.say(&format!("    {one:width$}one command in a sandbox of its own"));
-    out.say(&format!("    {stays:width$}one that stays"));
-    out.say(&format!("    {shell:width$}a terminal in it"));
-    out.say(&format!("    {doctor:width$}what this machine could still offer"));
-    out.say("\n  Ctrl-C ends the server; sandboxes live on until they are deleted.\n");
+    out.say(&format!("    {one:width$}run one command in a new sandbox"));
+    out.say(&format!("    {stays:width$}create a sandbox that stays"));
+    out.say(&format!("    {shell:width$}open a terminal in it"));
+    out.say(&format!("    {doctor:width$}check what this machine supports"));
+    out.say("\n  Ctrl-C ends the server; sandboxes keep running until they are deleted.\n");
 }
 
 struct TourResult {
@@ -73,7 +73,7 @@ async fn first_sandbox(global: &Global) -> Result<TourResult, Failure> {
     if ran.exit_code != 0 {
         let said = harmless(&ran.stderr);
         return Err(Failure::new("failed", format!("Python ended with {}: {said}", ran.exit_code))
-            .hint("is python3 installed on this machine? the template `host` shows its programs"));
+            .hint("is python3 installed on this machine? the template `host` contains its programs"));
     }
     Ok(TourResult { said: ran.stdout.clone(), created_ms, ran_ms, deleted_ms })
 }
