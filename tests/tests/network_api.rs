@@ -57,7 +57,7 @@ fn a_policy_is_made_shown_changed_and_logged_from_the_command_line() {
         assert_eq!(fetch(client, id, "http://good.test/").await.as_deref(), Ok(GREETING));
         assert!(fetch(client, id, "http://evil.test/").await.is_err());
         let page = ok(w, &["inspect", "box"]).await;
-        for told in ["custom: only what is listed", "names     good.test", "50 connections"] {
+        for told in ["custom: only listed destinations", "names     good.test", "50 connections"] {
             assert!(page.contains(told), "{told}: {page}");
         }
         logged(client, id, json!({ "what": "http", "verdict": "allowed", "name": "good.test" })).await;

@@ -38,34 +38,34 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  atoll run -- python3 -c 'print(6*7)'     create, run, delete
-  atoll create --name box                  one that stays
-  atoll sh box                             a terminal in it
-  atoll cp ./src box:/home/user/src        files in, and out again
-  atoll ls                                 what is there
-  atoll pause box                          frozen at once; `resume` goes on where it was
-  atoll snapshot box --name clean          a moment to return to: `rollback box clean`
-  atoll fork box -n 3                      three more like it
-  atoll run --allow-domain pypi.org -- …   reach that name, and nothing else
-  atoll run --image python:3.12-slim -- …  from an image of a registry
-  atoll build -t app .                     a template from ./Dockerfile: `run -T app`
+  atoll run -- python3 -c 'print(6*7)'     create a sandbox, run, delete it
+  atoll create --name box                  create a sandbox that stays
+  atoll sh box                             open a terminal in it
+  atoll cp ./src box:/home/user/src        copy files in; the other order copies out
+  atoll ls                                 list sandboxes
+  atoll pause box                          pause it; `resume` continues
+  atoll snapshot box --name clean          take a snapshot; `rollback box clean` returns to it
+  atoll fork box -n 3                      create three copies of it
+  atoll run --allow-domain pypi.org -- …   allow only that domain
+  atoll run --image python:3.12-slim -- …  use an image from a registry
+  atoll build -t app .                     build ./Dockerfile; then `run -T app`
 
-Exit status of run and exec: the command's own; 124 it took too long, 125 Atoll failed,
-126 the command cannot be started, 127 there is no such command.";
+Exit status of run and exec: that of the command; 124 timeout, 125 Atoll failed,
+126 the command cannot be started, 127 the command was not found.";
 
-/// Where the server is, who asks, and how to answer.
+/// Connection and output options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// Server to talk to [default: the one of DATA, else http://127.0.0.1:7070]
+    /// URL of the server [default: the server of DATA, else http://127.0.0.1:7070]
     #[arg(long, global = true, env = env::URL, hide_env_values = true, help_heading = "Connection")]
     pub(crate) url: Option<String>,
-    /// Key to show it [default: DATA/admin.key on the same machine]
+    /// API key [default: DATA/admin.key on the same machine]
     #[arg(long, global = true, env = env::API_KEY, hide_env_values = true, help_heading = "Connection")]
     pub(crate) api_key: Option<String>,
-    /// PEM file with an authority to trust besides the system's, for a server that is reached over https
+    /// PEM file with an additional certificate authority to trust, for a server with https
     #[arg(long, global = true, env = env::CA, hide_env_values = true, value_name = "FILE", help_heading = "Connection")]
     pub(crate) ca: Option<PathBuf>,
-    /// Folder of the server's state [default: ~/.atoll]
+    /// Data folder of the server [default: ~/.atoll]
     #[arg(long, global = true, env = env::DATA, hide_env_values = true, value_name = "DIR", help_heading = "Connection")]
     pub(crate) data: Option<PathBuf>,
     /// Print JSON on stdout, and errors as JSON on stderr
@@ -74,7 +74,7 @@ pub(crate) struct Global {
 }
 
 impl Global {
-    /// Folder of the server's state.
+    /// Data folder of the server.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(|| env::home().join(".atoll"))
     }
@@ -91,99 +91,99 @@ pub(crate) enum Command {
     /// Open a terminal in a sandbox
     #[command(visible_aliases = ["shell", "connect"])]
     Sh(sandbox::Sh),
-    /// List sandboxes, whatever they do; with -a also those that were deleted
+    /// List sandboxes in every phase; with -a also deleted ones
     #[command(visible_alias = "list")]
     Ls(sandbox::Ls),
-    /// Show everything about sandboxes: what they are, why they are awake, what happens next
+    /// Show all details of sandboxes: settings, why they are awake, the next timer
     #[command(visible_alias = "info")]
     Inspect(sandbox::Targets),
     /// Copy files into a sandbox or out of it
     Cp(sandbox::Cp),
     /// Show the output of the start command and of detached processes
     Logs(sandbox::Logs),
-    /// Show what sandboxes use, live on a terminal
+    /// Show the resource use of sandboxes, live on a terminal
     Top(sandbox::Top),
-    /// List the processes that were started through Atoll in a sandbox
+    /// List the processes in a sandbox that were started through Atoll
     Ps(sandbox::Target),
     /// Send a signal to a process of a sandbox
     #[command(visible_alias = "kill")]
     Signal(sandbox::Signal),
-    /// Freeze sandboxes; their processes and memory stay
+    /// Pause sandboxes; their processes and memory are kept
     Pause(life::Pause),
-    /// Let sandboxes run again, whether paused, stopped or archived
+    /// Resume paused sandboxes; stopped and archived ones are started
     #[command(alias = "unpause")]
     Resume(sandbox::Targets),
-    /// Start stopped sandboxes; paused ones go on, archived ones come back
+    /// Start stopped sandboxes; paused ones are resumed, archived ones are restored
     Start(sandbox::Targets),
-    /// Stop sandboxes; their files stay
+    /// Stop sandboxes; their files are kept
     Stop(sandbox::Targets),
     /// Stop and start sandboxes
     Restart(sandbox::Targets),
-    /// Change limits, also while it runs
+    /// Change the limits of a sandbox, also while it runs
     Resize(life::Resize),
-    /// Keep a sandbox as it is at this moment; list, check and remove what was kept
+    /// Take a snapshot of a sandbox; list, verify and remove snapshots
     Snapshot(life::Snapshot),
-    /// Make sandboxes from a live one
+    /// Create copies of a sandbox
     #[command(alias = "clone")]
     Fork(life::Fork),
-    /// Put a sandbox back to one of its snapshots; what was written since is lost
+    /// Put a sandbox back to one of its snapshots; later changes are lost
     Rollback(life::Rollback),
     /// Move the files of sandboxes to object storage; running ones are stopped first
     Archive(sandbox::Targets),
-    /// Bring archived sandboxes back and leave them stopped; `start` does both
+    /// Restore archived sandboxes and leave them stopped; `start` restores and starts
     Restore(life::Restore),
-    /// Keep a sandbox awake for a while, whatever its timers say
+    /// Prevent idle timers from acting on a sandbox for some time
     Hold(life::Hold),
-    /// Let a sandbox live longer; never shortens its life
+    /// Extend the lifetime of a sandbox; never shortens it
     Extend(life::Extend),
     /// Delete sandboxes with their files
     #[command(visible_aliases = ["remove", "delete"], alias = "destroy")]
     Rm(sandbox::Rm),
     /// Change labels, limits, network, lifetime or timers
     Update(sandbox::Update),
-    /// Open a port of a sandbox for others; list and close what is open
+    /// Open a port of a sandbox; list and close previews
     Preview(life::Preview),
-    /// Show what a sandbox wanted to reach and what was decided; with --policy the smallest policy for it
+    /// Show the connection attempts of a sandbox and the decisions; --policy prints the smallest policy for them
     Egress(network::Egress),
-    /// Secrets that requests carry without being inside a sandbox
+    /// Manage secrets, which are added to requests outside the sandbox
     #[command(subcommand)]
     Secret(network::Secret),
-    /// Show what happened, and with -f what happens
+    /// Show events; with -f follow them
     Events(sandbox::Events),
-    /// Threads of conversation that sandboxes are bound to
+    /// Manage threads, the conversations that sandboxes are bound to
     #[command(subcommand)]
     Thread(life::Thread),
-    /// What sandboxes start from: make, build, pull, share
+    /// Manage templates: make, build, pull, share
     #[command(subcommand, visible_alias = "image")]
     Template(template::Template),
-    /// Make a template from a folder with a Dockerfile; the same as `template build`
+    /// Build a template from a folder with a Dockerfile; same as `template build`
     Build(template::Build),
-    /// Files that outlive sandboxes and can be mounted into several
+    /// Manage volumes: files that outlive sandboxes and can be mounted into several
     #[command(subcommand)]
     Volume(volume::Volume),
-    /// API keys
+    /// Manage API keys
     #[command(subcommand)]
     Key(Key),
-    /// Tenants and their quotas
+    /// Manage tenants and their quotas
     #[command(subcommand)]
     Tenant(Tenant),
-    /// Certificates of this server for HTTPS
+    /// Manage the server's certificates for HTTPS
     #[command(subcommand)]
     Tls(tls::Tls),
-    /// Print what points an official SDK at this server: eval "$(atoll env leap0)"
+    /// Print the variables that point an official SDK at this server: eval "$(atoll env leap0)"
     Env(tls::Env),
     /// Run the server in the foreground
     Serve(serve::Serve),
-    /// The server of this machine: is it there, end it, read its log
+    /// Manage the server of this machine: status, stop, log
     #[command(subcommand)]
     Server(Server),
-    /// Check what this machine offers, with one fix per gap; needs no server
+    /// Check what this machine supports and show fixes; needs no server
     Doctor,
     /// Print the OpenAPI document of the native API; needs no server
     Openapi,
-    /// Versions of this program and of the server
+    /// Print the versions of this program and of the server
     Version,
-    /// Print completions for a shell
+    /// Print the completion script for a shell
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -199,15 +199,15 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Key {
-    /// Create a key; it is shown once
+    /// Create a key; its secret is shown only once
     Create {
-        /// What it is for
+        /// Name of the key
         #[arg(long)]
         name: Option<String>,
-        /// Whose it is [default: the tenant of the key you use]
+        /// Tenant of the key [default: the tenant of the key that you use]
         #[arg(long)]
         tenant: Option<String>,
-        /// May manage keys, tenants and templates, and sees every tenant
+        /// Create an admin key, which sees every tenant and may manage keys, tenants and templates
         #[arg(long)]
         admin: bool,
     },
@@ -217,7 +217,7 @@ pub(crate) enum Key {
     /// Remove keys; they stop working at once
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
-        /// Ids, as `key ls` shows them
+        /// Ids of keys; `key ls` shows them
         #[arg(required = true)]
         ids: Vec<String>,
     },
@@ -227,7 +227,7 @@ pub(crate) enum Key {
 pub(crate) enum Tenant {
     /// Create a tenant
     Create {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         quota: QuotaArgs,
@@ -235,64 +235,65 @@ pub(crate) enum Tenant {
     /// List tenants
     #[command(visible_alias = "list")]
     Ls,
-    /// Show what the sandboxes of a tenant may reach at most, or set it
+    /// Show or set the network policy that narrows all sandboxes of a tenant
     Network {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         reach: network::Reach,
-        /// Let them reach what they ask for
+        /// Remove the policy of the tenant
         #[arg(long, conflicts_with_all = ["network", "allow_domain", "allow_cidr", "deny_cidr", "up", "down", "connections", "bytes_per_destination"])]
         none: bool,
     },
-    /// Show what a tenant uses, or set what it may use
+    /// Show the use and quota of a tenant, or set the quota
     Quota {
-        /// Its name
+        /// Name of the tenant
         name: String,
         #[command(flatten)]
         quota: QuotaArgs,
     },
 }
 
-/// The most a tenant may hold; what is not said stays as it is.
+/// The quota of a tenant. Absent options stay unchanged.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
 pub(crate) struct QuotaArgs {
-    /// Sandboxes
+    /// Number of sandboxes
     #[arg(long)]
     pub(crate) sandboxes: Option<u32>,
-    /// Cores of running sandboxes together
+    /// Total cores of running sandboxes
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory of running sandboxes together, such as 8g
+    /// Total memory of running sandboxes, such as 8g
     #[arg(long, value_parser = mebibytes)]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk of all sandboxes together, such as 100g
+    /// Total disk of all sandboxes, such as 100g
     #[arg(long, value_parser = mebibytes)]
     pub(crate) disk: Option<Mebibytes>,
-    /// Volumes
+    /// Number of volumes
     #[arg(long)]
     pub(crate) volumes: Option<u32>,
-    /// What volumes may hold together, such as 100g
+    /// Total size of all volumes, such as 100g
     #[arg(long, value_parser = mebibytes)]
     pub(crate) volume_size: Option<Mebibytes>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Server {
-    /// Is it there, where, since when
+    /// Show whether the server runs, its address and uptime
     Status,
-    /// End it; sandboxes live on and the next server finds them
+    /// Stop the server; sandboxes keep running and the next server adopts them
     Stop,
-    /// Delete every sandbox, end the server, and remove all that it left on this machine, DATA included
+    /// Delete every sandbox, stop the server, and remove all its files and settings from this machine, including
+    /// DATA
     Uninstall {
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long, visible_alias = "yes")]
         force: bool,
     },
     /// Print the log of a server that `atoll run` started
     Logs {
-        /// Stay and print what comes
+        /// Follow the output
         #[arg(short, long)]
         follow: bool,
     },

@@ -43,7 +43,7 @@ impl Client {
         }
         let http = http
             .build()
-            .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be made: {e}")))?;
+            .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be created: {e}")))?;
         let errors = CliErrors { address: address.clone(), has_key: key.is_some() };
         let api = atoll_wire::client::Client::new(http, address.url().clone(), key.clone(), errors);
         Ok(Self { api, address, key, tls })
@@ -94,17 +94,17 @@ impl MapError for CliErrors {
         match error {
             ClientError::Refused(refused) => self.refused(*refused),
             ClientError::Unexplained { status, request_id } => {
-                let mut failure = self.not_ours(format!("answered {status} without saying why"));
+                let mut failure = self.not_ours(format!("answered {status} without an error message"));
                 failure.request_id = request_id;
                 failure
             }
             ClientError::NotUnderstood(cause) if cause.is_data() => Failure::new(
                 "bad_answer",
-                format!("{} answered what this program does not understand: {cause}", self.address),
+                format!("the answer of {} has an unknown form: {cause}", self.address),
             )
-            .hint("`atoll version` says whether client and server are of the same version"),
+            .hint("`atoll version` shows whether client and server have the same version"),
             ClientError::NotUnderstood(cause) => {
-                self.not_ours(format!("answered something that is no JSON: {cause}"))
+                self.not_ours(format!("sent an answer that is not JSON: {cause}"))
             }
             ClientError::EventTooLarge => {
                 Failure::new("bad_answer", "the server sent an event that is too large")
@@ -146,7 +146,7 @@ impl CliErrors {
                 "untrusted_certificate",
                 format!("the certificate of {} is not trusted: {why}", self.address),
             )
-            .hint("name the authority that signed it with --ca FILE or ATOLL_CA");
+            .hint("set the authority that signed it with --ca FILE or ATOLL_CA");
         }
         if cause.is_connect() {
             return Failure::new("no_server", format!("no server answers at {}", self.address))

@@ -71,7 +71,7 @@ codes! {
     InvalidRequest = "invalid_request", Invalid, 400;
     /// A path, name or argument inside the sandbox cannot be used.
     InvalidArgument = "invalid_argument", Invalid, 400;
-    /// No key, or one that is not valid.
+    /// The request has no key, or an invalid one.
     Unauthenticated = "unauthenticated", Unauthenticated, 401;
     /// The key is valid but lacks the scope.
     Forbidden = "forbidden", Forbidden, 403;
@@ -109,59 +109,60 @@ codes! {
     PhaseConflict = "phase_conflict", Conflict, 409;
     /// Another sandbox, snapshot or volume of this tenant has that name, or a built-in template has it.
     NameTaken = "name_taken", Exists, 409;
-    /// The thing is there already.
+    /// The object already exists.
     AlreadyExists = "already_exists", Exists, 409;
     /// The idempotency key was used with another request.
     IdempotencyMismatch = "idempotency_mismatch", Conflict, 409;
     /// The template is still used by sandboxes.
     TemplateInUse = "template_in_use", Conflict, 409;
-    /// The snapshot is still needed: a sandbox is being made from it or put back to it.
+    /// The snapshot is in use: a sandbox is being created from it or rolled back to it.
     SnapshotInUse = "snapshot_in_use", Conflict, 409;
     /// The volume is still mounted by sandboxes.
     VolumeInUse = "volume_in_use", Conflict, 409;
     /// The secret is still used by sandboxes.
     SecretInUse = "secret_in_use", Conflict, 409;
-    /// The snapshot, checkpoint or archive is not what was written; it is not used.
+    /// The snapshot, checkpoint or archive has changed since it was written, so it is not used.
     Damaged = "damaged", Conflict, 409;
-    /// The sandbox is asleep and its lease lets only `start` and `resume` wake it.
+    /// The sandbox does not run, and with `wake: explicit` only `start` and `resume` wake it.
     Asleep = "asleep", Conflict, 409;
-    /// A limit below what is used was asked for; the message has the figures.
+    /// The requested limit is below the current use; the message has both numbers.
     BelowUse = "below_use", Conflict, 409;
-    /// The packages of the host changed since the sandbox was made from template `host`.
+    /// The packages of the host changed since the sandbox was created from template `host`.
     HostChanged = "host_changed", Conflict, 409;
     /// The body is larger than allowed.
     PayloadTooLarge = "payload_too_large", Exhausted, 413;
     /// The tenant's quota is used up.
     QuotaExceeded = "quota_exceeded", Exhausted, 429;
-    /// Too many wrong keys or tokens came from this address; `Retry-After` says when to try again. Valid ones still pass.
+    /// Too many wrong keys or tokens came from this address; `Retry-After` says when to try again. Valid keys and
+    /// tokens are still accepted.
     RateLimited = "rate_limited", Exhausted, 429;
-    /// A limit of the sandbox (processes, memory, descriptors) is met.
+    /// A limit of the sandbox (processes, memory, descriptors) is reached.
     SandboxExhausted = "sandbox_exhausted", Exhausted, 429;
-    /// This node has no room now; `Retry-After` says when to try again.
+    /// This node has no free capacity now; `Retry-After` says when to try again.
     NoCapacity = "no_capacity", Unavailable, 503;
-    /// The sandbox could not be woken for this request; the message says why.
+    /// The sandbox could not be woken for this request; the message has the cause.
     WakeFailed = "wake_failed", Unavailable, 503;
-    /// Object storage does not answer or refuses.
+    /// Object storage does not answer or refuses the request.
     ArchiveUnavailable = "archive_unavailable", Unavailable, 503;
-    /// The registry does not answer, refuses for now, or sends something other than it promised.
+    /// The registry does not answer, refuses the request for now, or sends wrong content.
     RegistryUnavailable = "registry_unavailable", Unavailable, 503;
     /// The sandbox does not answer.
     SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
-    /// Nothing listens on that port in the sandbox.
+    /// No program listens on that port in the sandbox.
     PortClosed = "port_closed", Unavailable, 503;
-    /// The app in the sandbox broke off or answered something that is no HTTP.
+    /// The app in the sandbox closed the connection early, or its answer is not HTTP.
     BadAnswer = "bad_answer", Unavailable, 502;
-    /// The request went round in a circle through previews.
+    /// The request passed through previews in a loop.
     LoopDetected = "loop_detected", Exhausted, 508;
-    /// It took longer than its deadline.
+    /// The operation took longer than its deadline.
     DeadlineExceeded = "deadline_exceeded", Unavailable, 504;
     /// The disk of the sandbox, or the volume, is full.
     DiskFull = "disk_full", Exhausted, 507;
-    /// This machine or provider cannot do that; the hint says what is missing.
+    /// This machine or provider does not support the operation; the hint says what is missing.
     Unsupported = "unsupported", Unsupported, 501;
-    /// The sandbox lacks a program that this needs.
+    /// The sandbox lacks a program that the operation needs.
     ToolMissing = "tool_missing", Unsupported, 501;
-    /// Our fault; the request id finds it in the logs.
+    /// An internal error of the server; search the logs for the request id.
     Internal = "internal", Internal, 500;
 }
 

@@ -12,31 +12,31 @@ use crate::start::Start;
 use crate::templates::RegistryAuth;
 pub use crate::words::{BuildStatus, Level};
 
-/// One making of a template.
+/// A build of a template.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Build {
     pub id: String,
     /// The tenant's id.
     pub tenant: String,
-    /// What it makes.
+    /// Template that the build makes.
     #[schema(example = "app:v1")]
     pub template: String,
-    /// Further tags that shall point to it.
+    /// Further tags for the template.
     pub tags: Vec<String>,
     pub status: BuildStatus,
-    /// The step that is under way, or was the last; 0 before the first.
+    /// Number of the current or last step; 0 before the first.
     pub step: u32,
-    /// How many there are; 0 until that is known.
+    /// Number of steps; 0 until it is known.
     pub steps: u32,
-    /// That step as its author wrote it, shortened.
+    /// Text of that step, shortened.
     pub step_text: String,
     /// Steps that were taken from the cache.
     pub cached_steps: u32,
-    /// Why it failed.
+    /// Why the build failed.
     pub failure: Option<BuildFailure>,
-    /// What it made.
+    /// Version that the build made.
     pub version: Option<String>,
-    /// Instructions that were left out, and why.
+    /// Instructions that were ignored, with the reason.
     pub notes: Vec<String>,
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -53,11 +53,11 @@ pub struct BuildFailure {
     pub code: String,
     pub message: String,
     pub hint: Option<String>,
-    /// In which step.
+    /// Number of the step.
     pub step: Option<u32>,
-    /// What its command exited with.
+    /// Exit code of its command.
     pub exit_code: Option<i32>,
-    /// The end of what it wrote.
+    /// The end of its output.
     pub tail: Vec<String>,
 }
 
@@ -65,16 +65,16 @@ pub struct BuildFailure {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct BuildPage {
     pub items: Vec<Build>,
-    /// Hand it in as `cursor` for the next page; null: that was all.
+    /// Send it as `cursor` to get the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
 /// The parts of a form.
 #[derive(ToSchema)]
 pub struct BuildForm {
-    /// What to build; the first part.
+    /// The build request; must be the first part.
     pub spec: BuildBody,
-    /// The files that it may copy from: a tar, plain or compressed with gzip or zstd.
+    /// Files for `COPY`: a tar archive, plain or compressed with gzip or zstd.
     #[schema(value_type = Option<String>, format = Binary)]
     pub context: Option<Vec<u8>>,
 }
@@ -83,17 +83,17 @@ pub struct BuildForm {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct BuildsQuery {
-    /// Only of the template with this name.
+    /// Only builds of the template with this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     #[param(inline)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<BuildStatus>,
-    /// At most this many.
+    /// Maximum number of results.
     #[param(value_type = Option<u32>, minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<NonZeroU32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -106,7 +106,7 @@ pub struct BuildLine {
     #[schema(format = DateTime)]
     pub at: String,
     pub level: Level,
-    /// In which step; 0: before the first or after the last.
+    /// Number of the step; 0 before the first or after the last.
     pub step: u32,
     pub text: String,
 }
@@ -115,7 +115,7 @@ pub struct BuildLine {
 pub struct BuildLog {
     /// Oldest first.
     pub items: Vec<BuildLine>,
-    /// Hand it in as `from` for what comes behind; null: that was all, for now.
+    /// Send it as `from` to get the next lines; null if there are no more lines yet.
     pub next_from: Option<u64>,
 }
 
@@ -123,7 +123,7 @@ pub struct BuildLog {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogsQuery {
-    /// The first line that is wanted. Default 1.
+    /// Number of the first line to return. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
     /// `1`: server-sent events until the build ends.
@@ -132,23 +132,23 @@ pub struct LogsQuery {
     pub follow: Option<Flag>,
 }
 
-/// What to build.
+/// Request of a build.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BuildBody {
-    /// Its name: `name` or `name:tag`; `latest` where no tag is said.
+    /// Name of the template: `name` or `name:tag`. The default tag is `latest`.
     #[schema(example = "app:v1")]
     pub template: String,
-    /// Further tags of that name.
+    /// Further tags of the same name.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The text of the Dockerfile. Absent: it is in the context.
+    /// Text of the Dockerfile. Default: the file in the context.
     #[schema(example = "FROM debian\nRUN echo hello > /hello\n")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dockerfile: Option<String>,
-    /// Where the Dockerfile is in the context, where its text is not given. Default `Dockerfile`.
+    /// Path of the Dockerfile in the context, if its text is not given. Default `Dockerfile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dockerfile_path: Option<String>,
     /// Values for `ARG`.
@@ -156,46 +156,46 @@ pub struct BuildBody {
     #[schema(required = false)]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
-    /// What `RUN --mount=type=secret` sees; in no layer, no log and no record.
+    /// Secrets for `RUN --mount=type=secret`. They appear in no layer, log or record.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<BuildSecretBody>,
-    /// The stage to end with; absent: the last.
+    /// Stage to build. Default: the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Do every step again.
+    /// Do not use cached steps.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
-    /// What sandboxes of it start with, on top of what its steps say.
+    /// Start settings of the template, in addition to those of its steps.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "Start::is_default")]
     pub start: Start,
-    /// What its steps may reach; absent: what a sandbox of this tenant may.
+    /// Network policy of the steps. Default: the policy of the tenant's sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Cores of each step.
+    /// CPU limit of each step in cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
-    /// Memory of each step.
+    /// Memory limit of each step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<i64>,
-    /// Disk of each step.
+    /// Disk limit of each step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<i64>,
-    /// Processes and threads of each step.
+    /// Limit of processes and threads of each step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
-    /// How long it may take in all; absent: the server's default.
+    /// Time limit of the build. Default: the server's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
-    /// Who to be at the registry of its base images.
+    /// Credentials for the registry of base images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<RegistryAuth>,
-    /// Which form of a base image with several; absent: this machine's.
+    /// Platform of base images. Default: this machine's.
     #[schema(example = "linux/amd64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,

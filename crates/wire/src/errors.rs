@@ -3,16 +3,16 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What every answer that is not a success holds.
+/// Body of every error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
 pub struct Envelope {
     /// One of the closed list in `docs/errors.md`.
     #[schema(example = "sandbox_not_found")]
     pub code: String,
-    /// What happened, and to what.
+    /// What happened.
     pub message: String,
-    /// What to try.
+    /// Suggestion for a fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub hint: Option<String>,
@@ -20,7 +20,7 @@ pub struct Envelope {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub field: Option<String>,
-    /// Finds this request in the logs.
+    /// Id of the request, which is also in the server's logs.
     #[serde(default)]
     #[schema(required = true)]
     pub request_id: String,

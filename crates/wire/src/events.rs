@@ -6,10 +6,10 @@ use utoipa::{IntoParams, ToSchema};
 use crate::flag::Flag;
 use crate::words::{Phase, Reason};
 
-/// Something that happened to a sandbox.
+/// An event of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Orders all events of a server; hand it in as `after`.
+    /// Sequence number of the event; send it as `after`.
     pub seq: u64,
     pub tenant: String,
     pub sandbox: String,
@@ -32,14 +32,14 @@ pub enum EventKind {
     /// A snapshot was taken of it.
     Snapshotted {
         snapshot: String,
-        /// Its processes too.
+        /// Whether its processes are included.
         memory: bool,
     },
-    /// Sandboxes were forked from it.
+    /// Copies of the sandbox were created.
     Forked { children: Vec<String> },
     /// Its memory was written to disk while it was paused, or could not be.
     Checkpointed {
-        /// What went wrong; it stands still with its memory as before.
+        /// The error; the sandbox stays frozen with its memory.
         failure: Option<String>,
     },
     /// Labels, limits, timers, timeout or network policy were changed.
@@ -75,16 +75,17 @@ pub struct EventList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EventsQuery {
-    /// Only of this sandbox: id, unique prefix of an id, or name.
+    /// Only events of this sandbox: id, unique prefix of an id, or name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// Only those after this `seq`; 0 begins with the oldest kept. Without it a follower sees what comes.
+    /// Only events after this `seq`; 0 begins with the oldest stored event. Without it, following begins with new
+    /// events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// At most this many; not when following.
+    /// Maximum number of results; ignored when following.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// `1`: server-sent events, replay first, then live.
+    /// `1`: server-sent events, first the stored ones, then new ones.
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow: Option<Flag>,

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A command. Exactly one of `argv` and `command`.
+/// A command. Set exactly one of `argv` and `command`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecBody {
@@ -15,65 +15,65 @@ pub struct ExecBody {
     #[schema(example = json!(["python3", "-c", "print(6*7)"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// A line for the shell: bash, or sh where there is no bash.
+    /// Shell command, run by bash, or by sh if there is no bash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Where; the sandbox's workdir where absent.
+    /// Working directory. Default: the sandbox's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// On top of the sandbox's environment.
+    /// Variables in addition to the sandbox's environment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// As whom; the sandbox's user where absent.
+    /// User for the operation. Default: the sandbox's user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Written to its stdin, which is then closed.
+    /// Text for its stdin, which is then closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// The same for bytes that are no text.
+    /// The same for bytes that are not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
-    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`. A detached process that is
-    /// given no stdin has it open unless this is false.
+    /// Keep stdin open for `POST …/processes/{pid}/stdin`; only with a stream or `detach`. Stdin of a detached
+    /// process without input is open unless this is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_stdin: Option<bool>,
-    /// After this it is killed: `exit_code` 124, `timed_out` true.
+    /// Time limit, after which the process is killed: `exit_code` 124, `timed_out` true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
-    /// Answer as soon as it runs; its output goes to the logs.
+    /// Return when the process has started; its output goes to the logs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
-    /// A name for it in the list of processes.
+    /// Name of the process in the list of processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }
 
-/// How a command ended, with what it wrote.
+/// Result and output of a command.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ExecResult {
-    /// 128 + the signal where one ended it, 124 after a timeout.
+    /// Exit code; 128 + the signal if a signal ended the process, 124 after a timeout.
     pub exit_code: i32,
     /// The signal that ended it.
     pub signal: Option<i32>,
     pub timed_out: bool,
     pub stdout: String,
     pub stderr: String,
-    /// The exact bytes, only where stdout is not valid UTF-8.
+    /// The exact bytes, only if stdout is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stdout_base64: Option<String>,
-    /// The exact bytes, only where stderr is not valid UTF-8.
+    /// The exact bytes, only if stderr is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stderr_base64: Option<String>,
-    /// More was written than is here.
+    /// Whether the output is longer than shown.
     pub truncated: bool,
     /// Its pid inside the sandbox.
     pub pid: u32,
     pub duration_ms: u64,
 }
 
-/// A process that goes on by itself, or the first event of a stream.
+/// A detached process, or the first event of a stream.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Detached {
     /// Its pid inside the sandbox.

@@ -21,15 +21,15 @@ pub struct Entry {
     pub group: String,
     #[schema(format = DateTime)]
     pub modified_at: String,
-    /// Where a link points.
+    /// Target of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub symlink_target: Option<String>,
-    /// The exact name, only where it is not valid UTF-8.
+    /// The exact name, only if it is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub name_base64: Option<String>,
-    /// The exact path, only where it is not valid UTF-8.
+    /// The exact path, only if it is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub path_base64: Option<String>,
@@ -48,7 +48,7 @@ pub enum EntryKind {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EntryList {
     pub items: Vec<Entry>,
-    /// The directory holds more than is listed.
+    /// Whether the directory has more entries than listed.
     pub truncated: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct WriteQuery {
     #[param(pattern = "^[0-7]{1,4}$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// As whom; the sandbox's user where absent.
+    /// User for the operation. Default: the sandbox's user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -81,7 +81,7 @@ pub struct WriteQuery {
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
     pub path: String,
-    /// How many levels. Default 1.
+    /// Number of levels. Default 1.
     pub depth: Option<u32>,
 }
 
@@ -90,7 +90,7 @@ pub struct ListQuery {
 #[into_params(parameter_in = Query)]
 pub struct WatchQuery {
     pub path: String,
-    /// `1`: everything below it too. Default `0`.
+    /// `1`: watch recursively. Default `0`.
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursive: Option<Flag>,

@@ -18,7 +18,7 @@ pub enum HealthStatus {
 pub struct Health {
     pub status: HealthStatus,
     pub version: String,
-    /// What does not work.
+    /// Problems of the server.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub problems: Vec<String>,
 }

@@ -24,7 +24,7 @@ pub struct KeyList {
     pub items: Vec<Key>,
 }
 
-/// A fresh key; the only time that its secret is shown.
+/// A new key; its secret is shown only here.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct CreatedKey {
     #[serde(flatten)]
@@ -34,14 +34,14 @@ pub struct CreatedKey {
     pub secret: String,
 }
 
-/// The key to make.
+/// Request to create a key.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyBody {
-    /// Name or id of its tenant; the caller's own where absent.
+    /// Name or id of its tenant. Default: the caller's tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// `user` where absent.
+    /// Scope of the key. Default `user`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
     #[serde(skip_serializing_if = "Option::is_none")]

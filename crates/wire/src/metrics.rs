@@ -4,7 +4,7 @@ use atoll_model::Limits;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a sandbox used at a moment.
+/// Resource use of a sandbox at one time.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Sample {
     #[schema(format = DateTime)]
@@ -15,7 +15,7 @@ pub struct Sample {
     pub cpu_pct: f64,
     /// Memory charged to it, page cache included.
     pub memory_bytes: u64,
-    /// Of that, page cache that can be dropped.
+    /// Part of it that is page cache and can be dropped.
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
@@ -24,7 +24,7 @@ pub struct Sample {
     pub limits: SampleLimits,
 }
 
-/// What it may use.
+/// Limits of the sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SampleLimits {
     pub cpu: f64,

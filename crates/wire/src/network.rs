@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use crate::tolerance::keep_fields;
 
-/// What a sandbox may reach. Never the host, other sandboxes, link-local or metadata addresses, and private ones only
-/// where they are named and the operator agrees.
+/// Network policy of a sandbox. It can never allow the host, other sandboxes, link-local or metadata addresses. It
+/// can allow private ranges only by naming them, if the operator permits it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum Network {
@@ -32,8 +32,8 @@ pub enum PlainNetwork {
     DenyAll,
 }
 
-/// What happens to a destination that no list names: it is reached (`allow-all`), nothing is reached and there are no lists
-/// (`deny-all`), it is refused (`custom`).
+/// What happens to a destination that is in no list: it is allowed (`allow-all`) or refused (`custom`). `deny-all`
+/// refuses everything and has no lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
@@ -42,53 +42,55 @@ pub enum NetworkMode {
     Custom,
 }
 
-/// A whole policy.
+/// A complete policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkPolicy {
     pub mode: NetworkMode,
-    /// Names that are reached over TLS and HTTP: `example.com`, `*.example.com` (all below it, not itself) or `*`.
+    /// Names that are allowed over TLS and HTTP: `example.com`, `*.example.com` (all names below it, not itself) or
+    /// `*`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>, required = false, example = json!(["pypi.org", "*.pythonhosted.org"]))]
     pub allow_domains: Vec<DomainPattern>,
-    /// Address ranges that are reached by every protocol, IPv4 or IPv6.
+    /// Address ranges that are allowed for every protocol, IPv4 or IPv6.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>, required = false, example = json!(["203.0.113.0/24"]))]
     pub allow_cidrs: Vec<Cidr>,
-    /// Address ranges that are not reached, whatever the other lists say.
+    /// Address ranges that are refused; has precedence over the other lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>, required = false)]
     pub deny_cidrs: Vec<Cidr>,
-    /// Changes to requests on their way out; their domains are allowed.
+    /// Changes to outbound requests; their domains are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub transforms: Vec<Transform>,
     #[serde(default, skip_serializing_if = "NetworkLimits::is_none")]
     #[schema(required = false)]
     pub limits: NetworkLimits,
-    /// Everything is reached and recorded; `GET …/egress/policy` tells the lists that would have done.
+    /// Allow all public destinations and record them; `GET …/egress/policy` returns the smallest policy for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub learn: bool,
 }
 
-/// What is done to requests for one domain. TLS is ended outside the sandbox, by an authority that only it trusts.
+/// Changes to requests for one domain. TLS is terminated outside the sandbox, with a certificate authority that
+/// only this sandbox trusts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Transform {
     #[schema(value_type = String, example = "api.example.com")]
     pub domain: DomainPattern,
-    /// Headers that are set, over what the sandbox sent. `{secret:NAME}` stands for a secret of the tenant. Shown as `…`;
-    /// a change that holds `…` keeps the value that is there.
+    /// Headers to set; they replace those that the sandbox sent. `{secret:NAME}` stands for a secret of the tenant.
+    /// Values are shown as `…`; an update with `…` keeps the stored value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, String>, required = false,
         example = json!({"Authorization": "Bearer {secret:EXAMPLE_KEY}"}))]
     pub inject_headers: BTreeMap<String, HeaderValue>,
-    /// Headers that are taken away.
+    /// Headers to remove.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub strip_headers: Vec<String>,
-    /// Also over plain HTTP, where everybody on the way can read it.
+    /// Apply also over plain HTTP, where every hop can read the headers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub plain_http: bool,
@@ -105,23 +107,23 @@ impl fmt::Debug for HeaderValue {
     }
 }
 
-/// How much may go over the wire; absent is as much as the server lets every sandbox.
+/// Traffic limits. Default: the server's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkLimits {
-    /// Bytes per second out of the sandbox.
+    /// Upload limit in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000)]
     pub up_bytes_per_s: Option<u64>,
-    /// Bytes per second into it.
+    /// Download limit in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1000)]
     pub down_bytes_per_s: Option<u64>,
-    /// Connections at a time.
+    /// Limit of simultaneous connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub connections: Option<u32>,
-    /// Bytes, both ways together, with one address or one name, per boot of the sandbox.
+    /// Limit of bytes in both directions with one address or name, per boot of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub bytes_per_destination: Option<u64>,
@@ -148,9 +150,7 @@ impl<'de> Deserialize<'de> for Network {
                 match word {
                     "allow-all" => Ok(Network::Plain(PlainNetwork::AllowAll)),
                     "deny-all" => Ok(Network::Plain(PlainNetwork::DenyAll)),
-                    "custom" => {
-                        Err(E::custom("custom needs lists: send {\"mode\": \"custom\", …}"))
-                    }
+                    "custom" => Err(E::custom("custom needs lists: send {\"mode\": \"custom\", …}")),
                     _ => Err(E::invalid_value(de::Unexpected::Str(word), &self)),
                 }
             }

@@ -3,53 +3,53 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A way to one port of a sandbox.
+/// Access to one port of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Preview {
     pub id: String,
     /// The sandbox's id.
     pub sandbox: String,
     pub port: u16,
-    /// Whether everybody may use it, without a token.
+    /// Whether everyone may use it without a token.
     pub public: bool,
-    /// On a host of its own; without the token, which is shown once.
+    /// URL with its own host name, without the token, which is shown only once.
     pub url: String,
-    /// The same on this server's own address, for places where that host has no name.
+    /// The same on the server's own address, for clients that cannot resolve the host name.
     pub path: String,
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// Null: until it is removed.
+    /// Expiry; null if the preview is valid until it is removed.
     #[schema(format = DateTime)]
     pub expires_at: Option<String>,
 }
 
-/// A fresh preview, with what opens it.
+/// A new preview with its token.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NewPreviewAnswer {
     #[serde(flatten)]
     pub preview: Preview,
-    /// Shown this once, and part of `url` and `path`; null where it is public.
+    /// Shown only once, and part of `url` and `path`; null for a public preview.
     pub token: Option<String>,
 }
 
-/// All that are open, oldest first.
+/// Open previews, oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PreviewList {
     pub items: Vec<Preview>,
 }
 
-/// What to open.
+/// Request to open a preview.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewBody {
-    /// Which port inside.
+    /// Port in the sandbox.
     #[schema(minimum = 1)]
     pub port: u16,
-    /// For how long, 30 days at most; left out: an hour, and a public one until it is removed.
+    /// Validity in seconds, at most 30 days. Default: an hour; a public preview is valid until it is removed.
     #[schema(minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
-    /// For everybody, without a token.
+    /// Open the port to everyone, without a token.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
 }

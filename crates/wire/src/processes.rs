@@ -31,13 +31,13 @@ pub struct ProcessList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AttachQuery {
-    /// `1`: begin with the last output before now. Default `0`.
+    /// `1`: begin with the stored output. Default `0`.
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tail: Option<Flag>,
 }
 
-/// What to send.
+/// Request to send a signal.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalBody {
@@ -56,7 +56,7 @@ pub enum Signal {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LogsQuery {
-    /// `1`: go on with what comes. Default `0`.
+    /// `1`: follow new output. Default `0`.
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub follow: Option<Flag>,

@@ -10,25 +10,25 @@ use utoipa::ToSchema;
 use crate::network::Network;
 use crate::words::{OnExit, OnTimeout, Storage, Wake};
 
-/// What to make. Everything has a default.
+/// Request to create a sandbox. Every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CreateBody {
-    /// `name`, `name:tag`, `name@sha256:…` or an alias; the server's default template where absent.
+    /// `name`, `name:tag`, `name@sha256:…` or an alias. Default: the server's default template.
     #[schema(example = "debian")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// An image of a registry, pulled when it is not here, instead of a template.
+    /// Image from a registry to use instead of a template; pulled if needed.
     #[schema(example = "python:3.12-slim")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// Make it from this snapshot, by id or name, instead of a template.
+    /// Id or name of a snapshot to create the sandbox from, instead of a template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
-    /// With `snapshot`: its processes too. Refused where the snapshot has none.
+    /// With `snapshot`: restore its processes too. Refused if the snapshot has none.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-    /// Make it from this archive, by its key, instead of a template.
+    /// Key of an archive to create the sandbox from, instead of a template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
     /// Unique within the tenant: letters, digits, `-`, `_`, `.`.
@@ -36,13 +36,13 @@ pub struct CreateBody {
     pub name: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Volumes in it.
+    /// Volumes to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<MountBody>,
     /// Environment of every command.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Names in `env` that no fork and no snapshot inherits.
+    /// Names in `env` that forks and snapshots do not inherit.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub private_env: BTreeSet<String>,
     /// Cores, fractions allowed.
@@ -58,7 +58,7 @@ pub struct CreateBody {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
-    /// `allow-all` where absent, or what the snapshot had.
+    /// Network policy. Default: `allow-all`, or the policy of the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,39 +66,39 @@ pub struct CreateBody {
     /// Default user of commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Started at every boot; its output is in the logs.
+    /// Start command, which runs at every boot; its output is in the logs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// Absolute lifetime in seconds.
+    /// Lifetime in seconds.
     #[schema(example = 3600)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Stop after so many idle seconds; -1 is never.
+    /// Stop the sandbox after this many idle seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_stop_s: Option<i64>,
-    /// Pause after so many idle seconds; -1 is never.
+    /// Pause the sandbox after this many idle seconds; -1 is never.
     #[schema(example = 600)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_pause_s: Option<i64>,
-    /// Write the memory to disk after so many seconds of pause; -1 is never.
+    /// Write the memory to disk after the sandbox was paused for this many seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_after_s: Option<i64>,
-    /// Archive after so many seconds of stop; -1 is never.
+    /// Archive the sandbox after it was stopped for this many seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_archive_s: Option<i64>,
-    /// Delete after so many seconds of stop; 0: with the stop; -1 is never.
+    /// Delete the sandbox after it was stopped for this many seconds; 0 deletes it with the stop; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_delete_s: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exit: Option<OnExit>,
-    /// Binds it to a thread of conversation; `DELETE /v1/threads/{thread}` does to it what `on_exit` says.
+    /// Thread to bind the sandbox to; `DELETE /v1/threads/{thread}` applies its `on_exit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<Wake>,
-    /// Its ports are open to everybody who knows where they are; without it by key and preview only.
+    /// Whether its ports are open to everyone who knows their addresses. Default: only with a key or a preview.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
 }
@@ -107,16 +107,16 @@ pub struct CreateBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MountBody {
-    /// By id or name.
+    /// Id or name of the volume.
     #[schema(example = "data")]
     pub volume: String,
-    /// Where inside; absolute.
+    /// Absolute path in the sandbox.
     #[schema(example = "/data")]
     pub path: String,
-    /// Only this folder of it; made when missing.
+    /// Only this folder of the volume; created if missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sub_path: Option<String>,
-    /// Nothing can be written through it.
+    /// Whether the mount is read-only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub read_only: bool,
@@ -129,7 +129,7 @@ impl From<MountBody> for MountAsk {
     }
 }
 
-/// What to change; what is absent stays.
+/// Requested changes. Absent fields do not change.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateBody {
@@ -144,36 +144,36 @@ pub struct UpdateBody {
     pub disk_mib: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
-    /// Replaces the whole policy; connections that it still allows go on.
+    /// Replaces the whole policy; connections that the new policy allows continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// A new lifetime from now on; null removes it.
+    /// New lifetime from now; null removes it.
     #[serde(deserialize_with = "double_option")]
     #[schema(value_type = Option<u64>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<Option<NonZeroU64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Stop after so many idle seconds; -1 is never.
+    /// Stop the sandbox after this many idle seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_stop_s: Option<i64>,
-    /// Pause after so many idle seconds; -1 is never.
+    /// Pause the sandbox after this many idle seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_pause_s: Option<i64>,
-    /// Write the memory to disk after so many seconds of pause; -1 is never.
+    /// Write the memory to disk after the sandbox was paused for this many seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_after_s: Option<i64>,
-    /// Archive after so many seconds of stop; -1 is never.
+    /// Archive the sandbox after it was stopped for this many seconds; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_archive_s: Option<i64>,
-    /// Delete after so many seconds of stop; 0: with the stop; -1 is never.
+    /// Delete the sandbox after it was stopped for this many seconds; 0 deletes it with the stop; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_delete_s: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exit: Option<OnExit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<Wake>,
-    /// Whether its ports are open to everybody.
+    /// Whether its ports are open to everyone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public: Option<bool>,
 }

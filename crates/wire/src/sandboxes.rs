@@ -12,7 +12,7 @@ use crate::words::{
     Wake,
 };
 
-/// An isolated computer.
+/// A sandbox: an isolated Linux environment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     #[schema(example = "k3v9x0qn2m7c1z8d5b4a", pattern = "^[a-z][a-z0-9]{19}$")]
@@ -22,18 +22,18 @@ pub struct Sandbox {
     /// The tenant's id.
     pub tenant: String,
     pub labels: BTreeMap<String, String>,
-    /// Names of the environment's variables; values are never shown.
+    /// Names of environment variables; values are never shown.
     pub env_names: Vec<String>,
-    /// Those of them that no fork and no snapshot inherits.
+    /// Names of variables that forks and snapshots do not inherit.
     pub private_env: Vec<String>,
     pub provider: String,
     pub template: String,
     pub template_version: String,
-    /// Who commands run as unless they say otherwise.
+    /// Default user of commands.
     pub user: String,
-    /// Where commands start unless they say otherwise.
+    /// Default working directory of commands.
     pub workdir: String,
-    /// Run at every boot; its output is in the logs.
+    /// Start command, which runs at every boot; its output is in the logs.
     pub command: Option<Vec<String>>,
     /// Cores.
     pub cpu: f64,
@@ -43,56 +43,56 @@ pub struct Sandbox {
     pub pids: u32,
     #[serde(deserialize_with = "network::from_answer")]
     pub network: Network,
-    /// Who allows less than `network` does: `tenant`, `operator`. Absent where nobody does, and in lists.
+    /// Which other policies narrow `network`: `tenant`, `operator`. Absent if there is none, and in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub network_narrowed_by: Vec<String>,
     pub storage: Storage,
-    /// Volumes in it.
+    /// Volumes to mount.
     pub mounts: Vec<Mount>,
-    /// What is wanted.
+    /// Wanted state.
     pub intent: Intent,
-    /// What is.
+    /// Last observed state.
     pub phase: Phase,
-    /// How far a creation is; only while it is being created.
+    /// Progress of the create; only while the sandbox is being created.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stage: Option<Stage>,
     /// Where its memory is while it is paused.
     pub held: Option<MemoryLocation>,
-    /// Why it is in this phase.
+    /// Why the sandbox is in this phase.
     pub reason: Reason,
-    /// Counts the changes.
+    /// Number of changes.
     pub generation: u64,
-    /// The incarnation that is, or is being made.
+    /// Current instance, or the one that is being made.
     pub instance: Option<String>,
-    /// Absolute lifetime in seconds.
+    /// Lifetime in seconds.
     pub timeout_s: Option<u64>,
     #[schema(format = DateTime)]
     pub timeout_at: Option<String>,
     pub on_timeout: OnTimeout,
     pub timeout_counts: TimeoutCounts,
-    /// Stop after so many idle seconds; null is never.
+    /// Stop the sandbox after this many idle seconds; null is never.
     pub auto_stop_s: Option<u64>,
-    /// Pause after so many idle seconds; null is never.
+    /// Pause the sandbox after this many idle seconds; null is never.
     pub auto_pause_s: Option<u64>,
-    /// Write the memory to disk after so many seconds of pause; null is never.
+    /// Write the memory to disk after the sandbox was paused for this many seconds; null is never.
     pub checkpoint_after_s: Option<u64>,
-    /// Archive after so many seconds of stop; null is never.
+    /// Archive the sandbox after it was stopped for this many seconds; null is never.
     pub auto_archive_s: Option<u64>,
-    /// Delete after so many seconds of stop; 0: with the stop; null is never.
+    /// Delete the sandbox after it was stopped for this many seconds; 0 deletes it with the stop; null is never.
     pub auto_delete_s: Option<u64>,
     pub on_exit: OnExit,
-    /// The thread of conversation that it is bound to.
+    /// Thread that the sandbox is bound to.
     pub thread: Option<String>,
     pub wake: Wake,
-    /// Its ports are open to everybody who knows where they are.
+    /// Whether its ports are open to everyone who knows their addresses.
     pub public: bool,
-    /// A promise to stay awake.
+    /// A hold, which prevents idle timers from acting.
     pub hold: Option<Hold>,
-    /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
+    /// Sandbox that it was forked from, or whose snapshot or archive it was created from.
     pub parent: Option<String>,
-    /// The snapshot that it was made from.
+    /// Snapshot that it was created from.
     pub snapshot: Option<String>,
     /// Its files in object storage.
     pub archive: Option<Archive>,
@@ -101,16 +101,16 @@ pub struct Sandbox {
     /// When the phase last changed.
     #[schema(format = DateTime)]
     pub phase_at: String,
-    /// When it last began to run.
+    /// Time of the last start.
     #[schema(format = DateTime)]
     pub started_at: Option<String>,
-    /// When something last worked in it, as far as it is written down; `awake` knows better.
+    /// Time of the last recorded activity; `awake` is more exact.
     #[schema(format = DateTime)]
     pub active_at: Option<String>,
-    /// When it was last stopped; null while it runs.
+    /// Time of the last stop; null while it runs.
     #[schema(format = DateTime)]
     pub stopped_at: Option<String>,
-    /// Only where one sandbox is shown, and not of one that is gone.
+    /// Only if a single sandbox is requested and it is not deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub awake: Option<Awake>,
@@ -121,9 +121,9 @@ pub struct Sandbox {
 pub struct Mount {
     /// The volume's id.
     pub volume: String,
-    /// Where inside.
+    /// Path in the sandbox.
     pub path: String,
-    /// Only this folder of it.
+    /// Only this folder of the volume.
     pub sub_path: Option<String>,
     pub read_only: bool,
 }
@@ -135,19 +135,19 @@ impl From<atoll_model::Mount> for Mount {
     }
 }
 
-/// A promise to stay awake.
+/// A hold, which prevents idle timers from acting.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Hold {
     #[schema(format = DateTime)]
     pub until: String,
-    /// For people.
+    /// Reason, for people.
     pub reason: Option<String>,
 }
 
 /// Files in object storage.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Archive {
-    /// Hand it in as `archive` to make a sandbox from it, on another server too.
+    /// Key of the archive. Send it as `archive` to create a sandbox from it, also on another server.
     pub key: String,
     /// Before compression.
     pub bytes: u64,
@@ -159,49 +159,49 @@ pub struct Archive {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SandboxPage {
     pub items: Vec<Sandbox>,
-    /// Hand it in as `cursor` for the next page; null: that was all.
+    /// Send it as `cursor` to get the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// Whether something works in a sandbox, and what happens to it next.
+/// Activity of a sandbox and its next timer.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Awake {
-    /// Every reason to stay awake; none where it is idle or does not run.
+    /// Reasons why the sandbox is not idle; empty if it is idle or does not run.
     pub because: Vec<AwakeReason>,
-    /// When something last worked in it.
+    /// Time of the last activity.
     #[schema(format = DateTime)]
     pub active_at: Option<String>,
-    /// Nothing works in it; so it is with one that does not run.
+    /// Whether the sandbox is idle. A sandbox that does not run is idle.
     pub idle: bool,
-    /// The timer that acts next, should nothing happen until then.
+    /// The timer that acts next if there is no activity until then.
     pub next: Option<NextTimer>,
 }
 
-/// A timer that will act.
+/// The next timer.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NextTimer {
     #[schema(format = DateTime)]
     pub at: String,
-    /// What it will do: `pause`, `stop`, `checkpoint`, `archive` or `delete`.
+    /// Action: `pause`, `stop`, `checkpoint`, `archive` or `delete`.
     #[schema(example = "pause")]
     pub what: String,
 }
 
-/// How long to stay awake.
+/// Request to hold a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldBody {
-    /// Seconds from now, at most a day.
+    /// Duration in seconds from now, at most a day.
     #[schema(example = 600, minimum = 1, maximum = 86400)]
     pub for_s: u64,
-    /// For people.
+    /// Reason, for people.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How long it lives at least.
+/// Minimum remaining lifetime.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtendBody {
@@ -210,20 +210,20 @@ pub struct ExtendBody {
     pub seconds: u64,
 }
 
-/// How many, and what they get. May be absent.
+/// Request to fork a sandbox. May be absent.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ForkBody {
-    /// How many to make, at most 100.
+    /// Number of copies, at most 100.
     #[schema(example = 1, minimum = 1, maximum = 100)]
     pub count: u32,
-    /// Their processes too, where that can be had; the answer says whether it could.
+    /// Copy the processes too, best effort; the answer says whether they were copied.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
-    /// Instead of the labels of the source.
+    /// Labels of the copies. Default: those of the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<BTreeMap<String, String>>,
-    /// Instead of the lifetime of the source.
+    /// Lifetime of the copies. Default: that of the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
 }
@@ -234,47 +234,47 @@ impl Default for ForkBody {
     }
 }
 
-/// What was made, and what of the wish was granted.
+/// Result of a fork.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Forked {
     pub sandboxes: Vec<Sandbox>,
-    /// Whether they have the processes of the source.
+    /// Whether the copies have the processes of the source.
     pub memory: bool,
-    /// Why not, where it was asked for.
+    /// Why the processes were not copied, if that was requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(nullable = false)]
     pub memory_refused: Option<String>,
 }
 
-/// Where a sandbox comes from and what came from it.
+/// Returns the sandbox or snapshot that a sandbox was created from, and the sandboxes created from it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Lineage {
-    /// The sandbox that it was forked from, or whose snapshot or archive it was made from; it may be gone by now.
+    /// Sandbox that it was forked from, or whose snapshot or archive it was created from; it may be deleted.
     pub parent: Option<String>,
-    /// The snapshot that it was made from.
+    /// Snapshot that it was created from.
     pub snapshot: Option<String>,
-    /// The sandboxes that were made from it.
+    /// Sandboxes that were created from it.
     pub children: Vec<String>,
 }
 
-/// How to pause. May be absent.
+/// Request to pause a sandbox. May be absent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PauseBody {
-    /// `live` (the default) freezes; `disk` also writes the memory to disk and frees it.
+    /// `live` (the default) freezes the processes; `disk` also writes the memory to disk and frees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryLocation>,
 }
 
-/// Where to go back to.
+/// Request to roll back a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RollbackBody {
-    /// Id or name of a snapshot of this very sandbox.
+    /// Id or name of a snapshot of the same sandbox.
     pub snapshot: String,
 }
 
-/// What became of the sandboxes of a thread.
+/// What happened to the sandboxes of a thread.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     pub items: Vec<Sandbox>,
@@ -284,7 +284,7 @@ pub struct Ended {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct WaitQuery {
-    /// `0` answers at once, before the work is done. Default `1`.
+    /// `0` returns at once, before the operation is finished. Default `1`.
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Flag>,
@@ -294,23 +294,23 @@ pub struct WaitQuery {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListQuery {
-    /// Any of these phases, separated by commas; without it all that are not deleted.
+    /// Only sandboxes in these phases, separated by commas. Default: all that are not deleted.
     #[param(example = "running,stopped")]
     pub phase: Option<String>,
-    /// `key=value`; all that are given must match.
+    /// `key=value`; repeated labels must all match.
     pub label: Option<Vec<String>>,
-    /// Exactly this name.
+    /// Only the sandbox with exactly this name.
     pub name: Option<String>,
-    /// Exactly this template.
+    /// Only sandboxes of exactly this template.
     pub template: Option<String>,
-    /// Name or id of a tenant; another than one's own needs an admin key.
+    /// Name or id of a tenant. A tenant other than your own needs an admin key.
     pub tenant: Option<String>,
-    /// `1`: records of deleted ones too.
+    /// `1`: include records of deleted sandboxes.
     #[param(pattern = "^(0|1|true|false)$")]
     pub all: Option<String>,
-    /// At most this many.
+    /// Maximum number of results.
     pub limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
 }
 

@@ -9,10 +9,10 @@ pub struct Secret {
     pub name: String,
     #[schema(format = DateTime)]
     pub created_at: String,
-    /// Null: its value is the first one.
+    /// Time of the last rotation; null if the value was never replaced.
     #[schema(format = DateTime)]
     pub rotated_at: Option<String>,
-    /// How many sandboxes put it into requests.
+    /// Number of sandboxes that use it.
     pub used_by: u32,
 }
 
@@ -22,7 +22,7 @@ pub struct SecretList {
     pub items: Vec<Secret>,
 }
 
-/// The secret to keep.
+/// Request to create a secret.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretBody {
@@ -33,7 +33,7 @@ pub struct SecretBody {
     pub value: String,
 }
 
-/// What takes the place of the value.
+/// Request to replace the value of a secret.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretChange {

@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::network::{self, Network};
 use crate::words::SnapshotState;
 
-/// A sandbox at a moment.
+/// A snapshot of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub id: String,
@@ -16,29 +16,29 @@ pub struct Snapshot {
     pub name: Option<String>,
     /// The tenant's id.
     pub tenant: String,
-    /// The sandbox that it was taken of; that one may be gone by now.
+    /// Sandbox that the snapshot was taken of; it may be deleted.
     pub sandbox: String,
     pub state: SnapshotState,
-    /// Whether it holds processes too.
+    /// Whether the snapshot contains processes.
     pub memory: bool,
     pub template: String,
     pub template_version: String,
-    /// Names of the environment's variables, without what is private; values are never shown.
+    /// Names of environment variables, without private ones; values are never shown.
     pub env_names: Vec<String>,
     pub user: String,
     pub workdir: String,
     pub command: Option<Vec<String>>,
-    /// Cores that its sandbox might use.
+    /// CPU limit of its sandbox in cores.
     pub cpu: f64,
     pub memory_mib: u32,
     pub disk_mib: u32,
     pub pids: u32,
-    /// What its sandbox might reach; so may one that is made from it, unless it says otherwise.
+    /// Network policy of its sandbox, and the default of sandboxes that are created from it.
     #[serde(deserialize_with = "network::from_answer")]
     pub network: Network,
-    /// Bytes of its own, as far as known.
+    /// Size in bytes, if known.
     pub bytes: u64,
-    /// How long the sandbox stood still for it, in microseconds.
+    /// Time in microseconds for which the sandbox was frozen.
     pub stood_still_us: u64,
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -48,18 +48,18 @@ pub struct Snapshot {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotPage {
     pub items: Vec<Snapshot>,
-    /// Hand it in as `cursor` for the next page; null: that was all.
+    /// Send it as `cursor` to get the next page; null on the last page.
     pub next_cursor: Option<String>,
 }
 
-/// What to keep. May be absent.
+/// Request to take a snapshot. May be absent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnapshotBody {
     /// Unique among the tenant's snapshots: letters, digits, `-`, `_`, `.`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its processes too; `unsupported` where that cannot be had.
+    /// Include its processes; the error is `unsupported` if that is not possible.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,
 }
@@ -68,17 +68,17 @@ pub struct SnapshotBody {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct SnapshotsQuery {
-    /// Only of this sandbox: id, unique prefix of an id, or name. One that is gone goes by its whole id.
+    /// Only snapshots of this sandbox: id, unique prefix of an id, or name. Use the whole id for a deleted sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// Exactly this name.
+    /// Only the sandbox with exactly this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// At most this many.
+    /// Maximum number of results.
     #[param(value_type = Option<u32>, minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<NonZeroU32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }

@@ -6,11 +6,11 @@ use atoll_model::{LimitsAsk, ReadyCheck, StartSettings};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-/// When what a template starts is ready.
+/// Ready check of the start command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ready {
-    /// Something listens there, loopback included.
+    /// A program listens on the port, also if only on loopback.
     Port {
         #[schema(minimum = 1)]
         port: u16,
@@ -27,7 +27,7 @@ pub enum Ready {
         #[schema(required = false)]
         status: u16,
     },
-    /// A line for the shell that exits with 0.
+    /// A shell command that must exit with 0.
     Command { command: String },
 }
 
@@ -51,42 +51,42 @@ impl From<ReadyCheck> for Ready {
     }
 }
 
-/// What sandboxes of a template start with; what is absent is as its steps say.
+/// Start settings of a template. Absent fields have the value from its steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Start {
-    /// Who commands run as.
+    /// User that runs commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where commands start.
+    /// Working directory of commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Environment of every command, on top of what its steps say.
+    /// Environment of every command, in addition to that of its steps.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Started at every boot.
+    /// Start command, which runs at every boot.
     #[schema(example = json!(["python3", "-m", "http.server", "8000"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// When that is ready; a build waits for it, and so does every create.
+    /// Ready check of the start command; a build and every create wait for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
-    /// The port of previews that name none.
+    /// Default port of previews.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Cores of sandboxes that ask for none.
+    /// Default CPU limit of sandboxes in cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
-    /// Memory of sandboxes that ask for none.
+    /// Default memory limit of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<i64>,
-    /// Disk of sandboxes that ask for none.
+    /// Default disk limit of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<i64>,
-    /// Processes and threads of sandboxes that ask for none.
+    /// Default limit of processes and threads of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
-    /// How many instances wait ready for the next create.
+    /// Number of ready instances to keep for the next creates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<u32>,
 }

@@ -28,55 +28,56 @@ pub struct TemplateList {
     pub items: Vec<Template>,
 }
 
-/// What to change; what is absent stays. It holds for sandboxes that are made from now on, whatever its tags point to.
+/// Requested changes. Absent fields do not change. The changes apply to new sandboxes, for every version of the
+/// template.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateTemplateBody {
-    /// Who commands run as.
+    /// User that runs commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// Where commands start.
+    /// Working directory of commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
-    /// Added to what it has.
+    /// Variables to add.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Started at every boot.
+    /// Start command, which runs at every boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
-    /// When that is ready.
+    /// Ready check of the start command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
-    /// The port of previews that name none.
+    /// Default port of previews.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Cores of sandboxes that ask for none.
+    /// Default CPU limit of sandboxes in cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
-    /// Memory of sandboxes that ask for none.
+    /// Default memory limit of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<i64>,
-    /// Disk of sandboxes that ask for none.
+    /// Default disk limit of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_mib: Option<i64>,
-    /// Processes and threads of sandboxes that ask for none.
+    /// Default limit of processes and threads of sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<i64>,
-    /// How many instances wait ready for the next create.
+    /// Number of ready instances to keep for the next creates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<u32>,
-    /// Forget earlier changes first: what its versions say holds again.
+    /// Discard earlier changes first, so that the settings of the versions apply.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub reset: bool,
     /// Replaces all its aliases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aliases: Option<Vec<String>>,
-    /// Whether other tenants may start from it. Needs an admin key.
+    /// Whether other tenants may use the template. Needs an admin key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public: Option<bool>,
 }
 
-/// More names for a version.
+/// Request to add tags to a version.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TagsBody {
@@ -89,82 +90,82 @@ pub struct TagsBody {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct UntagQuery {
-    /// Which, separated by commas.
+    /// Tags, separated by commas.
     pub tags: String,
 }
 
-/// What a collection removed.
+/// Result of a garbage collection.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Collected {
     pub versions: u64,
     pub layers: u64,
     pub blobs: u64,
-    /// Free again, about.
+    /// Freed bytes, approximately.
     pub bytes: u64,
 }
 
-/// What a sandbox starts from.
+/// A template, from which sandboxes are created.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Template {
     pub name: String,
-    /// Names its exact content; sandboxes stay with theirs when a tag moves.
+    /// Digest of the exact content; sandboxes keep their version when a tag moves.
     pub version: String,
-    /// The tag that was asked for; null for what is built in.
+    /// Requested tag; null for a built-in template.
     pub tag: Option<String>,
     /// All tags of its name.
     pub tags: Vec<String>,
-    /// Other names it answers to.
+    /// Other names of the template.
     pub aliases: Vec<String>,
-    /// The tenant whose it is; null: built in, everybody's.
+    /// Tenant that owns the template; null for a built-in template.
     pub tenant: Option<String>,
-    /// Whether other tenants may start from it.
+    /// Whether other tenants may use the template.
     pub public: bool,
     /// `host`, `rootfs` or `image`.
     pub kind: String,
     pub made_from: MadeFrom,
-    /// Digest of the image's manifest, where it was pulled.
+    /// Digest of the image's manifest, if it was pulled.
     pub manifest: Option<String>,
     pub user: String,
     pub workdir: String,
-    /// Environment that every sandbox of it starts with.
+    /// Environment of every sandbox of the template.
     pub env: BTreeMap<String, String>,
-    /// Whether programs inside may gain privileges.
+    /// Whether programs inside can gain privileges.
     pub sudo: bool,
-    /// Started at every boot unless a sandbox brings its own.
+    /// Start command, which runs at every boot unless the sandbox has its own.
     pub command: Option<Vec<String>>,
-    /// When that is ready; a create answers then.
+    /// Ready check of the start command; a create waits for it.
     #[serde(default, deserialize_with = "start::ready_from_answer")]
     pub ready: Option<Ready>,
-    /// Whether its sandboxes begin with the processes that ran when it was built.
+    /// Whether its sandboxes start with the processes that ran when it was built.
     pub warm: bool,
-    /// The port of previews that name none.
+    /// Default port of previews.
     pub port: Option<u16>,
-    /// Cores of sandboxes that ask for none; null: the server's default.
+    /// Default CPU limit of sandboxes in cores; null is the server's default.
     pub cpu: Option<f64>,
-    /// Of sandboxes that ask for none; null: the server's default.
+    /// Default limit of sandboxes; null is the server's default.
     pub memory_mib: Option<i64>,
-    /// Of sandboxes that ask for none; null: the server's default.
+    /// Default limit of sandboxes; null is the server's default.
     pub disk_mib: Option<i64>,
-    /// Of sandboxes that ask for none; null: the server's default.
+    /// Default limit of sandboxes; null is the server's default.
     pub pids: Option<i64>,
-    /// How many instances wait ready for the next create; null: the server's default.
+    /// Number of ready instances to keep for the next creates; null is the server's default.
     pub pool: Option<u32>,
-    /// Bytes of its files, where they are counted.
+    /// Size of its files in bytes, if known.
     pub size_bytes: Option<u64>,
     pub layers: Option<u32>,
-    /// What the image says of its program; shown, and never started by itself.
+    /// `Entrypoint` of the image; not started.
     pub entrypoint: Option<Vec<String>>,
-    /// What the image says of its program's arguments.
+    /// `Cmd` of the image; not started.
     pub cmd: Option<Vec<String>>,
     /// Of the image.
     pub labels: BTreeMap<String, String>,
-    /// What one should know of it, such as instructions that were left out.
+    /// Notes, such as instructions that were ignored.
     pub notes: Vec<String>,
     #[schema(format = DateTime)]
     pub created_at: String,
 }
 
-/// Who one is at a registry: a name with a password, or a token alone.
+/// Credentials for a registry: a user name with a password, or a token alone.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegistryAuth {
@@ -182,35 +183,35 @@ impl std::fmt::Debug for RegistryAuth {
     }
 }
 
-/// The image to fetch.
+/// Request to pull an image.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullBody {
     /// As in `docker pull`.
     #[schema(example = "python:3.12-slim")]
     pub image: String,
-    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
+    /// Credentials for its registry. Default: the server's Docker config for admin keys, otherwise anonymous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<RegistryAuth>,
-    /// For which machine, where there are several. Absent: this one.
+    /// Platform of a multi-platform image. Default: this machine's.
     #[schema(example = "linux/amd64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
 }
 
-/// Where to send it.
+/// Request to push a template.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushBody {
     /// As in `docker push`.
     #[schema(example = "registry.example/team/app:v1")]
     pub image: String,
-    /// Who to be at its registry. Absent: what the server's Docker config knows, for admin keys; for all others nobody.
+    /// Credentials for its registry. Default: the server's Docker config for admin keys, otherwise anonymous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<RegistryAuth>,
 }
 
-/// What an imported archive is.
+/// Format of an imported archive.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportForm {
@@ -236,7 +237,7 @@ pub struct ImportQuery {
     pub format: ImportForm,
 }
 
-/// What an archive shall be.
+/// Format of the archive.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportForm {

@@ -7,21 +7,21 @@ use utoipa::ToSchema;
 use crate::network::{self, Network};
 use crate::tolerance::keep_fields;
 
-/// The most a tenant may hold at once; null or absent is no limit.
+/// Limits of a tenant; null or absent is no limit.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quota {
-    /// Sandboxes that are not deleted.
+    /// Number of sandboxes that are not deleted.
     pub sandboxes: Option<u32>,
-    /// Cores of sandboxes that run or are about to.
+    /// Total cores of running and starting sandboxes.
     pub cpu: Option<f64>,
-    /// Memory of sandboxes that run or are about to.
+    /// Total memory of running and starting sandboxes.
     pub memory_mib: Option<u64>,
-    /// Disk of sandboxes that are not deleted.
+    /// Total disk of sandboxes that are not deleted.
     pub disk_mib: Option<u64>,
-    /// Volumes.
+    /// Number of volumes.
     pub volumes: Option<u32>,
-    /// What volumes may hold together.
+    /// Total size of volumes.
     pub volume_mib: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub struct Tenant {
     pub name: String,
     #[serde(deserialize_with = "quota_from_answer")]
     pub quota: Quota,
-    /// Narrows what its sandboxes may reach; null: nothing does.
+    /// Network policy that narrows its sandboxes; null if there is none.
     #[serde(default, deserialize_with = "network::from_optional_answer")]
     pub network: Option<Network>,
     #[schema(format = DateTime)]
@@ -43,7 +43,7 @@ pub struct TenantList {
     pub items: Vec<Tenant>,
 }
 
-/// The tenant to make.
+/// Request to create a tenant.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantBody {
@@ -53,7 +53,7 @@ pub struct TenantBody {
     pub quota: Quota,
 }
 
-/// What to change.
+/// Requested changes.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantChange {
@@ -61,7 +61,7 @@ pub struct TenantChange {
     pub quota: Quota,
 }
 
-/// What a tenant holds now, and what it may.
+/// Returns the current use and the quota of a tenant.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UsageAnswer {
     pub usage: Usage,
@@ -69,7 +69,7 @@ pub struct UsageAnswer {
     pub quota: Quota,
 }
 
-/// What a tenant holds now, counted as its quota counts.
+/// Current use of a tenant, counted like its quota.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     pub sandboxes: u32,

@@ -13,7 +13,7 @@ use crate::exec::StreamError;
 pub struct Terminal {
     pub id: String,
     pub sandbox: String,
-    /// The thread of conversation it belongs to.
+    /// Thread that the terminal belongs to.
     pub thread: String,
     /// The shell's pid inside the sandbox.
     pub pid: u32,
@@ -26,7 +26,7 @@ pub struct TerminalList {
     pub items: Vec<Terminal>,
 }
 
-/// The terminal to open, or to find again.
+/// Request to open a terminal or to return the existing one.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TerminalBody {
@@ -40,7 +40,7 @@ pub struct TerminalBody {
     #[schema(value_type = Option<u16>, minimum = 1)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<NonZeroU16>,
-    /// Program and arguments; bash, or sh, where absent.
+    /// Program and arguments. Default: bash, or sh if there is no bash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shell: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,7 @@ use crate::files::EntryKind;
 pub struct VolumeEntry {
     /// The last part of its path.
     pub name: String,
-    /// From the volume's top.
+    /// Path from the top of the volume.
     pub path: String,
     pub kind: EntryKind,
     pub size: u64,
@@ -27,7 +27,7 @@ pub struct VolumeEntry {
     pub modified_at: String,
     #[schema(format = DateTime)]
     pub changed_at: String,
-    /// Where a link points.
+    /// Target of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub symlink_target: Option<String>,
@@ -36,7 +36,7 @@ pub struct VolumeEntry {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct VolumeEntryList {
     pub items: Vec<VolumeEntry>,
-    /// There is more than is listed.
+    /// Whether there are more entries than listed.
     pub truncated: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct VolumeEntryList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct VolumePathQuery {
-    /// From the volume's top.
+    /// Path from the top of the volume.
     #[param(example = "/reports/a.csv")]
     pub path: String,
 }
@@ -53,9 +53,9 @@ pub struct VolumePathQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct VolumeWriteQuery {
-    /// From the volume's top.
+    /// Path from the top of the volume.
     pub path: String,
-    /// Whose it is, as sandboxes see it. Default: as it was; a new one is root's.
+    /// Owner as sandboxes see it. Default: unchanged; root for a new file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,15 +70,15 @@ pub struct VolumeWriteQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct EntriesQuery {
-    /// From the volume's top. Default `/`.
+    /// Path from the top of the volume. Default `/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// How many levels; 0 is the entry itself. Default 1.
+    /// Number of levels; 0 is the entry itself. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
 }
 
-/// Who owns an entry, and how.
+/// Owner and permissions of an entry.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OwnerBody {
@@ -96,7 +96,7 @@ pub struct OwnerBody {
 #[serde(deny_unknown_fields)]
 pub struct FolderBody {
     pub path: String,
-    /// Whose it is, as sandboxes see it. Default: root's.
+    /// Owner as sandboxes see it. Default: root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

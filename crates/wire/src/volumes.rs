@@ -1,4 +1,4 @@
-//! Volumes.
+//! Number of volumes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,18 +13,18 @@ pub struct Volume {
     pub name: String,
     /// The tenant's id.
     pub tenant: String,
-    /// How much it may hold; null: a folder of the host, which Atoll does not limit.
+    /// Size limit; null for a host folder, which has no limit.
     pub size_mib: Option<u32>,
-    /// How much it holds, where that is known.
+    /// Current use, if known.
     pub used_bytes: Option<u64>,
-    /// The folder of the host that it is.
+    /// Host folder of the volume, if it is one.
     pub folder: Option<String>,
-    /// Nobody may write, whatever a mount says.
+    /// Whether the volume is read-only for every mount.
     pub read_only: bool,
-    /// The volume that it was copied from.
+    /// Volume that it was copied from.
     pub parent: Option<String>,
     pub state: VolumeState,
-    /// How many sandboxes that are not deleted mount it.
+    /// Number of sandboxes that mount it and are not deleted.
     pub mounted_by: u32,
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -36,43 +36,44 @@ pub struct VolumeList {
     pub items: Vec<Volume>,
 }
 
-/// The volume to make.
+/// Request to create a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeBody {
     /// Unique among the tenant's volumes: letters, digits, `-`, `_`, `.`.
     #[schema(example = "data")]
     pub name: String,
-    /// How much it may hold; absent: the server's default.
+    /// Size limit. Default: the server's.
     #[schema(example = 10240)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_mib: Option<u32>,
-    /// A folder of the host instead, below a root that the operator allowed (`atoll serve --volume-root`). Needs an admin key.
+    /// Host folder to use as the volume, below a folder that the operator allowed (`atoll serve --volume-root`).
+    /// Needs an admin key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
-    /// Nobody may write, whatever a mount says.
+    /// Whether the volume is read-only for every mount.
     #[serde(default)]
     #[schema(required = false)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
 }
 
-/// What to change; what is absent stays.
+/// Requested changes. Absent fields do not change.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpdateVolumeBody {
-    /// How much it may hold; not less than it holds.
+    /// Size limit; not below the current use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_mib: Option<u32>,
-    /// Nobody may write; holds from the next start of a sandbox on.
+    /// Make the volume read-only, from the next start of each sandbox on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
 }
 
-/// The copy to make.
+/// Request to copy a volume.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CopyVolumeBody {
-    /// Of the new one.
+    /// Name of the new volume.
     pub name: String,
 }

@@ -75,7 +75,7 @@ macro_rules! answer_words {
 }
 
 answer_words! {
-    /// What the sandbox is, as last observed.
+    /// Last observed state of the sandbox.
     Phase "snake_case" {
         Creating = "creating",
         Running = "running",
@@ -95,7 +95,7 @@ answer_words! {
 }
 
 answer_words! {
-    /// What the user wants the sandbox to be.
+    /// The state that the owner wants for the sandbox.
     Intent "snake_case" {
         Run = "run",
         Pause = "pause",
@@ -106,7 +106,7 @@ answer_words! {
 }
 
 answer_words! {
-    /// How far a creation has come.
+    /// Progress of a create.
     Stage "snake_case" {
         Queued = "queued",
         Booting = "booting",
@@ -114,7 +114,8 @@ answer_words! {
 }
 
 request_words! {
-    /// Where the memory of a paused sandbox is: `live` in memory with its processes frozen, `disk` written down and freed.
+    /// Where the memory of a paused sandbox is: `live` (in memory, with its processes frozen) or `disk` (written to
+    /// disk and freed).
     MemoryLocation "snake_case" {
         Live = "live",
         Disk = "disk",
@@ -131,8 +132,8 @@ request_words! {
 }
 
 answer_words! {
-    /// When a timeout counts: `always`, or only while `awake`, so that one that sleeps is not ended by it. Sandboxes that an
-    /// E2B SDK made count only awake.
+    /// When a lifetime counts: `always`, or only while the sandbox is `awake`. Sandboxes that an E2B SDK created
+    /// use `awake`.
     TimeoutCounts "snake_case" {
         Always = "always",
         Awake = "awake",
@@ -140,7 +141,7 @@ answer_words! {
 }
 
 request_words! {
-    /// What happens when the server, or the thread it is bound to, ends in good order.
+    /// What happens when the server shuts down in order, or when the thread of the sandbox ends.
     OnExit "snake_case" {
         Keep = "keep",
         Pause = "pause",
@@ -149,7 +150,8 @@ request_words! {
 }
 
 request_words! {
-    /// Who may wake a sandbox that is paused, stopped or archived: `any` request that needs it, or only `start` and `resume`.
+    /// Which requests wake a paused, stopped or archived sandbox: `any` request that needs it, or only `start` and
+    /// `resume`.
     Wake "snake_case" {
         Any = "any",
         Explicit = "explicit",
@@ -157,7 +159,7 @@ request_words! {
 }
 
 request_words! {
-    /// Where the sandbox's own layer lives; `memory` is gone when it stops.
+    /// Where the files of the sandbox are stored; files in `memory` are lost when it stops.
     Storage "snake_case" {
         Disk = "disk",
         Memory = "memory",
@@ -165,8 +167,8 @@ request_words! {
 }
 
 answer_words! {
-    /// Why a sandbox is not idle: a request, terminal or command that somebody waits for, CPU above a floor, bytes sent, a
-    /// hold from outside or from inside.
+    /// Why a sandbox is not idle: an open request, an attached terminal, an awaited command, CPU use, sent bytes,
+    /// or a hold from outside or from inside.
     AwakeReason "snake_case" {
         Request = "request",
         Terminal = "terminal",
@@ -179,7 +181,7 @@ answer_words! {
 }
 
 answer_words! {
-    /// How far a snapshot is.
+    /// State of a snapshot.
     SnapshotState "snake_case" {
         Making = "making",
         Ready = "ready",
@@ -188,7 +190,7 @@ answer_words! {
 }
 
 request_words! {
-    /// What a key may do: everything, or the things of its own tenant.
+    /// Scope of a key: all tenants, or only its own tenant.
     Scope "snake_case" {
         Admin = "admin",
         User = "user",
@@ -196,7 +198,7 @@ request_words! {
 }
 
 request_words! {
-    /// How far a build is.
+    /// State of a build.
     BuildStatus "snake_case" {
         Waiting = "waiting",
         Building = "building",
@@ -207,7 +209,7 @@ request_words! {
 }
 
 answer_words! {
-    /// Who says a line: the builder (`info`, `warn`, `error`) or the command of a step.
+    /// Source of a line: the builder (`info`, `warn`, `error`) or the command of a step.
     Level "snake_case" {
         Info = "info",
         Warn = "warn",
@@ -218,7 +220,7 @@ answer_words! {
 }
 
 answer_words! {
-    /// Where a template comes from.
+    /// Origin of a template.
     MadeFrom "kebab-case" {
         /// This server makes it.
         BuiltIn = "built-in",
@@ -231,7 +233,7 @@ answer_words! {
 }
 
 answer_words! {
-    /// How far a volume is.
+    /// State of a volume.
     VolumeState "snake_case" {
         Making = "making",
         Ready = "ready",
@@ -240,8 +242,8 @@ answer_words! {
 }
 
 answer_words! {
-    /// What was decided about: a question for a name, a TLS connection or a plain HTTP request through the gate, packets that
-    /// pass or are refused without it; `lost`: records that came faster than they were read are missing here.
+    /// Kind of traffic: a DNS question, a TLS connection or a plain HTTP request through the gate, or a flow that
+    /// the kernel decided alone. `lost`: records are missing because they arrived too fast.
     EgressWhat "snake_case" {
         Dns = "dns",
         Tls = "tls",
@@ -252,7 +254,8 @@ answer_words! {
 }
 
 request_words! {
-    /// `failed`: it was allowed and could not be done, because there is no such name or nobody answered.
+    /// `failed`: the connection was allowed but failed, because the name does not exist or the destination did not
+    /// answer.
     EgressVerdict "snake_case" {
         Allowed = "allowed",
         Refused = "refused",
@@ -260,11 +263,11 @@ request_words! {
     }
 }
 
-/// Why something happened.
+/// Reason of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reason {
     pub code: ReasonCode,
-    /// What the provider said.
+    /// Message of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub message: Option<String>,

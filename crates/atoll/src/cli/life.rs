@@ -4,45 +4,45 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::values::{Mebibytes, Pair, Seconds, Timer, cores, label, mebibytes, seconds, timer};
 
-/// What a sandbox does by itself.
+/// Timers of a sandbox.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Timers {
-    /// Pause it after this long without work, such as 10m, or never
+    /// Pause the sandbox after this idle time, such as 10m, or never
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_pause: Option<Timer>,
-    /// Stop it after this long without work
+    /// Stop the sandbox after this idle time
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_stop: Option<Timer>,
-    /// Write its memory to disk after this long paused
+    /// Write its memory to disk after it was paused for this time
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) checkpoint_after: Option<Timer>,
-    /// Archive it after this long stopped
+    /// Archive the sandbox after it was stopped for this time
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_archive: Option<Timer>,
-    /// Delete it after this long stopped; 0 deletes it with the stop
+    /// Delete the sandbox after it was stopped for this time; 0 deletes it with the stop
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_delete: Option<Timer>,
-    /// What happens to it when the server, or its thread, ends [default: keep]
+    /// Action when the server or the sandbox's thread ends [default: keep]
     #[arg(long, value_enum, help_heading = "Timers")]
     pub(crate) on_exit: Option<OnExit>,
-    /// Who may wake it when it is paused, stopped or archived [default: any]
+    /// Requests that may wake the sandbox when it is paused, stopped or archived [default: any]
     #[arg(long, value_enum, help_heading = "Timers")]
     pub(crate) wake: Option<Wake>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnExit {
-    /// It goes on
+    /// The sandbox keeps running
     Keep,
-    /// It is paused
+    /// The sandbox is paused
     Pause,
-    /// It is deleted with its files
+    /// The sandbox is deleted with its files
     Destroy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wake {
-    /// Any request that needs it
+    /// Any request that needs the sandbox
     Any,
     /// Only start and resume
     Explicit,
@@ -50,9 +50,9 @@ pub(crate) enum Wake {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Memory {
-    /// Stays in memory, frozen
+    /// The memory is kept and its processes are frozen
     Live,
-    /// Is written to disk and freed
+    /// The memory is written to disk and freed
     Disk,
 }
 
@@ -86,28 +86,28 @@ impl From<Memory> for atoll_wire::words::MemoryLocation {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pause {
-    /// Where their memory is kept [default: live]
+    /// Where the memory is kept [default: live]
     #[arg(long, value_enum)]
     pub(crate) memory: Option<Memory>,
-    /// Names, ids or beginnings of ids
+    /// Names or id prefixes of sandboxes
     #[arg(required = true)]
     pub(crate) sandboxes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Resize {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// Cores, such as 0.5 or 2
+    /// CPU limit in cores, such as 0.5 or 2
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory, such as 512m or 2g
+    /// Memory limit, such as 512m or 2g
     #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk, such as 512m or 10g
+    /// Disk limit, such as 512m or 10g
     #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) disk: Option<Mebibytes>,
-    /// Processes and threads
+    /// Limit of processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u32>,
 }
@@ -118,7 +118,7 @@ pub(crate) struct Resize {
 pub(crate) struct Snapshot {
     #[command(subcommand)]
     pub(crate) verb: Option<SnapshotVerb>,
-    /// Name, id or beginning of an id of the sandbox; as `snapshot create`
+    /// Name or id prefix of the sandbox; same as `snapshot create`
     #[arg(required = true)]
     pub(crate) sandbox: Option<String>,
     #[command(flatten)]
@@ -128,10 +128,10 @@ pub(crate) struct Snapshot {
 /// What of a sandbox is kept, and under which name.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Kept {
-    /// A name of your own
+    /// Name; unique within the tenant
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Its processes too
+    /// Include its processes
     #[arg(long)]
     pub(crate) memory: bool,
 }
@@ -140,7 +140,7 @@ pub(crate) struct Kept {
 pub(crate) enum SnapshotVerb {
     /// Take a snapshot of a sandbox
     Create {
-        /// Name, id or beginning of an id of the sandbox
+        /// Name or id prefix of the sandbox
         sandbox: String,
         #[command(flatten)]
         kept: Kept,
@@ -148,28 +148,28 @@ pub(crate) enum SnapshotVerb {
     /// List snapshots
     #[command(visible_alias = "list")]
     Ls {
-        /// Only those of this sandbox
+        /// Only snapshots of this sandbox
         sandbox: Option<String>,
-        /// Only ids, one per line
+        /// Print only ids, one per line
         #[arg(short, long)]
         quiet: bool,
     },
     /// Show one snapshot
     #[command(visible_aliases = ["inspect", "info"])]
     Show {
-        /// Name, id or beginning of an id of the snapshot
+        /// Name or id prefix of the snapshot
         snapshot: String,
     },
-    /// Remove snapshots; sandboxes made from them stay
+    /// Remove snapshots; sandboxes created from them stay
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
-        /// Names, ids or beginnings of ids of snapshots
+        /// Names or id prefixes of snapshots
         #[arg(required = true)]
         snapshots: Vec<String>,
     },
-    /// Read snapshots whole and compare them with what was written
+    /// Read snapshots completely and check that they are unchanged
     Verify {
-        /// Names, ids or beginnings of ids of snapshots
+        /// Names or id prefixes of snapshots
         #[arg(required = true)]
         snapshots: Vec<String>,
     },
@@ -181,42 +181,42 @@ pub(crate) enum SnapshotVerb {
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "Examples:
-  atoll preview box 8000                   a link to port 8000 for an hour
-  atoll preview box 8000 --expires 7d      for a week, 30d at most
-  atoll preview box 8000 --public          for everybody, until `preview rm`
+  atoll preview box 8000                   create a link to port 8000, valid for an hour
+  atoll preview box 8000 --expires 7d      valid for a week; at most 30d
+  atoll preview box 8000 --public          open the port to everyone, until `preview rm`
   atoll preview ls box"
 )]
 pub(crate) struct Preview {
     #[command(subcommand)]
     pub(crate) verb: Option<PreviewVerb>,
-    /// Name, id or beginning of an id of the sandbox
+    /// Name or id prefix of the sandbox
     #[arg(required = true)]
     pub(crate) sandbox: Option<String>,
-    /// Port inside
+    /// Port in the sandbox
     #[arg(required = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// For everybody, without a token
+    /// Open the port to everyone, without a token
     #[arg(long)]
     pub(crate) public: bool,
-    /// How long from now, such as 30m; at most 30d [default: 1h; with --public until it is removed]
+    /// Time until the preview expires, such as 30m; at most 30d [default: 1h; with --public until it is removed]
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) expires: Option<Seconds>,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum PreviewVerb {
-    /// List what is open in a sandbox
+    /// List the previews of a sandbox
     #[command(visible_alias = "list")]
     Ls {
-        /// Name, id or beginning of an id of the sandbox
+        /// Name or id prefix of the sandbox
         sandbox: String,
     },
     /// Close previews; their links stop working at once
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
-        /// Name, id or beginning of an id of the sandbox
+        /// Name or id prefix of the sandbox
         sandbox: String,
-        /// Ids, as `preview ls` shows them
+        /// Ids of previews; `preview ls` shows them
         #[arg(required = true)]
         previews: Vec<String>,
     },
@@ -224,51 +224,51 @@ pub(crate) enum PreviewVerb {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Fork {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// How many
+    /// Number of copies
     #[arg(short = 'n', long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) count: u32,
-    /// Their processes too, where that can be had; says so where not
+    /// Include the processes if possible; a message says if they could not be copied
     #[arg(long)]
     pub(crate) memory: bool,
-    /// A label instead of those of the source: key=value
+    /// Label that replaces the labels of the source: key=value
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<Pair>,
-    /// How long they may live, such as 1h, instead of what the source has
+    /// Lifetime of the copies, such as 1h [default: the lifetime of the source]
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rollback {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// A snapshot of this sandbox: name, id or beginning of an id
+    /// Name or id prefix of a snapshot of this sandbox
     pub(crate) snapshot: String,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Restore {
-    /// Names, ids or beginnings of ids
+    /// Names or id prefixes of sandboxes
     #[arg(required_unless_present = "from")]
     pub(crate) sandboxes: Vec<String>,
-    /// Make a new sandbox from this archive, of another server too; `inspect` shows the key
+    /// Create a new sandbox from this archive, which may be of another server; `inspect` shows the key
     #[arg(long, value_name = "KEY", conflicts_with = "sandboxes")]
     pub(crate) from: Option<String>,
-    /// With --from: a name of your own
+    /// With --from: name of the new sandbox
     #[arg(long, requires = "from", conflicts_with = "sandboxes")]
     pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Hold {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// How long from now, such as 30m; at most 24h
+    /// Duration from now, such as 30m; at most 24h
     #[arg(value_parser = seconds, default_value = "1h")]
     pub(crate) duration: Seconds,
-    /// Why, for people
+    /// Reason that `inspect` shows
     #[arg(long)]
     pub(crate) reason: Option<String>,
     /// End the hold
@@ -278,18 +278,18 @@ pub(crate) struct Hold {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Extend {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// How long it lives at least from now on, such as 1h
+    /// Minimum remaining lifetime from now, such as 1h
     #[arg(value_parser = seconds)]
     pub(crate) duration: Seconds,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Thread {
-    /// End threads: their sandboxes are kept, paused or deleted, as their --on-exit says
+    /// End threads; their sandboxes are kept, paused or deleted according to their --on-exit
     End {
-        /// As `create --thread` named them
+        /// Names of threads, as in `create --thread`
         #[arg(required = true)]
         threads: Vec<String>,
     },

@@ -9,43 +9,43 @@ use super::values::{
     signal, variable,
 };
 
-/// What a new sandbox is made of.
+/// Settings of a new sandbox.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Shape {
-    /// What it starts from [default: the server's]
+    /// Template of the sandbox [default: the server's default template]
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
-    /// Start from an image of a registry, pulled when it is not here, such as python:3.12-slim
+    /// Image from a registry instead of a template, such as python:3.12-slim; pulled if needed
     #[arg(long, value_name = "IMAGE", conflicts_with = "template")]
     pub(crate) image: Option<atoll_model::TemplateRef>,
-    /// Mount a volume: NAME:/PATH, NAME/FOLDER:/PATH for a folder of it, :ro at the end to read only
+    /// Mount a volume: NAME:/PATH, or NAME/FOLDER:/PATH for one of its folders; append :ro for read-only
     #[arg(short = 'v', long, value_parser = mount, value_name = "NAME:/PATH[:ro]")]
     pub(crate) volume: Vec<VolumeMount>,
-    /// A name of your own
+    /// Name; unique within the tenant
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Cores, such as 0.5 or 2
+    /// CPU limit in cores, such as 0.5 or 2
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory, such as 512m or 2g
+    /// Memory limit, such as 512m or 2g
     #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk, such as 512m or 10g
+    /// Disk limit, such as 512m or 10g
     #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) disk: Option<Mebibytes>,
-    /// Processes and threads
+    /// Limit of processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u32>,
-    /// A variable for every command: NAME=VALUE, or NAME to pass yours on
+    /// Environment variable for every command: NAME=VALUE, or NAME to copy your own value
     #[arg(short, long, value_parser = variable, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<Pair>,
-    /// A label: key=value
+    /// Label: key=value
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<Pair>,
-    /// Where its files live
+    /// Where the files are stored
     #[arg(long, value_enum)]
     pub(crate) storage: Option<Storage>,
-    /// Who commands run as
+    /// User that runs commands
     #[arg(short, long)]
     pub(crate) user: Option<String>,
     #[command(flatten)]
@@ -54,19 +54,19 @@ pub(crate) struct Shape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Storage {
-    /// Kept over a stop
+    /// On disk; kept when the sandbox stops
     Disk,
-    /// In memory, and gone at a stop
+    /// In memory; lost when the sandbox stops
     Memory,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTimeout {
-    /// Delete it with its files
+    /// Delete the sandbox with its files
     Delete,
-    /// Stop it and keep its files
+    /// Stop the sandbox and keep its files
     Stop,
-    /// Pause it and keep its memory too
+    /// Pause the sandbox and keep its files and memory
     Pause,
 }
 
@@ -91,18 +91,18 @@ impl From<OnTimeout> for atoll_wire::words::OnTimeout {
 
 const NETWORK_EXAMPLES: &str = "\
 Network examples:
-  --network deny-all                                   nothing, not even DNS
+  --network deny-all                                   allow nothing, not even DNS
   --allow-domain pypi.org --allow-domain '*.pythonhosted.org'
   --inject 'api.example.com:Authorization=Bearer {secret:NAME}'
-  --network policy.json --down 10m                     a file, and a limit";
+  --network policy.json --down 10m                     a policy file and a download limit";
 
-/// How a command meets the terminal.
+/// Input and terminal of a command.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Attach {
-    /// Pass your input on to the command; `run` passes piped input on without it, `exec` does not
+    /// Send your stdin to the command; `run` sends piped input also without this option, `exec` does not
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// Give the command a terminal
+    /// Allocate a terminal for the command
     #[arg(short, long)]
     pub(crate) tty: bool,
 }
@@ -114,19 +114,19 @@ pub(crate) struct Run {
     pub(crate) shape: Shape,
     #[command(flatten)]
     pub(crate) attach: Attach,
-    /// Folder the command starts in
+    /// Working directory of the command
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// End the command after this long, such as 30s (exit status 124)
+    /// Time limit of the command, such as 30s (exit status 124)
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
-    /// Keep the sandbox afterwards and say its id
+    /// Keep the sandbox afterwards and print its id
     #[arg(long)]
     pub(crate) keep: bool,
     /// With --learn: write the policy to this file instead of stderr
     #[arg(long, value_name = "FILE", requires = "learn", help_heading = "Network")]
     pub(crate) policy_out: Option<std::path::PathBuf>,
-    /// Accepted for habit: deleting is the default
+    /// Accepted for compatibility; deleting is the default
     #[arg(long, hide = true, conflicts_with = "keep")]
     pub(crate) rm: bool,
     /// The command and its arguments
@@ -139,33 +139,33 @@ pub(crate) struct Run {
 pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) shape: Shape,
-    /// How long it may live, such as 1h [default: until it is deleted]
+    /// Lifetime of the sandbox, such as 1h [default: until it is deleted]
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
-    /// What happens then [default: delete]
+    /// Action at the end of the lifetime [default: delete]
     #[arg(long, value_enum, requires = "timeout")]
     pub(crate) on_timeout: Option<OnTimeout>,
-    /// Make it from this snapshot instead of a template: name, id or beginning of an id
+    /// Create the sandbox from this snapshot (name or id prefix) instead of a template
     #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "image"])]
     pub(crate) snapshot: Option<String>,
-    /// With --snapshot: its processes too
+    /// With --snapshot: restore its processes too
     #[arg(long, requires = "snapshot")]
     pub(crate) memory_of_snapshot: bool,
-    /// Bind it to a thread of conversation; `atoll thread end` ends it
+    /// Bind the sandbox to a thread; `atoll thread end` applies its --on-exit
     #[arg(long, value_name = "NAME")]
     pub(crate) thread: Option<String>,
-    /// A variable of --env that no fork and no snapshot inherits
+    /// Name of an --env variable that forks and snapshots do not inherit
     #[arg(long, value_name = "NAME")]
     pub(crate) private_env: Vec<String>,
     #[command(flatten)]
     pub(crate) timers: Timers,
-    /// Answer at once instead of when it runs
+    /// Return at once and do not wait until the sandbox runs
     #[arg(short = 'd', long, visible_alias = "no-wait")]
     pub(crate) detach: bool,
-    /// A repeated create with the same key answers the same sandbox
+    /// Key of the request; a repeated create with the same key returns the same sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// A command started at every boot; its output is in `atoll logs`
+    /// Start command, which runs at every boot; `atoll logs` shows its output
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -174,22 +174,22 @@ pub(crate) struct Create {
 pub(crate) struct Exec {
     #[command(flatten)]
     pub(crate) attach: Attach,
-    /// Start the command and leave it running; its output is in `atoll logs`
+    /// Start the command in the background; `atoll logs` shows its output
     #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
     pub(crate) detach: bool,
-    /// A variable: NAME=VALUE, or NAME to pass yours on
+    /// Environment variable: NAME=VALUE, or NAME to copy your own value
     #[arg(short, long, value_parser = variable, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<Pair>,
-    /// Who it runs as
+    /// User that runs the command
     #[arg(short, long)]
     pub(crate) user: Option<String>,
-    /// Folder it starts in
+    /// Working directory of the command
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// End it after this long, such as 30s (exit status 124)
+    /// Time limit of the command, such as 30s (exit status 124)
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -198,37 +198,37 @@ pub(crate) struct Exec {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sh {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// A terminal with this name: it stays when you leave and is the same when you come back
+    /// Thread name of the terminal; the shell keeps running when you detach, and the same name attaches to it again
     #[arg(long, value_name = "NAME")]
     pub(crate) thread: Option<String>,
-    /// Who the shell runs as
+    /// User that runs the shell
     #[arg(short, long)]
     pub(crate) user: Option<String>,
-    /// Folder it starts in
+    /// Working directory of the command
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ls {
-    /// The records of deleted ones too
+    /// Include records of deleted sandboxes
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only ids, one per line
+    /// Print only ids, one per line
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Only those with this label; may be repeated
+    /// Only sandboxes with this label; may be repeated
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE")]
     pub(crate) label: Vec<Pair>,
-    /// Only those in these phases
+    /// Only sandboxes in these phases
     #[arg(long, visible_alias = "state", value_delimiter = ',', value_parser = PHASES, conflicts_with = "all")]
     pub(crate) phase: Vec<String>,
-    /// Only those from this template
+    /// Only sandboxes of this template
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
-    /// At most this many
+    /// Maximum number of results
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u32>,
 }
@@ -252,29 +252,29 @@ const PHASES: [&str; 14] = [
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Target {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Targets {
-    /// Names, ids or beginnings of ids
+    /// Names or id prefixes of sandboxes
     #[arg(required = true)]
     pub(crate) sandboxes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rm {
-    /// Names, ids or beginnings of ids
+    /// Names or id prefixes of sandboxes
     #[arg(required_unless_present = "all")]
     pub(crate) sandboxes: Vec<String>,
-    /// Every sandbox this key sees, or every one with the labels given
+    /// All sandboxes that this key sees; with --label only those with the labels
     #[arg(long, conflicts_with = "sandboxes")]
     pub(crate) all: bool,
-    /// With --all: only those with this label
+    /// With --all: only sandboxes with this label
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE", requires = "all")]
     pub(crate) label: Vec<Pair>,
-    /// Do not ask, and do not mind those that are gone already
+    /// Do not ask for confirmation, and ignore sandboxes that do not exist
     #[arg(short, long, visible_alias = "yes")]
     pub(crate) force: bool,
 }
@@ -282,52 +282,52 @@ pub(crate) struct Rm {
 #[derive(Debug, Clone, Args)]
 #[command(
     override_usage = "atoll cp [OPTIONS] SRC... DST",
-    after_help = "A path inside that does not begin with / is taken from the home of the sandbox's user.\n\
-  A directory is copied into DST when DST is there, and becomes DST when it is not. With several SRC, DST is a\n\
+    after_help = "A relative path in the sandbox is relative to the home of the sandbox's user.\n\
+  If DST exists, a directory is copied into it; otherwise it becomes DST. With several SRC, DST must be a\n\
   directory. Symbolic links are copied as links."
 )]
 pub(crate) struct Cp {
-    /// Sources, then the destination: a path here, NAME:PATH, or - for stdin or stdout
+    /// Sources, then the destination; each is a local path, SANDBOX:PATH, or - for stdin or stdout
     #[arg(value_parser = place, value_name = "SRC... DST", required = true, num_args = 2..)]
     pub(crate) places: Vec<CopyEndpoint>,
-    /// Directories are copied with all they hold anyway; accepted for those used to cp -r
+    /// Accepted for compatibility with cp -r; directories are always copied recursively
     #[arg(short, long, visible_short_alias = 'R')]
     pub(crate) recursive: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Logs {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// Stay and print what comes
+    /// Follow the output
     #[arg(short, long)]
     pub(crate) follow: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Top {
-    /// Names, ids or beginnings of ids [default: all that run or are paused]
+    /// Names or id prefixes of sandboxes [default: all running and paused ones]
     pub(crate) sandboxes: Vec<String>,
-    /// Print once and end
+    /// Print once and exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// How often
+    /// Update interval
     #[arg(long, value_parser = seconds, default_value = "2s", value_name = "DURATION")]
     pub(crate) interval: Seconds,
 }
 
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Network options without --network add to what the sandbox has; with it they begin anew.
-What is allowed before and after goes on without a break.
+    after_help = "Network options without --network are added to the sandbox's policy; with --network they replace it.
+Connections that both policies allow continue without interruption.
 
 Examples:
-  atoll update box --allow-domain pypi.org             one more name
-  atoll update box --network deny-all                  nothing from now on
+  atoll update box --allow-domain pypi.org             allow one more domain
+  atoll update box --network deny-all                  allow nothing from now on
   atoll update box --network custom --allow-domain 'pypi.org' --up 1m"
 )]
 pub(crate) struct Update {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
     /// Set a label: key=value
     #[arg(short, long, value_parser = label, value_name = "KEY=VALUE")]
@@ -335,41 +335,41 @@ pub(crate) struct Update {
     /// Remove a label
     #[arg(long, value_name = "KEY")]
     pub(crate) remove_label: Vec<String>,
-    /// Cores, such as 0.5 or 2
+    /// CPU limit in cores, such as 0.5 or 2
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory, such as 512m or 2g
+    /// Memory limit, such as 512m or 2g
     #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk, such as 512m or 10g
+    /// Disk limit, such as 512m or 10g
     #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) disk: Option<Mebibytes>,
-    /// Processes and threads
+    /// Limit of processes and threads
     #[arg(long, value_name = "N")]
     pub(crate) pids: Option<u32>,
-    /// A lifetime from now on, such as 1h
+    /// New lifetime from now, such as 1h
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
-    /// Let it live until it is deleted
+    /// Remove the lifetime
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) no_timeout: bool,
-    /// What happens when its lifetime is over
+    /// Action at the end of the lifetime
     #[arg(long, value_enum)]
     pub(crate) on_timeout: Option<OnTimeout>,
     #[command(flatten)]
     pub(crate) timers: Timers,
     #[command(flatten)]
     pub(crate) reach: Reach,
-    /// End learning: from now on the policy holds
+    /// End learning and enforce the policy
     #[arg(long, conflicts_with = "learn", help_heading = "Network")]
     pub(crate) no_learn: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Events {
-    /// Only this sandbox
+    /// Only events of this sandbox
     pub(crate) sandbox: Option<String>,
-    /// Stay and print what happens
+    /// Follow new events
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Only events after this number
@@ -379,9 +379,9 @@ pub(crate) struct Events {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Signal {
-    /// Name, id or beginning of an id
+    /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,
-    /// Process, as `atoll ps` shows it
+    /// Process id; `atoll ps` shows it
     pub(crate) pid: u32,
     /// Signal, such as TERM, KILL or 9
     #[arg(short, long, value_parser = signal, default_value = "TERM")]

@@ -6,103 +6,105 @@ use clap::{Args, FromArgMatches, ValueEnum};
 
 use crate::{environment as env, failure::Failure};
 
-/// Settings of a server. What is not said here has an embedded default; there is no configuration file to keep.
+/// Settings of a server. Every setting has a built-in default; there is no configuration file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
-    /// Address and port; port 0 takes a free one
+    /// Address and port to listen on; port 0 selects a free port
     #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     pub(crate) listen: std::net::SocketAddr,
-    /// Name below which previews live: PORT-SANDBOX.NAME leads to that port
+    /// Domain of previews: PORT-SANDBOX.DOMAIN leads to that port
     #[arg(long, env = env::DOMAIN, hide_env_values = true, default_value = "localhost", value_name = "NAME", value_parser = domain)]
     pub(crate) domain: atoll_proxy::Domain,
     /// Origin (https://app.example) whose web pages may open WebSockets of this server; may be repeated
     #[arg(long, env = env::ALLOW_ORIGIN, hide_env_values = true, value_delimiter = ',', value_name = "ORIGIN", value_parser = origin)]
     pub(crate) allow_origin: Vec<String>,
-    /// Port of TLS, at the same address; open once there is a certificate, 0 keeps it shut
+    /// TLS port, at the same address; open when there is a certificate; 0 disables TLS
     #[arg(long, env = env::TLS_PORT, hide_env_values = true, default_value_t = 7443, value_name = "PORT")]
     pub(crate) tls_port: u16,
-    /// Certificate, and those between it and its root, in PEM [default: the one that `atoll tls init` made]
+    /// Certificate chain in PEM format [default: the certificate of `atoll tls init`]
     #[arg(long, env = env::TLS_CERT, hide_env_values = true, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<std::path::PathBuf>,
-    /// Its key, in PEM
+    /// Private key of the certificate in PEM format
     #[arg(long, env = env::TLS_KEY, hide_env_values = true, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<std::path::PathBuf>,
-    /// Template of sandboxes that name none
+    /// Default template of new sandboxes
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
-    /// Make the templates behind the SDKs' default names (debian, code-interpreter-slim) in the background at the first start
+    /// When to make the templates of the SDKs' default names (debian, code-interpreter-slim) in the background
     #[arg(long, env = env::MAKE_TEMPLATES, hide_env_values = true, value_enum, default_value_t = MakeTemplates::Auto, value_name = "WHEN")]
     pub(crate) make_templates: MakeTemplates,
-    /// Template `host` shows /usr/local and /usr/src of this machine too
+    /// Include /usr/local and /usr/src of this machine in the template `host`
     #[arg(long, env = env::HOST_LOCAL, hide_env_values = true)]
     pub(crate) host_local: bool,
-    /// Ready instances kept per popular template; 0 makes every start a cold one
+    /// Ready instances to keep per frequently used template; with 0 every create is a cold start
     #[arg(long, env = env::POOL, hide_env_values = true, default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) pool: u16,
-    /// Ready instances of each code-interpreter template in which a Python kernel runs already, some 100 MiB each; none with --pool 0
+    /// Ready instances with a running Python kernel to keep per code-interpreter template, some 100 MiB each; none
+    /// with --pool 0
     #[arg(long, env = env::WARM_KERNELS, hide_env_values = true, default_value_t = 2, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=32))]
     pub(crate) warm_kernels: u16,
-    /// The most sandboxes that may live at once
+    /// Maximum number of sandboxes
     #[arg(long, env = env::LIVE_MAX, hide_env_values = true, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) live_max: u64,
-    /// Memory limits may add up to this many times the memory of the machine
+    /// Memory overcommit: the memory limits of sandboxes may add up to this many times the memory of the machine
     #[arg(long, env = env::OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) overcommit: f64,
-    /// Disk limits of sandboxes and volumes may add up to this many times the space of the pool; 1 promises nothing twice
+    /// Disk overcommit: the disk limits of sandboxes and volumes may add up to this many times the space of the
+    /// pool
     #[arg(long, env = env::DISK_OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) disk_overcommit: f64,
-    /// Space that stays free on the disk of the data folder, and in the pool for pauses and snapshots
+    /// Space to keep free on the disk of the data folder, and in the pool for pauses and snapshots
     #[arg(long, env = env::DISK_RESERVE, hide_env_values = true, default_value = "1g", value_name = "SIZE", value_parser = super::values::mebibytes)]
     pub(crate) disk_reserve: super::values::Mebibytes,
-    /// Where archives go: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
+    /// Storage for archives: a folder, or s3://BUCKET/PREFIX with credentials in AWS_* [default: DATA/archive]
     #[arg(long, env = env::ARCHIVE, hide_env_values = true, value_name = "URL")]
     pub(crate) archive: Option<String>,
-    /// Which tenants' sandboxes may reach private ranges that their allow list names
+    /// Tenants whose sandboxes may reach private ranges that their allow list names
     #[arg(long, env = env::EGRESS_PRIVATE, hide_env_values = true, value_enum, default_value_t = EgressPrivate::FirstTenant)]
     pub(crate) egress_private: EgressPrivate,
-    /// JSON file with a network policy that narrows every sandbox; read once, at the start
+    /// JSON file with a network policy that narrows every sandbox; read at the start
     #[arg(long, env = env::EGRESS_POLICY, hide_env_values = true, value_name = "FILE", value_parser = egress_policy)]
     pub(crate) egress_policy: Option<NetworkPolicy>,
-    /// A registry that is spoken to without TLS, and may be on this machine or a private network; may be repeated
+    /// Registry that may use plain HTTP and may be on this machine or a private network; may be repeated
     #[arg(long, env = env::REGISTRY_INSECURE, hide_env_values = true, value_delimiter = ',', value_name = "HOST[:PORT]", value_parser = registry, help_heading = "Images, builds, volumes")]
     pub(crate) registry_insecure: Vec<String>,
-    /// A folder below which folders of this machine may become volumes; may be repeated
+    /// Folder below which host folders may become volumes; may be repeated
     #[arg(long, env = env::VOLUME_ROOTS, hide_env_values = true, value_delimiter = ',', value_name = "DIR", value_parser = folder, help_heading = "Images, builds, volumes")]
     pub(crate) volume_root: Vec<std::path::PathBuf>,
-    /// The most that one image may hold once it is unpacked
+    /// Maximum unpacked size of an image
     #[arg(long, env = env::IMAGE_MAX, hide_env_values = true, default_value = "32g", value_name = "SIZE", value_parser = super::values::mebibytes, help_heading = "Images, builds, volumes")]
     pub(crate) image_max: super::values::Mebibytes,
-    /// The most files, folders and links that one layer of an image may have
+    /// Maximum number of files, folders and links in one layer of an image
     #[arg(long, env = env::IMAGE_MAX_ENTRIES, hide_env_values = true, default_value_t = 2_000_000, value_name = "N", help_heading = "Images, builds, volumes")]
     pub(crate) image_max_entries: u64,
-    /// What is younger than so many seconds is not collected; for tests
+    /// Minimum age in seconds of files that garbage collection removes; for tests
     #[arg(long, env = env::IMAGE_GRACE_S, hide = true, value_name = "N")]
     pub(crate) image_grace_s: Option<u64>,
-    /// A build that says nothing else ends after this long
+    /// Default time limit of a build
     #[arg(long, env = env::BUILD_TIMEOUT, hide_env_values = true, default_value = "30m", value_name = "DURATION", value_parser = super::values::seconds, help_heading = "Images, builds, volumes")]
     pub(crate) build_timeout: super::values::Seconds,
-    /// The most that the folder of a build may hold
+    /// Maximum size of a build context
     #[arg(long, env = env::BUILD_CONTEXT_MAX, hide_env_values = true, default_value = "8g", value_name = "SIZE", value_parser = super::values::mebibytes, help_heading = "Images, builds, volumes")]
     pub(crate) build_context_max: super::values::Mebibytes,
     /// Agent binary [default: the one inside this program]
     #[arg(long, env = env::AGENT, hide_env_values = true, value_name = "FILE")]
     pub(crate) agent: Option<std::path::PathBuf>,
-    /// Which log lines, such as `debug` or `atoll_service=debug,info` [default: info; on a terminal warnings only]
+    /// Log filter, such as `debug` or `atoll_service=debug,info` [default: info; on a terminal warnings only]
     #[arg(long, env = env::LOG, hide_env_values = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
-    /// Form of the log lines [default: text on a terminal, else json]
+    /// Log format [default: text on a terminal, else json]
     #[arg(long, env = env::LOG_FORMAT, hide_env_values = true)]
     pub(crate) log_format: Option<LogFormat>,
-    /// Once ready, make a sandbox, run a line of Python in it and say what to try next
+    /// When the server is ready, run a line of Python in a new sandbox and print the next commands to try
     #[arg(long)]
     pub(crate) tour: bool,
-    /// Leave the session of the terminal; for servers started by `atoll run`
+    /// Detach from the terminal session; for servers that `atoll run` starts
     #[arg(long, hide = true)]
     pub(crate) background: bool,
 }
 
 impl Serve {
-    /// Settings for work on DATA without a server: nothing is kept ready and nothing is made.
+    /// Settings for work on DATA without a server: no pool and no default templates.
     pub(crate) fn bare() -> Result<Self, Failure> {
         let words =
             ["serve", "--pool", "0", "--warm-kernels", "0", "--make-templates", "never", "--tls-port", "0"];
@@ -117,7 +119,7 @@ impl Serve {
 pub(crate) enum EgressPrivate {
     /// No tenant
     Never,
-    /// The tenant `default`, which the server makes at its first start
+    /// The tenant `default`, which the server creates at its first start
     FirstTenant,
     /// Every tenant
     Named,
@@ -125,9 +127,9 @@ pub(crate) enum EgressPrivate {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MakeTemplates {
-    /// Once, at the first start; needs Debian's mirror, some minutes and 3 GB
+    /// At the first start; needs a Debian mirror, some minutes and 3 GB
     Auto,
-    /// Only by `atoll template make`
+    /// Never; use `atoll template make`
     Never,
 }
 

@@ -15,7 +15,7 @@ pub(crate) enum Template {
     /// List templates
     #[command(visible_alias = "list")]
     Ls {
-        /// Only names, one per line
+        /// Print only names, one per line
         #[arg(short, long)]
         quiet: bool,
     },
@@ -25,66 +25,67 @@ pub(crate) enum Template {
         /// NAME, NAME:TAG, NAME@sha256:… or an alias
         name: String,
     },
-    /// Make a template on this machine, or make it anew
+    /// Make a built-in template on this machine, or make it again
     #[command(after_help = "Examples:
-  atoll template make debian               what SDKs start from unless told otherwise
+  atoll template make debian               the default template of the SDKs
   atoll run -T debian -- cat /etc/os-release")]
     Make {
-        /// Which; without it, lists what there is
+        /// Name of the template [default: list the templates that can be made]
         name: Option<String>,
-        /// A value for one that is built, such as NPM_CONFIG_REGISTRY=URL behind a mirror
+        /// Build argument, such as NPM_CONFIG_REGISTRY=URL for a mirror
         #[arg(long, value_parser = variable, value_name = "NAME[=VALUE]")]
         build_arg: Vec<Pair>,
     },
-    /// Make a template from a folder with a Dockerfile
+    /// Build a template from a folder with a Dockerfile
     Build(Box<Build>),
     /// List builds, newest first
     Builds(Builds),
-    /// Show what a build says; with -f until it ends
+    /// Show the log of a build; with -f until the build ends
     Log(BuildLog),
-    /// End builds that are under way
+    /// Cancel running builds
     Cancel {
-        /// Ids, as `template builds` shows them
+        /// Ids of builds; `template builds` shows them
         #[arg(required = true)]
         builds: Vec<String>,
     },
-    /// Fetch an image from a registry
+    /// Pull an image from a registry
     #[command(after_help = "Examples:
   atoll template pull python:3.12-slim
   atoll template pull ghcr.io/team/app@sha256:…
   atoll template pull --username anna --password-stdin registry.example/app:v1 < password")]
     Pull {
-        /// As in docker pull: NAME[:TAG], NAME@sha256:…, with a registry's host in front
+        /// Image as in docker pull: NAME[:TAG] or NAME@sha256:…, optionally with the host of a registry
         image: TemplateRef,
-        /// For which machine, where there are several, such as linux/amd64 [default: this one]
+        /// Platform of a multi-platform image, such as linux/amd64 [default: this machine's]
         #[arg(long, value_name = "OS/ARCH")]
         platform: Option<String>,
         #[command(flatten)]
         login: Login,
     },
-    /// Send a template to a registry
+    /// Push a template to a registry
     #[command(after_help = "Examples:
   atoll template push app:v1 registry.example/team/app:v1")]
     Push {
-        /// Which
+        /// Name of the template: NAME, NAME:TAG or an alias
         template: String,
-        /// Where to, as in docker push
+        /// Target as in docker push
         image: TemplateRef,
         #[command(flatten)]
         login: Login,
     },
-    /// Write a template to a file that Docker and others read
+    /// Export a template to a Docker or OCI archive
     Export {
-        /// Which
+        /// Name of the template: NAME, NAME:TAG or an alias
         template: String,
-        /// A file, or - for stdout
+        /// Output file, or - for stdout
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// Which form
+        /// Format of the archive
         #[arg(long, value_enum, default_value_t = ExportForm::Oci)]
         format: ExportForm,
     },
-    /// Make a template from an archive of docker save, an OCI archive or layout folder, or a tar of a root file system
+    /// Import a template from an archive of docker save, an OCI archive or layout folder, or a tar of a root file
+    /// system
     #[command(after_help = "Examples:
   docker save app:v1 | atoll template import - app:v1
   atoll template import ./oci-layout app
@@ -93,18 +94,18 @@ pub(crate) enum Template {
         /// A file, a folder with an OCI layout, or - for stdin
         #[arg(value_name = "FROM")]
         from: PathBuf,
-        /// Its name here: NAME or NAME:TAG
+        /// Name of the template: NAME or NAME:TAG
         name: TemplateRef,
-        /// What it is [default: found out]
+        /// Format of the archive [default: detected]
         #[arg(long, value_enum)]
         format: Option<ImportForm>,
     },
-    /// Give a version of a template more tags, or take tags away
+    /// Add tags to a version of a template, or remove tags
     #[command(after_help = "Examples:
-  atoll template tag app:v1 stable         app:stable is what app:v1 is now
+  atoll template tag app:v1 stable         app:stable points to the version of app:v1
   atoll template tag --remove app old")]
     Tag {
-        /// Take the tags away instead
+        /// Remove the tags
         #[arg(long)]
         remove: bool,
         /// NAME, NAME:TAG or NAME@sha256:…
@@ -113,7 +114,7 @@ pub(crate) enum Template {
         #[arg(required = true)]
         tags: Vec<String>,
     },
-    /// Change what sandboxes of a template start with; those that are there stay as they are
+    /// Change the start settings of a template; existing sandboxes do not change
     Update(Box<Update>),
     /// Remove templates, or single tags of them
     #[command(visible_aliases = ["remove", "delete"])]
@@ -122,17 +123,17 @@ pub(crate) enum Template {
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// Remove what no template, sandbox, snapshot or recent build needs any more
+    /// Remove files that no template, sandbox, snapshot or recent build uses
     Gc,
 }
 
-/// Who one is at a registry.
+/// Credentials for a registry.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Login {
-    /// Name at the registry [default: what the server's Docker config knows, for admin keys; else nobody]
+    /// User name at the registry [default: the server's Docker config for admin keys, otherwise anonymous]
     #[arg(long, value_name = "NAME", requires = "password_stdin")]
     pub(crate) username: Option<String>,
-    /// Read the password, or a token where no name is given, from stdin
+    /// Read the password, or without --username a token, from stdin
     #[arg(long)]
     pub(crate) password_stdin: bool,
 }
@@ -141,7 +142,7 @@ pub(crate) struct Login {
 pub(crate) enum ExportForm {
     /// An OCI archive
     Oci,
-    /// What docker load takes
+    /// An archive for docker load
     Docker,
 }
 
@@ -149,7 +150,7 @@ pub(crate) enum ExportForm {
 pub(crate) enum ImportForm {
     /// An OCI archive
     Oci,
-    /// What docker save writes
+    /// An archive of docker save
     Docker,
     /// A tar of a whole root file system
     Rootfs,
@@ -176,62 +177,62 @@ impl From<ImportForm> for atoll_wire::templates::ImportForm {
 
 const BUILD_EXAMPLES: &str = "\
 Examples:
-  atoll template build -t app .                       ./Dockerfile, built without Docker
+  atoll template build -t app .                       build ./Dockerfile without Docker
   atoll template build -t app:v2 -f other.Dockerfile --build-arg VERSION=2 .
   atoll template build -t app --secret id=npm,src=$HOME/.npmrc .
   atoll template build -t web --start 'python3 -m http.server 8000' --ready port:8000 .
   atoll run -T app -- ls
 
-The folder goes to the server without what .dockerignore names. Ctrl-C cancels the build; what was built stays in the cache.";
+The folder is uploaded without the files that .dockerignore names. Ctrl-C cancels the build; finished steps stay in the cache.";
 
 /// A build.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = BUILD_EXAMPLES)]
 pub(crate) struct Build {
-    /// Its name: NAME or NAME:TAG; further ones are more tags of the same name
+    /// Name of the template: NAME or NAME:TAG; repeat it for more tags of the same name
     #[arg(short, long = "tag", required = true, value_name = "NAME[:TAG]")]
     pub(crate) tag: Vec<TemplateRef>,
-    /// The Dockerfile, or - for stdin [default: DIR/Dockerfile]
+    /// Dockerfile, or - for stdin [default: DIR/Dockerfile]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// A value for an ARG: NAME=VALUE, or NAME to pass yours on
+    /// Value of an ARG: NAME=VALUE, or NAME to copy your own variable
     #[arg(long, value_parser = variable, value_name = "NAME[=VALUE]")]
     pub(crate) build_arg: Vec<Pair>,
-    /// What RUN --mount=type=secret,id=ID sees: id=ID,src=FILE or id=ID,env=NAME; never in a layer or a log
+    /// Secret for RUN --mount=type=secret,id=ID: id=ID,src=FILE or id=ID,env=NAME; never in a layer or a log
     #[arg(long, value_parser = secret_source, value_name = "id=ID,src=FILE")]
     pub(crate) secret: Vec<SecretSource>,
-    /// End with this stage
+    /// Stage to build [default: the last]
     #[arg(long, value_name = "STAGE")]
     pub(crate) target: Option<String>,
-    /// For which machine base images are, such as linux/amd64 [default: this one]
+    /// Platform of base images, such as linux/amd64 [default: this machine's]
     #[arg(long, value_name = "OS/ARCH")]
     pub(crate) platform: Option<String>,
-    /// Run every step, whatever the cache has
+    /// Do not use cached steps
     #[arg(long)]
     pub(crate) no_cache: bool,
-    /// Start it and answer; `template log -f` shows how it goes
+    /// Return at once; `template log -f` shows the progress
     #[arg(short = 'd', long)]
     pub(crate) detach: bool,
-    /// Print nothing but the name
+    /// Print only the name
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Cores of each step
+    /// CPU limit of each step in cores
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory of each step, such as 2g
+    /// Memory limit of each step, such as 2g
     #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk of each step, such as 10g
+    /// Disk limit of each step, such as 10g
     #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) disk: Option<Mebibytes>,
-    /// End it after this long [default: the server's]
+    /// Time limit of the build [default: the server's]
     #[arg(long, value_parser = seconds, value_name = "DURATION")]
     pub(crate) timeout: Option<Seconds>,
     #[command(flatten)]
     pub(crate) start: Start,
     #[command(flatten)]
     pub(crate) reach: Reach,
-    /// The folder that COPY takes from
+    /// Folder with the files for COPY
     #[arg(default_value = ".", value_name = "DIR")]
     pub(crate) folder: PathBuf,
 }
@@ -260,24 +261,24 @@ impl Build {
     }
 }
 
-/// What sandboxes of a template start with.
+/// Start settings of a template.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
 pub(crate) struct Start {
-    /// A command of the shell that is started at every boot
-    #[arg(long, value_name = "COMMAND", help_heading = "Start of its sandboxes")]
+    /// Start command: a shell command that runs at every boot
+    #[arg(long, value_name = "COMMAND", help_heading = "Start settings")]
     pub(crate) start: Option<String>,
     /// The same as a list; of templates whose description this program has
     #[arg(skip)]
     pub(crate) argv: Option<Vec<String>>,
-    /// When that is ready: port:8000, url:8000/health, or a command of the shell
-    #[arg(long, value_parser = ready, value_name = "CHECK", requires = "start", help_heading = "Start of its sandboxes")]
+    /// Ready check of the start command: port:8000, url:8000/health, or a shell command
+    #[arg(long, value_parser = ready, value_name = "CHECK", requires = "start", help_heading = "Start settings")]
     pub(crate) ready: Option<Ready>,
-    /// The port of previews that name none
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Start of its sandboxes")]
+    /// Default port of previews
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Start settings")]
     pub(crate) port: Option<u16>,
-    /// How many instances wait ready for the next create
-    #[arg(long, value_name = "N", help_heading = "Start of its sandboxes")]
+    /// Number of ready instances to keep for the next creates
+    #[arg(long, value_name = "N", help_heading = "Start settings")]
     pub(crate) pool: Option<u32>,
 }
 
@@ -292,59 +293,59 @@ pub(crate) struct Update {
     pub(crate) template: String,
     #[command(flatten)]
     pub(crate) start: Start,
-    /// Who commands run as
+    /// User that runs commands
     #[arg(short, long)]
     pub(crate) user: Option<String>,
-    /// Where commands start
+    /// Working directory of commands
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<String>,
-    /// A variable of every command; added to those that are there
+    /// Environment variable of every command; added to the existing ones
     #[arg(short, long, value_parser = variable, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<Pair>,
-    /// Cores of sandboxes that ask for none
+    /// Default CPU limit of sandboxes in cores
     #[arg(long, value_parser = cores)]
     pub(crate) cpu: Option<f64>,
-    /// Memory of sandboxes that ask for none
+    /// Default memory limit of sandboxes
     #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) memory: Option<Mebibytes>,
-    /// Disk of sandboxes that ask for none
+    /// Default disk limit of sandboxes
     #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
     pub(crate) disk: Option<Mebibytes>,
-    /// Another name that it answers to; replaces those it has
+    /// Alias of the template; replaces the existing aliases
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
-    /// Take all aliases away
+    /// Remove all aliases
     #[arg(long, conflicts_with = "alias")]
     pub(crate) no_alias: bool,
-    /// Forget earlier changes first: what its versions say holds again
+    /// Discard earlier changes first, so that the settings of the versions apply
     #[arg(long)]
     pub(crate) reset: bool,
-    /// Every tenant may use it; needs an admin key
+    /// Let every tenant use the template; needs an admin key
     #[arg(long)]
     pub(crate) public: bool,
-    /// Only its own tenant may use it
+    /// Let only its own tenant use the template
     #[arg(long, conflicts_with = "public")]
     pub(crate) private: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Builds {
-    /// Only of this template
+    /// Only builds of this template
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
-    /// Only ids, one per line
+    /// Print only ids, one per line
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// At most this many
+    /// Maximum number of results
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) limit: u32,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildLog {
-    /// Id, or the beginning of one; the UUID that an E2B SDK was told will do too
+    /// Id or id prefix of the build, or the UUID that an E2B SDK shows
     pub(crate) build: String,
-    /// Stay until it ends
+    /// Follow the log until the build ends
     #[arg(short, long)]
     pub(crate) follow: bool,
 }

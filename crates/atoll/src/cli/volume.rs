@@ -12,72 +12,72 @@ pub(crate) enum Volume {
     #[command(after_help = "Examples:
   atoll volume create data --size 10g
   atoll run --volume data:/data -- sh -c 'date > /data/now'
-  atoll volume create code --folder /srv/code    below a folder that `atoll serve --volume-root` names")]
+  atoll volume create code --folder /srv/code    must be below a folder of `atoll serve --volume-root`")]
     Create(Create),
     /// List volumes
     #[command(visible_alias = "list")]
     Ls {
-        /// Only names, one per line
+        /// Print only names, one per line
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Show volumes, and who has them mounted
+    /// Show volumes and the sandboxes that mount them
     #[command(visible_aliases = ["inspect", "info"])]
     Show {
-        /// Names or ids
+        /// Names or ids of volumes
         #[arg(required = true)]
         volumes: Vec<String>,
     },
-    /// Change how much a volume may hold
+    /// Change the size limit of a volume
     Resize {
-        /// Name or id
+        /// Name or id of the volume
         volume: String,
-        /// Such as 10g
+        /// Size limit, such as 10g
         #[arg(value_parser = mebibytes)]
         size: Mebibytes,
     },
-    /// Copy a volume as it is at this moment, whatever its size
+    /// Copy the current files of a volume to a new volume; fast for any size
     Cp {
-        /// Name or id
+        /// Name or id of the volume
         from: String,
-        /// Name of the new one
+        /// Name of the new volume
         name: String,
     },
-    /// Remove volumes with their files; those that are mounted are kept
+    /// Remove volumes with their files; mounted volumes are refused
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
-        /// Names or ids
+        /// Names or ids of volumes
         #[arg(required = true)]
         volumes: Vec<String>,
-        /// Do not ask, and do not mind those that are gone already
+        /// Do not ask for confirmation, and ignore volumes that do not exist
         #[arg(short, long, visible_alias = "yes")]
         force: bool,
     },
-    /// Copy a file or folder from here into a volume, without a sandbox
+    /// Copy a local file or folder into a volume, without a sandbox
     #[command(after_help = "Examples:
   atoll volume put data report.csv /reports/
   tar c . | atoll volume put data - /src.tar")]
     Put(Put),
     /// Copy a file or folder from a volume, without a sandbox
     Get {
-        /// Name or id
+        /// Name or id of the volume
         volume: String,
         /// Path in the volume
         path: String,
-        /// A path here, or - for stdout [default: its own name, here]
+        /// Local path, or - for stdout [default: the same name in the current folder]
         to: Option<PathBuf>,
     },
     /// List the files of a volume, without a sandbox
     Files {
-        /// Name or id
+        /// Name or id of the volume
         volume: String,
-        /// A folder of it
+        /// Folder in the volume
         #[arg(default_value = "/")]
         path: String,
-        /// Everything below it
+        /// List recursively
         #[arg(short, long, conflicts_with = "rm")]
         recursive: bool,
-        /// Remove PATH, folders with all that is in them
+        /// Remove PATH; folders are removed recursively
         #[arg(long, requires = "path")]
         rm: bool,
     },
@@ -85,31 +85,31 @@ pub(crate) enum Volume {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Create {
-    /// Its name: letters, digits, `-`, `_`, `.`
+    /// Name of the volume: letters, digits, `-`, `_`, `.`
     pub(crate) name: String,
-    /// How much it may hold, such as 10g [default: the server's]
+    /// Size limit, such as 10g [default: the server's]
     #[arg(long, value_parser = mebibytes, value_name = "SIZE", conflicts_with = "folder")]
     pub(crate) size: Option<Mebibytes>,
-    /// A folder of the server's machine instead; only below roots that its operator allowed
+    /// Host folder to use as the volume; only below folders that the operator allowed
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<String>,
-    /// Nobody writes to it, whatever a mount says
+    /// Make the volume read-only for every mount
     #[arg(long)]
     pub(crate) read_only: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Put {
-    /// Name or id
+    /// Name or id of the volume
     pub(crate) volume: String,
-    /// A path here, or - for stdin
+    /// Local path, or - for stdin
     pub(crate) from: PathBuf,
-    /// Path in the volume; one that ends with / is a folder [default: its own name, at the top]
+    /// Path in the volume; a path that ends with / is a folder [default: the same name at the top of the volume]
     pub(crate) path: Option<String>,
-    /// User inside sandboxes whose files they are
+    /// Owner of the files: user id inside sandboxes
     #[arg(long, value_name = "ID")]
     pub(crate) uid: Option<u32>,
-    /// Group inside sandboxes whose files they are
+    /// Group of the files: group id inside sandboxes
     #[arg(long, value_name = "ID")]
     pub(crate) gid: Option<u32>,
 }

@@ -104,9 +104,9 @@ impl Address {
 
     pub(crate) fn start_hint(&self) -> String {
         if self.is_local() {
-            "start one with `atoll serve`, or use `atoll run`, which starts one by itself".to_owned()
+            "start one with `atoll serve`, or use `atoll run`, which starts one if needed".to_owned()
         } else {
-            "is --url or ATOLL_URL right, and does a server run there?".to_owned()
+            "check --url or ATOLL_URL, and that a server runs there".to_owned()
         }
     }
 }
@@ -120,7 +120,7 @@ impl fmt::Display for Address {
 fn checked(key: &str) -> Result<String, Failure> {
     let key = key.trim();
     if key.is_empty() || key.chars().any(|c| c.is_control() || !c.is_ascii()) {
-        return Err(Failure::usage("the API key holds characters that no key has", "copy it again"));
+        return Err(Failure::usage("the API key contains invalid characters", "copy it again"));
     }
     Ok(key.to_owned())
 }

@@ -17,7 +17,10 @@ pub(super) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = &global.ca {
         let found = certificates(file).filter(|found| !found.is_empty()).ok_or_else(|| {
-            Failure::usage(format!("--ca: {} holds no certificate in PEM", file.display()), "name a PEM file")
+            Failure::usage(
+                format!("--ca: {} contains no certificate in PEM format", file.display()),
+                "name a PEM file",
+            )
         })?;
         roots.add_parsable_certificates(found);
     }

@@ -84,6 +84,6 @@ impl Write for ChunkSender {
         self.transfer.add(piece.len() as u64);
         self.sender
             .blocking_send(Ok(piece.into()))
-            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the server takes no more"))
+            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the server stopped reading"))
     }
 }

@@ -38,8 +38,8 @@ const SECRET_MAX: u64 = 512 << 10;
 pub(super) async fn build(context: &CommandContext, args: Build) -> Result<(), Failure> {
     if !args.folder.is_dir() {
         return Err(Failure::usage(
-            format!("{} is no folder", args.folder.display()),
-            "the last word is the folder with the Dockerfile, such as .",
+            format!("{} is not a folder", args.folder.display()),
+            "the last argument is the folder with the Dockerfile, such as .",
         ));
     }
     let dockerfile = dockerfile(&args)?;
@@ -118,7 +118,7 @@ fn find_hint(failure: Failure) -> Failure {
     match failure.code.as_str() {
         // The server's hint is for who writes a client.
         "build_not_found" => {
-            failure.hint("`atoll template builds` shows the ids of builds; E2B's UUIDs are taken too")
+            failure.hint("`atoll template builds` shows the ids of builds; E2B's UUIDs are accepted too")
         }
         _ => failure,
     }
@@ -142,7 +142,7 @@ fn finish(context: &CommandContext, args: &Build, ended: Answer<BuildAnswer>) ->
             Ok(())
         }
         BuildStatus::Cancelled => Err(Failure::new("cancelled", "the build was cancelled")
-            .hint("what was built until then is in the cache; build again to go on")),
+            .hint("finished steps are in the cache; build again to continue")),
         BuildStatus::Failed | BuildStatus::Waiting | BuildStatus::Building => {
             let mut failure = match &ended.failure {
                 Some(why) => told(StreamError {
@@ -173,7 +173,7 @@ fn dockerfile(args: &Build) -> Result<String, Failure> {
         Ok(_) => Ok(text),
         Err(cause) => Err(Failure::usage(
             format!("{} cannot be read: {cause}", file.display()),
-            "name another with -f FILE, or - for stdin",
+            "set another one with -f FILE, or - for stdin",
         )),
     }
 }
@@ -187,8 +187,8 @@ fn spec(args: &Build, dockerfile: &str) -> Result<BuildBody, Failure> {
             (Some(tag), true) => tags.push(tag.clone()),
             _ => {
                 return Err(Failure::usage(
-                    format!("{other} is not another tag of {}", first.name),
-                    "a build makes one template; `atoll template tag` and `push` make more of it",
+                    format!("{other} is not a tag of {}", first.name),
+                    "a build makes one template; use `atoll template tag` and `push` for other names",
                 ));
             }
         }
@@ -342,7 +342,7 @@ pub(super) async fn builds(context: &CommandContext, client: &Client, args: Buil
     }
     table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
     if found.items.is_empty() {
-        out.tell("there is none; `atoll template build -t NAME DIR` makes one");
+        out.tell("there are no builds; `atoll template build -t NAME DIR` starts one");
     }
     Ok(())
 }

@@ -155,8 +155,10 @@ fn report(context: &CommandContext, copied: &CopySummary, to_stdout: ToStdout) -
         out.say(&format!("atoll: {} devices, sockets or pipes were left out", copied.skipped));
     }
     if copied.links_lost > 0 {
-        let message =
-            format!("{} symbolic links were left out: a volume's file API makes none", copied.links_lost);
+        let message = format!(
+            "{} symbolic links were left out: the file API of volumes does not support them",
+            copied.links_lost
+        );
         return Err(Failure::new("links_left_out", message)
             .hint("copy into a sandbox that has the volume mounted: atoll cp SRC NAME:PATH"));
     }
@@ -179,7 +181,7 @@ async fn between(
     if entry.kind != EntryKind::File {
         return Err(Failure::usage(
             format!("{path} is not a file"),
-            "directories go from sandbox to sandbox by way of a folder here",
+            "copy a directory between sandboxes through a local folder",
         ));
     }
     let target = to.target(target, last_part(&path)).await?;

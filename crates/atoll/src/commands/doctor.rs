@@ -32,7 +32,7 @@ pub(super) async fn doctor(context: &CommandContext) -> Result<u8, Failure> {
     let data = context.global.data_dir();
     let checks = tokio::task::spawn_blocking(move || serve::checks(&data))
         .await
-        .map_err(|e| Failure::new("internal", format!("the checks did not end: {e}")))?;
+        .map_err(|e| Failure::new("internal", format!("the checks did not finish: {e}")))?;
     let out = context.out;
     let missing = checks.iter().filter(|check| check.state == CheckState::Missing).count();
     if out.json {

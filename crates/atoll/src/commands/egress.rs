@@ -36,7 +36,7 @@ async fn policy(context: &CommandContext, client: &Client, args: &Args) -> Resul
     let policy = learned_policy::kept(&learned)?;
     context.out.line(&policy.as_file())?;
     if policy.is_mode_alone() {
-        context.out.tell("nothing is recorded yet; `atoll update SANDBOX --learn` records without refusing");
+        context.out.tell("there are no records yet; `atoll update SANDBOX --learn` records without refusing");
     }
     learned_policy::refused(context.out, client, &args.sandbox).await;
     Ok(())
@@ -54,7 +54,7 @@ async fn list(context: &CommandContext, client: &Client, args: &Args) -> Result<
         context.out.line(&shaded(context.out, verdict, line))?;
     }
     if records.is_empty() {
-        context.out.tell("nothing is recorded");
+        context.out.tell("there are no records");
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ async fn follow(context: &CommandContext, client: &Client, args: &Args) -> Resul
         if out.json {
             out.json(&record)?;
         } else if record.what == EgressWhat::Lost {
-            out.say(&format!("atoll: {}: this end read too slowly", harmless(&record.rule)));
+            out.say(&format!("atoll: {}: this client read too slowly", harmless(&record.rule)));
         } else {
             out.line(&shaded(out, record.verdict, &line(&record)))?;
         }

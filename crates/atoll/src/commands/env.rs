@@ -65,7 +65,7 @@ pub(crate) static SDKS: [SdkEnvironment; 3] = [
         uses_names: UsesNames::WithTls,
         // Examples for the vendor's cloud write `https://` themselves.
         plain_note: Some(
-            "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that write https:// in front of \
+            "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that put https:// in front of \
              it need TLS: `atoll tls init` once, then `atoll env e2b --tls`",
         ),
     },
@@ -135,7 +135,7 @@ pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Fail
         variables.push((name, with_prefix(&key, prefix)));
     } else {
         context.out.say(&format!(
-            "atoll: {name} is yours to set; `atoll key create` makes a key, --with-key makes and prints one"
+            "atoll: {name} is not set; `atoll key create` creates a key, --with-key creates and prints one"
         ));
         answers(context).await;
     }
@@ -176,9 +176,7 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
         return Err(Failure::new("no_key", "there is no key to print").hint(address.key_hint()));
     };
     if args.admin {
-        context
-            .out
-            .say("atoll: this is the key that you use yourself; an admin's sees and changes everything");
+        context.out.say("atoll: this is the key that you use; an admin key sees and changes everything");
         return Ok(mine);
     }
     let body = KeyBody {
@@ -190,13 +188,13 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
         Ok(made) => {
             let (id, tenant) = (&made.record.id, &made.record.tenant);
             context.out.say(&format!(
-                "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` ends it"
+                "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` removes it"
             ));
             Ok(made.secret.clone())
         }
         // Whoever may not make keys has one that can be handed on.
         Err(failure) if failure.is("forbidden") => {
-            context.out.say("atoll: this is the key that you use yourself");
+            context.out.say("atoll: this is the key that you use");
             Ok(mine)
         }
         Err(failure) if failure.is("unauthenticated") => {
@@ -210,10 +208,13 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
 fn unknown_key(was_said: bool, address: &Address) -> String {
     if was_said {
         format!(
-            "ATOLL_API_KEY (or --api-key) is no key of {address}: unset it to use the admin key of this machine, or say another"
+            "ATOLL_API_KEY (or --api-key) is not a key of {address}: unset it to use the admin key of this machine, or set another"
         )
     } else {
-        format!("the admin key in this machine's folder is no key of {address}: {}", address.key_hint())
+        format!(
+            "the admin key in this machine's data folder is not a key of {address}: {}",
+            address.key_hint()
+        )
     }
 }
 
@@ -238,16 +239,14 @@ fn needs_names(args: &Env) -> bool {
 /// Python reads one file with all roots (its `requests` by a variable of its own); Node adds ours to its own.
 fn trust(context: &CommandContext, server: &SdkServer) -> Vec<(&'static str, String)> {
     let Some(files) = &server.files else {
-        context
-            .out
-            .say("atoll: there is no certificate yet, or none that you can read; `atoll tls init` makes one");
+        context.out.say("atoll: there is no certificate that you can read; `atoll tls init` creates one");
         return Vec::new();
     };
     let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (bundle, ca) = (whole(&files.bundle), whole(&files.ca));
     if !is_for_the_user(&bundle) {
         context.out.say(&format!(
-            "atoll: {} is readable by root only; for others: sudo install -D -m 644 -t /etc/atoll '{}' '{}', and set \
+            "atoll: {} is readable by root only; for other users: sudo install -D -m 644 -t /etc/atoll '{}' '{}', and set \
              SSL_CERT_FILE=/etc/atoll/bundle.pem REQUESTS_CA_BUNDLE=/etc/atoll/bundle.pem \
              NODE_EXTRA_CA_CERTS=/etc/atoll/ca.pem",
             bundle.display(),
@@ -282,13 +281,13 @@ fn proxy(context: &CommandContext, when: Proxy, server: &SdkServer) -> Vec<(&'st
     let hosts = &server.hosts;
     match when {
         Proxy::Always => {
-            context.out.say("atoll: this server is the proxy for HTTPS now; it leads to sandboxes only");
+            context.out.say("atoll: this server is now the HTTPS proxy; it connects to sandboxes only");
             vec![("HTTPS_PROXY", server.url.clone()), ("NO_PROXY", "127.0.0.1,::1".to_owned())]
         }
         Proxy::Auto if !resolves(hosts) => {
             context.out.say(&format!(
-                "atoll: names below {hosts} do not resolve here: `apt-get install libnss-myhostname` makes those of \
-                 localhost resolve; --proxy always goes through this server instead, and then no other HTTPS works"
+                "atoll: names below {hosts} do not resolve on this machine: `apt-get install libnss-myhostname` makes names below \
+                 localhost resolve; --proxy always uses this server as proxy instead, and then no other HTTPS works"
             ));
             Vec::new()
         }

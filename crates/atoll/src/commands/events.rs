@@ -67,7 +67,9 @@ fn sentence(event: &Event) -> String {
             format!("memory could not be written to disk ({why})")
         }
         EventKind::OutOfMemory => "out of memory".to_owned(),
-        EventKind::Unknown => "an event that this version of atoll does not know; --json shows it".to_owned(),
+        EventKind::Unknown => {
+            "an event that this version of atoll does not support; --json shows it".to_owned()
+        }
     };
     harmless(&format!("{at}  {}  {what}", event.sandbox))
 }

@@ -33,7 +33,7 @@ async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Answ
         }
     }
     done.ok_or_else(|| {
-        Failure::new("no_server", "the server ended the stream before the work was done")
+        Failure::new("no_server", "the server ended the stream before the work was finished")
             .hint("atoll server status")
     })
 }

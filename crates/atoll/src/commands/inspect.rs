@@ -96,7 +96,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     ];
     let command = sandbox.command.as_ref().map(|command| command.join(" "));
     let kept = [
-        ("ports", sandbox.public.then(|| "open to everybody".to_owned())),
+        ("ports", sandbox.public.then(|| "open to everyone".to_owned())),
         ("storage", Some(sandbox.storage.as_str().to_owned())),
         ("mounts", some(&mounts(&sandbox.mounts))),
         ("runs as", Some(format!("{} in {}", sandbox.user, sandbox.workdir))),
@@ -108,7 +108,8 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     let mut reach = Policy::of(&sandbox.network).readable();
     let above = sandbox.network_narrowed_by.join(", ");
     reach.extend(
-        (!above.is_empty()).then(|| format!("narrowed  by {above}: what they do not allow is refused too")),
+        (!above.is_empty())
+            .then(|| format!("narrowed  by {above}: destinations that they do not allow are refused too")),
     );
     let reach = std::iter::once("network").chain(std::iter::repeat("")).zip(reach.into_iter().map(Some));
     let shown = facts.into_iter().chain(reach).chain(kept).filter_map(|(name, fact)| Some((name, fact?)));
@@ -121,7 +122,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
 fn mounts(list: &[Mount]) -> String {
     let one = |mount: &Mount| {
         let sub = mount.sub_path.as_ref().map_or_else(String::new, |sub| format!("/{sub}"));
-        let read_only = if mount.read_only { ", read only" } else { "" };
+        let read_only = if mount.read_only { ", read-only" } else { "" };
         format!("{} from volume {}{sub}{read_only}", mount.path, mount.volume)
     };
     list.iter().map(one).collect::<Vec<_>>().join("; ")
@@ -143,7 +144,8 @@ fn phase(sandbox: &Sandbox, now: Timestamp) -> String {
 }
 
 fn awake(awake: &Awake, now: Timestamp) -> Option<String> {
-    let last = moment(awake.active_at.as_deref()).map(|at| format!("last work {} ago", age(Some(at), now)));
+    let last =
+        moment(awake.active_at.as_deref()).map(|at| format!("last activity {} ago", age(Some(at), now)));
     let word = |reason: &AwakeReason| match reason {
         AwakeReason::HoldInside => "hold from inside",
         other => other.as_str(),
@@ -180,7 +182,7 @@ fn lifetime(sandbox: &Sandbox, now: Timestamp) -> Option<String> {
     }
     let whole = sandbox.timeout_s.map_or_else(String::new, |s| format!("{}, ", exact(s)));
     let asleep = !matches!(sandbox.phase, Phase::Deleting | Phase::Deleted);
-    asleep.then(|| format!("{whole}then {then} (stands still while it sleeps)"))
+    asleep.then(|| format!("{whole}then {then} (counts only while it runs)"))
 }
 
 fn timers(sandbox: &Sandbox) -> Option<String> {
@@ -292,7 +294,7 @@ pub(super) mod tests {
         let list = json!([{"volume": "v", "path": "/a", "sub_path": null, "read_only": false},
             {"volume": "w", "path": "/b", "sub_path": "c", "read_only": true}]);
         let list: Vec<Mount> = serde_json::from_value(list).expect("mounts");
-        assert_eq!(mounts(&list), "/a from volume v; /b from volume w/c, read only");
+        assert_eq!(mounts(&list), "/a from volume v; /b from volume w/c, read-only");
         assert_eq!(mounts(&[]), "");
     }
 
@@ -353,8 +355,8 @@ pub(super) mod tests {
         let mut asleep = sandbox(json!({"phase": "paused", "timeout_s": 300, "public": true,
             "timeout_at": "2026-01-01T00:10:00Z", "timeout_counts": "awake", "on_timeout": "delete"}));
         let page = report(&asleep, None, &Relatives::new(), now()).join("\n");
-        assert!(page.contains("  lifetime  5m, then delete (stands still while it sleeps)\n"), "{page}");
-        assert!(page.contains("  ports     open to everybody\n"), "{page}");
+        assert!(page.contains("  lifetime  5m, then delete (counts only while it runs)\n"), "{page}");
+        assert!(page.contains("  ports     open to everyone\n"), "{page}");
         asleep.phase = Phase::Deleted;
         assert_eq!(lifetime(&asleep, now()), None);
     }
@@ -366,7 +368,7 @@ pub(super) mod tests {
         let page = report(&narrow, None, &Relatives::new(), now()).join("\n");
         assert!(
             page.contains(
-                "  network   custom: only what is listed\n            names     pypi.org\n            learning"
+                "  network   custom: only listed destinations\n            names     pypi.org\n            learning"
             ),
             "{page}"
         );

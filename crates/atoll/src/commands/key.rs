@@ -47,7 +47,7 @@ async fn create(
         return context.out.json(&made);
     }
     context.out.line(&made.secret)?;
-    context.out.tell("keep it: it is shown only now");
+    context.out.tell("save it: it is shown only now");
     Ok(())
 }
 

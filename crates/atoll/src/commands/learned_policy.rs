@@ -36,11 +36,11 @@ pub(super) async fn after_run(
     let out = context.out;
     match file {
         Some(file) => out.say(&format!(
-            "atoll: the smallest policy for this is in {0}; read it, then: atoll run --network {0} -- …",
+            "atoll: the smallest policy for this run is in {0}; review it, then: atoll run --network {0} -- …",
             file.display()
         )),
         None => {
-            out.say("atoll: the smallest policy for this; read it, keep it in FILE (--policy-out FILE does), then: \
+            out.say("atoll: the smallest policy for this run; review it, save it to FILE (or use --policy-out FILE), then: \
                      atoll run --network FILE -- …");
             out.say(&harmless_lines(&text));
         }
@@ -52,7 +52,7 @@ pub(super) async fn after_run(
 /// The policy with the fields that only a newer server knows.
 pub(super) fn kept(learned: &Answer<NetworkPolicy>) -> Result<Policy, Failure> {
     Policy::read(learned.raw())
-        .map_err(|cause| Failure::new("bad_answer", format!("the policy is not understood: {cause}")))
+        .map_err(|cause| Failure::new("bad_answer", format!("the policy is invalid: {cause}")))
 }
 
 /// Says what was refused although the sandbox learns: somebody else narrows it, or nobody reaches it.
@@ -73,8 +73,10 @@ fn told(records: &[Egress]) -> Vec<String> {
         }
     }
     let more = found.len().saturating_sub(TOLD);
-    let lines =
-        found.iter().take(TOLD).map(|(to, rule)| format!("atoll: not in it, since refused: {to} ({rule})"));
+    let lines = found
+        .iter()
+        .take(TOLD)
+        .map(|(to, rule)| format!("atoll: not in the policy, because it was refused: {to} ({rule})"));
     lines.chain((more > 0).then(|| format!("atoll: and {more} more; `atoll egress` shows them"))).collect()
 }
 
@@ -99,7 +101,7 @@ mod tests {
         let mut records = vec![refused("b.example"), refused("b.example"), record(None, "many more")];
         assert_eq!(
             told(&records),
-            ["atoll: not in it, since refused: b.example (tenant: not in allow_domains)"]
+            ["atoll: not in the policy, because it was refused: b.example (tenant: not in allow_domains)"]
         );
         records.extend((0..9).map(|n| refused(&format!("h{n}.example"))));
         assert_eq!(told(&records).len(), TOLD + 1);

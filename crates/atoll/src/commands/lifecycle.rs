@@ -155,7 +155,7 @@ fn confirm(context: &CommandContext, args: &Rm, count: usize) -> Result<(), Fail
     }
     Err(Failure::usage(
         format!("{count} sandboxes were not deleted"),
-        "add --force to delete them without a question",
+        "add --force to delete them without confirmation",
     ))
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure
         out.line(&line)?;
     }
     if sandboxes.items.is_empty() {
-        out.tell("there is none; `atoll create` makes a sandbox");
+        out.tell("there are no sandboxes; `atoll create` creates one");
     }
     Ok(())
 }

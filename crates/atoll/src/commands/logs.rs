@@ -31,8 +31,8 @@ async fn explain(context: &CommandContext, client: &Client, sandbox: &str) {
     let Ok(shown) = client.sandbox(sandbox).await else { return };
     if shown.command.is_none() {
         context.out.say(
-            "atoll: no logs: it has no start command and no detached process wrote anything; other commands write to \
-             whoever runs them",
+            "atoll: no logs: the sandbox has no start command and no detached process with output; other commands write to \
+             their own caller",
         );
     }
 }
@@ -44,7 +44,7 @@ fn show(context: &CommandContext, events: &Events, event: &SseEvent) -> Result<(
     }
     if event.name == "dropped" {
         let lost = events.read::<DroppedOutput>(event)?.bytes;
-        out.say(&format!("atoll: {lost} bytes were lost here: this end read too slowly"));
+        out.say(&format!("atoll: {lost} bytes were lost here: this client read too slowly"));
         return Ok(());
     }
     let bytes = events.read::<LogEntry>(event)?.into_typed().chunk.into_bytes().unwrap_or_default();

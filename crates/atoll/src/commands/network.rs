@@ -53,24 +53,27 @@ pub(super) fn mistaken(reach: &Reach) -> Result<(), Failure> {
             let said = |what: &str| format!("{option} {entry}: {what}");
             if entry.contains(',') {
                 return Err(Failure::usage(
-                    said("one at a time"),
+                    said("only one value is allowed here"),
                     format!("repeat the option: {option} A {option} B"),
                 ));
             }
             match option {
                 "--allow-domain" if is_address => {
                     return Err(Failure::usage(
-                        said("an address is no name"),
+                        said("an address is not a domain"),
                         "use --allow-cidr for addresses",
                     ));
                 }
                 "--allow-cidr" if is_name => {
-                    return Err(Failure::usage(said("a name is no address"), "use --allow-domain for names"));
+                    return Err(Failure::usage(
+                        said("a domain is not an address"),
+                        "use --allow-domain for names",
+                    ));
                 }
                 "--deny-cidr" if is_name => {
                     return Err(Failure::usage(
-                        said("a name is no address"),
-                        "names are refused by not being listed: --network custom with --allow-domain",
+                        said("a domain is not an address"),
+                        "a domain is refused if it is not listed: use --network custom with --allow-domain",
                     ));
                 }
                 _ => {}
@@ -85,7 +88,7 @@ pub(super) fn note(out: Out, reach: &Reach) {
     let lists = [&reach.allow_domain, &reach.allow_cidr];
     let is_open = reach.network.is_none() && lists.iter().all(|list| list.is_empty());
     if is_open && !reach.inject.is_empty() && !out.json {
-        out.say("atoll: the rest of the internet stays reachable; --network custom allows the domains of --inject alone");
+        out.say("atoll: the rest of the internet stays reachable; --network custom allows only the domains of --inject");
     }
 }
 
@@ -114,10 +117,10 @@ fn read(file: &str) -> Result<Policy, Failure> {
     Policy::read(&policy).map_err(|cause| match cause.to_string().as_str() {
         "missing field `mode`" => Failure::usage(
             format!("--network {file}: the policy has no mode"),
-            "add \"mode\": \"custom\" (only what is listed), \"allow-all\" or \"deny-all\"",
+            "add \"mode\": \"custom\" (only listed destinations), \"allow-all\" or \"deny-all\"",
         ),
         why => Failure::usage(
-            format!("--network {file}: the file holds no policy: {why}"),
+            format!("--network {file}: the file does not contain a policy: {why}"),
             "a policy is an object such as {\"mode\": \"custom\", \"allow_domains\": [\"example.com\"]}",
         ),
     })
@@ -140,7 +143,7 @@ pub(super) async fn of_tenant(
         return context.out.json(&tenant);
     }
     match &tenant.network {
-        None => context.out.line("what its sandboxes ask for"),
+        None => context.out.line("the sandboxes' own policies only"),
         Some(policy) => {
             Policy::of(policy).readable().iter().try_for_each(|line| context.out.line(&harmless(line)))
         }

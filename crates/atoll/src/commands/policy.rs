@@ -138,7 +138,7 @@ impl Policy {
     pub(super) fn readable(&self) -> Vec<String> {
         let fields = &self.fields;
         let mode = match fields.mode.as_str() {
-            "custom" => "custom: only what is listed",
+            "custom" => "custom: only listed destinations",
             mode if self.is_mode_alone() => mode,
             "allow-all" => "allow-all: the public internet",
             mode => mode,
@@ -154,7 +154,7 @@ impl Policy {
             say("changes", Some(change(transform)));
         }
         say("limits", limits(&fields.limits));
-        say("learning", fields.learn.then(|| "everything is reached and recorded".to_owned()));
+        say("learning", fields.learn.then(|| "all public destinations are allowed and recorded".to_owned()));
         lines
     }
 }
@@ -247,13 +247,13 @@ mod tests {
                 "strip_headers": ["Cookie"], "plain_http": true}],
             "limits": {"up_bytes_per_s": 1_048_576, "connections": 5}, "learn": true}));
         insta::assert_snapshot!(policy.readable().join("\n"), @r"
-        custom: only what is listed
+        custom: only listed destinations
         names     h0.example.com, h1.example.com, h2.example.com, h3.example.com, h4.example.com, h5.example.com, h6.example.com, h7.example.com and 2 more
         addresses 203.0.113.0/24
         never     203.0.113.7/32
         changes   api.example.com; sets Authorization; takes Cookie away; over plain HTTP too
         limits    1 MiB/s up, 5 connections
-        learning  everything is reached and recorded
+        learning  all public destinations are allowed and recorded
         ");
     }
 }

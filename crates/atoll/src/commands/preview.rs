@@ -32,7 +32,7 @@ async fn open(context: &CommandContext, client: &Client, args: Preview) -> Resul
         Ok(made) if context.out.json => context.out.json(&made),
         Ok(made) => context.out.line(&made.preview.url),
         Err(failure) if failure.message.starts_with("--expires") => {
-            Err(failure.hint("--expires takes 30d at most; --public stays open until it is removed"))
+            Err(failure.hint("--expires is at most 30d; --public stays open until it is removed"))
         }
         Err(failure) => Err(suggest(client, &sandbox, failure).await),
     }
@@ -48,9 +48,9 @@ async fn ls(context: &CommandContext, client: &Client, sandbox: &str) -> Result<
     }
     table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
     if client.sandbox(sandbox).await.is_ok_and(|shown| shown.public) {
-        context.out.say("atoll: all ports of this sandbox are open to everybody who knows their addresses");
+        context.out.say("atoll: all ports of this sandbox are open to everyone who knows their addresses");
     } else if found.items.is_empty() {
-        context.out.tell("there is none; `atoll preview SANDBOX PORT` opens one");
+        context.out.tell("there are no previews; `atoll preview SANDBOX PORT` opens one");
     }
     Ok(())
 }

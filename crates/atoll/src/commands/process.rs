@@ -202,7 +202,7 @@ pub(super) async fn explain_kill(
             let sandbox = client.sandbox(sandbox).await.ok();
             let limit = sandbox.map(|sandbox| format!(" of {} MiB", sandbox.memory_mib));
             context.out.say(&format!(
-                "atoll: the command was killed: it reached the sandbox's memory limit{}; give more with --memory, or `atoll update --memory`",
+                "atoll: the command was killed: it reached the sandbox's memory limit{}; raise it with --memory, or `atoll update --memory`",
                 limit.unwrap_or_default()
             ));
             return;
@@ -299,7 +299,7 @@ impl Joined<'_> {
             ExecEvent::Stderr(chunk) => out.stderr_bytes(&bytes(chunk))?,
             ExecEvent::Dropped(lost) => {
                 let count = lost.bytes;
-                out.say(&format!("atoll: {count} bytes of output were lost: this end read too slowly"));
+                out.say(&format!("atoll: {count} bytes of output were lost: this client read too slowly"));
             }
             ExecEvent::Exit(exit) => {
                 if exit.timed_out {
@@ -327,13 +327,13 @@ impl Joined<'_> {
     }
 
     fn overdue(&self) -> u8 {
-        self.context.out.tell("atoll: the command did not end after the signal; leaving it");
+        self.context.out.tell("atoll: the command did not end after the signal; it keeps running");
         signal_status(9)
     }
 
     fn lost(&self) -> Failure {
         Failure::new("sandbox_unavailable", "the server ended the stream before the command ended")
-            .hint(format!("`atoll inspect {}` says what became of the sandbox", self.sandbox))
+            .hint(format!("`atoll inspect {}` shows the state of the sandbox", self.sandbox))
             .exit(EXIT_OURS)
     }
 }

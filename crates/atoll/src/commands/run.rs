@@ -67,12 +67,12 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
                     failure.report(context.out);
                 }
             }
-            _ = signals.next() => context.out.say("atoll: what was learned is not waited for"),
+            _ = signals.next() => context.out.say("atoll: not waiting for the learned policy"),
         }
     }
     tokio::select! {
         () = finish(context, &client, &id, args.keep) => {}
-        _ = signals.next() => context.out.say(&format!("atoll: {id} is left to the server, which deletes it")),
+        _ = signals.next() => context.out.say(&format!("atoll: the server will delete {id}")),
     }
     outcome
 }

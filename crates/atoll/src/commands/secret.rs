@@ -47,9 +47,9 @@ pub(super) async fn secret(context: &CommandContext, command: Secret) -> Result<
 fn instead(failure: Failure, name: &str) -> Failure {
     match failure.code.as_str() {
         "already_exists" | "name_taken" => {
-            failure.hint(format!("`atoll secret rotate {name}` gives it a new value"))
+            failure.hint(format!("`atoll secret rotate {name}` replaces its value"))
         }
-        "secret_not_found" => failure.hint(format!("`atoll secret create {name}` makes it")),
+        "secret_not_found" => failure.hint(format!("`atoll secret create {name}` creates it")),
         _ => failure,
     }
 }
@@ -71,7 +71,7 @@ async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     }
     table(&secrets.items, Timestamp::now()).lines().iter().try_for_each(|line| context.out.line(line))?;
     if secrets.items.is_empty() {
-        context.out.tell("there is none; `atoll secret create NAME` keeps one");
+        context.out.tell("there are no secrets; `atoll secret create NAME` creates one");
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Resu
 fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
     if from.argument.is_some() {
         return Err(Failure::usage(
-            "a value is no argument: everybody on this machine can read those",
+            "a value cannot be an argument: every user of this machine can read arguments",
             "pipe it in, or use --from-env or --from-file; it may be in your shell's history by now",
         ));
     }
@@ -142,8 +142,12 @@ fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
 
 /// Text without the line end that files and pipes put behind it.
 fn value(raw: Vec<u8>) -> Result<String, Failure> {
-    let text = String::from_utf8(raw)
-        .map_err(|_| Failure::usage("the value is no text", "headers carry text; encode it, as in base64"))?;
+    let text = String::from_utf8(raw).map_err(|_| {
+        Failure::usage(
+            "the value is not text",
+            "headers contain text; encode the value, for example as base64",
+        )
+    })?;
     let value = text.strip_suffix('\n').unwrap_or(&text);
     let value = value.strip_suffix('\r').unwrap_or(value);
     if value.is_empty() {

@@ -30,7 +30,7 @@ pub(super) async fn server(context: &CommandContext, command: Server) -> Result<
                 return context.out.json(&json!({"stopped": note.pid}));
             }
             context.out.line(&format!(
-                "stopped the server at {}; sandboxes live on, but for those with another --on-exit",
+                "stopped the server at {}; sandboxes keep running, except those with another --on-exit",
                 note.url
             ))
         }
@@ -60,8 +60,8 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
 async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failure> {
     let data = context.global.data_dir();
     let absent = || {
-        Failure::new("no_server", format!("no server of {} runs", data.display()))
-            .hint("another folder is chosen with --data or ATOLL_DATA")
+        Failure::new("no_server", format!("no server runs for {}", data.display()))
+            .hint("choose another folder with --data or ATOLL_DATA")
     };
     let note = server_file::read(&data).ok_or_else(absent)?;
     let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).ok_or_else(absent)?;
@@ -71,7 +71,7 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
         return Err(absent());
     }
     pidfd_send_signal(&process, Signal::TERM).map_err(|e| {
-        Failure::new("forbidden", format!("the server cannot be told to end: {e}")).hint("use sudo")
+        Failure::new("forbidden", format!("the server cannot be stopped: {e}")).hint("use sudo")
     })?;
     let deadline = tokio::time::Instant::now() + END_WITHIN;
     while note.is_alive() {
@@ -88,12 +88,12 @@ async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure>
     let data = context.global.data_dir();
     if !data.is_dir() {
         return Err(Failure::new("no_server", format!("{} is not there", data.display()))
-            .hint("another folder is chosen with --data or ATOLL_DATA"));
+            .hint("choose another folder with --data or ATOLL_DATA"));
     }
     if !force
         && !context.out.ask(&format!("Delete every sandbox of {} and the folder itself?", data.display()))
     {
-        return Err(Failure::usage("nothing was removed", "add --force to remove it without a question"));
+        return Err(Failure::usage("nothing was removed", "add --force to remove it without confirmation"));
     }
     if server_file::read(&data).is_some_and(|note| note.is_alive()) {
         stop(context).await?;
@@ -111,7 +111,7 @@ async fn logs(context: &CommandContext, follow: bool) -> Result<(), Failure> {
     let path = log_path(&context.global.data_dir());
     let cannot = |e: std::io::Error| {
         Failure::new("no_log", format!("{} cannot be read: {e}", path.display()))
-            .hint("servers that `atoll run` starts write it; one in the foreground writes to its terminal")
+            .hint("only servers that `atoll run` starts write it; a server in the foreground writes to its terminal")
     };
     let mut file = std::fs::File::open(&path).map_err(cannot)?;
     let mut at = 0;

@@ -63,7 +63,7 @@ async fn ls(
     }
     table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
     if found.items.is_empty() {
-        out.tell("there is none; `atoll snapshot SANDBOX` takes one");
+        out.tell("there are no snapshots; `atoll snapshot SANDBOX` takes one");
     }
     Ok(())
 }

@@ -100,8 +100,8 @@ async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<P
     }
     if !args.is_empty() {
         return Err(Failure::usage(
-            format!("{name} is not built, so it has no arguments"),
-            "leave --build-arg out",
+            format!("{name} is not built from a Dockerfile, so it has no arguments"),
+            "omit --build-arg",
         ));
     }
     match follow(client.make_template(name).await, &mut Progress::new(context.out, false)).await {
@@ -121,11 +121,11 @@ async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<P
 /// What can be made by its name, and what it is.
 fn known() -> Vec<(&'static str, &'static str)> {
     let built_in = [
-        ("host", "this machine's own programs; makes itself"),
+        ("host", "this machine's own programs; always present"),
         ("busybox", "a shell and small tools"),
         ("debian", "Debian with python3, pip, git, node, curl, sudo"),
         ("data-science", "debian with numpy, pandas, matplotlib, scipy, scikit-learn"),
-        ("code-interpreter", "data-science with a Python kernel and the libraries that E2B's has"),
+        ("code-interpreter", "data-science with a Python kernel and the libraries of E2B's template"),
         ("code-interpreter-full", "code-interpreter with R and Java"),
         ("code-interpreter-slim", "debian with a Python kernel and matplotlib"),
     ];
@@ -192,7 +192,7 @@ async fn update(context: &CommandContext, client: &Client, args: Update) -> Resu
         ..UpdateTemplateBody::default()
     };
     if body == UpdateTemplateBody::default() {
-        return Err(Failure::usage("nothing to change was named", "atoll template update --help"));
+        return Err(Failure::usage("no change was requested", "atoll template update --help"));
     }
     match client.update_template(&args.template, &body).await {
         Ok(changed) if context.out.json => context.out.json(&changed),
@@ -257,7 +257,8 @@ pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> 
         return failure;
     }
     if atoll_image::is_built_in(wanted) {
-        return failure.hint(format!("it is built in and not made yet: atoll template make {wanted}"));
+        return failure
+            .hint(format!("it is a built-in template that is not made yet: atoll template make {wanted}"));
     }
     let Ok(known) = client.templates().await else { return failure };
     match similar_names::nearest(wanted, known.items.iter().map(|template| template.name.as_str())) {

@@ -51,7 +51,7 @@ pub(super) async fn session(
     if !termios::isatty(std::io::stdin()) {
         return Err(Failure::usage(
             "-t needs a terminal, but stdin is not one",
-            "leave -t out; `atoll exec -i` passes piped input on",
+            "omit -t; `atoll exec -i` sends piped input",
         ));
     }
     let stays = wish.thread.is_some();
@@ -63,7 +63,7 @@ pub(super) async fn session(
         attached(context, socket).await
     };
     if matches!(outcome, Ok(TerminalEnd::Detached)) && stays {
-        context.out.tell("\ndetached; the same --thread comes back to it");
+        context.out.tell("\ndetached; use the same --thread to attach again");
     } else if !stays {
         // It may have ended with its shell already.
         let _ = client.close_terminal(sandbox, &opened.id).await;

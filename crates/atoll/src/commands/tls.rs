@@ -77,9 +77,9 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
     context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
     // A server says on which port; one that was not started yet takes the usual one.
     let port = server_file::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
-    context.out.tell(&format!(
-        "HTTPS is on port {port}; a server that runs takes the certificate within two seconds"
-    ));
+    context
+        .out
+        .tell(&format!("HTTPS is on port {port}; a running server loads the certificate within two seconds"));
     context.out.tell(&format!("next: curl --cacert {} https://localhost:{port}/health", files.ca.display()));
     context.out.tell("      eval \"$(atoll env leap0 --with-key)\"");
     Ok(())
@@ -97,13 +97,13 @@ fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> 
     if made_for.trim() != domain {
         return Err(Failure::new(
             "conflict",
-            format!("the authority here signs for {:?} only", made_for.trim()),
+            format!("the existing authority signs for {:?} only", made_for.trim()),
         )
-        .hint("`atoll tls init --force` makes a new one; whoever trusted the old one has to trust it"));
+        .hint("`atoll tls init --force` creates a new one, which clients must then trust"));
     }
     let ca = LocalCa::open(domain, &certificate, &key);
     ca.map(Some).map_err(|e| {
-        Failure::new("invalid", e.to_string()).hint("`atoll tls init --force` makes a new authority")
+        Failure::new("invalid", e.to_string()).hint("`atoll tls init --force` creates a new authority")
     })
 }
 
@@ -173,7 +173,7 @@ fn last_day(pem: &str) -> Option<String> {
 fn unread(path: &Path, cause: &io::Error) -> Failure {
     let failure = Failure::new("io", format!("{} cannot be read: {cause}", path.display()));
     match cause.kind() {
-        io::ErrorKind::NotFound => failure.hint("`atoll tls init` makes it"),
+        io::ErrorKind::NotFound => failure.hint("`atoll tls init` creates it"),
         _ => failure.hint("use sudo, or point ATOLL_DATA at the server's folder"),
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn update(context: &CommandContext, args: Update) -> Result<(),
     let mut body = changes(&args);
     let relabels = !args.label.is_empty() || !args.remove_label.is_empty();
     if body == UpdateBody::default() && !relabels && args.reach.is_silent() && !args.no_learn {
-        return Err(Failure::usage("nothing to change", "say what: `atoll update --help` lists it"));
+        return Err(Failure::usage("nothing to change", "`atoll update --help` lists the options"));
     }
     network::mistaken(&args.reach)?;
     let client = context.client()?;
@@ -40,7 +40,7 @@ pub(super) async fn resize(context: &CommandContext, args: Resize) -> Result<(),
         ..UpdateBody::default()
     };
     if body == UpdateBody::default() {
-        return Err(Failure::usage("nothing to change", "say what: --cpu, --memory, --disk or --pids"));
+        return Err(Failure::usage("nothing to change", "set --cpu, --memory, --disk or --pids"));
     }
     let client = context.client()?;
     let answer = client.update_sandbox(&args.sandbox, &body).await;
@@ -75,7 +75,7 @@ async fn apply(
 async fn present(client: &Client, sandbox: &str) -> Result<Policy, Failure> {
     let now = client.sandbox(sandbox).await?;
     Policy::read(now.raw_field("network"))
-        .map_err(|cause| Failure::new("bad_answer", format!("the policy is not understood: {cause}")))
+        .map_err(|cause| Failure::new("bad_answer", format!("the policy is invalid: {cause}")))
 }
 
 fn changes(args: &Update) -> UpdateBody {

@@ -25,7 +25,7 @@ pub(super) async fn version(context: &CommandContext) -> Result<(), Failure> {
             }
             Ok(())
         }
-        None => context.out.line("server none answers"),
+        None => context.out.line("server not running"),
     }
 }
 

@@ -120,7 +120,7 @@ async fn ls(context: &CommandContext, client: &Client, quiet: bool) -> Result<()
     }
     table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
     if found.items.is_empty() {
-        out.tell("there is none; `atoll volume create NAME` makes one");
+        out.tell("there are no volumes; `atoll volume create NAME` creates one");
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ async fn rm(
 ) -> Result<(), Failure> {
     let out = context.out;
     if !force && out.talks() && !out.ask(&format!("Remove {} with all files?", volumes.join(", "))) {
-        return Err(Failure::usage("nothing was removed", "add --force to remove without a question"));
+        return Err(Failure::usage("nothing was removed", "add --force to remove without confirmation"));
     }
     let mut failed = false;
     for volume in volumes {
@@ -188,10 +188,7 @@ async fn put(context: &CommandContext, client: &Client, args: Put) -> Result<(),
             return Err(Failure::usage(format!("{path} is a folder"), "stdin needs the name of a file"));
         }
         (None, CopyEndpoint::Stream) => {
-            return Err(Failure::usage(
-                "what comes from stdin has no name",
-                "atoll volume put VOLUME - /PATH",
-            ));
+            return Err(Failure::usage("a file from stdin has no name", "atoll volume put VOLUME - /PATH"));
         }
         (Some(path), _) => path.clone(),
         (None, _) => "/".to_owned(),
@@ -244,7 +241,7 @@ async fn files(
     }
     entry_table(&entries.items).lines().iter().try_for_each(|line| context.out.line(line))?;
     if truncated {
-        context.out.say("atoll: there is more than is listed; name a folder below");
+        context.out.say("atoll: the list is not complete; list a folder below");
     }
     Ok(())
 }

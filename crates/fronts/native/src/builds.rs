@@ -55,9 +55,10 @@ impl FromCore<atoll_model::Build> for Build {
     }
 }
 
-/// Starts a build and answers at once; its log says how it goes.
+/// Starts a build and returns at once; its log shows the progress.
 ///
-/// A form with `spec` and then `context`, or, where nothing is copied from a folder, the spec alone as JSON.
+/// The body is a form with `spec` and then `context`. A build without files to copy can send the spec alone as
+/// JSON.
 #[utoipa::path(post, path = "/v1/builds", tag = "builds",
     request_body(content((BuildForm = "multipart/form-data"), (BuildBody = "application/json"))),
     responses((status = 202, body = Build, description = "The build waits or has begun")))]
@@ -110,7 +111,7 @@ pub(crate) async fn get(
     Ok(ok(app.service.get_build(&who, &build).await?.into_api()))
 }
 
-/// Cancels a build and answers when nothing of it runs any more. One that has ended is left as it is.
+/// Cancels a build and returns when it no longer runs. A build that has ended is not changed.
 #[utoipa::path(delete, path = "/v1/builds/{build}", tag = "builds", params(("build" = String, Path)),
     responses((status = 200, body = Build)))]
 pub(crate) async fn cancel(
@@ -137,10 +138,10 @@ impl FromCore<atoll_model::BuildLine> for BuildLine {
 const LINES_MAX: usize = 5_000;
 const LINES_BYTES_MAX: usize = 4 << 20;
 
-/// The log of a build, or with `follow=1` its lines as they come.
+/// Returns the log of a build; with `follow=1` streams its lines.
 ///
-/// Events: `line` with the object below, its `seq` as its id, and last `end` with the build. A client that comes back with
-/// `Last-Event-ID` goes on without a gap.
+/// Events: `line` with the object below and its `seq` as id, and at the end `end` with the build. A client that
+/// reconnects with `Last-Event-ID` continues without a gap.
 #[utoipa::path(get, path = "/v1/builds/{build}/logs", tag = "builds",
     params(("build" = String, Path), LogsQuery,
         ("Last-Event-ID" = Option<u64>, Header, description = "The last received `seq`; has precedence over `from`.")),

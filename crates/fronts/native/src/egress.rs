@@ -59,9 +59,9 @@ fn moment(text: &str) -> Result<i64, ApiError> {
     })
 }
 
-/// What a sandbox wanted to reach and what was decided; never wakes it.
+/// Returns the connection attempts of a sandbox and the decisions. Never wakes it.
 ///
-/// With `follow=1` each server-sent event has one of the objects below as its data and its `what` as its name.
+/// With `follow=1` each server-sent event has one of the objects below as data and its `what` as name.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/egress", tag = "network",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), LogQuery),
     responses((status = 200, content((EgressList = "application/json"), (String = "text/event-stream")))))]
@@ -85,7 +85,7 @@ fn frame(record: &Egress) -> axum::response::sse::Event {
     sse::event(record.what.as_str(), record)
 }
 
-/// The smallest policy that would have allowed what is recorded; `PATCH …` takes it as `network`.
+/// Returns the smallest policy that allows all recorded connections, for use as `network` in `PATCH …`.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/egress/policy", tag = "network",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = NetworkPolicy)))]

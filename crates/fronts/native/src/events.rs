@@ -47,8 +47,8 @@ impl FromCore<SandboxEvent> for Event {
 
 /// Reads events, or follows them with `follow=1`.
 ///
-/// Each server-sent event has the object below as its data, its `kind` as its name and its `seq` as its id; a client
-/// that comes back with `Last-Event-ID` goes on without a gap.
+/// Each server-sent event has the object below as data, its `kind` as name and its `seq` as id. A client that
+/// reconnects with `Last-Event-ID` continues without a gap.
 #[utoipa::path(get, path = "/v1/events", tag = "events",
     params(EventsQuery, ("Last-Event-ID" = Option<u64>, Header, description = "Like `after`, and has precedence over it.")),
     responses((status = 200, content((EventList = "application/json"), (String = "text/event-stream")))))]

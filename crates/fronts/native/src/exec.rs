@@ -96,7 +96,7 @@ fn result(outcome: ExecOutcome) -> JsonObject {
         .field("duration_ms", &outcome.duration_ms)
 }
 
-/// Runs a command and answers when it has ended.
+/// Runs a command and returns when it has ended.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/exec", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = ExecBody,
@@ -115,11 +115,11 @@ pub(crate) async fn exec(
     Ok(stream_json(result(outcome)))
 }
 
-/// Runs a command and sends what it does as it happens.
+/// Runs a command and streams its output.
 ///
-/// Events: `start {pid}`, `stdout` and `stderr {data | data_base64}`, `dropped {bytes}` when this reader was too slow,
-/// and last `exit {exit_code, signal, timed_out}` or `error {code, message}`. Closing the stream does not end the
-/// command.
+/// Events: `start {pid}`, `stdout` and `stderr {data | data_base64}`, `dropped {bytes}` if the client reads too
+/// slowly, and at the end `exit {exit_code, signal, timed_out}` or `error {code, message}`. Closing the stream does
+/// not end the command.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/exec/stream", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = ExecBody,

@@ -81,7 +81,7 @@ pub(crate) fn octal(text: &str) -> Result<u32, ApiError> {
     )
 }
 
-/// Reads a file. A single `Range` is honoured.
+/// Reads a file. A single `Range` is supported.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/files", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery,
         ("Range" = Option<String>, Header, example = "bytes=0-1023")),
@@ -106,7 +106,7 @@ pub(crate) async fn read(
     }
 }
 
-/// Writes a whole file; it appears when every byte has arrived. Missing parents are made.
+/// Writes a whole file, which appears when every byte has arrived. Missing parent directories are created.
 #[utoipa::path(put, path = "/v1/sandboxes/{ident}/files", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WriteQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -124,7 +124,7 @@ pub(crate) async fn write(
     Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
-/// Removes a file, or a directory with all below it.
+/// Removes a file, or a directory recursively.
 #[utoipa::path(delete, path = "/v1/sandboxes/{ident}/files", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
     responses((status = 204, description = "Gone")))]
@@ -138,7 +138,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a path is. A link is a link, not its target.
+/// Returns the entry at a path. Links are not followed.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/stat", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
     responses((status = 200, body = Entry)))]
@@ -151,7 +151,7 @@ pub(crate) async fn stat(
     Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into_api()))
 }
 
-/// What a directory holds.
+/// Lists a directory.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/list", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), ListQuery),
     responses((status = 200, body = EntryList)))]
@@ -166,7 +166,7 @@ pub(crate) async fn list(
     Ok(ok(EntryList { items: entries.into_iter().map(Entry::from_core).collect(), truncated }))
 }
 
-/// Makes a directory and its parents.
+/// Creates a directory and its parents.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/files/mkdir", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = MkdirBody, responses((status = 201, body = Entry)))]
@@ -207,8 +207,8 @@ pub(crate) async fn read_archive(
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(tar)).into_response())
 }
 
-/// Unpacks a tar archive below a directory, which is made if missing. Links are kept as links, and everything belongs to the
-/// sandbox's user. What was written before an error stays.
+/// Unpacks a tar archive below a directory, which is created if missing. Links are kept as links, and all entries
+/// belong to the sandbox's user. After an error, entries that were already written stay.
 #[utoipa::path(put, path = "/v1/sandboxes/{ident}/files/archive", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), PathQuery),
     request_body(content = Vec<u8>, content_type = "application/x-tar"),
@@ -228,9 +228,9 @@ pub(crate) async fn write_archive(
 
 /// Watches a directory.
 ///
-/// Events `create`, `write`, `remove`, `rename` and `chmod` `{name}`, relative to the directory; `overflow` when changes
-/// were lost and the directory must be listed again; last `error {code, message}` if the watch broke. The watch is in
-/// place when the answer's head arrives.
+/// Events: `create`, `write`, `remove`, `rename` and `chmod` `{name}`, relative to the directory; `overflow` if
+/// changes were lost and the directory must be listed again; at the end `error {code, message}` if the watch
+/// failed. The watch is active when the response headers arrive.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/files/watch", tag = "files",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WatchQuery),
     responses((status = 200, content_type = "text/event-stream", body = String)))]

@@ -13,7 +13,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(health)).routes(routes!(version))
 }
 
-/// Whether the server can work.
+/// Reports whether the server is healthy.
 #[utoipa::path(get, path = "/health", tag = "server", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health, description = "The server has a problem")))]
 pub(crate) async fn health(State(app): State<App>) -> JsonResponse<Health> {
@@ -29,7 +29,7 @@ pub(crate) async fn health(State(app): State<App>) -> JsonResponse<Health> {
     )
 }
 
-/// Which server this is.
+/// Returns the version of the server.
 #[utoipa::path(get, path = "/v1/version", tag = "server", security(()), responses((status = 200, body = Version)))]
 pub(crate) async fn version() -> JsonResponse<Version> {
     ok(Version { version: env!("CARGO_PKG_VERSION").to_owned(), api: "v1".to_owned() })

@@ -40,7 +40,7 @@ pub(crate) async fn list(
     Ok(ok(KeyList { items: keys.into_iter().map(Key::from_core).collect() }))
 }
 
-/// Makes a key and shows its secret, this once.
+/// Creates a key and returns its secret, which is shown only once.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = KeyBody,
     responses((status = 201, body = CreatedKey)))]
 pub(crate) async fn create(

@@ -39,14 +39,14 @@ impl FromCore<ResourceSample> for Sample {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct HistoryQuery {
-    /// Only later ones; RFC 3339.
+    /// Only later samples; RFC 3339.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
-    /// At most this many.
+    /// Maximum number of results.
     limit: Option<u32>,
 }
 
-/// What a sandbox uses now.
+/// Returns the current resource use of a sandbox.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/metrics", tag = "metrics",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Sample)))]
@@ -58,7 +58,7 @@ pub(crate) async fn now(
     Ok(ok(app.service.metrics_now(&who, &ident).await?.into_api()))
 }
 
-/// What a sandbox used, sampled every few seconds and kept for a while.
+/// Returns the past resource use of a sandbox, sampled every few seconds and kept for some time.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/metrics/history", tag = "metrics",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), HistoryQuery),
     responses((status = 200, body = SampleList)))]
@@ -75,7 +75,7 @@ pub(crate) async fn history(
     Ok(ok(SampleList { items: samples.into_iter().map(Sample::from_core).collect() }))
 }
 
-/// The server's figures in Prometheus' text format. Needs an admin key.
+/// Returns the server's metrics in the Prometheus text format. Needs an admin key.
 #[utoipa::path(get, path = "/metrics", tag = "server",
     responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn figures(State(app): State<App>, Caller(who): Caller) -> Result<Response, ApiError> {

@@ -30,7 +30,8 @@ fn shown(preview: PreviewRecord, origin: &PreviewOrigin, query: &str) -> Preview
     }
 }
 
-/// Opens one port of a sandbox. The sandbox may sleep; whoever uses the link wakes it, where its lease allows.
+/// Opens one port of a sandbox. The sandbox does not need to run; a request to the link wakes it if its lease
+/// allows that.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/previews", tag = "previews",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body(content = PreviewBody),

@@ -64,7 +64,7 @@ fn signal_number(signal: &Signal) -> Result<i32, ApiError> {
     found.ok_or_else(|| ApiError::invalid("signal must be a name such as \"TERM\" or a number from 1 to 64"))
 }
 
-/// Lists the processes that were started through the API and still run.
+/// Lists the running processes that were started through the API.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/processes", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = ProcessList)))]
@@ -77,7 +77,8 @@ pub(crate) async fn list(
     Ok(ok(ProcessList { items: records.into_iter().map(Process::from_core).collect() }))
 }
 
-/// Follows a process; the events are those of `exec/stream`, and `terminal` for one with a terminal.
+/// Follows the output of a process. The events are those of `exec/stream`, and `terminal` for a process with a
+/// terminal.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/processes/{pid}/attach", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"),
         ("pid" = u32, Path), AttachQuery),
@@ -151,10 +152,10 @@ fn log_entry(line: LogLine) -> LogEntry {
     }
 }
 
-/// What the sandbox's command and detached processes wrote, from a bounded ring.
+/// Returns the output of the start command and of detached processes, from a ring buffer.
 ///
-/// Events `stdout`, `stderr` and `terminal` `{at, pid, stream, data | data_base64}`, and `dropped {bytes}` where the
-/// reader was too slow. With `Accept: application/x-ndjson` the same objects come one per line.
+/// Events: `stdout`, `stderr` and `terminal` `{at, pid, stream, data | data_base64}`, and `dropped {bytes}` if the
+/// client reads too slowly. With `Accept: application/x-ndjson` the same objects are sent one per line.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/logs", tag = "commands",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), LogsQuery),
     responses((status = 200, content((String = "text/event-stream"), (String = "application/x-ndjson")))))]

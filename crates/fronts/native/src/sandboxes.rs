@@ -74,7 +74,7 @@ fn phase(word: &str) -> Result<Phase, ApiError> {
     })
 }
 
-/// Creates a sandbox and answers when it runs.
+/// Creates a sandbox and returns when it runs.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes",
     params(WaitQuery, ("Idempotency-Key" = Option<String>, Header,
         description = "A repeated create with the same key returns the sandbox that was created first.")),
@@ -123,7 +123,7 @@ pub(crate) async fn list(
     Ok(ok(SandboxPage { items, next_cursor: page.next_cursor }))
 }
 
-/// Shows a sandbox, also one that was deleted a while ago. Never wakes it.
+/// Returns a sandbox, also a recently deleted one. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Sandbox)))]
@@ -139,7 +139,7 @@ pub(crate) async fn get(
     Ok(ok(response::detailed(lease, awake.map(IntoApi::into_api), &narrowed_by)))
 }
 
-/// Changes labels, limits, network policy, timeout or timers, also while it runs.
+/// Changes labels, limits, network policy, timeout or timers of a sandbox, also while it runs.
 #[utoipa::path(patch, path = "/v1/sandboxes/{ident}", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = UpdateBody, responses((status = 200, body = Sandbox)))]
@@ -152,7 +152,7 @@ pub(crate) async fn update(
     Ok(ok(app.service.update(&who, &ident, body.into()).await?.into_api()))
 }
 
-/// Deletes a sandbox and everything of it. Repeating it is fine.
+/// Deletes a sandbox with all its data. Can be repeated safely.
 #[utoipa::path(delete, path = "/v1/sandboxes/{ident}", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]

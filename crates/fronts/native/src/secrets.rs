@@ -38,7 +38,7 @@ pub(crate) async fn list(
     Ok(ok(SecretList { items: secrets.into_iter().map(Secret::from_core).collect() }))
 }
 
-/// Keeps a secret. Policies name it as `{secret:NAME}`.
+/// Creates a secret. Policies refer to it as `{secret:NAME}`.
 #[utoipa::path(post, path = "/v1/secrets", tag = "network", operation_id = "create_secret", request_body = SecretBody,
     responses((status = 201, body = Secret, description = "Kept")))]
 pub(crate) async fn create(
@@ -50,7 +50,7 @@ pub(crate) async fn create(
     Ok(JsonResponse(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into_api()))
 }
 
-/// Replaces a secret's value; sandboxes that use it have the new one at once.
+/// Replaces the value of a secret. Sandboxes use the new value at once.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "network", operation_id = "rotate_secret",
     params(("name" = String, Path)), request_body = SecretChange, responses((status = 200, body = Secret)))]
 pub(crate) async fn rotate(

@@ -49,7 +49,7 @@ impl FromCore<atoll_model::Snapshot> for Snapshot {
     }
 }
 
-/// Takes a snapshot of a sandbox that runs, is paused or is stopped. It stands still for milliseconds at most.
+/// Takes a snapshot of a running, paused or stopped sandbox. The sandbox is frozen while it is copied.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/snapshots", tag = "snapshots",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body(content = SnapshotBody), responses((status = 201, body = Snapshot, description = "Taken")))]
@@ -100,7 +100,7 @@ pub(crate) async fn get(
     Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into_api()))
 }
 
-/// Removes a snapshot. Sandboxes that were made from it stay as they are.
+/// Removes a snapshot. Sandboxes that were created from it do not change.
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", tag = "snapshots",
     params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 204)))]
@@ -113,7 +113,7 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Reads a snapshot whole and compares it with what was written; `damaged` where it differs.
+/// Reads a whole snapshot and checks that it is unchanged; the error is `damaged` if it is not.
 #[utoipa::path(post, path = "/v1/snapshots/{snapshot}/verify", tag = "snapshots",
     params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Snapshot, description = "The snapshot is intact")))]

@@ -34,7 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(transfer::routes())
 }
 
-/// Lists templates: those built in, those of one's tenant, and those that are public.
+/// Lists templates: built-in ones, those of your tenant, and public ones.
 #[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = TemplateList)))]
 pub(crate) async fn list(
     State(app): State<App>,
@@ -81,7 +81,7 @@ fn changes(body: UpdateTemplateBody) -> atoll_service::UpdateTemplate {
     }
 }
 
-/// Changes what sandboxes of a template start with, its aliases, or who sees it.
+/// Changes the start settings of a template, its aliases, or its visibility.
 #[utoipa::path(patch, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
     request_body = UpdateTemplateBody, responses((status = 200, body = Template)))]
 pub(crate) async fn update(
@@ -93,7 +93,8 @@ pub(crate) async fn update(
     Ok(ok(app.service.update_template(&who, &name, changes(body)).await?.into_api()))
 }
 
-/// Removes a template that no sandbox uses, or one of its tags (`name:tag`). One that is built in needs an admin key.
+/// Removes a template that no sandbox uses, or one of its tags (`name:tag`). A built-in template needs an admin
+/// key.
 #[utoipa::path(delete, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)),
     responses((status = 204, description = "Gone")))]
 pub(crate) async fn remove(
@@ -107,7 +108,7 @@ pub(crate) async fn remove(
 
 /// Makes one of the built-in templates. Needs an admin key.
 ///
-/// Events: `step {message}` as it goes, and last `done` with the template or `error {code, message}`. Closing the stream
+/// Events: `step {message}`, and at the end `done` with the template or `error {code, message}`. Closing the stream
 /// cancels the work.
 #[utoipa::path(post, path = "/v1/templates/{name}/make", tag = "templates", params(("name" = String, Path)),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
@@ -128,7 +129,7 @@ pub(crate) async fn make(
     working::respond(&app, work, steps).await
 }
 
-/// Lets tags point to what `name`, `name:tag` or `name@sha256:…` is now.
+/// Makes tags point to the version of `name`, `name:tag` or `name@sha256:…`.
 #[utoipa::path(post, path = "/v1/templates/{name}/tags", tag = "templates", params(("name" = String, Path)),
     request_body = TagsBody, responses((status = 200, body = Template)))]
 pub(crate) async fn tag(
@@ -140,7 +141,7 @@ pub(crate) async fn tag(
     Ok(ok(app.service.tag_template(&who, &name, &body.tags).await?.into_api()))
 }
 
-/// Takes tags of a name away. Sandboxes that were made from what they pointed to stay as they are.
+/// Removes tags of a name. Existing sandboxes do not change.
 #[utoipa::path(delete, path = "/v1/templates/{name}/tags", tag = "templates",
     params(("name" = String, Path), UntagQuery), responses((status = 204, description = "Gone")))]
 pub(crate) async fn untag(
@@ -154,7 +155,7 @@ pub(crate) async fn untag(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Removes what no template, sandbox, snapshot or recent build needs any more. Needs an admin key.
+/// Removes files that no template, sandbox, snapshot or recent build uses. Needs an admin key.
 #[utoipa::path(post, path = "/v1/templates/gc", tag = "templates", responses((status = 200, body = Collected)))]
 pub(crate) async fn collect(
     State(app): State<App>,

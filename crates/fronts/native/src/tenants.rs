@@ -61,7 +61,7 @@ pub(crate) async fn list(
     Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from_core).collect() }))
 }
 
-/// Makes a tenant.
+/// Creates a tenant.
 #[utoipa::path(post, path = "/v1/tenants", tag = "tenants", request_body = TenantBody,
     responses((status = 201, body = Tenant)))]
 pub(crate) async fn create(
@@ -73,7 +73,7 @@ pub(crate) async fn create(
     Ok(JsonResponse(StatusCode::CREATED, tenant.into_api()))
 }
 
-/// Changes a tenant's quota. What runs goes on.
+/// Changes a tenant's quota. Running sandboxes are not affected.
 #[utoipa::path(patch, path = "/v1/tenants/{name}", tag = "tenants",
     params(("name" = String, Path, description = "Name or id")), request_body = TenantChange,
     responses((status = 200, body = Tenant)))]
@@ -86,7 +86,7 @@ pub(crate) async fn update(
     Ok(ok(app.service.set_quota(&who, &name, body.quota.into_core()?).await?.into_api()))
 }
 
-/// What a tenant holds now, and what it may.
+/// Returns the current use and the quota of a tenant.
 #[utoipa::path(get, path = "/v1/tenants/{name}/usage", tag = "tenants",
     params(("name" = String, Path, description = "Name or id")), responses((status = 200, body = UsageAnswer)))]
 pub(crate) async fn usage(
@@ -106,7 +106,8 @@ pub(crate) async fn usage(
     Ok(ok(UsageAnswer { usage, quota: quota.into() }))
 }
 
-/// Narrows what the tenant's sandboxes may reach, also those that run. Takes no transforms and no `learn`.
+/// Sets a network policy that narrows all sandboxes of the tenant, also running ones. It cannot have transforms or
+/// `learn`.
 #[utoipa::path(put, path = "/v1/tenants/{name}/network", tag = "tenants",
     params(("name" = String, Path, description = "Name or id")), request_body = NetworkPolicy,
     responses((status = 200, body = Tenant)))]
@@ -119,7 +120,7 @@ pub(crate) async fn set_network(
     Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into_api()))
 }
 
-/// Lets the tenant's sandboxes reach again what they ask for themselves.
+/// Removes the network policy of the tenant, so that only the sandboxes' own policies apply.
 #[utoipa::path(delete, path = "/v1/tenants/{name}/network", tag = "tenants",
     params(("name" = String, Path, description = "Name or id")), responses((status = 200, body = Tenant)))]
 pub(crate) async fn clear_network(

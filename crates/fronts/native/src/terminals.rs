@@ -58,7 +58,7 @@ pub(crate) async fn list(
     Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from_core).collect() }))
 }
 
-/// Opens a terminal for a thread, or answers the one it has.
+/// Opens a terminal for a thread, or returns the existing one.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/terminals", tag = "terminals",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = TerminalBody, responses((status = 201, body = Terminal)))]

@@ -13,7 +13,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(end))
 }
 
-/// Ends a thread: each of its sandboxes is kept, paused or deleted, as its `on_exit` says. Repeating it is fine.
+/// Ends a thread: each of its sandboxes is kept, paused or deleted according to its `on_exit`. Can be repeated
+/// safely.
 #[utoipa::path(delete, path = "/v1/threads/{thread}", tag = "sandboxes", operation_id = "end_thread",
     params(("thread" = String, Path, description = "As the sandboxes name it")),
     responses((status = 200, body = Ended)))]

@@ -41,7 +41,7 @@ impl FromCore<VolumeRecord> for Volume {
     }
 }
 
-/// Makes a volume.
+/// Creates a volume.
 #[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = VolumeBody,
     responses((status = 201, body = Volume, description = "Made")))]
 pub(crate) async fn create(
@@ -110,7 +110,7 @@ pub(crate) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes a volume with the files of another as they are now, whatever their size.
+/// Creates a volume with the current files of another volume; fast for any size.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/copy", tag = "volumes", params(("volume" = String, Path)),
     request_body = CopyVolumeBody, responses((status = 201, body = Volume, description = "Made")))]
 pub(crate) async fn copy(

@@ -9,9 +9,9 @@ pub struct ApiError {
     pub status: u16,
     /// One of the closed list in `docs/errors.md`.
     pub code: String,
-    /// What happened, and to what.
+    /// What happened.
     pub message: String,
-    /// What to try.
+    /// Suggestion for a fix.
     pub hint: Option<String>,
     /// The field of the request that the error is about.
     pub field: Option<String>,
@@ -38,7 +38,9 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(error) => write!(f, "{} ({})", error.message, error.code),
-            Self::Unexplained { status, .. } => write!(f, "the server answered {status} without saying why"),
+            Self::Unexplained { status, .. } => {
+                write!(f, "the server answered {status} without an error message")
+            }
             Self::NotUnderstood(cause) => write!(f, "the answer is not understood: {cause}"),
             Self::EventTooLarge => f.write_str("the server sent an event that is too large"),
             Self::Http(cause) => write!(f, "{cause}"),

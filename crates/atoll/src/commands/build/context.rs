@@ -75,8 +75,8 @@ pub(in crate::commands) fn pack_all(folder: &Path, transfer: Transfer) -> (Packe
 pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Result<Packed, Failure> {
     if !folder.is_dir() {
         return Err(Failure::usage(
-            format!("{} is no folder", folder.display()),
-            "the last word is the folder that COPY takes from, such as .",
+            format!("{} is not a folder", folder.display()),
+            "the last argument is the folder with the files for COPY, such as .",
         ));
     }
     let folder = folder.to_owned();
@@ -129,8 +129,8 @@ impl<W: Write> Walk<W> {
         self.entries += 1;
         if self.entries > ENTRIES_MAX {
             return Err(Failure::usage(
-                format!("the folder holds more than {ENTRIES_MAX} entries"),
-                "name what is not needed in .dockerignore, or build in a smaller folder",
+                format!("the folder has more than {ENTRIES_MAX} entries"),
+                "exclude files with .dockerignore, or build in a smaller folder",
             ));
         }
         let kind = about.file_type();
@@ -194,8 +194,8 @@ fn names(folder: &Path) -> Result<Vec<String>, Failure> {
             Ok(name) => names.push(name),
             Err(_) => {
                 return Err(Failure::usage(
-                    format!("{} has a name that is no UTF-8", entry.path().display()),
-                    "rename it; COPY could not name it",
+                    format!("{} has a name that is not UTF-8", entry.path().display()),
+                    "rename it; COPY cannot name it",
                 ));
             }
         }
@@ -205,7 +205,7 @@ fn names(folder: &Path) -> Result<Vec<String>, Failure> {
 
 fn unreadable(path: &Path, cause: &std::io::Error) -> Failure {
     Failure::new("io", format!("{} cannot be read: {cause}", path.display()))
-        .hint("name what is not needed in .dockerignore")
+        .hint("exclude it with .dockerignore")
 }
 
 fn unsendable(path: &Path, cause: &std::io::Error) -> Failure {

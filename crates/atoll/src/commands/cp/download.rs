@@ -69,13 +69,14 @@ async fn directory(
         make_directory(&here, depth == 0)?;
         let (entries, truncated) = from.list(&there).await?;
         if truncated {
-            return Err(Failure::new("too_many", format!("{there} holds more entries than can be listed"))
+            return Err(Failure::new("too_many", format!("{there} has more entries than can be listed"))
                 .hint("copy a tar archive instead"));
         }
         for entry in entries {
             seen += 1;
             if seen > ENTRIES_MAX || depth > DEPTH_MAX {
-                return Err(Failure::new("too_many", "the tree inside has no end").hint("copy a part of it"));
+                return Err(Failure::new("too_many", "the directory tree inside is too deep")
+                    .hint("copy a part of it"));
             }
             let name = name(&entry)?;
             let below = format!("{}/{name}", there.trim_end_matches('/'));
@@ -101,8 +102,8 @@ async fn directory(
 fn make_directory(path: &Path, is_top: bool) -> Result<(), Failure> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.is_dir() || (is_top && path.is_dir()) => Ok(()),
-        Ok(_) => Err(Failure::new("exists", format!("{} is there and is no directory", path.display()))
-            .hint("copy to another place")),
+        Ok(_) => Err(Failure::new("exists", format!("{} exists and is not a directory", path.display()))
+            .hint("choose another destination")),
         Err(_) => fs::create_dir(path).map_err(|e| unwritable(path, &e)),
     }
 }
@@ -165,7 +166,7 @@ fn name(entry: &CopyEntry) -> Result<String, Failure> {
     if let Some(coded) = &entry.name_base64 {
         let raw = base64::engine::general_purpose::STANDARD.decode(coded).unwrap_or_default();
         let shown = harmless(&String::from_utf8_lossy(&raw));
-        return Err(Failure::new("odd_name", format!("{shown:?} inside has a name that is no UTF-8"))
+        return Err(Failure::new("odd_name", format!("{shown:?} inside has a name that is not UTF-8"))
             .hint("copy a tar archive instead"));
     }
     checked(&entry.name).map(str::to_owned)
@@ -177,7 +178,7 @@ fn checked(name: &str) -> Result<&str, Failure> {
             "odd_name",
             format!("the sandbox sent {:?} as a file name", harmless(name)),
         )
-        .hint("nothing was written for it; what runs inside may be hostile"));
+        .hint("nothing was written for it; programs inside may be hostile"));
     }
     Ok(name)
 }

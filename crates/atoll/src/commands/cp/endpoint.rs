@@ -112,7 +112,7 @@ impl<'a> SandboxEnd<'a> {
                 let query = PathQuery { path: path.to_owned() };
                 self.client.write_archive(sandbox, &query, body).await.map(drop)
             }
-            EndpointKind::Volume { .. } => Err(Failure::new("internal", "a volume takes no archive")),
+            EndpointKind::Volume { .. } => Err(Failure::new("internal", "volumes do not support archives")),
         }
     }
 

@@ -60,7 +60,7 @@ async fn archive(
     let fault = packed.fault();
     let sent = to.write_archive(target, packed.body).await;
     progress.done();
-    sent.map_err(|failure| fault.or(failure).hint("what was copied before stays"))?;
+    sent.map_err(|failure| fault.or(failure).hint("files that were copied before stay"))?;
     Ok(CopySummary {
         files: count.files.load(Ordering::Relaxed),
         bytes: count.bytes.load(Ordering::Relaxed),
@@ -85,7 +85,7 @@ async fn directory(
             let kind = entry.file_type().map_err(|e| unreadable(&entry.path(), &e))?;
             let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
                 return Err(Failure::usage(
-                    format!("{} has a name that is no UTF-8", entry.path().display()),
+                    format!("{} has a name that is not UTF-8", entry.path().display()),
                     "rename it, or copy a tar archive instead",
                 ));
             };

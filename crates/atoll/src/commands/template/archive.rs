@@ -27,7 +27,10 @@ pub(super) async fn export(
 ) -> Result<(), Failure> {
     let to_stdout = output == Path::new("-");
     if to_stdout && context.out.is_terminal() {
-        return Err(Failure::usage("an archive is not for a terminal", "write it to a file: -o FILE"));
+        return Err(Failure::usage(
+            "an archive cannot be written to a terminal",
+            "write it to a file: -o FILE",
+        ));
     }
     let mut answer = match client.export_template(template, &ExportQuery { format: format.into() }).await {
         Ok(answer) => answer,
@@ -59,7 +62,8 @@ pub(super) async fn export(
 
 async fn next(answer: &mut reqwest::Response) -> Result<Option<bytes::Bytes>, Failure> {
     answer.chunk().await.map_err(|_| {
-        Failure::new("no_server", "the server ended the export early").hint("`atoll server logs` says why")
+        Failure::new("no_server", "the server ended the export early")
+            .hint("`atoll server logs` shows the cause")
     })
 }
 
@@ -68,9 +72,9 @@ struct Fresh(PathBuf);
 
 impl Fresh {
     fn beside(path: &Path) -> Result<Self, Failure> {
-        let name = path
-            .file_name()
-            .ok_or_else(|| Failure::usage(format!("{} is no file", path.display()), "name one: -o FILE"))?;
+        let name = path.file_name().ok_or_else(|| {
+            Failure::usage(format!("{} is not a file", path.display()), "name one: -o FILE")
+        })?;
         let mut fresh = std::ffi::OsString::from(".");
         fresh.push(name);
         fresh.push(format!(".part-{}", std::process::id()));

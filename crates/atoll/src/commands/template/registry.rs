@@ -75,7 +75,7 @@ fn auth(login: &Login) -> Result<Option<RegistryAuth>, Failure> {
     })?;
     let secret = secret.trim_end_matches(['\n', '\r']).to_owned();
     if secret.is_empty() {
-        return Err(Failure::usage("stdin held no password", "pipe it: … --password-stdin < FILE"));
+        return Err(Failure::usage("stdin contains no password", "pipe it: … --password-stdin < FILE"));
     }
     Ok(Some(match &login.username {
         Some(name) => RegistryAuth { username: Some(name.clone()), password: Some(secret), token: None },
@@ -95,9 +95,9 @@ fn hinted(image: &TemplateRef, mut failure: Failure) -> Failure {
         "registry_unavailable" if image.registry().is_some() => failure.hint(format!(
             "a registry without TLS, on this machine or a private network needs `atoll serve --registry-insecure {host}`"
         )),
-        "registry_unavailable" => failure.hint("does the server's machine reach the internet?"),
+        "registry_unavailable" => failure.hint("check that the server's machine can reach the internet"),
         "image_not_found" | "unauthenticated" | "forbidden" => failure
-            .hint("is the name right? a private image needs `--username NAME --password-stdin`".to_owned()),
+            .hint("check the name; a private image needs `--username NAME --password-stdin`".to_owned()),
         _ => failure,
     }
 }

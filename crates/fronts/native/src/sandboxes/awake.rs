@@ -26,7 +26,7 @@ impl FromCore<atoll_service::Awake> for Awake {
     }
 }
 
-/// Why a sandbox is awake, since when, and when the next timer acts. Never wakes it.
+/// Returns why a sandbox is awake, its last activity, and the next timer. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/awake", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Awake)))]
@@ -38,7 +38,7 @@ pub(crate) async fn awake(
     Ok(ok(app.service.awake(&who, &ident).await?.into_api()))
 }
 
-/// Keeps a sandbox awake for a while, whatever its idle timers say. The last hold counts.
+/// Prevents idle timers from acting on a sandbox for some time. A new hold replaces the old one.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/hold", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = HoldBody, responses((status = 200, body = Sandbox)))]
@@ -52,7 +52,7 @@ pub(crate) async fn hold(
     Ok(ok(app.service.hold(&who, &ident, ask).await?.into_api()))
 }
 
-/// Ends a hold; without one nothing changes.
+/// Ends the hold of a sandbox, if there is one.
 #[utoipa::path(delete, path = "/v1/sandboxes/{ident}/hold", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Sandbox)))]
@@ -64,7 +64,8 @@ pub(crate) async fn release(
     Ok(ok(app.service.release(&who, &ident).await?.into_api()))
 }
 
-/// Lets a sandbox live for at least so long from now. Never shortens its life; an update of `timeout_s` may.
+/// Extends the lifetime of a sandbox to at least this long from now. Never shortens it; an update of `timeout_s`
+/// can.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/extend", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body = ExtendBody, responses((status = 200, body = Sandbox)))]

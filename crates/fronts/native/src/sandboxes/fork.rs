@@ -14,9 +14,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(fork)).routes(routes!(lineage))
 }
 
-/// Makes sandboxes from a live one: its files, and its processes where asked for and possible. All or none.
+/// Creates copies of a sandbox: its files, and its processes if requested and possible. Creates all copies or none.
 ///
-/// Each has its own id, host name, machine id, addresses, tokens and entropy; names in `private_env` are not inherited.
+/// Each copy has its own id, host name, machine id, addresses, tokens and entropy. Variables in `private_env` are
+/// not inherited.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/fork", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     request_body(content = ForkBody), responses((status = 201, body = Forked, description = "All copies run")))]
@@ -34,7 +35,7 @@ pub(crate) async fn fork(
     Ok(JsonResponse(StatusCode::CREATED, answer))
 }
 
-/// Where a sandbox comes from and what came from it.
+/// Returns the sandbox or snapshot that a sandbox was created from, and the sandboxes created from it.
 #[utoipa::path(get, path = "/v1/sandboxes/{ident}/lineage", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name")),
     responses((status = 200, body = Lineage)))]

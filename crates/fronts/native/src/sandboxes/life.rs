@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(rollback))
 }
 
-/// Boots a stopped sandbox on its files; resumes a paused one, restores an archived one first.
+/// Boots a stopped sandbox from its files, resumes a paused one, or restores and boots an archived one.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/start", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -34,7 +34,7 @@ pub(crate) async fn start(
     Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Ends the processes of a sandbox and keeps its files. The memory of a paused one is dropped.
+/// Ends the processes of a sandbox and keeps its files. The memory of a paused sandbox is discarded.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/stop", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -47,7 +47,7 @@ pub(crate) async fn stop(
     Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Stops and starts.
+/// Stops and starts a sandbox.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/restart", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -60,10 +60,11 @@ pub(crate) async fn restart(
     Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Freezes a sandbox at once; its processes and their memory stay.
+/// Pauses a sandbox; its processes and memory are kept.
 ///
-/// With `memory: disk` the memory is then written to disk, checked and freed; where the machine cannot do that the answer
-/// is `unsupported` and nothing is changed. A paused one can be brought to disk in the same way.
+/// With `memory: disk` the memory is then written to disk, verified and freed. If the machine cannot do that, the
+/// answer is `unsupported` and nothing changes. The memory of a paused sandbox can be moved to disk in the same
+/// way.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/pause", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     request_body(content = PauseBody), responses((status = 200, body = Sandbox)))]
@@ -78,7 +79,7 @@ pub(crate) async fn pause(
     Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into_api()))
 }
 
-/// Makes a sandbox run again, wherever it rests: paused, stopped or archived.
+/// Makes a paused, stopped or archived sandbox run again.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/resume", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -91,7 +92,7 @@ pub(crate) async fn resume(
     Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Moves the files of a sandbox to object storage and frees the disk. One that runs or is paused is stopped first.
+/// Moves the files of a sandbox to object storage and frees the disk. A running or paused sandbox is stopped first.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/archive", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -104,7 +105,7 @@ pub(crate) async fn archive(
     Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Brings the files of an archived sandbox back and leaves it stopped; `start` does both.
+/// Restores the files of an archived sandbox and leaves it stopped; `start` restores and starts it.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/restore", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     responses((status = 200, body = Sandbox)))]
@@ -117,9 +118,9 @@ pub(crate) async fn restore(
     Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into_api()))
 }
 
-/// Puts a sandbox back to one of its own snapshots. What was written since is lost.
+/// Puts a sandbox back to one of its own snapshots. Later changes are lost.
 ///
-/// One that ran, was paused or failed runs afterwards; one that was stopped stays stopped.
+/// A running, paused or failed sandbox runs afterwards; a stopped one stays stopped.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/rollback", tag = "sandboxes",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
     request_body = RollbackBody, responses((status = 200, body = Sandbox)))]

@@ -42,10 +42,10 @@ pub(crate) fn reference(field: &str, text: &str) -> Result<TemplateRef, ApiError
     text.parse().map_err(|bad| ApiError::invalid(format!("{field} is {bad}")))
 }
 
-/// Fetches an image from a registry; it is then a template under the same name.
+/// Pulls an image from a registry, which becomes a template with the same name.
 ///
-/// Events: `step {message}`, `layer {digest, done, total, state}` as it goes, and last `done` with the template or
-/// `error {code, message, hint}`. Closing the stream cancels the work; what came is kept for the next time.
+/// Events: `step {message}`, `layer {digest, done, total, state}`, and at the end `done` with the template or
+/// `error {code, message, hint}`. Closing the stream cancels the pull; downloaded parts are kept for the next one.
 #[utoipa::path(post, path = "/v1/templates/pull", tag = "templates", request_body = PullBody,
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn pull(
@@ -62,7 +62,7 @@ pub(crate) async fn pull(
     working::respond(&app, work, steps).await
 }
 
-/// Sends a template to a registry. Events as of a pull.
+/// Pushes a template to a registry. The events are those of a pull.
 #[utoipa::path(post, path = "/v1/templates/{name}/push", tag = "templates", params(("name" = String, Path)),
     request_body = PushBody, responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(crate) async fn push(
@@ -82,7 +82,8 @@ pub(crate) async fn push(
     working::respond(&app, work, steps).await
 }
 
-/// Makes a template from an archive: of `docker save`, of an OCI layout, or of a root file system; plain, gzip or zstd.
+/// Imports a template from an archive: of `docker save`, of an OCI layout, or of a root file system; plain, gzip or
+/// zstd.
 #[utoipa::path(post, path = "/v1/templates/import", tag = "templates", params(ImportQuery),
     request_body(content = Vec<u8>, content_type = "application/x-tar"), responses((status = 201, body = Template)))]
 pub(crate) async fn import(
@@ -107,7 +108,7 @@ pub(crate) async fn import(
 // LIMIT: pieces large enough that a system call per piece does not show.
 const PIECE: usize = 256 * 1_024;
 
-/// Answers a template as one archive.
+/// Exports a template as one archive.
 #[utoipa::path(get, path = "/v1/templates/{name}/export", tag = "templates",
     params(("name" = String, Path), ExportQuery),
     responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]

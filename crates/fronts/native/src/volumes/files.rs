@@ -81,7 +81,8 @@ pub(crate) async fn read_file(
     Ok(response)
 }
 
-/// Writes a whole file of a volume; it appears when every byte has arrived. Missing parents are made.
+/// Writes a whole file of a volume, which appears when every byte has arrived. Missing parent directories are
+/// created.
 #[utoipa::path(put, path = "/v1/volumes/{volume}/files", tag = "volumes",
     params(("volume" = String, Path), VolumeWriteQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
@@ -99,7 +100,7 @@ pub(crate) async fn write_file(
     Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
-/// Removes a file of a volume, or a directory with all below it.
+/// Removes a file of a volume, or a directory recursively.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}/files", tag = "volumes",
     params(("volume" = String, Path), VolumePathQuery), responses((status = 204, description = "Gone")))]
 pub(crate) async fn remove_file(
@@ -112,7 +113,7 @@ pub(crate) async fn remove_file(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a directory of a volume holds; with `depth=0` the entry itself.
+/// Lists a directory of a volume; with `depth=0` returns the entry itself.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/entries", tag = "volumes",
     params(("volume" = String, Path), EntriesQuery), responses((status = 200, body = VolumeEntryList)))]
 pub(crate) async fn entries(
@@ -144,7 +145,7 @@ pub(crate) async fn change(
     Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into_api()))
 }
 
-/// Makes a directory of a volume and its parents.
+/// Creates a directory of a volume and its parents.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/folders", tag = "volumes", params(("volume" = String, Path)),
     request_body = FolderBody, responses((status = 201, body = VolumeEntry)))]
 pub(crate) async fn make_folder(
