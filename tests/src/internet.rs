@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
-use crate::ground::ip;
+use crate::namespaces::ip;
 
 pub mod names;
 pub mod packets;

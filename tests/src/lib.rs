@@ -15,37 +15,37 @@
 #![allow(clippy::unwrap_used, reason = "a step of a test that fails is a failed test")]
 #![allow(clippy::print_stderr, reason = "what a failed test prints is its report")]
 
+pub mod agent_client;
 pub mod canary;
 pub mod client;
+pub mod connection_probes;
 pub mod contract;
 pub mod criu;
+pub mod data_folder;
 pub mod docker;
 pub mod dockerfiles;
-pub mod eye;
-pub mod flow;
-pub mod ground;
 pub mod image;
-pub mod inside;
 pub mod internet;
-pub mod keeper;
 pub mod leaks;
+pub mod namespaces;
+pub mod neighbour;
+pub mod open_flows;
 pub mod poll;
 pub mod probe;
 pub mod proc;
-pub mod reach;
 pub mod registry;
 pub mod runc;
 pub mod s3;
 pub mod soak;
 pub mod sse;
+pub mod state_model;
 pub mod template;
 pub mod templates;
 pub mod terminal;
-pub mod witness;
 pub mod world;
 
 pub use client::{Answer, Client};
+pub use neighbour::NeighbourMonitor;
 pub use poll::{until, until_within};
 pub use serde_json::{Value, json};
-pub use witness::Witness;
 pub use world::{Options, World, run, run_with};

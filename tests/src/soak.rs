@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::keeper::{self, Dice};
+use crate::state_model::{self, Dice};
 use crate::world::World;
 use crate::{probe, template};
 use calls::Shared;
@@ -74,8 +74,11 @@ pub fn keeper_template(w: &World) -> String {
     let name = "keeper";
     if !w.templates().join(name).exists() {
         template::variant(&w.templates(), name, |rootfs, _| {
-            std::fs::copy(probe::compiled("keeper"), rootfs.join(keeper::PROGRAM.trim_start_matches('/')))
-                .expect("the probe");
+            std::fs::copy(
+                probe::compiled("keeper"),
+                rootfs.join(state_model::PROGRAM.trim_start_matches('/')),
+            )
+            .expect("the probe");
         });
     }
     name.to_owned()

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::canary::Canary;
 use crate::client::Client;
 use crate::contract::Contract;
-use crate::eye::Eye;
-use crate::ground;
+use crate::data_folder::DataFolderView;
 use crate::internet::Internet;
 use crate::leaks::{Holdings, Marks};
-use crate::witness::Witness;
+use crate::namespaces;
+use crate::neighbour::NeighbourMonitor;
 use crate::{poll, proc, template};
 
 /// Where the server of every world listens; each has its own loopback.
@@ -103,7 +103,7 @@ pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
     }
     nix::sys::prctl::set_child_subreaper(true).expect("subreaper");
     end_everything_on_terminate();
-    ground::on_own_ground(move |internet| {
+    namespaces::in_own_namespaces(move |internet| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(4)
             .enable_all()
@@ -163,7 +163,7 @@ impl World {
             tempfile::Builder::new().prefix("atoll-test-").tempdir_in(parent).expect("a state folder");
         let data = folder.path().join("data");
         if let Some(mib) = options.disk_mib {
-            ground::mount_small_disk(&folder.path().join("disk.img"), &data, mib);
+            namespaces::mount_small_disk(&folder.path().join("disk.img"), &data, mib);
         }
         for name in options.templates.iter().chain([&options.template]) {
             // `host` is made by the server out of the host itself.
@@ -483,9 +483,9 @@ impl World {
     }
 
     /// A neighbour of another tenant whose heart beats from now on.
-    pub async fn witness(&self) -> Witness {
+    pub async fn witness(&self) -> NeighbourMonitor {
         let client = self.tenant("witness").await;
-        Witness::start(client, "busybox").await
+        NeighbourMonitor::start(client, "busybox").await
     }
 
     /// The state folder.
@@ -514,8 +514,8 @@ impl World {
     }
 
     /// The state folder, looked at from the host; may outlive a borrow of the world.
-    pub fn eye(&self) -> Eye {
-        Eye::new(&self.data())
+    pub fn eye(&self) -> DataFolderView {
+        DataFolderView::new(&self.data())
     }
 
     fn facts(&self, sandbox: &str) -> Option<Value> {

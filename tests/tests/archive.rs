@@ -5,10 +5,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use atoll_tests::keeper::Dice;
 use atoll_tests::s3::{Fault, KEY, Proxy, Rule, S3, SECRET};
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
+use atoll_tests::state_model::Dice;
 use atoll_tests::{Value, World, json, run, template, until};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
@@ -40,7 +40,7 @@ impl Cloud {
     /// A sandbox with some megabytes that do not compress.
     async fn sandbox(&self, seed: u64) -> Kept {
         let mut kept = Kept::create(&self.shared, json!({ "disk_mib": 200 }), seed).await;
-        let bytes = atoll_tests::keeper::make(seed, 3_000_000);
+        let bytes = atoll_tests::state_model::make(seed, 3_000_000);
         self.shared.client.write_file(&kept.id, "/home/user/big", bytes).await.ok();
         kept.change(&self.shared, &mut Dice::new(seed)).await;
         kept
@@ -291,7 +291,7 @@ fn a_full_archive_place_leaves_the_files_here() {
         let mut kept = Kept::create(&shared, json!({}), 6).await;
         shared
             .client
-            .write_file(&kept.id, "/home/user/big", atoll_tests::keeper::make(6, 3_000_000))
+            .write_file(&kept.id, "/home/user/big", atoll_tests::state_model::make(6, 3_000_000))
             .await
             .ok();
         shared.client.act(&kept.id, "archive").await.refused(503, "no_capacity");

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use atoll_container::FailPoint;
-use atoll_tests::keeper::Dice;
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
+use atoll_tests::state_model::Dice;
 use atoll_tests::{Answer, Client, Value, World, criu, json, run, until};
 use nix::sys::signal::Signal;
 use reqwest::Method;

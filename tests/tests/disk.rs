@@ -57,7 +57,7 @@ fn free_bytes(at: &Path) -> u64 {
 
 /// Bytes that do not compress.
 fn noise(mib: u64) -> Vec<u8> {
-    atoll_tests::keeper::make(7, usize::try_from(mib * MIB).unwrap())
+    atoll_tests::state_model::make(7, usize::try_from(mib * MIB).unwrap())
 }
 
 /// Where Daytona's SDKs put the context of a build, and the token that lets them.

@@ -8,7 +8,7 @@
 
 use atoll_tests::docker::Docker;
 use atoll_tests::dockerfiles::{self, BASE, Case, compare, outcome};
-use atoll_tests::{Client, Value, World, ground, image, json, run};
+use atoll_tests::{Client, Value, World, image, json, namespaces, run};
 
 /// Differences that are meant, with the reason; `docs/templates.md` says the same.
 const MEANT: &[(&str, &str, &str)] = &[
@@ -45,7 +45,7 @@ fn by_docker(docker: &Docker, case: &Case, folder: &std::path::Path) -> Result<V
 #[ignore = "needs docker.io: scripts/dockerfiles-oracle"]
 fn what_is_expected_is_what_docker_builds() {
     let writes = std::env::var("ATOLL_ORACLE").is_ok_and(|word| word == "write");
-    ground::on_own_ground(|_internet| {
+    namespaces::in_own_namespaces(|_internet| {
         let folder = tempfile::Builder::new().prefix("atoll-oracle-").tempdir_in("/var/tmp").unwrap();
         let docker = Docker::start(folder.path());
         let base = folder.path().join("base.tar");

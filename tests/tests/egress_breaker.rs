@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use atoll_tests::connection_probes::{came_to_nothing, fetch, guarded, logged, reach_in_turn, try_one};
 use atoll_tests::internet::{GOOD, GREETING, OTHER, Say};
-use atoll_tests::reach::{came_to_nothing, fetch, guarded, logged, reach_in_turn, try_one};
 use atoll_tests::{Options, Value, World, json, run_with};
 use reqwest::Method;
 

@@ -5,8 +5,10 @@
 
 use std::time::Instant;
 
+use atoll_tests::connection_probes::{
+    came_to_nothing, egress_log, guarded, logged, reach, reach_in_turn, try_one,
+};
 use atoll_tests::internet::{GOOD, NAME, PUBLIC, RESOLVERS, Record, Say, names::kind};
-use atoll_tests::reach::{came_to_nothing, egress_log, guarded, logged, reach, reach_in_turn, try_one};
 use atoll_tests::{Options, Value, World, json, run_with};
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {

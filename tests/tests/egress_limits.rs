@@ -4,11 +4,11 @@
 
 use std::net::Ipv4Addr;
 
-use atoll_tests::internet::{EVIL, GOOD, GREETING, OTHER, SHARED, Say};
-use atoll_tests::reach::{
+use atoll_tests::connection_probes::{
     ROOTS, came_to_nothing, egress_log, fetch, guarded, logged, reach, reach_in_turn, trust_the_internet,
     try_one,
 };
+use atoll_tests::internet::{EVIL, GOOD, GREETING, OTHER, SHARED, Say};
 use atoll_tests::{Options, Value, World, json, run_with};
 use reqwest::Method;
 
@@ -385,7 +385,7 @@ fn layers_only_narrow_and_private_ranges_need_the_operators_word() {
 
 /// An address of the host within a private range, and what listens there.
 async fn host_address(address: Ipv4Addr) -> tokio::net::TcpListener {
-    atoll_tests::ground::ip(&format!("addr add {address}/32 dev lo"));
+    atoll_tests::namespaces::ip(&format!("addr add {address}/32 dev lo"));
     let listener = tokio::net::TcpListener::bind((address, 8000)).await.unwrap();
     assert!(tokio::net::TcpStream::connect((address, 8000)).await.is_ok(), "the host itself is reached");
     listener
@@ -443,7 +443,7 @@ fn private_ranges_that_a_list_names_are_the_first_tenants_and_the_floor_below_st
         let more = tokio::time::timeout(std::time::Duration::from_millis(100), listener.accept()).await;
         assert!(more.is_err(), "a sandbox reached the host: {more:?}");
         drop(listener);
-        atoll_tests::ground::ip(&format!("addr del {own}/32 dev lo"));
+        atoll_tests::namespaces::ip(&format!("addr del {own}/32 dev lo"));
         // Another tenant is told which setting it is, and nothing is narrowed silently.
         let own_box = other.create(json!({})).await;
         let patch = format!("/v1/sandboxes/{own_box}");

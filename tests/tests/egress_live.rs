@@ -5,9 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use atoll_tests::flow::{Flow, hammer};
+use atoll_tests::connection_probes::{
+    ROOTS, came_to_nothing, fetch, guarded, reach, trust_the_internet, try_one,
+};
 use atoll_tests::internet::{EVIL, GREETING, OTHER, SHARED};
-use atoll_tests::reach::{ROOTS, came_to_nothing, fetch, guarded, reach, trust_the_internet, try_one};
+use atoll_tests::open_flows::{Flow, hammer};
 use atoll_tests::{Client, Options, Value, World, criu, json, run_with, until};
 use nix::sys::signal::Signal;
 

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use atoll_tests::connection_probes::{
+    ROOTS, came_to_nothing, fetch, guarded, logged, reach, reach_in_turn, try_one,
+};
 use atoll_tests::internet::{
     EVIL, EVIL6, GOOD, GREETING, Internet, OTHER, RESOLVERS, Record, SHARED, Say, Twist,
 };
-use atoll_tests::reach::{ROOTS, came_to_nothing, fetch, guarded, logged, reach, reach_in_turn, try_one};
-use atoll_tests::{Client, Options, Value, World, ground, json, run_with};
+use atoll_tests::{Client, Options, Value, World, json, namespaces, run_with};
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {
     run_with(Options::debian(), body);
@@ -149,7 +151,7 @@ fn n02_an_address_by_itself_opens_no_door_whatever_the_protocol() {
 /// Somebody on the host's own address who must not be asked.
 async fn host_listener() -> Arc<AtomicUsize> {
     let visits = Arc::new(AtomicUsize::new(0));
-    let listener = tokio::net::TcpListener::bind((ground::HOST_ADDRESS, 80)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind((namespaces::HOST_ADDRESS, 80)).await.unwrap();
     let count = visits.clone();
     tokio::spawn(async move {
         while listener.accept().await.is_ok() {
@@ -215,7 +217,7 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         for (n, bad) in [private, metadata, Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 168, 77, 1)]
             .into_iter()
             .chain([Ipv4Addr::new(172, 20, 0, 9), Ipv4Addr::new(100, 100, 100, 200), neighbour_address])
-            .chain([Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED, ground::HOST_ADDRESS.parse().unwrap()])
+            .chain([Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED, namespaces::HOST_ADDRESS.parse().unwrap()])
             .enumerate()
         {
             w.internet.says(&format!("n{n}.good.test"), Say::a([bad]).ttl(0));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::OTHER;
-use atoll_tests::{Client, Options, World, ground, json, proc, run_with, until};
+use atoll_tests::{Client, Options, World, json, namespaces, proc, run_with, until};
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -241,7 +241,7 @@ fn n17_no_way_of_writing_leads_to_the_agent() {
 
 /// Lets the internet in to the server, as an operator with a public address would.
 async fn publish(w: &World) {
-    let front: SocketAddr = format!("{}:8070", ground::HOST_ADDRESS).parse().unwrap();
+    let front: SocketAddr = format!("{}:8070", namespaces::HOST_ADDRESS).parse().unwrap();
     let listener = TcpListener::bind(front).await.unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {

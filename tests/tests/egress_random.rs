@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use atoll_model::NetworkPolicy;
 use atoll_model::policy::egress::{self, DirectMode, Egress, NameVerdict, TenantFloor};
+use atoll_tests::connection_probes::{guarded, reach};
 use atoll_tests::internet::{DECOYS, EVIL, GOOD, GREETING, OTHER, PUBLIC, RESOLVERS, SHARED, Say};
-use atoll_tests::reach::{guarded, reach};
 use atoll_tests::{Options, Value, json, run_with};
 
 /// LIMIT: some ten seconds; each run has other dice.

@@ -4,8 +4,8 @@
 
 use std::os::unix::fs::FileExt;
 
+use atoll_tests::connection_probes::{ROOTS, came_to_nothing, egress_log, guarded, logged, reach, try_one};
 use atoll_tests::internet::{EVIL, GOOD, GREETING, Internet, OTHER, Request, SHARED, Say};
-use atoll_tests::reach::{ROOTS, came_to_nothing, egress_log, guarded, logged, reach, try_one};
 use atoll_tests::{Client, Options, Value, World, json, proc, run_with};
 use reqwest::Method;
 

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use atoll_tests::flow::Flow;
+use atoll_tests::connection_probes::{came_to_nothing, guarded, logged, reach, try_one};
 use atoll_tests::internet::{EVIL6, GOOD, GOOD6, GREETING, HOST6};
-use atoll_tests::reach::{came_to_nothing, guarded, logged, reach, try_one};
+use atoll_tests::open_flows::Flow;
 use atoll_tests::{Client, Options, Value, World, criu, json, run_with};
 use nix::sys::signal::Signal;
 

@@ -5,8 +5,10 @@
 use std::process::Command;
 use std::time::Duration;
 
+use atoll_tests::connection_probes::{
+    came_to_nothing, guarded, logged, reach, reach_as_root, reach_in_turn, try_one,
+};
 use atoll_tests::internet::{EVIL, EVIL6, GOOD, GREETING, HOST6, OTHER, PUBLIC};
-use atoll_tests::reach::{came_to_nothing, guarded, logged, reach, reach_as_root, reach_in_turn, try_one};
 use atoll_tests::{Client, Options, Value, World, json, run_with};
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {

@@ -406,7 +406,7 @@ fn damaged_state_is_refused_with_the_reason_and_never_starts_empty() {
         let (code, said) = refuses(w, &file);
         assert!(code.is_some_and(|c| c != 0) && said.contains("a-file"), "{said}");
         let read_only = fresh("read-only");
-        atoll_tests::ground::bind_read_only(&read_only, &read_only);
+        atoll_tests::namespaces::bind_read_only(&read_only, &read_only);
         let (code, said) = refuses(w, &read_only);
         assert!(code.is_some_and(|c| c != 0) && said.to_lowercase().contains("read-only"), "{said}");
         let open = fresh("open");

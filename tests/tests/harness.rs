@@ -9,11 +9,11 @@ use std::time::Duration;
 use atoll_tests::internet::{
     DECOYS, EVIL, EVIL6, GOOD, GREETING, NAME, PUBLIC, RESOLVERS, Record, SHARED, Say, Twist,
 };
-use atoll_tests::{Value, ground, json, probe, runc, template};
+use atoll_tests::{Value, json, namespaces, probe, runc, template};
 
 #[test]
 fn the_ground_reaches_its_internet_and_nothing_else() {
-    ground::on_own_ground(|internet| {
+    namespaces::in_own_namespaces(|internet| {
         assert_eq!(internet.address.to_string(), PUBLIC);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -51,7 +51,7 @@ fn reach(tasks: &Value) -> Vec<Value> {
 
 #[test]
 fn every_door_of_the_internet_is_open_to_the_host_and_what_comes_is_remembered() {
-    ground::on_own_ground(|internet| {
+    namespaces::in_own_namespaces(|internet| {
         internet.unharmed("before anything");
         let roots = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(roots.path(), internet.authority_pem()).unwrap();
@@ -94,7 +94,7 @@ fn every_door_of_the_internet_is_open_to_the_host_and_what_comes_is_remembered()
 
 #[test]
 fn names_are_answered_as_the_script_says() {
-    ground::on_own_ground(|internet| {
+    namespaces::in_own_namespaces(|internet| {
         internet.says_in_turn("turns.test", vec![Say::a([GOOD]).ttl(0), Say::a([EVIL])]);
         let alias = vec![
             Record::Cname("far.test".into()),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use atoll_tests::image::{self, Image, Layer, Packing};
-use atoll_tests::keeper::Dice;
 use atoll_tests::registry::{Fault, Proxy, Registry, Rule, options};
+use atoll_tests::state_model::Dice;
 use atoll_tests::{Client, World, json, run_with, until};
 
 /// An image of its own for each round: a layer of a few megabytes in many files.

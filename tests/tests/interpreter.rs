@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use atoll_model::Code;
+use atoll_tests::agent_client::{account, agent};
 use atoll_tests::criu;
-use atoll_tests::inside::{account, agent};
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use atoll_toolbox::{
     Execute, ExecutionEvent as E, Interpreter, InterpreterContext, Language, NewContext, Rich, Toolbox,

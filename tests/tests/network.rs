@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::{DECOYS, GREETING, NAME, PUBLIC};
-use atoll_tests::{Client, Options, World, ground, json, run, run_with, until, until_within};
+use atoll_tests::{Client, Options, World, json, namespaces, run, run_with, until, until_within};
 
 /// A web request from inside to an address; what it printed. Busybox' own wget looks names up, and its static build dies of it.
 async fn fetch(client: &Client, id: &str, host: &str, port: u16) -> String {
@@ -108,7 +108,7 @@ fn host_neighbours_private_and_metadata_are_out_of_reach_in_every_mode() {
             targets.extend([
                 address.clone(),
                 gateway,
-                ground::HOST_ADDRESS.to_owned(),
+                namespaces::HOST_ADDRESS.to_owned(),
                 "0.0.0.0".to_owned(),
                 "127.0.0.2".to_owned(),
             ]);

@@ -6,8 +6,8 @@
 use std::io::Write;
 use std::process::{Output, Stdio};
 
+use atoll_tests::connection_probes::{fetch, logged};
 use atoll_tests::internet::{EVIL, GOOD, GREETING, Say};
-use atoll_tests::reach::{fetch, logged};
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

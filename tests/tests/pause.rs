@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::PUBLIC;
-use atoll_tests::keeper::Dice;
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::Kept;
 use atoll_tests::sse::text_of;
+use atoll_tests::state_model::Dice;
 use atoll_tests::terminal::Screen;
 use atoll_tests::{Client, Options, Value, criu, json, run, run_with, until};
 use nix::sys::signal::Signal;

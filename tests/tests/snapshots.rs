@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use atoll_tests::keeper::{Dice, FOLDER};
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
+use atoll_tests::state_model::{Dice, FOLDER};
 use atoll_tests::{Client, Value, criu, json, run, until};
 
 async fn snapshot(client: &Client, id: &str, body: Value) -> Value {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use atoll_model::{Code, ErrorKind};
-use atoll_tests::inside::{account, agent};
+use atoll_tests::agent_client::{account, agent};
 use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use atoll_toolbox::{
     BranchQuery, BranchScope, CloneFrom, ConfigScope, CopyHow, Credentials, DiffOf, Edit, FileChange,

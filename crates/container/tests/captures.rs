@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Instant;
 
-use crate::common::kept::{collected, files, folders, legacy, plain};
+use crate::common::snapshot_helpers::{collected, files, folders, legacy, plain};
 use crate::common::{World, in_world, target};
 use atoll_agentapi::InitRequest;
 use atoll_container::EngineConfig;

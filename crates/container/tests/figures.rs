@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::common::kept::{legacy, plain};
+use crate::common::snapshot_helpers::{legacy, plain};
 use crate::common::{World, in_world};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;

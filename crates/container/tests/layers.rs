@@ -1,8 +1,8 @@
 //! Sandboxes of templates with many layers, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
-use crate::common::kept::{collected, files, legacy, plain};
-use crate::common::stack::tar;
+use crate::common::layered_templates::tar;
+use crate::common::snapshot_helpers::{collected, files, legacy, plain};
 use crate::common::{World, in_world, instance_id, target};
 use atoll_container::EngineConfig;
 use atoll_provider::{InstanceSpec, Provider};

@@ -1,17 +1,17 @@
 //! The integration tests of this crate. One binary: linking is most of what a build of tests takes.
 
 mod captures;
-mod caught;
 mod checkpoint;
 mod common;
 mod conformance;
-mod doors;
+mod dump_obstacles;
+mod egress;
 mod figures;
-mod full;
+mod full_disk;
+mod instance_lifecycle;
 mod isolation;
 mod layers;
-mod life;
 mod mounts;
-mod packs;
+mod packing;
 mod snapshots;
 mod warm;

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use crate::common;
-use crate::common::kept;
+use crate::common::snapshot_helpers;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::kept::{folders, legacy, plain, snapshot_id, writable_mib};
+use crate::common::snapshot_helpers::{folders, legacy, plain, snapshot_id, writable_mib};
 use crate::common::{World, in_world, in_world_below, instance_id, target};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
@@ -415,7 +415,7 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
         world.destroy(&spec).await;
         world.engine.remove_snapshot(&made.0).await.unwrap();
         world.engine.sweep_volumes(vec![]).await.unwrap();
-        assert!(kept::in_pool(&world, "volumes").is_empty());
+        assert!(snapshot_helpers::in_pool(&world, "volumes").is_empty());
         world
     });
 }

@@ -5,7 +5,9 @@ use crate::common;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::kept::{files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib};
+use crate::common::snapshot_helpers::{
+    files, folders, in_pool, is_damaged, legacy, plain, snapshot_id, writable_mib,
+};
 use crate::common::{World, chain, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::client::{Answer, Client};
-use crate::eye::Eye;
+use crate::data_folder::DataFolderView;
 use crate::world::World;
 
 /// LIMIT: how long after the death of a launcher a request may still fail of it.
@@ -21,7 +21,7 @@ pub struct Shared {
     /// Speaks for the tenant of the soak.
     pub client: Client,
     /// Looks at what stands still.
-    pub eye: Eye,
+    pub eye: DataFolderView,
     /// The template with the probe inside.
     pub template: String,
     /// Whether the server is meant to answer.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Loss, Reply, Shared};
 use crate::client::Answer;
-use crate::keeper::{self, Dice, FOLDER, Held, Look, Memory, PROGRAM, Sight, Tree};
+use crate::state_model::{self, Dice, FOLDER, Held, Look, Memory, PROGRAM, Sight, Tree};
 
 /// One thing that the sandbox may be.
 #[derive(Debug, Clone)]
@@ -232,7 +232,7 @@ impl Kept {
 
     fn mismatch(&self, sight: &Sight, held: Option<&Held>) -> Loss {
         let of = |version: &Version| {
-            let files = keeper::difference(&version.sight, sight);
+            let files = state_model::difference(&version.sight, sight);
             format!("files: [{files}], memory wanted {:?}", version.memory)
         };
         let wanted: Vec<String> = self.may.iter().map(of).collect();
@@ -245,11 +245,12 @@ impl Kept {
         let Some((at, inside)) = self.place.filter(|_| self.may.iter().any(|v| v.memory.is_some())) else {
             return self.verify_layer(shared);
         };
-        let holder = keeper::holder_on_host(agent, inside).ok_or("LOSS: the holder is gone in its sleep")?;
+        let holder =
+            state_model::holder_on_host(agent, inside).ok_or("LOSS: the holder is gone in its sleep")?;
         let page =
-            keeper::page_from_host(holder, at).map_err(|cause| format!("LOSS: its memory: {cause}"))?;
+            state_model::page_from_host(holder, at).map_err(|cause| format!("LOSS: its memory: {cause}"))?;
         let root = format!("/proc/{holder}/root{FOLDER}");
-        let sight = keeper::look_from_host(root.as_ref()).map_err(|cause| format!("{root}: {cause}"))?;
+        let sight = state_model::look_from_host(root.as_ref()).map_err(|cause| format!("{root}: {cause}"))?;
         let fits = |version: &Version| {
             *version.sight == sight && version.memory.as_ref().is_none_or(|memory| memory.page() == page)
         };
@@ -259,7 +260,8 @@ impl Kept {
     /// Its files on disk, as they lie there.
     fn verify_layer(&mut self, shared: &Shared) -> Result<(), Loss> {
         let folder = shared.eye.upper(&self.id).join(FOLDER.trim_start_matches('/'));
-        let sight = keeper::look_from_host(&folder).map_err(|cause| format!("LOSS: its files: {cause}"))?;
+        let sight =
+            state_model::look_from_host(&folder).map_err(|cause| format!("LOSS: its files: {cause}"))?;
         self.keep_only(|version| *version.sight == sight, &sight)
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::calls::{Loss, Reply, Shared, refusal};
 use super::kept::{Kept, Moment, Version};
 use crate::client::Answer;
-use crate::keeper::{Dice, FILL, FOLDER, Tree};
+use crate::state_model::{Dice, FILL, FOLDER, Tree};
 
 /// One sandbox at a time, its snapshots, and the dice.
 pub(super) struct Actor {
@@ -242,16 +242,16 @@ impl Actor {
         let [old] = self.kept.may.as_slice() else { return self.wish(shared, &pause()).await };
         let (name, seed, size) =
             (format!("p{}", self.dice.below(1_000)), self.dice.roll(), 1 + self.dice.below(50_000));
-        if let Some(crate::keeper::Seen::Link(_)) = old.tree.sight().get(&name) {
+        if let Some(crate::state_model::Seen::Link(_)) = old.tree.sight().get(&name) {
             // It would be written to where the link leads, which may be nowhere.
             return self.wish(shared, &pause()).await;
         }
         // An upload takes the place of what had its name: another name of that file keeps the old content.
-        let named = old.tree.after(&crate::keeper::Change::Unlink(name.clone()));
-        let change = crate::keeper::Change::Write(name.clone(), seed, size);
+        let named = old.tree.after(&crate::state_model::Change::Unlink(name.clone()));
+        let change = crate::state_model::Change::Write(name.clone(), seed, size);
         let after = Version::new(named.after(&change), old.memory.clone());
         let path = self.kept.path(&format!("/files?path={FOLDER}/{name}"));
-        let bytes = crate::keeper::make(seed, usize::try_from(size).expect("small"));
+        let bytes = crate::state_model::make(seed, usize::try_from(size).expect("small"));
         let reply = shared.put(&path, bytes).await?;
         self.kept.note(format!("put {name} {seed} {size} → {}", said(&reply)));
         self.follow(&reply, vec![after], &[])?;
@@ -557,7 +557,7 @@ fn between(old: &Version, lines: &str) -> Vec<Version> {
     let mut found = Vec::new();
     let (mut tree, mut memory): (Tree, _) = ((*old.tree).clone(), old.memory.clone());
     for line in lines.lines() {
-        match crate::keeper::Change::parse(line) {
+        match crate::state_model::Change::parse(line) {
             Some(change) => tree = tree.after(&change),
             None => {
                 let seed = line.strip_prefix("stir ").and_then(|seed| seed.parse().ok());

@@ -2,8 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(dead_code, clippy::unwrap_used)]
 
-pub(crate) mod kept;
-pub(crate) mod stack;
+pub(crate) mod layered_templates;
+pub(crate) mod snapshot_helpers;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

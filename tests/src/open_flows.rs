@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::reach::ROOTS;
+use crate::connection_probes::ROOTS;
 use crate::until;
 
 /// Keeps one connection: reads the drops of an URL, or sends and reads back at an echo; never connects twice.

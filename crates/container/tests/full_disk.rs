@@ -4,7 +4,7 @@
 use crate::common;
 use std::time::Duration;
 
-use crate::common::kept::{collected, files, legacy, plain};
+use crate::common::snapshot_helpers::{collected, files, legacy, plain};
 use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;

@@ -9,11 +9,11 @@ use crate::proc;
 
 /// Looks at one state folder.
 #[derive(Debug, Clone)]
-pub struct Eye {
+pub struct DataFolderView {
     data: PathBuf,
 }
 
-impl Eye {
+impl DataFolderView {
     /// Of that folder.
     pub fn new(data: &Path) -> Self {
         Self { data: data.to_path_buf() }

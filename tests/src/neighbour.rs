@@ -21,7 +21,7 @@ const ENOUGH_BEATS: usize = 30;
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// The neighbour and its heart.
-pub struct Witness {
+pub struct NeighbourMonitor {
     client: Client,
     id: String,
     control_p90: Duration,
@@ -36,7 +36,7 @@ struct Beats {
     wrong: Vec<String>,
 }
 
-impl Witness {
+impl NeighbourMonitor {
     /// Makes the neighbour, takes the control run and starts the heart-beat.
     pub async fn start(client: Client, template: &str) -> Self {
         let id = client.create(json!({ "template": template, "network": "deny-all" })).await;

@@ -6,7 +6,7 @@ use crate::common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::kept::{collected, files, folders, in_pool, is_damaged, plain, writable_mib};
+use crate::common::snapshot_helpers::{collected, files, folders, in_pool, is_damaged, plain, writable_mib};
 use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;

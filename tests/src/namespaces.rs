@@ -15,7 +15,7 @@ use crate::internet::{self, Internet};
 pub const HOST_ADDRESS: &str = "203.0.113.2";
 
 /// Runs `body` on a new thread with namespaces of its own and hands its panic on.
-pub fn on_own_ground<T: Send>(body: impl FnOnce(Internet) -> T + Send) -> T {
+pub fn in_own_namespaces<T: Send>(body: impl FnOnce(Internet) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| body(enter()));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
