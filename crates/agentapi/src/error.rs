@@ -20,7 +20,6 @@ pub enum AgentError {
     /// The agent did not answer in time.
     #[error("the agent did not answer {what} within {limit:?}")]
     Deadline {
-        /// The call.
         what: &'static str,
         /// How long it was waited for.
         limit: Duration,

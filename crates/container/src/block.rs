@@ -28,9 +28,7 @@ pub enum BlockError {
     /// The machine-wide file.
     #[error("cannot use the table of servers {}", path.display())]
     Table {
-        /// Where it is.
         path: PathBuf,
-        /// Why.
         #[source]
         cause: io::Error,
     },
@@ -49,7 +47,6 @@ pub enum BlockError {
     /// All are taken.
     #[error("this machine has no {what} left")]
     Exhausted {
-        /// Of what.
         what: &'static str,
     },
 }

@@ -127,9 +127,7 @@ pub enum OpenError {
     /// Another step.
     #[error("cannot {step}")]
     Step {
-        /// Which.
         step: &'static str,
-        /// Why.
         #[source]
         cause: io::Error,
     },

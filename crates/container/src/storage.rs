@@ -70,7 +70,6 @@ pub struct StorageError {
 pub(crate) struct Layers {
     /// What stays free on the disk below the pool, and in the pool.
     disk: Arc<Reserve>,
-    /// The pool.
     at: PathBuf,
     /// Its folder of layers.
     root: PathBuf,

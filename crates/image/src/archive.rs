@@ -96,13 +96,11 @@ pub enum ArchiveError {
     /// There is no such archive.
     #[error("there is no archive {key}")]
     NotFound {
-        /// Which.
         key: String,
     },
     /// What is there is not what was written.
     #[error("archive {key} is damaged: {why}")]
     Damaged {
-        /// Which.
         key: String,
         /// How one can tell.
         why: String,
@@ -116,9 +114,7 @@ pub enum ArchiveError {
     /// Object storage refused or did not answer.
     #[error("object storage failed to {action}")]
     Storage {
-        /// What was tried.
         action: &'static str,
-        /// Why.
         #[source]
         cause: object_store::Error,
     },

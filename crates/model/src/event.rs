@@ -10,25 +10,20 @@ use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, TenantId, Timestam
 pub enum EventKind {
     /// The phase changed.
     Phase {
-        /// Before.
         from: Option<Phase>,
-        /// After.
         to: Phase,
-        /// Why.
         reason: Reason,
     },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
     /// A snapshot was taken of it.
     Snapshotted {
-        /// Which.
         snapshot: SnapshotId,
         /// Its processes too.
         memory: bool,
     },
     /// Sandboxes were forked from it.
     Forked {
-        /// Which.
         children: Vec<SandboxId>,
     },
     /// Its memory was written to disk, or could not be.
@@ -56,7 +51,6 @@ pub struct SandboxEvent {
     pub instance: Option<InstanceId>,
     /// When.
     pub at: Timestamp,
-    /// What.
     #[serde(flatten)]
     pub what: EventKind,
 }

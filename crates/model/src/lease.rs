@@ -287,7 +287,6 @@ pub enum Source {
     Template,
     /// A snapshot.
     Snapshot {
-        /// Which.
         snapshot: SnapshotId,
         /// Its processes too.
         memory: bool,
@@ -297,7 +296,6 @@ pub enum Source {
     },
     /// An archive of this or another server.
     Archive {
-        /// Which.
         archive: ArchiveRef,
     },
 }

@@ -15,14 +15,12 @@ pub enum Origin {
     Template,
     /// A snapshot by id or name; `memory` asks for its processes too.
     Snapshot {
-        /// Which.
         snapshot: String,
         /// Its processes too.
         memory: bool,
     },
     /// An archive by its key in object storage.
     Archive {
-        /// Which.
         key: String,
     },
     /// A word that names a template, or else a snapshot by id or name, with its processes where it has them.

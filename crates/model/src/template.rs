@@ -149,12 +149,10 @@ impl From<TemplateRef> for String {
 pub enum ReadyCheck {
     /// Something listens there, loopback included.
     Port {
-        /// Where.
         port: u16,
     },
     /// `http://127.0.0.1:<port><path>` inside answers with this status.
     Url {
-        /// Where.
         port: u16,
         /// With its leading slash.
         path: String,

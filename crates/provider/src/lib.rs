@@ -20,7 +20,7 @@
 //! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow endings go on behind
 //!   it and survive a restart; [`Provider::settle`] waits for them.
 
-#![warn(missing_docs, reason = "whoever implements the trait reads only this")]
+#![warn(missing_docs, reason = "implementors of the trait read only these comments")]
 
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;

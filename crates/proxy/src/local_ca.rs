@@ -79,7 +79,6 @@ impl std::fmt::Debug for Leaf {
 pub struct NotMade {
     /// For which domain.
     pub domain: String,
-    /// Why.
     #[source]
     pub cause: rcgen::Error,
 }

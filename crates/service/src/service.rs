@@ -111,7 +111,6 @@ pub enum OpenError {
     /// The provider can't say what lives.
     #[error("the provider {provider} cannot adopt its instances")]
     Adopt {
-        /// Which.
         provider: &'static str,
         /// Why not.
         #[source]
@@ -129,9 +128,7 @@ pub enum OpenError {
     /// The admin key can't be written or read.
     #[error("cannot {action} {}", path.display())]
     AdminKey {
-        /// What was tried.
         action: &'static str,
-        /// On what.
         path: std::path::PathBuf,
         /// Why not.
         #[source]

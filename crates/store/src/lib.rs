@@ -6,7 +6,7 @@
 //!
 //! When a writing call returns `Ok`, the write is on disk.
 
-#![warn(missing_docs, reason = "whoever implements the trait reads only this")]
+#![warn(missing_docs, reason = "implementors of the trait read only these comments")]
 
 mod builds;
 #[cfg(any(test, feature = "testing"))]

@@ -39,9 +39,7 @@ pub enum ToolboxError {
     /// It took too long and was ended.
     #[error("{what} was ended after its timeout of {} s", limit.as_secs())]
     TimedOut {
-        /// What was running.
         what: &'static str,
-        /// For how long.
         limit: Duration,
     },
     /// More than a tool takes in memory.
@@ -55,7 +53,6 @@ pub enum ToolboxError {
     /// A program inside said something that it never says.
     #[error("the answer of {tool} cannot be read: {why}")]
     Unreadable {
-        /// The program.
         tool: &'static str,
         /// What is wrong with it.
         why: &'static str,

@@ -40,7 +40,6 @@ pub enum BadContext {
     /// An entry that no context has.
     #[error("the build context contains {path:?}, {why}")]
     Entry {
-        /// Its name.
         path: String,
         /// What is wrong with it.
         why: &'static str,
@@ -48,9 +47,7 @@ pub enum BadContext {
     /// Too much of something.
     #[error("the build context has more than {limit} {what}")]
     TooMany {
-        /// Of what.
         what: &'static str,
-        /// The bound.
         limit: u64,
     },
     /// It could not be read.

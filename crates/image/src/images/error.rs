@@ -25,7 +25,6 @@ pub enum ImageError {
     /// A version names a layer that is not here.
     #[error("the layer {layer} is missing")]
     LayerMissing {
-        /// Which.
         layer: DiffId,
     },
     /// It is here, but not whole.
@@ -33,7 +32,6 @@ pub enum ImageError {
     Damaged {
         /// A version, a layer or a blob.
         what: String,
-        /// What was found.
         why: String,
     },
     /// More layers than can be stacked, or more bytes than an image may have.
@@ -62,9 +60,7 @@ pub enum ImageError {
     /// Our own disk failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// On what.
         path: PathBuf,
         /// What the kernel said.
         #[source]

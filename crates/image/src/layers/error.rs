@@ -16,7 +16,6 @@ pub enum LayerError {
     Refused {
         /// Its name as it may be shown.
         entry: String,
-        /// Which rule.
         why: String,
     },
     /// These bytes are no archive.
@@ -50,7 +49,6 @@ pub enum LayerError {
     WrongDigest {
         /// What was asked for.
         expected: Digest,
-        /// What came.
         found: Digest,
     },
     /// Somebody gave up on it.
@@ -65,9 +63,7 @@ pub enum LayerError {
     /// Our own disk failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// On what.
         path: PathBuf,
         /// What the kernel said.
         #[source]

@@ -10,7 +10,6 @@ pub enum Auth {
     Anonymous,
     /// A user name with a password or an access token.
     Basic {
-        /// Who.
         username: String,
         /// A password or an access token.
         password: String,

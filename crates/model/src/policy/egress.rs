@@ -242,17 +242,14 @@ pub struct Egress {
 pub enum NameVerdict {
     /// It is not reached.
     Refused {
-        /// What decided.
         rule: String,
     },
     /// It is reached; its bytes are passed on as they are.
     Allowed {
-        /// What decided.
         rule: String,
     },
     /// It is reached, and requests are changed.
     Changed {
-        /// What decided.
         rule: String,
     },
 }

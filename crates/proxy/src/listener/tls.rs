@@ -31,16 +31,13 @@ pub enum BadCertificate {
     /// A file is not there, or not readable.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         cause: io::Error,
     },
     /// A file holds something else.
     #[error("{} contains no {what} in PEM format", path.display())]
     NotPem {
-        /// Which.
         path: PathBuf,
         /// What was looked for.
         what: &'static str,
@@ -48,9 +45,7 @@ pub enum BadCertificate {
     /// The key is of a kind that is not known, or of another certificate.
     #[error("the key in {} does not belong to the certificate in {}", files.key.display(), files.certificate.display())]
     Mismatch {
-        /// Both.
         files: CertificateFiles,
-        /// Why.
         #[source]
         cause: rustls::Error,
     },

@@ -70,7 +70,6 @@ pub struct TemplateRecord {
 pub enum RegistryAuth {
     /// A name and a password.
     Basic {
-        /// The name.
         username: String,
         /// The password, or a token in its place.
         password: String,

@@ -42,7 +42,6 @@ pub enum ExecutionEvent {
         name: String,
         /// Its words.
         value: String,
-        /// Where.
         traceback: String,
     },
     /// Its time was over; it was interrupted, and the end follows.
