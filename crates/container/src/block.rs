@@ -46,9 +46,7 @@ pub enum BlockError {
     },
     /// All are taken.
     #[error("this machine has no {what} left")]
-    Exhausted {
-        what: &'static str,
-    },
+    Exhausted { what: &'static str },
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -95,9 +95,7 @@ pub enum ArchiveError {
     },
     /// There is no such archive.
     #[error("there is no archive {key}")]
-    NotFound {
-        key: String,
-    },
+    NotFound { key: String },
     /// What is there is not what was written.
     #[error("archive {key} is damaged: {why}")]
     Damaged {

@@ -9,11 +9,7 @@ use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, TenantId, Timestam
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
     /// The phase changed.
-    Phase {
-        from: Option<Phase>,
-        to: Phase,
-        reason: Reason,
-    },
+    Phase { from: Option<Phase>, to: Phase, reason: Reason },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
     /// A snapshot was taken of it.
@@ -23,9 +19,7 @@ pub enum EventKind {
         memory: bool,
     },
     /// Sandboxes were forked from it.
-    Forked {
-        children: Vec<SandboxId>,
-    },
+    Forked { children: Vec<SandboxId> },
     /// Its memory was written to disk, or could not be.
     Checkpointed {
         /// What went wrong; it stands still with its memory as before.

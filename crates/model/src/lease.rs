@@ -295,9 +295,7 @@ pub enum Source {
         fork: bool,
     },
     /// An archive of this or another server.
-    Archive {
-        archive: ArchiveRef,
-    },
+    Archive { archive: ArchiveRef },
 }
 
 /// Where an archive lies and what it must hash to.

@@ -20,9 +20,7 @@ pub enum Origin {
         memory: bool,
     },
     /// An archive by its key in object storage.
-    Archive {
-        key: String,
-    },
+    Archive { key: String },
     /// A word that names a template, or else a snapshot by id or name, with its processes where it has them.
     Named(String),
 }

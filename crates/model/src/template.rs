@@ -148,9 +148,7 @@ impl From<TemplateRef> for String {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReadyCheck {
     /// Something listens there, loopback included.
-    Port {
-        port: u16,
-    },
+    Port { port: u16 },
     /// `http://127.0.0.1:<port><path>` inside answers with this status.
     Url {
         port: u16,

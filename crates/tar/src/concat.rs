@@ -14,9 +14,9 @@ pub fn concat<R: Read>(
     for archive in archives {
         let mut archive = archive?;
         while let Some(block) = next_header(&mut archive)? {
-            let header =
-                Header::new(&block).ok_or_else(|| io::Error::other("this is no header of a tar archive"))?;
-            let size = header.size().ok_or_else(|| io::Error::other("an entry has no proper size"))?;
+            let header = Header::new(&block)
+                .ok_or_else(|| io::Error::other("this is not a header of a tar archive"))?;
+            let size = header.size().ok_or_else(|| io::Error::other("an entry has an invalid size"))?;
             to.write_all(&block)?;
             let stored = size.saturating_add(padding(size) as u64);
             if io::copy(&mut (&mut archive).take(stored), &mut to)? < stored {

@@ -37,7 +37,7 @@ impl Pax {
     pub fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
         let mut pax = Self::default();
         while !records.is_empty() && records[0] != 0 {
-            let (key, value, rest) = split_record(records).ok_or("a PAX record has no proper length")?;
+            let (key, value, rest) = split_record(records).ok_or("a PAX record has an invalid length")?;
             pax.take(key, value)?;
             records = rest;
         }
@@ -45,20 +45,18 @@ impl Pax {
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        let number = || decimal(value).ok_or("a PAX record holds no number where one belongs");
+        let number = || decimal(value).ok_or("a PAX record contains an invalid number");
         match key {
             b"path" => self.path = some_text(value)?,
             b"linkpath" => self.link = some_text(value)?,
             b"size" => self.size = Some(number()?),
             b"uid" => self.uid = Some(number()?),
             b"gid" => self.gid = Some(number()?),
-            b"mtime" => {
-                self.mtime = Some(parse_time(value).ok_or("a PAX record holds no time where one belongs")?)
-            }
+            b"mtime" => self.mtime = Some(parse_time(value).ok_or("a PAX record contains an invalid time")?),
             _ if key.starts_with(XATTR) => {
                 let name = &key[XATTR.len()..];
                 if name.is_empty() || name.len() > 255 || name.contains(&0) {
-                    return Err("an extended attribute has no proper name");
+                    return Err("an extended attribute has an invalid name");
                 }
                 self.xattrs.retain(|(known, _)| known != name);
                 if self.xattrs.len() == XATTRS_MAX {
@@ -75,7 +73,7 @@ impl Pax {
 
 impl Sparse {
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
-        const BAD: &str = "a sparse file's record holds no number where one belongs";
+        const BAD: &str = "a record of a sparse file contains an invalid number";
         let number = || decimal(value).ok_or(BAD);
         self.is_named = true;
         match key {
@@ -108,7 +106,7 @@ pub fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// A path; an empty one means that there is none. With a NUL in it two readers would see two paths.
 fn some_text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     if value.contains(&0) {
-        return Err("a name has a NUL in it");
+        return Err("a name contains a NUL");
     }
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }

@@ -60,9 +60,9 @@ impl<R: BufRead> Archive<R> {
                 };
             }
             let Some(header) = Header::new(&block) else {
-                return Err(self.bad("this is no header of a tar archive"));
+                return Err(self.bad("this is not a header of a tar archive"));
             };
-            let size = header.size().ok_or_else(|| self.bad("an entry has no proper size"))?;
+            let size = header.size().ok_or_else(|| self.bad("an entry has an invalid size"))?;
             match header.kind() {
                 b'g' => self.pass_padded(size, PAX_MAX)?,
                 b'x' | b'X' => before.pax = Some(self.pax(size)?),
@@ -130,8 +130,9 @@ impl<R: BufRead> Archive<R> {
     ) -> Result<(), TarError> {
         let pax = before.pax.unwrap_or_default();
         self.names(header, before.name, before.link, &pax, entry);
-        let bad =
-            |archive: &Self, what: &str| archive.bad(&format!("{} has no proper {what}", shown(&entry.name)));
+        let bad = |archive: &Self, what: &str| {
+            archive.bad(&format!("{} has an invalid {what}", shown(&entry.name)))
+        };
         entry.mode = u32::try_from(header.mode().ok_or_else(|| bad(self, "mode"))? & 0o7777).unwrap_or(0);
         entry.uid = pax.uid.or(header.uid()).ok_or_else(|| bad(self, "owner"))?;
         entry.gid = pax.gid.or(header.gid()).ok_or_else(|| bad(self, "group"))?;
@@ -148,7 +149,7 @@ impl<R: BufRead> Archive<R> {
             b'5' => TarKind::Folder,
             b'6' => TarKind::Fifo,
             other => {
-                let why = format!("its type {:?} is not known", char::from(other));
+                let why = format!("its type {:?} is unknown", char::from(other));
                 return Err(TarError::refused(&entry.name, why));
             }
         };
@@ -229,7 +230,7 @@ impl<R: BufRead> Archive<R> {
         }
         match right {
             Some(()) => Ok(map),
-            None => Err(self.bad("a sparse file's map has no proper numbers, or too many")),
+            None => Err(self.bad("the map of a sparse file has invalid or too many numbers")),
         }
     }
 
@@ -307,7 +308,7 @@ impl<R: BufRead> Archive<R> {
         self.ended = true;
         // Two blocks of zeros end an archive. Something else after the first: one reader would stop, another go on.
         if self.exactly(block)? && block.iter().any(|&byte| byte != 0) {
-            return Err(self.bad("something follows a block of zeros"));
+            return Err(self.bad("data follows a block of zeros"));
         }
         Ok(false)
     }
@@ -335,7 +336,7 @@ impl<R: BufRead> Archive<R> {
 
     fn pass_padded(&mut self, size: u64, most: u64) -> Result<(), TarError> {
         if size > most {
-            return Err(self.bad("an entry that is none is too long"));
+            return Err(self.bad("an unused entry is too long"));
         }
         self.pass(size + padding(size) as u64)
     }

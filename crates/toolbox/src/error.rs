@@ -38,10 +38,7 @@ pub enum ToolboxError {
     Unauthenticated(String),
     /// It took too long and was ended.
     #[error("{what} was ended after its timeout of {} s", limit.as_secs())]
-    TimedOut {
-        what: &'static str,
-        limit: Duration,
-    },
+    TimedOut { what: &'static str, limit: Duration },
     /// More than a tool takes in memory.
     #[error("{what} is larger than {max} bytes")]
     TooLarge {

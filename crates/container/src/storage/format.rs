@@ -208,7 +208,7 @@ pub(super) fn damaged(why: impl Into<String>) -> ReadError {
 /// Reads as much as `buffer` holds; a stream that ends before is cut short.
 pub(super) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), ReadError> {
     match input.read_exact(buffer) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged("it is cut short")),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged("it is truncated")),
         other => Ok(other?),
     }
 }
@@ -219,7 +219,7 @@ pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Re
     loop {
         let mut block = [0; BLOCK];
         let Some(header) = read_header(input, &mut block)? else {
-            return if records.is_empty() { Ok(None) } else { Err(damaged("it ends inside of an entry")) };
+            return if records.is_empty() { Ok(None) } else { Err(damaged("it ends inside an entry")) };
         };
         let kind = EntryType::from_byte(header.kind());
         if !matches!(kind, EntryType::XHeader | EntryType::XGlobalHeader) {
@@ -257,12 +257,12 @@ fn read_header<'a>(
         read_all(input, block)?;
         let mut beyond = [0; 1];
         if *block != [0; BLOCK] || input.read(&mut beyond)? > 0 {
-            return Err(damaged("something comes behind its end"));
+            return Err(damaged("data follows its end"));
         }
         return Ok(None);
     }
     let header = Header::new(block).filter(|header| header.dialect() == Dialect::Ustar);
-    header.map(Some).ok_or_else(|| damaged("a header is not one"))
+    header.map(Some).ok_or_else(|| damaged("a header is malformed"))
 }
 
 fn read_records(input: &mut impl Read, header: &Header<'_>) -> Result<Records, ReadError> {
@@ -274,7 +274,7 @@ fn read_records(input: &mut impl Read, header: &Header<'_>) -> Result<Records, R
     let mut records = Records::new();
     let mut rest = body.as_slice();
     while !rest.is_empty() {
-        let (key, value, after) = pax::split_record(rest).ok_or_else(|| damaged("a record is not one"))?;
+        let (key, value, after) = pax::split_record(rest).ok_or_else(|| damaged("a record is malformed"))?;
         records.push((key.to_vec(), value.to_vec()));
         rest = after;
     }
@@ -285,25 +285,26 @@ fn about(header: &Header<'_>, records: &Records) -> Result<PackedEntry, ReadErro
     // Without a prefix: this dialect has long names in records.
     let name = |key: &[u8], field: &[u8]| record(records, key).unwrap_or(field).to_vec();
     let (path, link) = (name(b"path", header.name_field()), name(b"linkpath", header.link()));
-    let number = |value: Option<u64>| value.ok_or_else(|| damaged("a number is not one"));
+    let number = |value: Option<u64>| value.ok_or_else(|| damaged("a number is malformed"));
     let id = |value: Option<u64>| {
         let value = number(value)?;
         u32::try_from(value)
             .ok()
             .filter(|id| *id < IDS)
-            .ok_or_else(|| damaged(format!("{value} is no id of a sandbox")))
+            .ok_or_else(|| damaged(format!("{value} is not an id of a sandbox")))
     };
     let (seconds, nanoseconds) = match record(records, b"mtime") {
-        Some(text) => pax::parse_time(text).ok_or_else(|| damaged("a time is not one"))?,
-        None => (header.mtime().ok_or_else(|| damaged("a time is not one"))?, 0),
+        Some(text) => pax::parse_time(text).ok_or_else(|| damaged("a time is malformed"))?,
+        None => (header.mtime().ok_or_else(|| damaged("a time is malformed"))?, 0),
     };
-    let (major, minor) = header.device().ok_or_else(|| damaged("a number is not one"))?;
+    let (major, minor) = header.device().ok_or_else(|| damaged("a number is malformed"))?;
     let device = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(PackedEntry {
         kind: EntryType::from_byte(header.kind()),
         path,
         link,
-        mode: u32::try_from(header.mode().ok_or_else(|| damaged("a mode is not one"))? & 0o7777).unwrap_or(0),
+        mode: u32::try_from(header.mode().ok_or_else(|| damaged("a mode is malformed"))? & 0o7777)
+            .unwrap_or(0),
         uid: id(header.uid())?,
         gid: id(header.gid())?,
         seconds,

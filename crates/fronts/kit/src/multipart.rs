@@ -26,9 +26,9 @@ pub enum BadForm {
     Ended,
     #[error("the head of a part is longer than {HEAD_MAX} bytes, or there is none")]
     Head,
-    #[error("the form did not go on for {} s", PIECE_WITHIN.as_secs())]
+    #[error("the form stalled for {} s", PIECE_WITHIN.as_secs())]
     Stalled,
-    #[error("the form broke off")]
+    #[error("the form ended early")]
     Broken(#[source] std::io::Error),
 }
 

@@ -46,10 +46,7 @@ pub enum BadContext {
     },
     /// Too much of something.
     #[error("the build context has more than {limit} {what}")]
-    TooMany {
-        what: &'static str,
-        limit: u64,
-    },
+    TooMany { what: &'static str, limit: u64 },
     /// It could not be read.
     #[error("reading the build context")]
     Read(#[source] std::io::Error),

@@ -24,9 +24,7 @@ pub enum ImageError {
     },
     /// A version names a layer that is not here.
     #[error("the layer {layer} is missing")]
-    LayerMissing {
-        layer: DiffId,
-    },
+    LayerMissing { layer: DiffId },
     /// It is here, but not whole.
     #[error("{what} is damaged: {why}")]
     Damaged {

@@ -241,17 +241,11 @@ pub struct Egress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameVerdict {
     /// It is not reached.
-    Refused {
-        rule: String,
-    },
+    Refused { rule: String },
     /// It is reached; its bytes are passed on as they are.
-    Allowed {
-        rule: String,
-    },
+    Allowed { rule: String },
     /// It is reached, and requests are changed.
-    Changed {
-        rule: String,
-    },
+    Changed { rule: String },
 }
 
 impl Egress {

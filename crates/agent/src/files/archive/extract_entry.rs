@@ -134,7 +134,10 @@ impl UnpackOptions {
     ) -> Result<(), AgentError> {
         let bad = |errno| refuse(errno, &entry.name);
         let Some((last, above)) = target.split_last() else {
-            return Err(AgentError::Invalid(format!("the link '{}' leads nowhere", shown(&entry.name))));
+            return Err(AgentError::Invalid(format!(
+                "the target of the link '{}' does not exist",
+                shown(&entry.name)
+            )));
         };
         let above = if above.is_empty() { b".".to_vec() } else { above.join(&b'/') };
         let resolve = match self.rules {
@@ -182,7 +185,7 @@ impl UnpackOptions {
 }
 
 fn in_the_way(entry: &TarEntry, new: &str, old: &str) -> AgentError {
-    AgentError::Invalid(format!("'{}' is {new}, and can't take the place of {old}", shown(&entry.name)))
+    AgentError::Invalid(format!("'{}' is {new} and cannot replace {old}", shown(&entry.name)))
 }
 
 fn times(entry: &TarEntry) -> Timestamps {

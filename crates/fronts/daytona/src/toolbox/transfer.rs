@@ -59,7 +59,7 @@ async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiEr
             paths.insert(index.to_owned(), path_of(part).await?);
         } else if let Some(index) = name.strip_suffix(".file") {
             let Some(path) = paths.remove(index).or_else(|| part.filename.clone()) else {
-                errors.push(format!("{index}: no path was given"));
+                errors.push(format!("{index}: the path is missing"));
                 continue;
             };
             match write(&inside, &path, part).await {
@@ -68,14 +68,14 @@ async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiEr
             }
         }
         if files.len() + errors.len() + paths.len() > FILES_MAX {
-            return Err(bad(format!("at most {FILES_MAX} files are taken in one call")));
+            return Err(bad(format!("at most {FILES_MAX} files are accepted in one call")));
         }
     }
     for (index, path) in paths {
         errors.push(format!("{path}: {index} has no file"));
     }
     if files.is_empty() && errors.is_empty() {
-        errors.push("the form holds no file".to_owned());
+        errors.push("the form contains no file".to_owned());
     }
     let status = if errors.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     Ok(JsonResponse(status, json!({ "files": files, "errors": errors })).into_response())
