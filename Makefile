@@ -16,30 +16,30 @@ export ATOLL_AGENT_BINARY := $(TARGET)/agent-static/atoll-agent
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: ## Install what is missing, build, start a server here and run a first sandbox
+run: ## Install missing packages, build, start a server and run a first sandbox
 	@echo "[1/4] Debian packages that Atoll needs"
 	@scripts/install-deps run
 	@echo "[2/4] build: minutes the first time, seconds afterwards"
 	@scripts/build release
 	@echo "[3/4] install /usr/local/bin/atoll, and CRIU for pausing to disk"
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
-	@$(ROOT) scripts/get-criu >/dev/null || echo "run: without CRIU nothing can be paused to disk; all else works" >&2
+	@$(ROOT) scripts/get-criu >/dev/null || echo "run: without CRIU, pausing to disk is not possible; everything else works" >&2
 	@echo "[4/4] start the server and a first sandbox"
 	@exec $(ROOT) /usr/local/bin/atoll serve --tour
 
-build: ## Build the release binary with the agent inside
+build: ## Build the release binary, which includes the agent
 	@scripts/build release
 
 install: build ## Put the release binary into /usr/local/bin
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
 
-test: ## Install what is missing and run every test, real sandboxes included
+test: ## Install missing packages and run every test, with real sandboxes
 	@scripts/install-deps test
 	@$(MAKE) --no-print-directory fmt clippy
 	@scripts/build debug
 	@scripts/test all
 
-check: fmt clippy unit ## What a change must pass before it is sent: form, lints, layers, unit tests
+check: fmt clippy unit ## Run the checks that every change must pass: format, lints, crate dependencies, unit tests
 
 agent:
 	@scripts/build agent
@@ -50,27 +50,27 @@ fmt:
 clippy: agent
 	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 
-unit: agent ## Tests that need no kernel of their own
+unit: agent ## Run the tests that need no real sandboxes
 	@scripts/test unit
 
-kernel: ## Only the suites with real servers and real sandboxes
+kernel: ## Run only the suites with real servers and real sandboxes
 	@scripts/build debug
 	@scripts/test kernel
 
-soak: ## Random lives beside a model for SOAK_S seconds (600) or SOAK_CYCLES steps, dice by SOAK_SEED; loses nothing or says what
+soak: ## Run random operations and compare with a model, for SOAK_S seconds (600) or SOAK_CYCLES steps, random seed SOAK_SEED
 	@scripts/install-deps test
 	@scripts/build release
 	@scripts/test soak
 
-nightly: ## The long tests: a soak of 100,000 cycles, old kernels, random input for parsers, the vendors' newest SDKs (an hour)
+nightly: ## Run the long tests: a soak of 100,000 cycles, old kernels, random input for parsers, the vendors' newest SDKs (an hour)
 	@$(ROOT) scripts/nightly
 
-bench: ## Measure against the bars and the peers; writes bench/RESULTS.md (QUICK=1: one minute)
+bench: ## Run the benchmarks and write bench/RESULTS.md (QUICK=1: one minute)
 	@scripts/install-deps bench
 	@$(ROOT) scripts/get-criu >/dev/null
 	@scripts/build release
 	@cargo build --release --quiet --locked -p atoll-bench
 	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll --soak $(TARGET)/soak.json $(if $(QUICK),--quick)
 
-clean-data: ## Delete every sandbox, end the server and remove all it left (FORCE=1: do not ask)
+clean-data: ## Delete every sandbox, stop the server and remove all its data (FORCE=1: do not ask)
 	@$(ROOT) $(TARGET)/release/atoll server uninstall $(if $(FORCE),--force)
