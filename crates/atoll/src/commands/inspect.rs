@@ -118,7 +118,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     lines
 }
 
-/// `/data from volume ID, read only`.
+/// `/data from volume ID, read-only`.
 fn mounts(list: &[Mount]) -> String {
     let one = |mount: &Mount| {
         let sub = mount.sub_path.as_ref().map_or_else(String::new, |sub| format!("/{sub}"));
@@ -330,7 +330,7 @@ pub(super) mod tests {
         insta::assert_snapshot!(report(&busy, Some(&lineage), &kin, now()).join("\n"), @r"
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
-          awake     command, hold from inside; last work 2s ago
+          awake     command, hold from inside; last activity 2s ago
           next      pause in 10m
           held      awake for another 1h: a build
           lifetime  2h left, then delete
