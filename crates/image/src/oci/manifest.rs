@@ -244,7 +244,7 @@ mod tests {
         }
         for (text, word) in [
             (r#"{"schemaVersion":1,"fsLayers":[]}"#, "schema 2"),
-            (r#"{"schemaVersion":2,"manifests":[],"layers":[]}"#, "at once"),
+            (r#"{"schemaVersion":2,"manifests":[],"layers":[]}"#, "both"),
             (r#"{"schemaVersion":2,"mediaType":"application/x"}"#, "neither"),
             (r#"{"schemaVersion":2}"#, "missing"),
             ("<html>", "expected"),
