@@ -210,13 +210,13 @@ fn links_in_the_way_are_refused_and_never_followed() {
             ("/data", "link"),
             ("/data2/up/x", "link"),
             ("/etc/hosts/x", "link"),
-            ("/proc/x", "own"),
-            ("/sys", "own"),
-            ("/dev/shm", "own"),
-            ("/.atoll/bin", "own"),
-            ("/a/../b", "clean"),
-            ("/", "clean"),
-            ("data", "clean"),
+            ("/proc/x", "reserves"),
+            ("/sys", "reserves"),
+            ("/dev/shm", "reserves"),
+            ("/.atoll/bin", "reserves"),
+            ("/a/../b", "normalized"),
+            ("/", "normalized"),
+            ("data", "normalized"),
         ] {
             spec.instance = instance_id();
             spec.mounts = vec![at(&data, path)];

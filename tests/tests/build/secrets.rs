@@ -95,6 +95,6 @@ fn a_file_of_the_image_is_not_lost_where_a_secret_is_wanted() {
         let build = Ask::new("lost", dockerfile).with("secrets", json!([{ "id": "key", "value": VALUE }]));
         let build = build.fail(&me).await;
         let message = build["failure"]["message"].as_str().unwrap();
-        assert!(message.contains("/srv-file is there already"), "{build:#}");
+        assert!(message.contains("/srv-file already exists"), "{build:#}");
     });
 }
