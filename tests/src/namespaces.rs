@@ -16,6 +16,8 @@ pub const HOST_ADDRESS: &str = "203.0.113.2";
 
 /// Runs `body` on a new thread with namespaces of its own and hands its panic on.
 pub fn in_own_namespaces<T: Send>(body: impl FnOnce(Internet) -> T + Send) -> T {
+    // reqwest uses the provider of the process. An error says that it has one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| body(enter()));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

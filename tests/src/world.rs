@@ -94,7 +94,6 @@ pub fn run(body: impl AsyncFnOnce(&World) + Send) {
 
 /// Runs a test in a world of its own, set up as told.
 pub fn run_with(options: Options, body: impl AsyncFnOnce(&World) + Send) {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = lock(&ONE_AT_A_TIME);
     // Here, where packages can still be fetched: a world has an internet of its own.
