@@ -473,6 +473,7 @@ fn a_pull_that_nobody_waits_for_ends() {
             w.admin().working("/v1/templates/pull", &json!({ "image": proxy.name("app") })).await.unwrap();
         events.find("layer").await;
         drop(events);
+        proxy.idle().await;
         // The same again by two at once is one download each.
         proxy.now(&[]);
         proxy.forget();

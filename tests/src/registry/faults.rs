@@ -1,8 +1,9 @@
 //! A proxy before the registry that does to requests what networks, clouds and villains do. One request per connection.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -75,6 +76,8 @@ pub struct Proxy {
 struct State {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<Seen>>,
+    /// Connections that are open now.
+    open: AtomicUsize,
     /// Name and password that a token costs; nothing is given without one then.
     login: Mutex<Option<(String, String)>>,
 }
@@ -103,8 +106,10 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let state = shared.clone();
+                state.open.fetch_add(1, Ordering::SeqCst);
                 tokio::spawn(async move {
                     let _ = pass(socket, address, upstream, &state).await;
+                    state.open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
@@ -139,6 +144,18 @@ impl Proxy {
     /// Requests so far with this in their line.
     pub fn count(&self, line: &str) -> usize {
         self.seen().iter().filter(|seen| seen.line.contains(line)).count()
+    }
+
+    /// Waits until no client has had a connection open for half a second.
+    pub async fn idle(&self) {
+        let mut idle_since = Instant::now();
+        crate::until("no connection is open", async || {
+            if self.state.open.load(Ordering::SeqCst) > 0 {
+                idle_since = Instant::now();
+            }
+            (idle_since.elapsed() > Duration::from_millis(500)).then_some(())
+        })
+        .await;
     }
 
     /// Forgets what it saw.
