@@ -186,7 +186,7 @@ impl Readers {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let job: Read = Box::new(move |conn| {
-            let _ = answer.send(work(conn));
+            let _ = answer.send(in_one_snapshot(conn, work));
         });
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
         queue.ok_or(StoreError::Closed)?.send(job).await.map_err(|_| StoreError::Closed)?;
@@ -202,6 +202,16 @@ impl Readers {
     }
 }
 
+/// Runs a read in a transaction: all its statements see the same state of the database, whatever the writer commits between
+/// them.
+fn in_one_snapshot<T>(
+    conn: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    let snapshot = conn.unchecked_transaction()?;
+    work(&snapshot)
+}
+
 fn read_until_closed(conn: &Connection, jobs: &Mutex<mpsc::Receiver<Read>>) {
     loop {
         // Only the waiting is behind the lock; the work is not.
@@ -210,5 +220,32 @@ fn read_until_closed(conn: &Connection, jobs: &Mutex<mpsc::Receiver<Read>>) {
         if catch_unwind(AssertUnwindSafe(|| job(conn))).is_err() {
             tracing::error!("a read panicked");
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_statements_of_a_read_see_one_state_of_the_database() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = folder.path().join("atoll.db");
+        let writer = Connection::open(&db).unwrap();
+        writer.pragma_update(None, "journal_mode", "WAL").unwrap();
+        writer.execute_batch("CREATE TABLE names (name TEXT); INSERT INTO names VALUES ('a')").unwrap();
+        let readers = Readers::start(1, &db).unwrap();
+        let count = |conn: &Connection| -> Result<i64, StoreError> {
+            Ok(conn.query_row("SELECT count(*) FROM names", [], |row| row.get(0))?)
+        };
+        let read = readers.run(move |conn| {
+            let before = count(conn)?;
+            writer.execute("DELETE FROM names", [])?;
+            Ok((before, count(conn)?))
+        });
+        assert_eq!(read.await.unwrap(), (1, 1));
+        assert_eq!(readers.run(count).await.unwrap(), 0, "the next read sees the change");
+        readers.stop().await;
     }
 }
