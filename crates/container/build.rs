@@ -1,30 +1,46 @@
-//! Builds the agent and the library for CRIU, and leaves their paths for `include_bytes!`.
+//! Builds the agent and the library for CRIU, compresses the agent, and leaves their paths for `include_bytes!`.
 //!
 //! Both are of another profile and other flags, so each is built by a cargo of its own in a target folder of its own: the
 //! outer cargo holds the lock of the shared one. `ATOLL_AGENT_BINARY` and `ATOLL_CRIU_PRELOAD` name ready ones instead.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
     // As the agent documents it: static, and position-independent by default.
     let flags = "-C target-feature=+crt-static";
-    give("ATOLL_AGENT_BINARY", || {
+    let agent = given("ATOLL_AGENT_BINARY", || {
         build("atoll-agent", &["agent", "agentapi"], "agent", flags).join("atoll-agent")
     });
-    give("ATOLL_CRIU_PRELOAD", || {
+    println!("cargo::rustc-env=ATOLL_AGENT_GZ={}", compress(&agent).display());
+    let preload = given("ATOLL_CRIU_PRELOAD", || {
         build("atoll-preload", &["preload"], "preload", "").join("libatoll_preload.so")
     });
+    println!("cargo::rustc-env=ATOLL_CRIU_PRELOAD={}", preload.display());
 }
 
-/// Leaves a path under a name: the one that the environment has for it, or a fresh build.
-fn give(name: &str, build: impl FnOnce() -> PathBuf) {
+/// The agent is most of two megabytes smaller this way; the server unpacks it once when it starts.
+fn compress(agent: &Path) -> PathBuf {
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
+    let compressed = Path::new(&out).join("atoll-agent.gz");
+    let mut encoder = GzEncoder::new(File::create(&compressed).expect("a new file"), Compression::best());
+    let mut plain = File::open(agent).expect("the agent was built");
+    std::io::copy(&mut plain, &mut encoder).and_then(|_| encoder.finish()).expect("the agent is compressed");
+    compressed
+}
+
+/// The file that the environment variable names, or a fresh build.
+fn given(name: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     println!("cargo::rerun-if-env-changed={name}");
     let built = std::env::var_os(name).map_or_else(build, PathBuf::from);
     println!("cargo::rerun-if-changed={}", built.display());
-    println!("cargo::rustc-env={name}={}", built.display());
+    built
 }
 
 /// Builds a package made of these crates and answers the folder that it is in.

@@ -2,20 +2,21 @@
 //! `/.atoll`, and the library that is loaded into CRIU for a dump.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 
-static AGENT: &[u8] = include_bytes!(env!("ATOLL_AGENT_BINARY"));
+static AGENT_GZ: &[u8] = include_bytes!(env!("ATOLL_AGENT_GZ"));
 static CRIU_PRELOAD: &[u8] = include_bytes!(env!("ATOLL_CRIU_PRELOAD"));
 
 /// The folder with the agent, made when missing. Older versions stay: sandboxes that run them hold them.
 pub(crate) fn install(data: &Path, given: Option<&Path>) -> io::Result<PathBuf> {
     criu_preload(data)?;
     match given {
-        None => write(data, AGENT),
+        None => write(data, &unpacked(AGENT_GZ)?),
         Some(path) => write(data, &fs::read(path)?),
     }
 }
@@ -26,6 +27,12 @@ pub(crate) fn criu_preload(data: &Path) -> io::Result<PathBuf> {
     let library = data.join("criu").join(format!("preload-{hash}.so"));
     place(&library, CRIU_PRELOAD, 0o444)?;
     Ok(library)
+}
+
+fn unpacked(gz: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(gz).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn write(data: &Path, bytes: &[u8]) -> io::Result<PathBuf> {

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn any_line_is_read_or_passed_over() {
-        atoll_robustness::check!("mountinfo", |bytes| {
+        atoll_robustness::check("mountinfo", |bytes| {
             for mount in bytes.split(|byte| *byte == b'\n').filter_map(parse) {
                 assert!(mount.point.as_os_str().len() <= bytes.len());
             }

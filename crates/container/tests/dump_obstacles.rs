@@ -18,7 +18,8 @@ async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {
     }
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("caught");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/caught.c");
+    let source =
+        Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("tests/caught.c");
     assert!(Command::new("cc").args(["-static", "-o"]).arg(&program).arg(source).status().unwrap().success());
     let spec = world.spec();
     let booted = world.create(&spec).await;

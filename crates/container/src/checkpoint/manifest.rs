@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn any_manifest_with_the_right_hash_is_read_or_refused() {
         let folder = tempfile::tempdir().unwrap();
-        atoll_robustness::check!("checkpoint_manifest", |bytes| {
+        atoll_robustness::check("checkpoint_manifest", |bytes| {
             let hash = blake3::hash(bytes).to_hex();
             fs::write(folder.path().join(MANIFEST), [hash.as_bytes(), b"\n", bytes].concat()).unwrap();
             if let Ok((manifest, read)) = CheckpointManifest::read(folder.path()) {

@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn any_mounts_of_a_sandbox_are_read_or_refused() {
-        atoll_robustness::check!("sandbox_mounts", |bytes| {
+        atoll_robustness::check("sandbox_mounts", |bytes| {
             if let Some((outside, agent)) = parse(&String::from_utf8_lossy(bytes)) {
                 assert!(!agent.contains('/') && outside.iter().any(|(point, _)| point == "/.atoll"));
             }

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn any_archive_of_a_layer_is_read_or_refused() {
-        atoll_robustness::check!("layer_archive", |bytes| {
+        atoll_robustness::check("layer_archive", |bytes| {
             let (mut input, mut heads) = (bytes, 0);
             while let Ok(Some((about, records))) = read_head(&mut input) {
                 heads += 1;

@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn any_map_of_a_sparse_file_is_read_or_refused() {
-        atoll_robustness::check!("sparse_map", |bytes| {
+        atoll_robustness::check("sparse_map", |bytes| {
             if let Ok((pieces, size)) = read_map(&mut &bytes[..]) {
                 assert!(pieces.len() <= PIECES_MOST && size <= bytes.len() as u64);
             }
