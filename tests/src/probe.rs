@@ -10,7 +10,9 @@ use crate::template::cache;
 
 /// The compiled probe of that name, from `tests/probes/NAME.c`.
 pub fn compiled(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("probes").join(format!("{name}.c"));
+    let source = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("probes")
+        .join(format!("{name}.c"));
     let text = std::fs::read(&source).unwrap_or_else(|cause| panic!("{}: {cause}", source.display()));
     let folder = cache().join("probes");
     std::fs::create_dir_all(&folder).expect("cache folder");

@@ -21,7 +21,8 @@ use nix::unistd::Pid;
 
 /// CRIU as `scripts/get-criu` gives it; `None` where it cannot be had, which on CI is a failure.
 fn criu() -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/get-criu");
+    let script = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../scripts/get-criu");
     let got = Command::new(script).output().unwrap();
     if got.status.success() {
         return Some(String::from_utf8(got.stdout).unwrap().trim().into());

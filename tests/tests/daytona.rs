@@ -13,7 +13,8 @@ use atoll_tests::{Options, World, run_with};
 
 /// A part of the SDKs as `scripts/get-daytona-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
 fn sdk(part: &str) -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/get-daytona-sdk");
+    let script = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../scripts/get-daytona-sdk");
     let got = Command::new(script).arg(part).output().expect("the script");
     if got.status.success() {
         return Some(String::from_utf8_lossy(&got.stdout).trim().into());
@@ -56,7 +57,7 @@ fn options() -> Options {
 }
 
 fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join(path)
 }
 
 /// Runs it and shows what it said.

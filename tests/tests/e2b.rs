@@ -35,7 +35,7 @@ fn sdk(what: &str) -> Option<PathBuf> {
 }
 
 fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join(path)
 }
 
 /// A server with what E2B's programs start from, that trusts the registry of the test.

@@ -14,7 +14,8 @@ use tokio::net::TcpStream;
 
 /// The SDK as `scripts/get-leap0-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
 fn python() -> Option<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/get-leap0-sdk");
+    let script = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../scripts/get-leap0-sdk");
     let got = Command::new(script).output().expect("the script");
     if got.status.success() {
         return Some(String::from_utf8_lossy(&got.stdout).trim().into());
@@ -75,7 +76,8 @@ fn the_official_sdk_passes_the_flows_of_the_vendors_guide() {
             suite.env("LEAP0_API_KEY", tenant.key()).env("LEAP0_OTHER_KEY", other.key());
             suite.env("LEAP0_FIRST_KEY", world.first_tenant().await.key());
             suite.env("LEAP0_TEST_IMAGE", registry.name("tools/marked:1"));
-            let flows = Path::new(env!("CARGO_MANIFEST_DIR")).join("leap0");
+            let flows =
+                Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("leap0");
             suite
                 .args(["-m", "unittest", "discover", "--verbose", "--durations", "5", "--start-directory"])
                 .arg(flows);

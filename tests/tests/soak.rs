@@ -22,7 +22,8 @@ fn random_lives_lose_no_byte() {
         let place = small_archive_place(w).await;
         let report = soak(w, Plan::of_environment()).await;
         eprintln!("soak: {}", report.summary);
-        let target = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        let target = std::path::Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+            .join("../target");
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, Into::into);
         let out = std::env::var_os("SOAK_OUT").map_or_else(|| target.join("soak.json"), Into::into);
         std::fs::write(&out, format!("{:#}\n", report.summary)).unwrap();

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn any_hosts_file_gets_the_name_once() {
-        atoll_robustness::check!("hosts_file", |bytes| {
+        atoll_robustness::check("hosts_file", |bytes| {
             let (_, text) = after(Some(&String::from_utf8_lossy(bytes)), "box");
             assert_eq!(after(Some(&text), "box"), (true, text));
         });

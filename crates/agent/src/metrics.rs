@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn any_line_of_a_process_is_read_or_passed_over() {
-        atoll_robustness::check!("proc_stat", |bytes| {
+        atoll_robustness::check("proc_stat", |bytes| {
             let _ = parse_stat(&String::from_utf8_lossy(bytes));
         });
     }

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn any_accounts_give_users_with_an_absolute_home() {
-        atoll_robustness::check!("accounts", |bytes| {
+        atoll_robustness::check("accounts", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let (passwd, group) = text.split_once("\n\n").unwrap_or((&text, ""));
             let accounts = Accounts { passwd: passwd.to_owned(), group: group.to_owned() };

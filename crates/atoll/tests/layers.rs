@@ -283,7 +283,11 @@ fn no_tracked_file_names_this_machine_or_a_mirror() {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two folders up").to_owned()
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .ancestors()
+        .nth(2)
+        .expect("two folders up")
+        .to_owned()
 }
 
 fn packages() -> Vec<Value> {

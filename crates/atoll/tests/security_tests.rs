@@ -134,7 +134,10 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository")
 }
 
 #[test]

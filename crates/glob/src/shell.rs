@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn any_globs_are_read_and_asked() {
-        atoll_robustness::check!("glob", |bytes| {
+        atoll_robustness::check("glob", |bytes| {
             let globs: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             if let Ok(globs) = Globs::parse(&globs) {
                 let path = &bytes[..bytes.len().min(100)];

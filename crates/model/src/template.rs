@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_reference_that_is_read_is_written_back_the_same() {
-        atoll_robustness::check!("image_reference", |bytes| {
+        atoll_robustness::check("image_reference", |bytes| {
             if let Ok(reference) = String::from_utf8_lossy(bytes).parse::<TemplateRef>() {
                 let _ = (reference.registry(), reference.tag_or_default());
                 assert_eq!(reference.to_string().parse(), Ok(reference));

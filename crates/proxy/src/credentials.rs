@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_query_and_cookies_hold_no_token_after_it_was_taken() {
-        atoll_robustness::check!("preview_credentials", |bytes| {
+        atoll_robustness::check("preview_credentials", |bytes| {
             let (_, rest) = split_query(&String::from_utf8_lossy(bytes));
             assert!(rest.is_none_or(|rest| split_query(&rest).0.is_empty()));
             let Ok(cookie) = HeaderValue::from_bytes(bytes) else { return };

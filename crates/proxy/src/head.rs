@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn any_head_is_cleaned_for_both_sides() {
-        atoll_robustness::check!("proxied_head", |bytes| {
+        atoll_robustness::check("proxied_head", |bytes| {
             let mut map = HeaderMap::new();
             for line in bytes.split(|byte| *byte == b'\n').take(100) {
                 let (name, value) =

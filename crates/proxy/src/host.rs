@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn any_host_is_a_preview_or_not() {
-        atoll_robustness::check!("preview_host", |bytes| {
+        atoll_robustness::check("preview_host", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if let Ok(Named::Preview(id, port)) = named(&text) {
                 assert!(text.to_ascii_lowercase().contains(id.as_str()) && port != Some(0));

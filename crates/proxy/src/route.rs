@@ -257,7 +257,7 @@ mod tests {
             sandbox: HeaderName::from_static("e2b-sandbox-id"),
             port: HeaderName::from_static("e2b-sandbox-port"),
         };
-        atoll_robustness::check!("preview_route", |bytes| {
+        atoll_robustness::check("preview_route", |bytes| {
             let mut lines = bytes.split(|byte| *byte == b'\n');
             let Ok(uri) = Uri::try_from(lines.next().unwrap_or_default()) else { return };
             let mut headers = HeaderMap::new();

@@ -5,7 +5,7 @@
 //! ```ignore
 //! #[test]
 //! fn arbitrary_queries_are_parsed_or_refused() {
-//!     atoll_robustness::check!("dns_query", |bytes| drop(Query::parse(bytes)));
+//!     atoll_robustness::check("dns_query", |bytes| drop(Query::parse(bytes)));
 //! }
 //! ```
 //!
@@ -32,20 +32,18 @@ use rustix::time::{ClockId, clock_gettime};
 pub const SLOW: Duration = Duration::from_secs(2);
 
 /// Tries `property` on the corpus of a parser and on mutations of it. `property` takes bytes and panics where they break it.
-#[macro_export]
-macro_rules! check {
-    ($parser:literal, $property:expr $(,)?) => {
-        $crate::check_in(env!("CARGO_MANIFEST_DIR"), $parser, $property)
-    };
-}
-
-/// [`check!`] with the folder of the crate whose corpus it is.
 ///
 /// # Panics
 ///
 /// Where an input breaks the property, and where the corpus is empty.
-pub fn check_in(crate_folder: &str, parser: &str, property: impl Fn(&[u8])) {
-    let folder = Path::new(crate_folder).join("tests/corpus").join(parser);
+pub fn check(parser: &str, property: impl Fn(&[u8])) {
+    // Read when the test runs: a target folder can serve several checkouts.
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    check_in(Path::new(&crate_folder), parser, property);
+}
+
+fn check_in(crate_folder: &Path, parser: &str, property: impl Fn(&[u8])) {
+    let folder = crate_folder.join("tests/corpus").join(parser);
     let corpus = read(&folder).unwrap_or_else(|error| panic!("no corpus in {}: {error}", folder.display()));
     assert!(!corpus.is_empty(), "{} is empty", folder.display());
     let run = Run { folder, parser, seed: seed(parser), slow: SLOW, property };
@@ -152,9 +150,10 @@ mod tests {
     #[test]
     fn a_panic_is_found_and_its_input_kept() {
         let folder = crate_with_input("panic", b"key=value");
-        let path = folder.to_str().expect("UTF-8");
         let outcome = catch_unwind(|| {
-            check_in(path, "parser", |bytes| assert!(!bytes.contains(&b'\n'), "a parser that fears lines"));
+            check_in(&folder, "parser", |bytes| {
+                assert!(!bytes.contains(&b'\n'), "a parser that fears lines")
+            });
         });
         let message = outcome.expect_err("the property does not hold");
         let message = message.downcast_ref::<String>().expect("a text");
@@ -187,7 +186,7 @@ mod tests {
     fn an_empty_corpus_is_refused() {
         let folder = crate_with_input("empty", b"sample");
         fs::remove_file(folder.join("tests/corpus/parser/sample")).expect("removable");
-        let outcome = catch_unwind(|| check_in(folder.to_str().expect("UTF-8"), "parser", |_| {}));
+        let outcome = catch_unwind(|| check_in(&folder, "parser", |_| {}));
         assert!(outcome.is_err());
         fs::remove_dir_all(folder).expect("removable");
     }

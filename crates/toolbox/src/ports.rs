@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn any_table_of_sockets_is_read() {
-        atoll_robustness::check!("socket_table", |bytes| {
+        atoll_robustness::check("socket_table", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             assert!(parse(&text).len() <= text.lines().count());
         });

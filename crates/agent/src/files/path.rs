@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn any_path_in_a_query_leads_to_an_absolute_one() {
-        atoll_robustness::check!("query_string", |bytes| {
+        atoll_robustness::check("query_string", |bytes| {
             let Some(path) = decode_query(&String::from_utf8_lossy(bytes), "path") else { return };
             if let Ok(resolved) = resolve(&path, &user()) {
                 assert!(resolved.starts_with(b"/") && !resolved.contains(&0));

@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn any_frames_of_an_agent_are_read_or_refused() {
         use crate::proto::agent;
-        atoll_robustness::check!("agent_frames", |bytes| {
+        atoll_robustness::check("agent_frames", |bytes| {
             let (mut buffered, mut payloads) = (BytesMut::from(bytes), 0);
             while let Ok(Some((_, payload))) = split_frame(&mut buffered) {
                 payloads += payload.len() + 5;
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn any_refusal_of_an_agent_is_an_error() {
-        atoll_robustness::check!("agent_refusal", |bytes| {
+        atoll_robustness::check("agent_refusal", |bytes| {
             let _ = refusal(StatusCode::BAD_REQUEST, bytes).to_string();
         });
     }

@@ -104,7 +104,7 @@ fn corpora() -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// From `atoll_robustness::check!("PARSER", …)` in the sources of a crate.
+/// From `atoll_robustness::check("PARSER", …)` in the sources of a crate.
 fn tests() -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for path in tracked().iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
@@ -112,7 +112,7 @@ fn tests() -> BTreeSet<(String, String)> {
         if folder == "crates/robustness" {
             continue;
         }
-        for call in read(path).split("atoll_robustness::check!(").skip(1) {
+        for call in read(path).split("atoll_robustness::check(").skip(1) {
             let parser = call.split('"').nth(1).unwrap_or_default();
             found.insert((folder.to_owned(), parser.to_owned()));
         }

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_is_read_is_written_back_the_same() {
-        atoll_robustness::check!("network_policy", |bytes| {
+        atoll_robustness::check("network_policy", |bytes| {
             // Values of headers are not written back.
             if let Ok(policy) = read_policy(bytes)
                 && policy.transforms.is_empty()

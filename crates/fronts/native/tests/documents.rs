@@ -8,7 +8,9 @@ use atoll_front_native::{errors_page, openapi};
 use serde_json::json;
 
 fn committed(name: &str, expected: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../docs").join(name);
+    let path = PathBuf::from(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../../../docs")
+        .join(name);
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, expected).unwrap();
     }

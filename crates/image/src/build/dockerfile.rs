@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn any_dockerfile_is_read_or_refused() {
-        atoll_robustness::check!("dockerfile", |bytes| {
+        atoll_robustness::check("dockerfile", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let _ = needs_context(&text);
             match Dockerfile::parse(&text) {

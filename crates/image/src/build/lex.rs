@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn any_word_of_a_dockerfile_is_expanded_within_bounds() {
-        atoll_robustness::check!("dockerfile_word", |bytes| {
+        atoll_robustness::check("dockerfile_word", |bytes| {
             let word = String::from_utf8_lossy(bytes);
             for lex in [SHELL, Lex { escape: '`', document: true }] {
                 let expanded = lex.expand(&word, &vars());

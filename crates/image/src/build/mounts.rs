@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn any_mount_is_read_or_refused() {
-        atoll_robustness::check!("build_mount", |bytes| {
+        atoll_robustness::check("build_mount", |bytes| {
             let _ = RunMount::parse(&String::from_utf8_lossy(bytes), "/w");
         });
     }

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn any_ignore_file_is_read_and_asked() {
-        atoll_robustness::check!("dockerignore", |bytes| {
+        atoll_robustness::check("dockerignore", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let ignore = Ignore::parse(&text);
             let _ = ignore.has_exceptions();

@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn any_accounts_of_an_image_give_an_absolute_home() {
-        atoll_robustness::check!("image_accounts", |bytes| {
+        atoll_robustness::check("image_accounts", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let (passwd, group) = text.split_once("\n\n").unwrap_or((&text, ""));
             let accounts = Accounts { passwd: passwd.to_owned(), group: group.to_owned() };

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn any_manifest_is_read_or_refused() {
         let platform: Platform = "linux/amd64".parse().unwrap();
-        atoll_robustness::check!("oci_manifest", |bytes| {
+        atoll_robustness::check("oci_manifest", |bytes| {
             for said in [None, Some(DOCKER_MANIFEST), Some(OCI_INDEX)] {
                 match RegistryManifest::read("a", bytes, said) {
                     Ok(RegistryManifest::Image(manifest)) => {
@@ -280,7 +280,7 @@ mod tests {
         let Ok(RegistryManifest::Image(manifest)) = RegistryManifest::read("a", &plain, None) else {
             panic!("no image")
         };
-        atoll_robustness::check!("oci_config", |bytes| {
+        atoll_robustness::check("oci_config", |bytes| {
             if let Ok((config, layers)) = layers_of("a", &manifest, bytes, &platform) {
                 assert_eq!(layers.len(), 1);
                 let _ = crate::images::start_settings(&config);

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_platform_that_is_read_is_written_back_the_same() {
-        atoll_robustness::check!("platform", |bytes| {
+        atoll_robustness::check("platform", |bytes| {
             if let Ok(platform) = String::from_utf8_lossy(bytes).parse::<Platform>() {
                 assert_eq!(platform.to_string().parse::<Platform>().ok(), Some(platform));
             }

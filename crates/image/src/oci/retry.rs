@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn any_retry_time_is_read_or_passed_over() {
-        atoll_robustness::check!("retry_after", |bytes| {
+        atoll_robustness::check("retry_after", |bytes| {
             let Ok(value) = reqwest::header::HeaderValue::from_bytes(bytes) else { return };
             let _ = retry_after(&HeaderMap::from_iter([(RETRY_AFTER, value)]));
         });

@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn any_challenge_is_read_or_passed_over() {
-        atoll_robustness::check!("auth_challenge", |bytes| {
+        atoll_robustness::check("auth_challenge", |bytes| {
             let Ok(value) = reqwest::header::HeaderValue::from_bytes(bytes) else { return };
             let found = challenge(&HeaderMap::from_iter([(WWW_AUTHENTICATE, value)]));
             if let Some(Challenge::Bearer { realm, .. }) = found {

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn any_compressed_layer_is_read_or_refused() {
-        atoll_robustness::check!("compressed_layer", |bytes| {
+        atoll_robustness::check("compressed_layer", |bytes| {
             let Ok(unzip) = Unzip::new(bytes) else { return };
             let is_plain = unzip.zip() == Zip::Plain;
             let read = io::copy(&mut unzip.take(1 << 20), &mut io::sink());

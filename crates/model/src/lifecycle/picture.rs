@@ -92,8 +92,9 @@ mod tests {
     /// `UPDATE=1 cargo test -p atoll-model picture` writes it anew.
     #[test]
     fn the_document_shows_the_table_as_it_is() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lifecycle.md");
-        let document = std::fs::read_to_string(path).expect("docs/lifecycle.md is there");
+        let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+        let path = format!("{folder}/../../docs/lifecycle.md");
+        let document = std::fs::read_to_string(&path).expect("docs/lifecycle.md is there");
         let (before, rest) = document.split_once(BEGIN).expect("the block begins");
         let (shown, after) = rest.split_once(END).expect("the block ends");
         let wanted = format!("\n```mermaid\n{}```\n\n{}\n{}", mermaid(), table(), deadlines());

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_range_that_is_read_is_written_back_the_same() {
-        atoll_robustness::check!("cidr", |bytes| {
+        atoll_robustness::check("cidr", |bytes| {
             if let Ok(range) = String::from_utf8_lossy(bytes).parse::<Cidr>() {
                 assert_eq!(range.to_string().parse::<Cidr>().ok(), Some(range));
             }

@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_is_read_is_written_back_the_same() {
-        atoll_robustness::check!("domain_pattern", |bytes| {
+        atoll_robustness::check("domain_pattern", |bytes| {
             if let Ok(pattern) = String::from_utf8_lossy(bytes).parse::<DomainPattern>() {
                 assert_eq!(pattern.to_string().parse::<DomainPattern>().ok(), Some(pattern));
             }

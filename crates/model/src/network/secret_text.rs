@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_text_whose_secrets_are_known_is_filled_within_bounds() {
-        atoll_robustness::check!("secret_text", |bytes| {
+        atoll_robustness::check("secret_text", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             let filled = fill_secrets(&text, |_| Some("value"));
             assert!(filled.as_ref().is_none_or(|filled| filled.len() <= SECRET_BYTES_MAX));

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_read_is_a_name_and_reads_the_same_again() {
-        atoll_robustness::check!("host_header", |bytes| {
+        atoll_robustness::check("host_header", |bytes| {
             if let Some(host) = Host::parse(bytes) {
                 assert!(is_host_name(&host.name));
                 let again = host.port.map_or(host.name.clone(), |port| format!("{}:{port}", host.name));

@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn more_bytes_do_not_change_what_a_connection_begins_with() {
-        atoll_robustness::check!("first_bytes", |bytes| {
+        atoll_robustness::check("first_bytes", |bytes| {
             let kind = classify(bytes).as_ref().map(std::mem::discriminant);
             for end in (0..bytes.len()).step_by(bytes.len() / 8 + 1) {
                 let _ = is_worth_a_look(bytes, end);

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn any_target_leads_to_us_or_nowhere() {
         let domain = Domain::parse("localhost").unwrap();
-        atoll_robustness::check!("connect_target", |bytes| {
+        atoll_robustness::check("connect_target", |bytes| {
             let target = String::from_utf8_lossy(bytes);
             if way(&target, &domain, Ports { plain: 7070, tls: 7443 }).is_some() {
                 assert!([":7070", ":7443", ":443"].iter().any(|port| target.ends_with(port)));

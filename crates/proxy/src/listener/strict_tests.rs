@@ -152,7 +152,7 @@ proptest! {
 
 #[test]
 fn any_connection_is_followed_the_same_however_it_is_cut() {
-    atoll_robustness::check!("http1_framing", |bytes| {
+    atoll_robustness::check("http1_framing", |bytes| {
         let whole = follow(bytes, bytes.len());
         assert_eq!(follow(bytes, 7), whole);
         if let (Err(at), _) = whole {

@@ -118,7 +118,7 @@ mod tests {
             output.extend(marks.rest());
             (output, marks.into_told())
         };
-        atoll_robustness::check!("marked_output", |bytes| {
+        atoll_robustness::check("marked_output", |bytes| {
             let whole = read(bytes, bytes.len().max(1));
             assert!(whole.0.len() <= bytes.len());
             assert_eq!(read(bytes, 64), whole);

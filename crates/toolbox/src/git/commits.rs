@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn any_commit_is_read_or_refused() {
-        atoll_robustness::check!("git_commit", |bytes| {
+        atoll_robustness::check("git_commit", |bytes| {
             let _ = commit(&String::from_utf8_lossy(bytes));
         });
     }

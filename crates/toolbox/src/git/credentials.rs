@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_address_has_no_credentials_after_it_was_split() {
-        atoll_robustness::check!("git_address", |bytes| {
+        atoll_robustness::check("git_address", |bytes| {
             let (address, _, _) = split(&String::from_utf8_lossy(bytes));
             assert!(split(&address).2.is_none(), "{address:?}");
         });

@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn any_status_of_git_is_read_or_refused() {
-        atoll_robustness::check!("git_status", |bytes| {
+        atoll_robustness::check("git_status", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             assert!(parse(&text).map_or(true, |status| status.files.len() <= text.split('\0').count()));
         });

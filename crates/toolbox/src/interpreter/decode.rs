@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn any_output_of_a_context_is_decoded_or_refused() {
-        atoll_robustness::check!("context_output", |bytes| {
+        atoll_robustness::check("context_output", |bytes| {
             for language in [Language::Python, Language::Bash] {
                 let (_, mut decoder) = request(&context(language), "n", &Execute::default());
                 let mut events = VecDeque::new();

@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn any_stream_of_a_language_server_is_read_or_refused() {
-        atoll_robustness::check!("lsp_frames", |bytes| {
+        atoll_robustness::check("lsp_frames", |bytes| {
             let (mut frames, mut read) = (Frames::default(), 0);
             frames.feed(bytes);
             while let Ok(Some(_)) = frames.next() {

@@ -205,7 +205,7 @@ mod tests {
             }
             seen
         };
-        atoll_robustness::check!("event_stream", |bytes| {
+        atoll_robustness::check("event_stream", |bytes| {
             let whole = read(bytes, bytes.len().max(1));
             for event in &whole {
                 let _ = ExecEvent::parse(&event.name, &event.data);

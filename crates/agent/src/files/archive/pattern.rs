@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn any_patterns_are_read_and_asked() {
-        atoll_robustness::check!("archive_pattern", |bytes| {
+        atoll_robustness::check("archive_pattern", |bytes| {
             let patterns: Vec<Vec<u8>> = bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
             if let Ok(excluded) = Excluded::parse(&patterns) {
                 let _ = excluded.may_prune();

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn any_packet_is_read() {
-        atoll_robustness::check!("socket_packet", |bytes| {
+        atoll_robustness::check("socket_packet", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if let Packet::Connect { token } = Packet::parse(&text) {
                 assert!(token.is_none_or(|token| !token.is_empty() && token.len() < text.len()));

@@ -149,7 +149,7 @@ mod tests {
             let whole = unframed(futures::stream::iter(pieces).boxed()).try_collect::<Vec<Bytes>>();
             runtime.block_on(whole).ok().map(|whole| whole.concat())
         };
-        atoll_robustness::check!("s3_chunks", |bytes| {
+        atoll_robustness::check("s3_chunks", |bytes| {
             let whole = read(bytes, bytes.len().max(1));
             assert!(whole.as_ref().is_none_or(|whole| whole.len() <= bytes.len()));
             if bytes.len() <= LINE_MAX {

@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_key_that_is_read_is_written_back_the_same() {
         let tenant: TenantId = "abcdefghij0123456789".parse().unwrap();
-        atoll_robustness::check!("object_key", |bytes| {
+        atoll_robustness::check("object_key", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if let Ok(key) = ObjectKey::parse(&text, &tenant) {
                 assert_eq!(key.text(), text);

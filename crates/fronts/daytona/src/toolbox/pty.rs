@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn any_offer_of_variables_is_read_or_refused() {
-        atoll_robustness::check!("pty_offer", |bytes| {
+        atoll_robustness::check("pty_offer", |bytes| {
             let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
             let _ = envs(&HeaderMap::from_iter([(header::SEC_WEBSOCKET_PROTOCOL, value)]));
         });

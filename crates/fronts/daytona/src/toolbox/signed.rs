@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn any_link_is_read_or_is_none() {
-        atoll_robustness::check!("signed_link", |bytes| {
+        atoll_robustness::check("signed_link", |bytes| {
             let Ok(uri) = Uri::try_from(bytes) else { return };
             if let Some(link) = link(&uri) {
                 assert!(!is_signed("key", &link.path, &link.signature));

@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn any_link_is_read_or_refused() {
-        atoll_robustness::check!("signed_link", |bytes| {
+        atoll_robustness::check("signed_link", |bytes| {
             let Ok(uri) = axum::http::Uri::try_from(bytes) else { return };
             let mut asked = request(Method::GET, "/");
             *asked.uri_mut() = uri;

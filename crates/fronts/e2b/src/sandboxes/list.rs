@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn any_query_is_read_or_refused() {
-        atoll_robustness::check!("list_query", |bytes| {
+        atoll_robustness::check("list_query", |bytes| {
             let _ = SandboxListQuery::parse(&String::from_utf8_lossy(bytes));
         });
     }

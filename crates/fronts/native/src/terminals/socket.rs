@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn any_text_frame_is_read_or_refused() {
-        atoll_robustness::check!("terminal_message", |bytes| {
+        atoll_robustness::check("terminal_message", |bytes| {
             if let Ok(TerminalClientFrame::Input { data }) = serde_json::from_slice(bytes) {
                 assert!(data.len() <= bytes.len());
             }

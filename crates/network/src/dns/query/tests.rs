@@ -195,7 +195,7 @@ proptest! {
 
 #[test]
 fn any_query_is_refused_or_answered_within_bounds() {
-    atoll_robustness::check!("dns_query", |bytes| {
+    atoll_robustness::check("dns_query", |bytes| {
         let failure = Question::parse(bytes).map(|question| question.failure());
         assert!(failure.is_none_or(|failure| failure.len() <= bytes.len()));
         let Some(asked) = DnsQuery::parse(bytes) else { return };
@@ -208,7 +208,7 @@ fn any_query_is_refused_or_answered_within_bounds() {
 #[test]
 fn any_answer_is_read_within_bounds() {
     let sent = Question::parse(&question("a.test.", RecordType::A)).unwrap();
-    atoll_robustness::check!("dns_answer", |bytes| {
+    atoll_robustness::check("dns_answer", |bytes| {
         if let UpstreamAnswer::Addresses { addresses, ttl } = asked("a.test.").read(bytes) {
             assert!(addresses.len() <= MOST_ADDRESSES && TTL.contains(&ttl));
         }

@@ -144,7 +144,7 @@ proptest! {
 fn any_head_is_judged_and_cleaned() {
     let secret = Replacement { hosts: Vec::new(), placeholder: "PLACE".into(), value: "s3cret".into() };
     let with = Rewrite { replacements: vec![secret], ..rule("Bearer PLACE", true) };
-    atoll_robustness::check!("http_head", |bytes| {
+    atoll_robustness::check("http_head", |bytes| {
         let mut parts = request("GET", "/", &[]);
         for line in bytes.split(|byte| *byte == b'\n').take(100) {
             let (name, value) =

@@ -200,7 +200,7 @@ proptest! {
 
 #[test]
 fn any_first_message_is_read_to_its_end_or_refused() {
-    atoll_robustness::check!("tls_client_hello", |bytes| {
+    atoll_robustness::check("tls_client_hello", |bytes| {
         assert!(whole_records(bytes) <= bytes.len());
         if let Ok(Some(hello)) = Hello::parse(bytes) {
             assert!(hello.name.as_deref().is_none_or(is_host_name));
