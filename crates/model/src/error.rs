@@ -85,7 +85,7 @@ codes! {
     SnapshotNotFound = "snapshot_not_found", NotFound, 404;
     /// No such archive in object storage.
     ArchiveNotFound = "archive_not_found", NotFound, 404;
-    /// No such process or terminal in this sandbox.
+    /// No such process, terminal, shell session, code context or language server in this sandbox.
     ProcessNotFound = "process_not_found", NotFound, 404;
     /// No such file or directory in this sandbox or volume.
     FileNotFound = "file_not_found", NotFound, 404;

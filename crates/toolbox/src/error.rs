@@ -24,9 +24,12 @@ pub enum ToolboxError {
     /// Something has that name already.
     #[error("{0}")]
     Exists(String),
-    /// The thing is not there.
+    /// There is no such context, session, terminal or language server. Each is a process of the sandbox.
     #[error("{0}")]
     NotFound(String),
+    /// Git knows no such repository, branch, revision or file.
+    #[error("{0}")]
+    GitNotFound(String),
     /// It is not in a state that allows this.
     #[error("{0}")]
     Conflict(String),
@@ -84,8 +87,8 @@ impl ToolboxError {
             Self::ToolMissing { .. } => Code::ToolMissing,
             Self::Invalid(_) | Self::Conflict(_) | Self::Unauthenticated(_) => Code::InvalidArgument,
             Self::Exists(_) => Code::AlreadyExists,
-            Self::NotFound(_) => Code::FileNotFound,
-            Self::Ended(_) => Code::ProcessNotFound,
+            Self::GitNotFound(_) => Code::FileNotFound,
+            Self::NotFound(_) | Self::Ended(_) => Code::ProcessNotFound,
             Self::TimedOut { .. } => Code::DeadlineExceeded,
             Self::TooLarge { .. } => Code::PayloadTooLarge,
             Self::Unreadable { .. } => Code::Internal,

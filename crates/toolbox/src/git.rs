@@ -106,7 +106,7 @@ impl GitOutput {
             "bad revision",
             "No such",
         ]) {
-            ToolboxError::NotFound(text)
+            ToolboxError::GitNotFound(text)
         } else {
             ToolboxError::Invalid(text)
         }

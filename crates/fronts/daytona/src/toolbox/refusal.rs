@@ -77,7 +77,7 @@ pub(super) fn of_git(error: ToolboxError) -> ApiError {
     match &error {
         ToolboxError::Invalid(words)
         | ToolboxError::Exists(words)
-        | ToolboxError::NotFound(words)
+        | ToolboxError::GitNotFound(words)
         | ToolboxError::Conflict(words)
         | ToolboxError::Unauthenticated(words) => {
             let (status, word) = fault(GitFault::of(words), &error);
@@ -120,7 +120,7 @@ mod tests {
     fn what_git_said_finds_its_class() {
         for (error, status, word) in [
             (ToolboxError::Unauthenticated("fatal: Authentication failed".into()), 401, "GIT_AUTH_FAILED"),
-            (ToolboxError::NotFound("fatal: not a git repository".into()), 404, "GIT_REPO_NOT_FOUND"),
+            (ToolboxError::GitNotFound("fatal: not a git repository".into()), 404, "GIT_REPO_NOT_FOUND"),
             (ToolboxError::Conflict(" ! [rejected] main".into()), 409, "GIT_PUSH_REJECTED"),
             (ToolboxError::Invalid("path must not be empty".into()), 400, "BAD_REQUEST"),
         ] {
