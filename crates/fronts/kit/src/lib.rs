@@ -17,6 +17,7 @@ mod auth;
 pub mod cors;
 mod dispatch;
 mod error;
+mod execution;
 mod front;
 pub mod multipart;
 mod observe;
@@ -28,6 +29,7 @@ mod upload;
 pub use auth::{Caller, FrontState, authenticate, authenticate_key, bearer};
 pub use dispatch::Dispatch;
 pub use error::{ApiError, ErrorSource, FieldName, InvalidField};
+pub use execution::{CollectedExecution, ExecutionError};
 pub use front::{Front, Mount, MountedFront, RequestInfo};
 pub use observe::{REQUEST_SECONDS, REQUESTS_TOTAL, error_chain};
 pub use request::{

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_front_kit::{ApiError, Caller, FrontState, Json, JsonResponse, Path, created, ok};
+use atoll_front_kit::{
+    ApiError, Caller, CollectedExecution, FrontState, Json, JsonResponse, Path, created, ok,
+};
 use atoll_model::SandboxId;
 use atoll_toolbox::{Execute, InterpreterContext as Kept, Language, NewContext};
 use axum::extract::State;
@@ -190,7 +192,7 @@ async fn execute(
         None => interpreter.default_context(language).await?,
     };
     let execution = interpreter.execute(&context, body.into_execute()).await?;
-    Executed::collect(execution, &sandbox.account).await.map(ok)
+    Ok(ok(CollectedExecution::collect(execution, &sandbox.account).await?.into()))
 }
 
 /// Code that names no context runs in one of its own, which is gone afterwards.

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use atoll_budget::Account;
-use atoll_front_kit::ApiError;
-use atoll_toolbox::{Execution, ExecutionEvent, Rich};
+use atoll_front_kit::CollectedExecution;
+use atoll_toolbox::Rich;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// LIMIT: text and results of one answer; whoever wants more streams it.
-const KEPT_MAX: usize = 16 << 20;
 /// The last line on stderr where there was more.
 const TRUNCATED: &str =
     "[atoll: output truncated: the beginning is kept; stream it, or write it to a file]\n";
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Executed {
     context_id: String,
     items: Vec<Output>,
@@ -23,7 +20,7 @@ pub(super) struct Executed {
     execution_count: Option<u64>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct ExecutionLogs {
     #[serde(serialize_with = "as_lines")]
     stdout: String,
@@ -38,7 +35,7 @@ struct Failure {
     traceback: String,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct Output {
     is_primary: bool,
     text: Option<String>,
@@ -76,45 +73,26 @@ impl From<Rich> for Output {
     }
 }
 
-impl Executed {
-    /// All that it tells, as far as `account` has room for it.
-    pub(super) async fn collect(mut execution: Execution, account: &Account) -> Result<Self, ApiError> {
-        let mut done = Self { context_id: execution.context().id.clone(), ..Self::default() };
-        let (mut stdout, mut stderr) = (String::new(), String::new());
-        let (mut left, mut reservation) = (KEPT_MAX, account.reserve());
-        let mut is_cut = false;
-        while let Some(event) = execution.next().await {
-            if !is_cut && reservation.grow(KEPT_MAX - left).await.is_err() {
-                left = 0;
-            }
-            is_cut |= left == 0;
-            match event? {
-                ExecutionEvent::Started { count } => done.execution_count = Some(count),
-                ExecutionEvent::Stdout(text) => keep(&mut stdout, &text, &mut left),
-                ExecutionEvent::Stderr(text) => keep(&mut stderr, &text, &mut left),
-                ExecutionEvent::Result(rich) => {
-                    let output = Output::from(*rich);
-                    let size = serde_json::to_vec(&output).map_or(usize::MAX, |bytes| bytes.len());
-                    if size <= left {
-                        left -= size;
-                        done.items.push(output);
-                    }
-                }
-                ExecutionEvent::Error { name, value, traceback } => {
-                    done.error.get_or_insert(Failure { name, value, traceback });
-                }
-                ExecutionEvent::TimedOut => done.error = Some(timed_out()),
-                ExecutionEvent::Dropped(bytes) => {
-                    keep(&mut stderr, &format!("({bytes} bytes of output were lost)\n"), &mut left);
-                }
-                ExecutionEvent::End => break,
-            }
+impl From<CollectedExecution> for Executed {
+    fn from(mut done: CollectedExecution) -> Self {
+        if done.dropped > 0 {
+            done.stderr.push_str(&format!("({} bytes of output were lost)\n", done.dropped));
         }
-        if is_cut {
-            stderr.push_str(TRUNCATED);
+        if done.truncated {
+            done.stderr.push_str(TRUNCATED);
         }
-        done.logs = ExecutionLogs { stdout, stderr };
-        Ok(done)
+        let failed = done.error.map(|error| Failure {
+            name: error.name,
+            value: error.value,
+            traceback: error.traceback,
+        });
+        Self {
+            context_id: done.context,
+            items: done.results.into_iter().map(Output::from).collect(),
+            logs: ExecutionLogs { stdout: done.stdout, stderr: done.stderr },
+            error: if done.timed_out { Some(timed_out()) } else { failed },
+            execution_count: done.count,
+        }
     }
 }
 
@@ -124,16 +102,6 @@ fn timed_out() -> Failure {
         value: "the execution took longer than its timeout and was interrupted".to_owned(),
         traceback: String::new(),
     }
-}
-
-/// As much of it as there is room for, cut between characters.
-fn keep(into: &mut String, text: &str, left: &mut usize) {
-    let mut fits = text.len().min(*left);
-    while !text.is_char_boundary(fits) {
-        fits -= 1;
-    }
-    into.push_str(&text[..fits]);
-    *left -= fits;
 }
 
 /// Lines with their ends, so that joining them gives back what was written.
@@ -146,14 +114,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_join_to_what_was_written_and_are_cut_between_characters() {
+    fn lines_join_to_what_was_written() {
         let logs = ExecutionLogs { stdout: "a\nb\n\nc".to_owned(), stderr: String::new() };
         let shown = serde_json::to_value(&logs).unwrap_or_default();
         assert_eq!(shown, serde_json::json!({ "stdout": ["a\n", "b\n", "\n", "c"], "stderr": [] }));
-        let (mut kept, mut left) = (String::new(), 4);
-        keep(&mut kept, "aéé", &mut left);
-        assert_eq!((kept.as_str(), left), ("aé", 1));
-        keep(&mut kept, "é", &mut left);
-        assert_eq!(kept, "aé");
     }
 }
