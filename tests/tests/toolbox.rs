@@ -347,7 +347,7 @@ fn files_are_searched_edited_and_copied_without_any_program_inside() {
         let shallow = files.tree("p", Some(1), &[]).await.unwrap();
         assert!(shallow.nodes.iter().all(|node| node.children.is_none()));
 
-        let edits = [Edit { find: "todo()".into(), replace: "done()".into() }];
+        let edits = [Edit { find: "todo()".into(), replace: "done()".into(), unique: false }];
         let edited = files.edit("p/src/main.rs", &edits).await.unwrap();
         assert_eq!(edited.replacements, 1);
         assert!(edited.diff.contains("-    todo();\n+    done();"), "{}", edited.diff);

@@ -346,8 +346,11 @@ async fn edit_file(
     Json(body): Json<EditBody>,
 ) -> Result<JsonResponse<Edited>, ApiError> {
     let awake = root_files(&app, &who, &id).await?;
-    let edits: Vec<Edit> =
-        body.edits.into_iter().map(|EditOne { find, replace }| Edit { find, replace }).collect();
+    let edits: Vec<Edit> = body
+        .edits
+        .into_iter()
+        .map(|EditOne { find, replace }| Edit { find, replace, unique: false })
+        .collect();
     let edited = awake.toolbox.files().edit(&awake.path(&body.path), &edits).await?;
     Ok(ok(Edited { diff: edited.diff, replacements: edited.replacements }))
 }

@@ -20,12 +20,14 @@ const WORK_MAX: u64 = 128 << 20;
 static ROOM: Semaphore = Semaphore::const_new(2);
 
 /// A text to be found and what takes its place, everywhere in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
     /// Not empty.
     pub find: String,
     /// May be empty.
     pub replace: String,
+    /// More than one occurrence is an error.
+    pub unique: bool,
 }
 
 /// What edits did to a file.
@@ -47,7 +49,8 @@ pub struct Replaced {
 }
 
 impl Files<'_> {
-    /// Does the edits one after the other. A text that is not there is an error, and the file stays as it was.
+    /// Does the edits one after the other. A text that is not there, or not unique where it must be, is an error, and the file
+    /// stays as it was.
     pub async fn edit(&self, path: &str, edits: &[Edit]) -> Result<Edited, ToolboxError> {
         if edits.is_empty() {
             return Err(ToolboxError::Invalid("edits must not be empty".into()));
@@ -117,9 +120,16 @@ fn edit(path: &str, before: &str, edits: &[Edit]) -> Result<(Edited, Option<Stri
             return Err(ToolboxError::Invalid(message));
         }
         let (text, count) = replaced(&after, &edit.find, &edit.replace)?;
+        let shown = || edit.find.chars().take(80).collect::<String>();
         if count == 0 {
-            let shown: String = edit.find.chars().take(80).collect();
-            return Err(ToolboxError::Invalid(format!("path '{path}' does not contain {shown:?}")));
+            return Err(ToolboxError::Invalid(format!("path '{path}' does not contain {:?}", shown())));
+        }
+        if edit.unique && count > 1 {
+            let message = format!(
+                "path '{path}' contains {:?} {count} times; find more of the text around it, or replace all",
+                shown()
+            );
+            return Err(ToolboxError::Invalid(message));
         }
         (after, replacements) = (text, replacements + count);
     }
@@ -175,13 +185,25 @@ mod tests {
 
     #[test]
     fn edits_have_bounds() {
-        let to_and_fro = [("a", "b"), ("b", "a")].map(|(f, r)| Edit { find: f.into(), replace: r.into() });
+        let to_and_fro = [("a", "b"), ("b", "a")].map(|(f, r)| Edit {
+            find: f.into(),
+            replace: r.into(),
+            ..Edit::default()
+        });
         let edits: Vec<Edit> = to_and_fro.iter().cycle().take(EDITS_MAX).cloned().collect();
         assert!(edit("x", "aaa", &edits).is_ok());
         assert!(edit("x", &"a".repeat(1 << 20), &edits).is_err());
         let many = "\n".repeat(DIFF_LINES + 1);
         assert!(difference("x", &many, &format!("{many}y")).contains("not shown"));
         assert_eq!(difference("x", &many, &many), "");
+    }
+
+    #[test]
+    fn a_text_that_must_be_unique_stands_once() {
+        let once = |find: &str| Edit { find: find.into(), replace: "x".into(), unique: true };
+        assert_eq!(edit("f", "a b b", &[once("a")]).unwrap().1.unwrap(), "x b b");
+        let refused = edit("f", "a b b", &[once("a"), once("b")]).unwrap_err().to_string();
+        assert!(refused.contains("2 times"), "{refused}");
     }
 
     proptest! {
