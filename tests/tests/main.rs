@@ -44,6 +44,7 @@ mod interpreter;
 mod leap0;
 mod lifecycle;
 mod memory;
+mod native_toolbox;
 mod network;
 mod network_api;
 mod pause;

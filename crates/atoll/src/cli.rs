@@ -9,6 +9,7 @@ pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod template;
 pub(crate) mod tls;
+pub(crate) mod tools;
 pub(crate) mod values;
 pub(crate) mod volume;
 
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     Create(sandbox::Create),
     /// Run a command in a sandbox
     Exec(sandbox::Exec),
+    /// Run code in a sandbox; it keeps its state between calls
+    Code(tools::RunCode),
     /// Open a terminal in a sandbox
     #[command(visible_aliases = ["shell", "connect"])]
     Sh(sandbox::Sh),
@@ -99,6 +102,8 @@ pub(crate) enum Command {
     Inspect(sandbox::Targets),
     /// Copy files into a sandbox or out of it
     Cp(sandbox::Cp),
+    /// Find lines in the files of a sandbox
+    Grep(tools::GrepFiles),
     /// Show the output of the start command and of detached processes
     Logs(sandbox::Logs),
     /// Show the resource use of sandboxes, live on a terminal
@@ -322,6 +327,11 @@ mod tests {
             &["atoll", "exec", "-it", "a", "bash"],
             &["atoll", "run", "-it", "--rm", "bash"],
             &["atoll", "logs", "-f", "a"],
+            &["atoll", "code", "a"],
+            &["atoll", "grep", "-iF", "--include", "*.py", "a", "todo", "src"],
+            &["atoll", "code", "a", "-"],
+            &["atoll", "code", "-l", "js", "a", "--", "-1"],
+            &["atoll", "code", "a", "--context", "c", "x = 1"],
             &["atoll", "--json", "ls"],
             &["atoll", "ls", "--json"],
             &["atoll", "template", "list"],
@@ -429,6 +439,8 @@ mod tests {
             &["atoll", "create", "--snapshot", "s", "--template", "t"],
             &["atoll", "extend", "box"],
             &["atoll", "pause"],
+            &["atoll", "code", "a", "--context", "c", "-l", "r", "x"],
+            &["atoll", "code", "a", "x", "y"],
             &["atoll", "egress"],
             &["atoll", "egress", "box", "-f", "--policy"],
             &["atoll", "egress", "box", "--verdict", "maybe"],

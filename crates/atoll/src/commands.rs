@@ -9,6 +9,7 @@
 
 mod archive_stream;
 mod build;
+mod code;
 mod cp;
 mod create;
 mod doctor;
@@ -18,6 +19,7 @@ mod events;
 mod exec;
 mod follow;
 mod fork;
+mod grep;
 mod inspect;
 mod key;
 mod learned_policy;
@@ -73,11 +75,13 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
     match command {
         Command::Run(args) => run::run(context, args).await,
         Command::Exec(args) => exec::exec(context, args).await,
+        Command::Code(args) => code::code(context, args).await,
         Command::Sh(args) => shell::sh(context, args).await,
         Command::Create(args) => create::create(context, args).await.map(done),
         Command::Ls(args) => list::ls(context, args).await.map(done),
         Command::Inspect(args) => inspect::inspect(context, args).await.map(done),
         Command::Cp(args) => cp::cp(context, args).await.map(done),
+        Command::Grep(args) => grep::grep(context, args).await,
         Command::Logs(args) => logs::logs(context, args).await.map(done),
         Command::Top(args) => top::top(context, args).await.map(done),
         Command::Ps(args) => list::ps(context, args).await.map(done),

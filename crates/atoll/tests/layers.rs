@@ -74,7 +74,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-native",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-wire"],
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox", "atoll-wire"],
     ),
     (
         "atoll-front-leap0",

@@ -4,6 +4,7 @@
 
 mod answer;
 mod builds;
+mod code;
 mod error;
 mod exec;
 mod files;

@@ -126,3 +126,95 @@ pub struct FileChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_base64: Option<String>,
 }
+
+/// Request to find files by name.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchBody {
+    /// Directory to search. Default: the sandbox's working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Glob. Without a slash it matches names at any depth, with a slash paths below the directory.
+    #[schema(example = "*.py")]
+    pub pattern: String,
+    /// Globs of files and directories to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+}
+
+/// Paths that match, sorted.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SearchResult {
+    pub items: Vec<String>,
+    /// Whether a limit was reached, so that there may be more.
+    pub truncated: bool,
+}
+
+/// Request to find lines in files. Binary files and links are skipped.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrepBody {
+    /// Directory or file to search. Default: the sandbox's working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Regular expression in the syntax of Rust's `regex`, or plain text with `literal`.
+    #[schema(example = "fn \\w+")]
+    pub pattern: String,
+    /// Take `pattern` as plain text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub literal: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_case: bool,
+    /// Globs of the files to search. Default: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<String>,
+    /// Globs of files and directories to leave out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
+}
+
+/// Lines that match, sorted by path.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GrepResult {
+    pub items: Vec<GrepMatch>,
+    /// Whether a limit was reached, so that there may be more.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct GrepMatch {
+    pub path: String,
+    /// Number of the line, from 1.
+    pub line: u64,
+    /// The line, shortened if it is very long.
+    pub text: String,
+}
+
+/// Request to edit a text file. The edits are applied in order, all or none.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EditBody {
+    pub path: String,
+    #[schema(min_items = 1)]
+    pub edits: Vec<TextEdit>,
+}
+
+/// A replacement of exact text.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TextEdit {
+    /// Text to find. It must occur exactly once unless `all` is set.
+    pub find: String,
+    pub replace: String,
+    /// Replace every occurrence.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EditResult {
+    /// Number of places that were replaced.
+    pub replacements: u64,
+    /// Unified diff of the change.
+    pub diff: String,
+}

@@ -8,6 +8,7 @@
 pub mod builds;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod code;
 pub mod egress;
 pub mod errors;
 pub mod events;

@@ -194,6 +194,7 @@ impl Things {
             "/git/",
             "/lsp/",
             "/interpreter/",
+            "/code/contexts/",
             "watch",
             "host:",
             "{=own}",

@@ -68,7 +68,7 @@ fn argv(argv: Option<Vec<String>>, command: Option<String>) -> Result<Vec<String
     }
 }
 
-fn seconds(value: f64) -> Result<Duration, ApiError> {
+pub(crate) fn seconds(value: f64) -> Result<Duration, ApiError> {
     Duration::try_from_secs_f64(value)
         .ok()
         .filter(|timeout| !timeout.is_zero())

@@ -25,6 +25,7 @@ use crate::convert::{FromCore, IntoApi};
 use crate::sse;
 use crate::text::text_of;
 
+mod search;
 pub(crate) mod transfer;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -36,6 +37,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(move_path))
         .routes(routes!(watch))
         .routes(routes!(read_archive, write_archive))
+        .merge(search::routes())
 }
 
 impl FromCore<atoll_service::EntryKind> for EntryKind {

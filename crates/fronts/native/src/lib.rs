@@ -12,6 +12,7 @@
 //! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
 
 mod builds;
+mod code;
 mod convert;
 mod docs;
 mod egress;
@@ -39,6 +40,7 @@ mod terminals;
 pub mod testing;
 mod text;
 mod threads;
+mod tools;
 mod volumes;
 mod working;
 

@@ -11,8 +11,8 @@ use utoipa::openapi::{
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    App, builds, docs, egress, events, exec, files, health, keys, metrics, previews, processes, sandboxes,
-    secrets, snapshots, templates, tenants, terminals, threads, volumes,
+    App, builds, code, docs, egress, events, exec, files, health, keys, metrics, previews, processes,
+    sandboxes, secrets, snapshots, templates, tenants, terminals, threads, volumes,
 };
 use atoll_wire::errors::Envelope;
 
@@ -30,6 +30,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(exec::routes())
         .merge(processes::routes())
         .merge(terminals::routes())
+        .merge(code::routes())
         .merge(files::routes())
         .merge(previews::routes())
         .merge(egress::routes())
@@ -118,11 +119,12 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 15] = [
+const TAGS: [(&str, &str); 16] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete sandboxes."),
     ("snapshots", "Named copies of a sandbox, to create other sandboxes from or to roll back to."),
     ("commands", "Run programs in sandboxes and follow their output."),
     ("terminals", "Shells in a sandbox that keep their directory and environment."),
+    ("code", "Run code in contexts that keep its state; results in all their forms, and charts."),
     ("files", "Read, write, list, move, remove and watch files in sandboxes."),
     ("previews", "Access to ports of a sandbox: links that expire, and public ports."),
     (

@@ -19,6 +19,10 @@ fn fill(template: &str, ident: &str) -> String {
         .replace("{snapshot}", NOBODY)
         .replace("{preview}", NOBODY)
         .replace("{thread}", "t")
+        .replace("{context}", NOBODY)
+        .replace("{session}", "s")
+        .replace("{command}", "c")
+        .replace("{branch}", "b")
         .replace("{build}", NOBODY)
         .replace("{volume}", NOBODY)
         .replace("{id}", NOBODY);
@@ -35,7 +39,13 @@ fn fill(template: &str, ident: &str) -> String {
 /// A body that is right for the route.
 fn body(method: &str, template: &str) -> Option<Value> {
     let last = template.rsplit('/').next().unwrap_or_default();
+    if method == "POST" && ["/code", "/git/", "/lsp/", "/sessions"].iter().any(|part| template.contains(part))
+    {
+        return tool_body(template, last);
+    }
     match (method, last) {
+        ("POST", "search" | "grep") => Some(json!({ "pattern": "x" })),
+        ("POST", "edit") => Some(json!({ "path": "/x", "edits": [{ "find": "a", "replace": "b" }] })),
         ("POST", "exec" | "stream") => Some(json!({ "argv": ["true"] })),
         ("POST", "signal") => Some(json!({ "signal": "TERM" })),
         ("POST", "terminals") => Some(json!({ "thread": "t" })),
@@ -60,6 +70,34 @@ fn body(method: &str, template: &str) -> Option<Value> {
         ("POST", "folders") => Some(json!({ "path": "/x" })),
         _ => None,
     }
+}
+
+fn tool_body(template: &str, last: &str) -> Option<Value> {
+    let server = json!({ "language": "python", "project": "/x" });
+    Some(match last {
+        "code" | "stream" => json!({ "code": "1" }),
+        "contexts" | "reset" | "push" | "pull" => json!({}),
+        "clone" => json!({ "url": "/x", "path": "/y" }),
+        "init" => json!({ "path": "/x" }),
+        "branches" => json!({ "name": "x" }),
+        "checkout" => json!({ "target": "x" }),
+        "add" | "restore" => json!({ "files": ["x"] }),
+        "commit" => json!({ "message": "x" }),
+        "remotes" => json!({ "name": "x", "url": "/x" }),
+        "sessions" => json!({ "name": "x" }),
+        "exec" => json!({ "command": "x" }),
+        "start" | "stop" => server,
+        "open" | "close" => with(server, json!({ "path": "/x" })),
+        "symbols" => with(server, json!({ "query": "x" })),
+        "completions" => with(server, json!({ "path": "/x", "line": 0, "character": 0 })),
+        "restart" | "interrupt" | "stdin" => return None,
+        _ => panic!("no body for {template}"),
+    })
+}
+
+fn with(mut object: Value, more: Value) -> Value {
+    object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    object
 }
 
 #[tokio::test]

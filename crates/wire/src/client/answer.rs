@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::builds::{Build, BuildLine, BuildLog, BuildPage};
+use crate::code::{CodeContext, CodeContextList};
 use crate::egress::{Egress, EgressList};
 use crate::events::{Event, EventList};
 use crate::files::{Entry, EntryList};
@@ -167,6 +168,7 @@ macro_rules! pages {
 
 lists! {
     BuildLog => BuildLine,
+    CodeContextList => CodeContext,
     EgressList => Egress,
     Ended => Sandbox,
     EntryList => Entry,

@@ -3,7 +3,10 @@
 use reqwest::Method;
 
 use super::{Answer, Client, MapError, sandbox_path};
-use crate::files::{ArchiveWritten, Entry, EntryList, ListQuery, MkdirBody, MoveBody, PathQuery, WriteQuery};
+use crate::files::{
+    ArchiveWritten, EditBody, EditResult, Entry, EntryList, GrepBody, GrepResult, ListQuery, MkdirBody,
+    MoveBody, PathQuery, SearchBody, SearchResult, WriteQuery,
+};
 
 impl<M: MapError> Client<M> {
     pub async fn stat_file(&self, ident: &str, query: &PathQuery) -> Result<Answer<Entry>, M::Error> {
@@ -39,6 +42,25 @@ impl<M: MapError> Client<M> {
 
     pub async fn move_file(&self, ident: &str, body: &MoveBody) -> Result<Answer<Entry>, M::Error> {
         self.post(&sandbox_path(ident, "/files/move"), body).await
+    }
+
+    /// Finds files by name.
+    pub async fn search_files(
+        &self,
+        ident: &str,
+        body: &SearchBody,
+    ) -> Result<Answer<SearchResult>, M::Error> {
+        self.post(&sandbox_path(ident, "/files/search"), body).await
+    }
+
+    /// Finds lines in files.
+    pub async fn grep_files(&self, ident: &str, body: &GrepBody) -> Result<Answer<GrepResult>, M::Error> {
+        self.post(&sandbox_path(ident, "/files/grep"), body).await
+    }
+
+    /// Replaces exact text in a file.
+    pub async fn edit_file(&self, ident: &str, body: &EditBody) -> Result<Answer<EditResult>, M::Error> {
+        self.post(&sandbox_path(ident, "/files/edit"), body).await
     }
 
     /// Unpacks a tar stream below a directory.

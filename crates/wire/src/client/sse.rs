@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Answer;
 use super::error::{ClientError, MapError};
+use crate::code::CodeEvent;
 use crate::exec::ExecEvent;
 
 /// One event: its name and its data.
@@ -65,8 +66,20 @@ impl<M: MapError> Events<M> {
 
     /// The next event of a command.
     pub async fn next_exec(&mut self) -> Result<Option<ExecEvent>, M::Error> {
+        self.next_with(ExecEvent::parse).await
+    }
+
+    /// The next event of an execution of code.
+    pub async fn next_code(&mut self) -> Result<Option<CodeEvent>, M::Error> {
+        self.next_with(CodeEvent::parse).await
+    }
+
+    async fn next_with<T>(
+        &mut self,
+        parse: impl Fn(&str, &str) -> Result<T, serde_json::Error>,
+    ) -> Result<Option<T>, M::Error> {
         let Some(event) = self.next().await? else { return Ok(None) };
-        let read = ExecEvent::parse(&event.name, &event.data);
+        let read = parse(&event.name, &event.data);
         read.map(Some).map_err(|cause| self.errors.map(ClientError::NotUnderstood(cause)))
     }
 }

@@ -1,0 +1,40 @@
+//! `atoll grep`: lines in the files of a sandbox.
+
+use atoll_wire::files::{GrepBody, GrepMatch};
+
+use super::{CommandContext, suggest};
+use crate::{
+    cli::tools::GrepFiles,
+    failure::{EXIT_OURS, Failure},
+};
+
+/// As grep ends where it found nothing.
+const EXIT_NO_MATCH: u8 = 1;
+
+pub(super) async fn grep(context: &CommandContext, args: GrepFiles) -> Result<u8, Failure> {
+    let ours = |failure: Failure| failure.exit(EXIT_OURS);
+    let client = context.client().map_err(ours)?;
+    let body = GrepBody {
+        path: args.path,
+        pattern: args.pattern,
+        literal: args.fixed,
+        ignore_case: args.ignore_case,
+        include: args.include,
+        exclude: args.exclude,
+    };
+    let found = match client.grep_files(&args.sandbox, &body).await {
+        Ok(found) => found,
+        Err(failure) => return Err(ours(suggest(&client, &args.sandbox, failure).await)),
+    };
+    if context.out.json {
+        context.out.json(&found)?;
+    } else {
+        for GrepMatch { path, line, text } in &found.items {
+            context.out.line(&format!("{path}:{line}:{text}"))?;
+        }
+    }
+    if found.truncated {
+        context.out.say("atoll: a limit was reached; there may be more lines that match");
+    }
+    Ok(if found.items.is_empty() { EXIT_NO_MATCH } else { 0 })
+}

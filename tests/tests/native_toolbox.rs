@@ -1,0 +1,245 @@
+//! The tools of a sandbox through the native API: code, search and edits, git, shell sessions, language servers.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::{Duration, Instant};
+
+use atoll_tests::{Client, Options, Value, World, json, run, run_with};
+use reqwest::Method;
+
+fn path(id: &str, below: &str) -> String {
+    format!("/v1/sandboxes/{id}/{below}")
+}
+
+/// A sandbox with an interpreter kernel.
+fn with_kernel(body: impl AsyncFnOnce(&World, Client, String) + Send) {
+    let options = Options { template: "code-interpreter-slim", ..Options::default() };
+    run_with(options, async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "memory_mib": 2048 })).await;
+        body(w, client, id).await;
+    });
+}
+
+async fn code(client: &Client, id: &str, body: Value) -> Value {
+    client.post(&path(id, "code"), body).await.ok()
+}
+
+#[test]
+fn code_keeps_its_state_and_answers_with_results_charts_and_errors() {
+    with_kernel(async |w, client, id| {
+        let first = code(&client, &id, json!({ "code": "x = 41\nprint('hällo')" })).await;
+        assert_eq!((&first["stdout"], &first["execution_count"]), (&json!("hällo\n"), &json!(1)));
+        assert_eq!(first["context"], "default-python");
+        let value = code(&client, &id, json!({ "code": "x + 1" })).await;
+        assert_eq!(value["results"], json!([{ "is_main": true, "text": "42" }]));
+
+        let failed = code(&client, &id, json!({ "code": "1/0" })).await;
+        assert_eq!(failed["exception"]["name"], "ZeroDivisionError");
+        assert!(failed["exception"]["traceback"].as_str().unwrap().contains("Traceback"), "{failed}");
+        assert_eq!((&failed["timed_out"], &failed["truncated"]), (&json!(false), &json!(false)));
+
+        let plot = "import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4])\nplt.title('T')\nplt.show()";
+        let shown = code(&client, &id, json!({ "code": plot })).await["results"][0].clone();
+        assert_eq!((&shown["chart"]["type"], &shown["chart"]["title"]), (&json!("line"), &json!("T")));
+        assert!(shown["png"].as_str().unwrap().starts_with("iVBOR"), "a picture too");
+
+        let env = json!({ "code": "import os; os.environ['ONLY_NOW']", "env": { "ONLY_NOW": "yes" } });
+        assert_eq!(code(&client, &id, env).await["results"][0]["text"], "'yes'");
+        let slow = json!({ "code": "import time\ntime.sleep(60)", "timeout_s": 1.5 });
+        assert_eq!(code(&client, &id, slow).await["timed_out"], true);
+        assert_eq!(code(&client, &id, json!({ "code": "x" })).await["results"][0]["text"], "41");
+
+        let flood = code(&client, &id, json!({ "code": "print('a' * (17 << 20))" })).await;
+        assert_eq!(flood["truncated"], true);
+        assert_eq!(flood["stdout"].as_str().unwrap().len(), 16 << 20);
+
+        contexts(&client, &id).await;
+        streams(&client, &id).await;
+        command_line(w, &client, &id).await;
+    });
+}
+
+async fn contexts(client: &Client, id: &str) {
+    let made = client.post(&path(id, "code/contexts"), json!({ "cwd": "/tmp" })).await;
+    assert_eq!(made.status, 201, "{made}");
+    let context = made.ok()["id"].as_str().unwrap().to_owned();
+    let here = json!({ "code": "import os; os.getcwd(), 'x' in globals()", "context": context });
+    assert_eq!(code(client, id, here).await["results"][0]["text"], "('/tmp', False)");
+    let listed = client.get(&path(id, "code/contexts")).await.ok();
+    let ids: Vec<&str> =
+        listed["items"].as_array().unwrap().iter().filter_map(|c| c["id"].as_str()).collect();
+    assert_eq!(ids, ["default-python", &context]);
+
+    let one = path(id, &format!("code/contexts/{context}"));
+    assert_eq!(client.get(&one).await.ok()["cwd"], "/tmp");
+    assert_eq!(client.post_empty(&format!("{one}/restart")).await.ok()["id"], context.as_str());
+    let forgotten = code(client, id, json!({ "code": "os", "context": context })).await;
+    assert_eq!(forgotten["exception"]["name"], "NameError");
+
+    // An interrupt ends the code and keeps its context.
+    let body = json!({ "code": "y = 7\nprint('on', flush=True)\nwhile True: pass", "context": context });
+    let mut events = client.events(Method::POST, &path(id, "code/stream"), Some(&body)).await;
+    events.find("stdout").await;
+    assert_eq!(client.post_empty(&format!("{one}/interrupt")).await.status, 204);
+    assert_eq!(events.find("exception").await.data["name"], "KeyboardInterrupt");
+    assert_eq!(events.find("end").await.data, json!({ "timed_out": false }));
+    let kept = code(client, id, json!({ "code": "y", "context": context })).await;
+    assert_eq!(kept["results"][0]["text"], "7");
+
+    assert_eq!(client.delete(&one).await.status, 204);
+    client.get(&one).await.refused(404, "process_not_found");
+    let gone = client.post(&path(id, "code"), json!({ "code": "1", "context": context })).await;
+    gone.refused(404, "process_not_found");
+    let both = json!({ "code": "1", "context": "a", "language": "r" });
+    client.post(&path(id, "code"), both).await.refused(400, "invalid_request");
+    let none = json!({ "code": "1", "timeout_s": 0 });
+    client.post(&path(id, "code"), none).await.refused(400, "invalid_request");
+    let r = client.post(&path(id, "code"), json!({ "code": "1", "language": "java" })).await;
+    assert!(r.refused(501, "tool_missing")["hint"].as_str().unwrap().contains("JDK"));
+}
+
+async fn streams(client: &Client, id: &str) {
+    let body = json!({ "code": "import time, sys\nprint('one', flush=True)\ntime.sleep(1)\nprint('two', file=sys.stderr)\n3" });
+    let begun = Instant::now();
+    let mut events = client.events(Method::POST, &path(id, "code/stream"), Some(&body)).await;
+    assert_eq!(events.find("start").await.data["context"], "default-python");
+    assert_eq!(events.find("stdout").await.data["data"], "one\n");
+    assert!(begun.elapsed() < Duration::from_millis(900), "output is sent as it comes");
+    assert_eq!(events.find("stderr").await.data["data"], "two\n");
+    assert_eq!(events.find("result").await.data, json!({ "is_main": true, "text": "3" }));
+    assert_eq!(events.find("end").await.data, json!({ "timed_out": false }));
+    assert!(events.next().await.is_none());
+
+    let endless = json!({ "code": "while True: pass", "timeout_s": 1.5 });
+    let events = client.events(Method::POST, &path(id, "code/stream"), Some(&endless)).await.rest().await;
+    assert_eq!(events.last().unwrap().data, json!({ "timed_out": true }), "{events:?}");
+
+    // A client that goes away interrupts its code.
+    let forever = json!({ "code": "print('on', flush=True)\nwhile True: pass" });
+    let mut events = client.events(Method::POST, &path(id, "code/stream"), Some(&forever)).await;
+    events.find("stdout").await;
+    drop(events);
+    assert_eq!(code(client, id, json!({ "code": "1 + 1" })).await["results"][0]["text"], "2");
+}
+
+async fn command_line(w: &World, client: &Client, id: &str) {
+    let atoll = |words: &[&str], input: &str| {
+        let mut child = w.command();
+        child.env("ATOLL_API_KEY", client.key()).arg("code").args(words);
+        let mut child = child
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        let done = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (done.status.code(), text(done.stdout), text(done.stderr))
+    };
+    let printed = |out: &str| (Some(0), out.to_owned(), String::new());
+    assert_eq!(atoll(&[id, "--", "print(1)"], ""), printed("1\n"));
+    assert_eq!(atoll(&[id], "z = 20\nz + 1"), printed("21\n"));
+    assert_eq!(atoll(&[id, "-"], "z"), printed("20\n"), "the context keeps its state");
+    assert_eq!(atoll(&[id, "--language", "js", "--", "[1, 2].length"], ""), printed("2\n"));
+    assert_eq!(atoll(&[id, "-l", "bash", "-e", "A=5", "--", "echo $A"], ""), printed("5\n"));
+    let (status, out, err) = atoll(&[id, "--", "print('before')\n1/0"], "");
+    assert_eq!((status, out.as_str()), (Some(1), "before\n"));
+    assert!(err.contains("Traceback") && err.contains("1/0") && !err.contains('\x1b'), "{err}");
+    assert_eq!(atoll(&[id, "--timeout", "1s", "--", "while True: pass"], "").0, Some(124));
+    assert_eq!(atoll(&[id, "--context", "nope", "1"], "").0, Some(125));
+    let (status, out, _) = atoll(&["--json", id, "--", "print(1)\n2"], "");
+    let events: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!((status, names), (Some(0), vec!["start", "stdout", "result", "end"]));
+    assert_eq!((&events[1]["data"], &events[2]["text"]), (&json!("1\n"), &json!("2")));
+}
+
+#[test]
+fn code_runs_where_there_is_python_without_a_kernel() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let ran = code(&client, &id, json!({ "code": "x = 20\nx + 1" })).await;
+        assert_eq!(ran["results"][0]["text"], "21");
+    });
+}
+
+async fn edit(client: &Client, id: &str, edits: Value) -> atoll_tests::Answer {
+    client.post(&path(id, "files/edit"), json!({ "path": "/home/user/p/a.py", "edits": edits })).await
+}
+
+#[test]
+fn files_are_searched_and_edited_without_any_program_inside() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let setup = "mkdir -p ~/p/lib && cd ~/p && printf 'one\ntwo\nTWO 2\n' >a.py && echo two >lib/b.txt && \
+                     printf 'two\\0' >c.bin && chmod 750 a.py";
+        client.sh(&id, setup).await.text();
+        let search = async |body: Value| client.post(&path(&id, "files/search"), body).await;
+        let found = search(json!({ "path": "/home/user/p", "pattern": "*.{py,txt}" })).await.ok();
+        let all = json!(["/home/user/p/a.py", "/home/user/p/lib/b.txt"]);
+        assert_eq!((&found["items"], &found["truncated"]), (&all, &json!(false)));
+        let found =
+            search(json!({ "path": "/home/user/p", "pattern": "*", "exclude": ["lib", "*.bin"] })).await;
+        assert_eq!(found.ok()["items"], json!(["/home/user/p/a.py"]));
+        assert!(!search(json!({ "pattern": "b.txt" })).await.ok()["items"].as_array().unwrap().is_empty());
+        search(json!({ "path": "/nowhere", "pattern": "*" })).await.refused(404, "file_not_found");
+        search(json!({ "pattern": "" })).await.refused(400, "invalid_argument");
+
+        let grep = async |body: Value| client.post(&path(&id, "files/grep"), body).await;
+        let line = |path: &str, line: u64, text: &str| json!({ "path": path, "line": line, "text": text });
+        let found =
+            grep(json!({ "path": "/home/user/p", "pattern": "^t.o", "ignore_case": true })).await.ok();
+        let lines = json!([
+            line("/home/user/p/a.py", 2, "two"),
+            line("/home/user/p/a.py", 3, "TWO 2"),
+            line("/home/user/p/lib/b.txt", 1, "two")
+        ]);
+        assert_eq!(found["items"], lines, "binary files are left out");
+        let found = grep(json!({ "path": "/home/user/p", "pattern": "t.o", "literal": true })).await.ok();
+        assert_eq!(found["items"], json!([]));
+        let found =
+            grep(json!({ "path": "/home/user/p", "pattern": "two", "include": ["*.txt"] })).await.ok();
+        assert_eq!(found["items"].as_array().unwrap().len(), 1);
+        grep(json!({ "pattern": "(" })).await.refused(400, "invalid_argument");
+        client.sh(&id, "seq 30000 >~/p/many").await.text();
+        let found = grep(json!({ "path": "/home/user/p/many", "pattern": "." })).await.ok();
+        assert_eq!((found["items"].as_array().unwrap().len(), &found["truncated"]), (10_000, &json!(true)));
+
+        edits(&client, &id).await;
+        grep_of_the_command_line(w, &client, &id);
+    });
+}
+
+async fn edits(client: &Client, id: &str) {
+    let two = json!([{ "find": "one", "replace": "1" }, { "find": "two", "replace": "2" }]);
+    let edited = edit(client, id, two).await.ok();
+    assert_eq!(edited["replacements"], 2);
+    assert!(edited["diff"].as_str().unwrap().contains("-one\n-two\n+1\n+2\n"), "{edited}");
+    let text = async || client.sh(id, "stat -c %a ~/p/a.py; cat ~/p/a.py").await.text().to_owned();
+    assert_eq!(text().await, "750\n1\n2\nTWO 2", "the mode is kept");
+
+    let twice =
+        edit(client, id, json!([{ "find": "1", "replace": "9" }, { "find": "2", "replace": "3" }])).await;
+    assert!(twice.refused(400, "invalid_argument")["message"].as_str().unwrap().contains("2 times"));
+    let none = edit(client, id, json!([{ "find": "nine", "replace": "9" }])).await;
+    assert!(none.refused(400, "invalid_argument")["message"].as_str().unwrap().contains("does not contain"));
+    edit(client, id, json!([])).await.refused(400, "invalid_argument");
+    assert_eq!(text().await, "750\n1\n2\nTWO 2", "all edits or none");
+    let every = edit(client, id, json!([{ "find": "2", "replace": "3", "all": true }])).await.ok();
+    assert_eq!((every["replacements"].clone(), text().await.as_str()), (json!(2), "750\n1\n3\nTWO 3"));
+}
+
+fn grep_of_the_command_line(w: &World, client: &Client, id: &str) {
+    let grep = |words: &[&str]| {
+        let done = w.command().env("ATOLL_API_KEY", client.key()).arg("grep").args(words).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let line = "/home/user/p/lib/b.txt:1:two\n".to_owned();
+    assert_eq!(grep(&["-i", "--include", "*.txt", id, "TWO", "/home/user/p"]), (Some(0), line));
+    assert_eq!(grep(&[id, "nothing-like-that", "/home/user/p"]), (Some(1), String::new()));
+    assert_eq!(grep(&["no-such-box", "x"]).0, Some(125));
+}
