@@ -243,3 +243,113 @@ fn grep_of_the_command_line(w: &World, client: &Client, id: &str) {
     assert_eq!(grep(&[id, "nothing-like-that", "/home/user/p"]), (Some(1), String::new()));
     assert_eq!(grep(&["no-such-box", "x"]).0, Some(125));
 }
+
+#[test]
+fn git_goes_from_a_clone_to_a_shared_branch() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let git = async |verb: &str, body: Value| client.post(&path(&id, &format!("git/{verb}")), body).await;
+        let read = async |what: &str| client.get(&path(&id, &format!("git/{what}"))).await;
+        git("init", json!({ "path": "/home/user/shared.git", "bare": true, "branch": "main" })).await.ok();
+        git("clone", json!({ "url": "/home/user/shared.git", "path": "/home/user/one" })).await.ok();
+        let fresh = read("status?path=/home/user/one").await.ok();
+        assert_eq!(
+            (&fresh["branch"], &fresh["commit"], &fresh["files"]),
+            (&json!("main"), &Value::Null, &json!([]))
+        );
+        assert_eq!(read("log?path=/home/user/one").await.ok()["items"], json!([]));
+
+        client.sh(&id, "printf 'one\\n' >~/one/a.txt").await.text();
+        let status = read("status?path=/home/user/one").await.ok();
+        let file = |staged: &str, worktree: &str| json!([{ "path": "a.txt", "from": null, "staged": staged, "worktree": worktree }]);
+        assert_eq!(status["files"], file("untracked", "untracked"));
+        git("add", json!({ "path": "/home/user/one", "files": ["a.txt"] })).await.ok();
+        assert_eq!(read("status?path=/home/user/one").await.ok()["files"], file("added", "unmodified"));
+        let by = json!({ "path": "/home/user/one", "message": "first\n\nbody", "author": "Ada", "email": "ada@example.com" });
+        let made = git("commit", by.clone()).await;
+        assert_eq!(made.status, 201, "{made}");
+        let hash = made.ok()["hash"].as_str().unwrap().to_owned();
+        git("commit", by).await.refused(400, "invalid_argument");
+        let log = read("log?path=/home/user/one&limit=1").await.ok();
+        assert_eq!((&log["items"][0]["hash"], &log["items"][0]["author"]), (&json!(hash), &json!("Ada")));
+        assert_eq!(log["items"][0]["message"], "first\n\nbody");
+
+        git("push", json!({ "path": "/home/user/one", "set_upstream": true })).await.ok();
+        git("clone", json!({ "url": "file:///home/user/shared.git", "path": "/home/user/two", "depth": 1 }))
+            .await
+            .ok();
+        branches(&client, &id).await;
+        let pulled = git("pull", json!({ "path": "/home/user/one", "branch": "topic" })).await.ok();
+        assert!(pulled["output"].as_str().unwrap().contains("a.txt"), "{pulled}");
+        assert_eq!(client.sh(&id, "cat ~/one/a.txt").await.text(), "one\ntwo");
+        let remotes = read("remotes?path=/home/user/one").await.ok();
+        assert_eq!(remotes["items"], json!([{ "name": "origin", "url": "/home/user/shared.git" }]));
+
+        read("status?path=/tmp").await.refused(404, "file_not_found");
+        git("checkout", json!({ "path": "/home/user/one", "target": "--orphan" }))
+            .await
+            .refused(400, "invalid_argument");
+        let both = read("diff?path=/home/user/one&staged=1&target=HEAD").await;
+        both.refused(400, "invalid_request");
+        credentials_stay_out_of_the_repository(&client, &id).await;
+        git_of_the_command_line(w, &client, &id);
+    });
+}
+
+async fn branches(client: &Client, id: &str) {
+    let git = async |verb: &str, body: Value| client.post(&path(id, &format!("git/{verb}")), body).await;
+    let at = "/home/user/two";
+    git("branches", json!({ "path": at, "name": "topic", "checkout": true })).await.ok();
+    git("branches", json!({ "path": at, "name": "topic" })).await.refused(409, "already_exists");
+    let listed = client.get(&path(id, &format!("git/branches?path={at}"))).await.ok();
+    assert_eq!(listed, json!({ "items": ["main", "topic"], "current": "topic" }));
+    client.sh(id, "printf 'two\\n' >>~/two/a.txt").await.text();
+    let diff = async |query: &str| client.get(&path(id, &format!("git/diff?path={at}{query}"))).await.ok();
+    assert!(diff("").await["output"].as_str().unwrap().contains("\n+two\n"));
+    git("add", json!({ "path": at, "files": ["."] })).await.ok();
+    assert_eq!(diff("").await["output"], "");
+    assert!(diff("&staged=1&context=0").await["output"].as_str().unwrap().contains("\n+two\n"));
+    git("reset", json!({ "path": at })).await.ok();
+    assert!(diff("").await["output"].as_str().unwrap().contains("\n+two\n"), "unstaged again");
+    git("add", json!({ "path": at, "files": ["a.txt"] })).await.ok();
+    let commit = json!({ "path": at, "message": "second", "author": "Ada", "email": "ada@example.com" });
+    git("commit", commit).await.ok();
+    git("push", json!({ "path": at, "set_upstream": true })).await.ok();
+    client.sh(id, "echo lost >>~/two/a.txt").await.text();
+    git("restore", json!({ "path": at, "files": ["a.txt"] })).await.ok();
+    assert_eq!(client.sh(id, "cat ~/two/a.txt").await.text(), "one\ntwo");
+    git("checkout", json!({ "path": at, "target": "main" })).await.ok();
+    let topic = path(id, &format!("git/branches/topic?path={at}"));
+    client.delete(&topic).await.refused(409, "invalid_argument");
+    let topic = format!("{topic}&force=1");
+    assert_eq!(client.delete(&topic).await.status, 204, "its commits are in no other branch here");
+    client.delete(&topic).await.refused(404, "file_not_found");
+}
+
+/// The server is a program in the sandbox that accepts no connection; what counts is what git was given.
+async fn credentials_stay_out_of_the_repository(client: &Client, id: &str) {
+    let with = json!({ "path": "/home/user/one", "remote": "http://127.0.0.1:9/x.git",
+        "credentials": { "username": "u", "password": "canary-secret" } });
+    let refused = client.post(&path(id, "git/push"), with).await;
+    assert!(refused.status >= 400 && !refused.to_string().contains("canary"), "{refused}");
+    let remote =
+        json!({ "path": "/home/user/one", "name": "web", "url": "http://u:canary-secret@127.0.0.1:9/x.git" });
+    client.post(&path(id, "git/remotes"), remote).await.ok();
+    let listed = client.get(&path(id, "git/remotes?path=/home/user/one")).await;
+    assert!(listed.ok()["items"].as_array().unwrap().len() == 2 && !listed.to_string().contains("canary"));
+    let found =
+        client.sh(id, "grep -r canary ~/one/.git ~/.gitconfig ~/.git-credentials 2>/dev/null | wc -l").await;
+    assert_eq!(found.text(), "0");
+}
+
+fn git_of_the_command_line(w: &World, client: &Client, id: &str) {
+    let git = |words: &[&str]| {
+        let done = w.command().env("ATOLL_API_KEY", client.key()).arg("git").args(words).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    let (status, log) = git(&[id, "-C", "/home/user/one", "log", "--format=%s", "-n", "1", "main"]);
+    assert_eq!((status, log.as_str()), (Some(0), "second\n"));
+    assert!(git(&[id, "--", "--version"]).1.starts_with("git version"));
+    assert_eq!(git(&[id, "-C", "/tmp", "status"]).0, Some(128), "git's own status");
+}

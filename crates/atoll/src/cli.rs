@@ -102,6 +102,8 @@ pub(crate) enum Command {
     Inspect(sandbox::Targets),
     /// Copy files into a sandbox or out of it
     Cp(sandbox::Cp),
+    /// Run git in a sandbox
+    Git(tools::GitArgs),
     /// Find lines in the files of a sandbox
     Grep(tools::GrepFiles),
     /// Show the output of the start command and of detached processes
@@ -328,6 +330,8 @@ mod tests {
             &["atoll", "run", "-it", "--rm", "bash"],
             &["atoll", "logs", "-f", "a"],
             &["atoll", "code", "a"],
+            &["atoll", "git", "a", "-C", "src", "log", "--oneline", "-n", "5"],
+            &["atoll", "git", "-t", "a", "--", "--version"],
             &["atoll", "grep", "-iF", "--include", "*.py", "a", "todo", "src"],
             &["atoll", "code", "a", "-"],
             &["atoll", "code", "-l", "js", "a", "--", "-1"],

@@ -81,6 +81,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Ls(args) => list::ls(context, args).await.map(done),
         Command::Inspect(args) => inspect::inspect(context, args).await.map(done),
         Command::Cp(args) => cp::cp(context, args).await.map(done),
+        Command::Git(args) => exec::exec(context, args.into_exec()).await,
         Command::Grep(args) => grep::grep(context, args).await,
         Command::Logs(args) => logs::logs(context, args).await.map(done),
         Command::Top(args) => top::top(context, args).await.map(done),

@@ -8,6 +8,7 @@ mod code;
 mod error;
 mod exec;
 mod files;
+mod git;
 mod operator;
 mod sandboxes;
 mod sse;

@@ -15,6 +15,7 @@ pub mod events;
 pub mod exec;
 pub mod files;
 pub mod flag;
+pub mod git;
 pub mod health;
 pub mod keys;
 pub mod metrics;

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use super::sandbox::{Attach, Exec};
 use super::values::{Pair, Seconds, seconds, variable};
 
 #[derive(Debug, Clone, Args)]
@@ -57,6 +58,45 @@ pub(crate) struct GrepFiles {
     pub(crate) pattern: String,
     /// Directory or file [default: the sandbox's working directory]
     pub(crate) path: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Runs the git of the sandbox with your arguments; same as `atoll exec -w DIR BOX -- git ARGS`.
+With -t git can ask for a password and open an editor.
+
+Examples:
+  atoll git box clone https://github.com/octocat/hello.git
+  atoll git box -C hello log --oneline -n 5
+  atoll git box -C hello commit -am 'Fix it'"
+)]
+pub(crate) struct GitArgs {
+    #[command(flatten)]
+    pub(crate) attach: Attach,
+    /// Directory of the repository [default: the sandbox's working directory]
+    #[arg(short = 'C', value_name = "DIR")]
+    pub(crate) directory: Option<String>,
+    /// Name or id prefix of the sandbox
+    pub(crate) sandbox: String,
+    /// Arguments of git
+    #[arg(required = true, trailing_var_arg = true, value_name = "ARGS")]
+    pub(crate) arguments: Vec<String>,
+}
+
+impl GitArgs {
+    /// The command that it stands for.
+    pub(crate) fn into_exec(self) -> Exec {
+        Exec {
+            attach: self.attach,
+            detach: false,
+            env: Vec::new(),
+            user: None,
+            workdir: self.directory,
+            timeout: None,
+            sandbox: self.sandbox,
+            command: std::iter::once("git".to_owned()).chain(self.arguments).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -20,6 +20,7 @@ mod error;
 mod events;
 mod exec;
 mod files;
+mod git;
 mod health;
 mod keys;
 mod metrics;

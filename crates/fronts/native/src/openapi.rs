@@ -11,7 +11,7 @@ use utoipa::openapi::{
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    App, builds, code, docs, egress, events, exec, files, health, keys, metrics, previews, processes,
+    App, builds, code, docs, egress, events, exec, files, git, health, keys, metrics, previews, processes,
     sandboxes, secrets, snapshots, templates, tenants, terminals, threads, volumes,
 };
 use atoll_wire::errors::Envelope;
@@ -32,6 +32,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(terminals::routes())
         .merge(code::routes())
         .merge(files::routes())
+        .merge(git::routes())
         .merge(previews::routes())
         .merge(egress::routes())
         .merge(secrets::routes())
@@ -119,13 +120,14 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 16] = [
+const TAGS: [(&str, &str); 17] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete sandboxes."),
     ("snapshots", "Named copies of a sandbox, to create other sandboxes from or to roll back to."),
     ("commands", "Run programs in sandboxes and follow their output."),
     ("terminals", "Shells in a sandbox that keep their directory and environment."),
     ("code", "Run code in contexts that keep its state; results in all their forms, and charts."),
     ("files", "Read, write, list, move, remove and watch files in sandboxes."),
+    ("git", "Repositories in sandboxes: clone, status, commits, branches, push and pull."),
     ("previews", "Access to ports of a sandbox: links that expire, and public ports."),
     (
         "network",
