@@ -353,3 +353,51 @@ fn git_of_the_command_line(w: &World, client: &Client, id: &str) {
     assert!(git(&[id, "--", "--version"]).1.starts_with("git version"));
     assert_eq!(git(&[id, "-C", "/tmp", "status"]).0, Some(128), "git's own status");
 }
+
+#[test]
+fn a_session_keeps_its_state_and_its_output() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let all = path(&id, "sessions");
+        let made = client.post(&all, json!({ "name": "build one", "cwd": "/tmp" })).await;
+        assert_eq!((made.status, made.ok()), (201, json!({ "name": "build one" })));
+        client.post(&all, json!({ "name": "build one" })).await.refused(409, "already_exists");
+        assert_eq!(client.get(&all).await.ok()["items"], json!([{ "name": "build one" }]));
+        let one = format!("{all}/build%20one");
+        let exec = async |body: Value| client.post(&format!("{one}/exec"), body).await;
+
+        exec(json!({ "command": "cd /usr; x=41; f() { echo f$1; }" })).await.ok();
+        let ran = exec(json!({ "command": "pwd; echo $((x+1)); f 1 >&2; (exit 3)" })).await.ok();
+        assert_eq!(
+            (&ran["exit_code"], &ran["stdout"], &ran["stderr"]),
+            (&json!(3), &json!("/usr\n42\n"), &json!("f1\n"))
+        );
+        let kept = client.get(&format!("{one}/commands/{}/logs", ran["id"].as_str().unwrap())).await.ok();
+        assert_eq!(kept, json!({ "exit_code": 3, "stdout": "/usr\n42\n", "stderr": "f1\n" }));
+
+        let body = json!({ "command": "echo ready; read line; echo got $line; exit 4", "detach": true, "quiet_stdin": true });
+        let started = exec(body).await;
+        assert_eq!(started.status, 202, "{started}");
+        let command = format!("{one}/commands/{}", started.ok()["id"].as_str().unwrap());
+        let mut events = client.events(Method::GET, &format!("{command}/logs/stream"), None).await;
+        assert_eq!(events.find("stdout").await.data["data"], "ready\n");
+        assert_eq!(client.get(&command).await.ok()["exit_code"], Value::Null);
+        let stdin = format!("{command}/stdin");
+        let write = client.raw(Method::POST, &stdin).body("word\n");
+        assert_eq!(client.judged(write, &Method::POST, &stdin, None).await.status, 204);
+        assert_eq!(events.find("stdout").await.data["data"], "got word\n");
+        assert_eq!(events.find("exit").await.data["exit_code"], 4);
+        assert!(events.next().await.is_none());
+
+        // Its shell has exited; its output is there until it is deleted.
+        exec(json!({ "command": "true" })).await.refused(404, "process_not_found");
+        let details = client.get(&one).await.ok();
+        let codes: Vec<&Value> =
+            details["commands"].as_array().unwrap().iter().map(|c| &c["exit_code"]).collect();
+        assert_eq!(codes, [&json!(0), &json!(3), &json!(4)]);
+        assert_eq!(client.delete(&one).await.status, 204);
+        client.get(&one).await.refused(404, "process_not_found");
+        client.get(&format!("{one}/commands/x/logs/stream")).await.refused(404, "process_not_found");
+    });
+}

@@ -11,6 +11,7 @@ mod files;
 mod git;
 mod operator;
 mod sandboxes;
+mod sessions;
 mod sse;
 mod templates;
 mod volumes;

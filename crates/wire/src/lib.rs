@@ -25,6 +25,7 @@ pub mod processes;
 pub mod sandbox_requests;
 pub mod sandboxes;
 pub mod secrets;
+pub mod sessions;
 pub mod snapshots;
 pub mod start;
 pub mod templates;

@@ -139,9 +139,15 @@ pub(crate) fn follow(
     pid: u32,
     events: BoxStream<'static, ExecEvent>,
 ) -> impl Stream<Item = Event> + Send + 'static {
+    stream::iter([sse::event("start", &Detached { pid })]).chain(output_events(events))
+}
+
+/// The events of a process without the first.
+pub(crate) fn output_events(
+    events: impl Stream<Item = ExecEvent> + Send + 'static,
+) -> impl Stream<Item = Event> + Send + 'static {
     let mut render = OutputRenderer::default();
-    let start = stream::iter([sse::event("start", &Detached { pid })]);
-    start.chain(events.flat_map(move |event| stream::iter(render.events(event))))
+    events.flat_map(move |event| stream::iter(render.events(event)))
 }
 
 #[derive(Default)]

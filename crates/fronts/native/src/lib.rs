@@ -30,6 +30,7 @@ mod previews;
 mod processes;
 mod sandboxes;
 mod secrets;
+mod sessions;
 mod shutdown;
 mod snapshots;
 mod sse;

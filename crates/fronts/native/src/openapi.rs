@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     App, builds, code, docs, egress, events, exec, files, git, health, keys, metrics, previews, processes,
-    sandboxes, secrets, snapshots, templates, tenants, terminals, threads, volumes,
+    sandboxes, secrets, sessions, snapshots, templates, tenants, terminals, threads, volumes,
 };
 use atoll_wire::errors::Envelope;
 
@@ -30,6 +30,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(exec::routes())
         .merge(processes::routes())
         .merge(terminals::routes())
+        .merge(sessions::routes())
         .merge(code::routes())
         .merge(files::routes())
         .merge(git::routes())
@@ -120,11 +121,15 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 17] = [
+const TAGS: [(&str, &str); 18] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete sandboxes."),
     ("snapshots", "Named copies of a sandbox, to create other sandboxes from or to roll back to."),
     ("commands", "Run programs in sandboxes and follow their output."),
     ("terminals", "Shells in a sandbox that keep their directory and environment."),
+    (
+        "sessions",
+        "Shells without a terminal that keep their state between commands, and the output of their commands.",
+    ),
     ("code", "Run code in contexts that keep its state; results in all their forms, and charts."),
     ("files", "Read, write, list, move, remove and watch files in sandboxes."),
     ("git", "Repositories in sandboxes: clone, status, commits, branches, push and pull."),

@@ -16,6 +16,7 @@ use crate::previews::{Preview, PreviewList};
 use crate::processes::{Process, ProcessList};
 use crate::sandboxes::{Ended, Sandbox, SandboxPage};
 use crate::secrets::{Secret, SecretList};
+use crate::sessions::{Session, SessionList};
 use crate::snapshots::{Snapshot, SnapshotPage};
 use crate::templates::{Template, TemplateList};
 use crate::tenants::{Tenant, TenantList};
@@ -177,6 +178,7 @@ lists! {
     PreviewList => Preview,
     ProcessList => Process,
     SecretList => Secret,
+    SessionList => Session,
     TemplateList => Template,
     TenantList => Tenant,
     VolumeEntryList => VolumeEntry,
