@@ -401,3 +401,41 @@ fn a_session_keeps_its_state_and_its_output() {
         client.get(&format!("{one}/commands/x/logs/stream")).await.refused(404, "process_not_found");
     });
 }
+
+#[test]
+fn a_language_server_completes_and_finds_symbols() {
+    with_kernel(async |_, client, id| {
+        let source = "import os\n\nclass Shape:\n    def area(self):\n        return os.pa\n";
+        let file = "/home/user/p/m.py";
+        client.sh(&id, &format!("mkdir ~/p && printf '%s' '{source}' >~/p/m.py")).await.text();
+        let lsp = async |verb: &str, more: Value| {
+            let mut body = json!({ "language": "python", "project": "/home/user/p/" });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            client.post(&path(&id, &format!("lsp/{verb}")), body).await
+        };
+        lsp("symbols", json!({ "path": file })).await.refused(404, "process_not_found");
+        for _ in 0..2 {
+            assert_eq!(lsp("start", json!({})).await.status, 204, "one that runs is kept");
+        }
+        assert_eq!(lsp("open", json!({ "path": file })).await.status, 204);
+        let found = lsp("completions", json!({ "path": file, "line": 4, "character": 20 })).await.ok();
+        let labels = found["items"].as_array().unwrap().iter().filter_map(|item| item["label"].as_str());
+        assert!(labels.into_iter().any(|label| label == "path"), "{found}");
+        let found = lsp("symbols", json!({ "path": file })).await.ok();
+        let shape =
+            found["items"].as_array().unwrap().iter().find(|symbol| symbol["name"] == "Shape").unwrap();
+        assert_eq!((&shape["uri"], &shape["start"]["line"]), (&json!(format!("file://{file}")), &json!(2)));
+        assert_eq!(lsp("symbols", json!({ "query": "shap" })).await.ok()["items"][0]["name"], "Shape");
+        let newer = json!({ "path": file, "text": "class Newer: pass\n", "version": 2 });
+        assert_eq!(lsp("open", newer).await.status, 204);
+        assert_eq!(lsp("symbols", json!({ "path": file })).await.ok()["items"][0]["name"], "Newer");
+
+        lsp("symbols", json!({})).await.refused(400, "invalid_request");
+        lsp("open", json!({ "path": "m.py" })).await.refused(400, "invalid_request");
+        let none = lsp("start", json!({ "language": "typescript" })).await.refused(501, "tool_missing");
+        assert!(none["hint"].as_str().unwrap().contains("npm"), "{none}");
+        assert_eq!(lsp("close", json!({ "path": file })).await.status, 204);
+        assert_eq!(lsp("stop", json!({})).await.status, 204);
+        lsp("stop", json!({})).await.refused(404, "process_not_found");
+    });
+}

@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod files;
 mod git;
+mod lsp;
 mod operator;
 mod sandboxes;
 mod sessions;

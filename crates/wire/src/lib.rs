@@ -18,6 +18,7 @@ pub mod flag;
 pub mod git;
 pub mod health;
 pub mod keys;
+pub mod lsp;
 pub mod metrics;
 pub mod network;
 pub mod previews;

@@ -23,6 +23,7 @@ mod files;
 mod git;
 mod health;
 mod keys;
+mod lsp;
 mod metrics;
 mod network;
 mod openapi;

@@ -11,8 +11,8 @@ use utoipa::openapi::{
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    App, builds, code, docs, egress, events, exec, files, git, health, keys, metrics, previews, processes,
-    sandboxes, secrets, sessions, snapshots, templates, tenants, terminals, threads, volumes,
+    App, builds, code, docs, egress, events, exec, files, git, health, keys, lsp, metrics, previews,
+    processes, sandboxes, secrets, sessions, snapshots, templates, tenants, terminals, threads, volumes,
 };
 use atoll_wire::errors::Envelope;
 
@@ -34,6 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(code::routes())
         .merge(files::routes())
         .merge(git::routes())
+        .merge(lsp::routes())
         .merge(previews::routes())
         .merge(egress::routes())
         .merge(secrets::routes())
@@ -121,7 +122,7 @@ fn base() -> OpenApi {
         .build()
 }
 
-const TAGS: [(&str, &str); 18] = [
+const TAGS: [(&str, &str); 19] = [
     ("sandboxes", "Create, change, start, stop, pause, fork, archive and delete sandboxes."),
     ("snapshots", "Named copies of a sandbox, to create other sandboxes from or to roll back to."),
     ("commands", "Run programs in sandboxes and follow their output."),
@@ -133,6 +134,7 @@ const TAGS: [(&str, &str); 18] = [
     ("code", "Run code in contexts that keep its state; results in all their forms, and charts."),
     ("files", "Read, write, list, move, remove and watch files in sandboxes."),
     ("git", "Repositories in sandboxes: clone, status, commits, branches, push and pull."),
+    ("lsp", "Language servers of projects in sandboxes: completions and symbols."),
     ("previews", "Access to ports of a sandbox: links that expire, and public ports."),
     (
         "network",
