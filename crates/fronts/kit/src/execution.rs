@@ -2,6 +2,7 @@
 
 use atoll_budget::{Account, Reservation};
 use atoll_toolbox::{Execution, ExecutionEvent, Rich, ToolboxError};
+use bytes::Bytes;
 
 /// LIMIT: text and results of one answer; clients that want more stream it.
 const KEPT_MAX: usize = 16 << 20;
@@ -72,6 +73,12 @@ impl CollectedExecution {
         Ok(done)
     }
 
+    /// The standard output. Everything stays counted until these bytes are dropped, so they are written last.
+    #[must_use]
+    pub fn into_stdout(self) -> Bytes {
+        self.held.attach(self.stdout)
+    }
+
     fn take(&mut self, event: ExecutionEvent) {
         match event {
             ExecutionEvent::Started { count } => self.count = Some(count),
@@ -111,7 +118,7 @@ fn keep(into: &mut String, text: &str, left: &mut usize) {
     *left = if fits < text.len() { 0 } else { *left - fits };
 }
 
-/// The bytes of a result in all its forms.
+/// The bytes of a result in all its forms, as JSON.
 fn size(rich: &Rich) -> usize {
     let Rich {
         is_main: _,
@@ -131,8 +138,17 @@ fn size(rich: &Rich) -> usize {
     } = rich;
     let texts = [text, html, markdown, svg, png, jpeg, pdf, latex, javascript];
     let values = [json, data, chart].into_iter().flatten().chain(extra.values());
-    texts.into_iter().flatten().map(String::len).sum::<usize>()
+    texts.into_iter().flatten().map(|text| json_len(text)).sum::<usize>()
         + values.map(|value| value.to_string().len()).sum::<usize>()
+}
+
+fn json_len(text: &str) -> usize {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
+        0..b' ' => 6,
+        _ => 1,
+    };
+    text.bytes().map(escaped).sum()
 }
 
 #[cfg(test)]
@@ -151,11 +167,11 @@ mod tests {
     #[test]
     fn every_form_of_a_result_counts() {
         let rich = Rich {
-            text: Some("four".to_owned()),
+            text: Some("a\"\0".to_owned()),
             json: Some(serde_json::json!([1])),
             extra: [("x/y".to_owned(), serde_json::json!("ab"))].into(),
             ..Rich::default()
         };
-        assert_eq!(size(&rich), 4 + 3 + 4);
+        assert_eq!(size(&rich), 1 + 2 + 6 + 3 + 4);
     }
 }

@@ -1,8 +1,9 @@
 //! Code that keeps its state between executions: contexts, and executions in them.
 
+use atoll_budget::JsonObject;
 use atoll_front_kit::{
     ApiError, Caller, CollectedExecution, ExecutionError, JsonResponse, OptionalStrictJson, Path, StrictJson,
-    created, ok, rfc3339_millis,
+    created, ok, rfc3339_millis, stream_json,
 };
 use atoll_model::Principal;
 use atoll_toolbox::{
@@ -18,7 +19,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::response::sse::Event;
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -27,6 +28,9 @@ use crate::convert::{FromApi, FromCore, IntoApi, IntoCore};
 use crate::exec::{EXEC_MAX, seconds};
 use crate::sse;
 use crate::tools::{SandboxTools, tools};
+
+/// LIMIT: of one event of output; clients accept events of 16 MiB, and JSON makes text up to six times longer.
+const CHUNK_BYTES: usize = 256 << 10;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -107,19 +111,19 @@ impl FromCore<ExecutionError> for CodeException {
     }
 }
 
-impl FromCore<CollectedExecution> for CodeResult {
-    fn from_core(done: CollectedExecution) -> Self {
-        Self {
-            context: done.context,
-            execution_count: done.count,
-            stdout: done.stdout,
-            stderr: done.stderr,
-            results: done.results.into_iter().map(CodeOutput::from_core).collect(),
-            exception: done.error.map(CodeException::from_core),
-            timed_out: done.timed_out,
-            truncated: done.truncated || done.dropped > 0,
-        }
-    }
+/// The answer of type [`CodeResult`], whose texts are encoded while they are written.
+fn result(mut done: CollectedExecution) -> JsonObject {
+    let outputs: Vec<CodeOutput> =
+        std::mem::take(&mut done.results).into_iter().map(CodeOutput::from_core).collect();
+    JsonObject::new()
+        .field("context", &done.context)
+        .field("execution_count", &done.count)
+        .field("results", &outputs)
+        .field("exception", &done.error.take().map(CodeException::from_core))
+        .field("timed_out", &done.timed_out)
+        .field("truncated", &(done.truncated || done.dropped > 0))
+        .text("stderr", std::mem::take(&mut done.stderr).into())
+        .text("stdout", done.into_stdout())
 }
 
 impl SandboxTools {
@@ -160,9 +164,9 @@ pub(crate) async fn run(
     Caller(who): Caller,
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<CodeBody, EXEC_MAX>,
-) -> Result<JsonResponse<CodeResult>, ApiError> {
+) -> Result<Response, ApiError> {
     let (tools, execution) = begin(&app, &who, &ident, body).await?;
-    Ok(ok(CollectedExecution::collect(execution, &tools.sandbox.account).await?.into_api()))
+    Ok(stream_json(result(CollectedExecution::collect(execution, &tools.sandbox.account).await?)))
 }
 
 /// Runs code and streams its output and results.
@@ -187,30 +191,45 @@ pub(crate) async fn run_stream(
 fn follow(tools: SandboxTools, execution: Execution) -> impl Stream<Item = Event> + Send + 'static {
     let context = execution.context().id.clone();
     let mut timed_out = false;
-    execution.into_stream().filter_map(move |event| {
+    execution.into_stream().flat_map(move |event| {
         let _awake = &tools;
         timed_out |= matches!(event, Ok(ExecutionEvent::TimedOut));
-        futures::future::ready(rendered(event, &context, timed_out))
+        stream::iter(rendered(event, &context, timed_out))
     })
 }
 
-/// `None` for what the last event says.
-fn rendered(event: Result<ExecutionEvent, ToolboxError>, context: &str, timed_out: bool) -> Option<Event> {
-    let chunk = |name, data| sse::event(name, &OutputChunk::Text { data });
-    Some(match event {
+fn rendered(
+    event: Result<ExecutionEvent, ToolboxError>,
+    context: &str,
+    timed_out: bool,
+) -> Box<dyn Iterator<Item = Event> + Send> {
+    let event = match event {
         Ok(ExecutionEvent::Started { count }) => {
             sse::event("start", &CodeStart { context: context.to_owned(), execution_count: count })
         }
-        Ok(ExecutionEvent::Stdout(text)) => chunk("stdout", text),
-        Ok(ExecutionEvent::Stderr(text)) => chunk("stderr", text),
+        Ok(ExecutionEvent::Stdout(text)) => return Box::new(chunks("stdout", text)),
+        Ok(ExecutionEvent::Stderr(text)) => return Box::new(chunks("stderr", text)),
         Ok(ExecutionEvent::Result(rich)) => sse::event("result", &CodeOutput::from_core(*rich)),
         Ok(ExecutionEvent::Error { name, value, traceback }) => {
             sse::event("exception", &CodeException { name, value, traceback })
         }
         Ok(ExecutionEvent::Dropped(bytes)) => sse::event("dropped", &DroppedOutput { bytes }),
-        Ok(ExecutionEvent::TimedOut) => return None,
+        // The last event says it.
+        Ok(ExecutionEvent::TimedOut) => return Box::new(std::iter::empty()),
         Ok(ExecutionEvent::End) => sse::event("end", &CodeEnd { timed_out }),
         Err(error) => sse::event("error", &StreamError::from_core(error)),
+    };
+    Box::new(std::iter::once(event))
+}
+
+/// Output in events of at most [`CHUNK_BYTES`], whatever was printed at once. Each is made when it is sent.
+fn chunks(name: &'static str, text: String) -> impl Iterator<Item = Event> + Send {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = &text[at..];
+        let data = rest[..rest.floor_char_boundary(CHUNK_BYTES)].to_owned();
+        at += data.len();
+        (!data.is_empty()).then(|| sse::event(name, &OutputChunk::Text { data }))
     })
 }
 
@@ -290,4 +309,17 @@ pub(crate) async fn interrupt(
 ) -> Result<StatusCode, ApiError> {
     tools(&app, &who, &ident).await?.interpreter().interrupt(&context).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_output_comes_in_pieces_that_end_between_characters() {
+        let count = |text: &str| chunks("stdout", text.to_owned()).count();
+        let text = "é".repeat(CHUNK_BYTES);
+        assert_eq!((count(&text), count(&text[..CHUNK_BYTES]), count("")), (2, 1, 0));
+        assert_eq!(count(&format!("a{text}")), 3);
+    }
 }
