@@ -140,8 +140,6 @@ fn clients_that_never_read_or_never_end_do_not_fill_the_servers_memory() {
         let attack =
             many(format!("{path}/code-run"), json!({ "code": code, "language": "python" }), CLIENTS / 3);
         ground.holds("daytona code-run", BOUND_MIB, attack).await;
-        let attack = many(format!("/v1/sandboxes/{id}/code"), json!({ "code": code }), CLIENTS / 3);
-        ground.holds("native code", BOUND_MIB, attack).await;
         sessions(&ground, &greedy, &id, &post).await;
         e2b_files(&ground, &greedy).await;
         bodies(&ground, &bearer, &id).await;
