@@ -12,6 +12,7 @@ mod cli_templates;
 mod cli_volumes;
 mod crash;
 mod daytona;
+mod daytona_builds;
 mod disk;
 mod dockerfiles;
 mod e2b;

@@ -111,6 +111,17 @@ pub struct BuildFailure {
     pub tail: Vec<String>,
 }
 
+impl BuildFailure {
+    /// The failure in one line: the step, what happened, the end of its output, and what to try.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let step = self.step.map_or_else(String::new, |step| format!("step {step}: "));
+        let tail = self.tail.last().map_or_else(String::new, |line| format!(": {line}"));
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+        format!("{step}{}{tail}{hint}", self.message)
+    }
+}
+
 /// One line of a build's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildLine {
@@ -145,6 +156,19 @@ pub enum BuildLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_summary_ends_with_what_to_try() {
+        let failure = BuildFailure {
+            code: Code::InvalidRequest,
+            message: "no such image".to_owned(),
+            hint: Some("log in first".to_owned()),
+            step: Some(2),
+            exit_code: None,
+            tail: vec!["last".to_owned()],
+        };
+        assert_eq!(failure.summary(), "step 2: no such image: last (log in first)");
+    }
 
     #[test]
     fn every_status_serialises_as_its_text() {

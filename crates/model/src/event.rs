@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, TenantId, Timestamp};
+use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp};
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +10,8 @@ use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, TenantId, Timestam
 pub enum EventKind {
     /// The phase changed.
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
+    /// The creation has come further.
+    Stage { stage: Stage },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
     /// A snapshot was taken of it.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, InstanceId, Limits, Mount, NetworkPolicy, SandboxId, SnapshotId, TenantId, Timestamp};
+use crate::{
+    BuildId, InstanceId, Limits, Mount, NetworkPolicy, Principal, SandboxId, SnapshotId, TenantId, Timestamp,
+};
 
 /// What the user wants the sandbox to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,14 +24,35 @@ pub enum Intent {
     Delete,
 }
 
-/// How far a creation has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How far a creation has come. [`crate::lifecycle::stage_follows`] says which comes after which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Admitted, waiting for its turn.
+    /// Its image has to be built or pulled, and waits for its turn.
     Queued,
+    /// Its image is being pulled.
+    Pulling,
+    /// Its image is being built.
+    Building,
     /// The instance is being made.
+    #[default]
     Booting,
+}
+
+impl Stage {
+    /// Every stage, for tables and tests.
+    pub const ALL: [Stage; 4] = [Stage::Queued, Stage::Pulling, Stage::Building, Stage::Booting];
+
+    /// The stage as the API shows it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Pulling => "pulling",
+            Self::Building => "building",
+            Self::Booting => "booting",
+        }
+    }
 }
 
 /// What the sandbox is, as last observed. Only [`crate::lifecycle::step`] changes it.
@@ -198,6 +221,11 @@ pub enum Reason {
     InstanceDied,
     /// It was not there any more when the server came back.
     LostWhileDown,
+    /// Its image could not be built or pulled; the text is safe to show.
+    ImageUnavailable {
+        /// Why not.
+        message: String,
+    },
     /// The provider refused or failed; the text is safe to show.
     Provider {
         /// What the provider said.
@@ -320,6 +348,29 @@ pub enum Storage {
     Memory,
 }
 
+/// How a sandbox is to start, as its request says; the template says the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StartRequest {
+    /// Default user of commands.
+    pub user: Option<String>,
+    /// Where commands start.
+    pub workdir: Option<String>,
+    /// Started at every boot.
+    pub command: Option<Vec<String>>,
+    /// Whether the image's entrypoint is started where nothing else names a command.
+    pub entrypoint: bool,
+}
+
+/// What a sandbox that waits for its image needs once the image is there. The image is the one that the lease names as its
+/// template: the result of [`Lease::image_build`], else an image of a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedImage {
+    /// The caller for whom it is built or pulled.
+    pub requested_by: Principal,
+    /// How the sandbox is to start.
+    pub start: StartRequest,
+}
+
 /// A secret of the tenant in a sandbox: the value stays outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedSecret {
@@ -365,6 +416,7 @@ pub struct Lease {
     /// What is.
     pub phase: Phase,
     /// How far a creation is; only meaningful while creating.
+    #[serde(default)]
     pub stage: Stage,
     /// Why it is in this phase.
     pub reason: Reason,
@@ -451,9 +503,27 @@ pub struct Lease {
     /// When it last began to run; `None` before it ever did, or where the lease is older than this field.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
+    /// The build that its image comes from, where it was created together with one.
+    #[serde(default)]
+    pub image_build: Option<BuildId>,
+    /// Set until its image is there; a sandbox whose image could not be made keeps it.
+    #[serde(default)]
+    pub awaits: Option<AwaitedImage>,
 }
 
 impl Lease {
+    /// Whether it waits for its image: it has no files and no instance yet.
+    #[must_use]
+    pub fn waits_for_image(&self) -> bool {
+        self.phase == Phase::Creating && self.awaits.is_some()
+    }
+
+    /// Whether it failed before its build had made an image.
+    #[must_use]
+    pub fn failed_in_build(&self) -> bool {
+        self.phase == Phase::Failed && self.awaits.is_some() && self.image_build.is_some()
+    }
+
     /// Whether it counts against CPU and memory quotas. What is on disk takes neither.
     #[must_use]
     pub fn holds_compute(&self) -> bool {

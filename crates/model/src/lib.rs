@@ -30,8 +30,8 @@ pub use id::{
     BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SecretId, SnapshotId, TenantId, VolumeId,
 };
 pub use lease::{
-    ArchiveRef, AttachedSecret, Hold, Intent, Lease, MemoryLocation, OnExit, OnTimeout, Phase, Reason,
-    Source, Stage, Storage, TimeoutCounts, Timers, Wake,
+    ArchiveRef, AttachedSecret, AwaitedImage, Hold, Intent, Lease, MemoryLocation, OnExit, OnTimeout, Phase,
+    Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use network::{

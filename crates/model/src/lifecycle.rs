@@ -9,12 +9,18 @@
 //!  Failed             └── Ready ── Starting ◄────────────────┘                     └── Rollback ── most
 //!  every phase ── Delete ──► Deleting ── Deleted ──► Deleted
 //! ```
+//!
+//! A creation has stages, in this order; one whose image is here begins with the last:
+//!
+//! ```text
+//! Queued ──► Pulling, Building ──► Booting
+//! ```
 
 pub mod picture;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Phase;
+use crate::{Lease, Phase, Stage};
 
 /// What happened or is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -209,6 +215,25 @@ pub fn step(phase: Phase, event: Event) -> Result<(Phase, Effect), Refused> {
         .ok_or(Refused { phase, event })
 }
 
+/// Whether a creation may go from one stage to another.
+#[must_use]
+pub const fn stage_follows(from: Stage, to: Stage) -> bool {
+    match (from, to) {
+        (Stage::Queued, Stage::Pulling | Stage::Building | Stage::Booting)
+        | (Stage::Pulling | Stage::Building, Stage::Booting) => true,
+        (Stage::Queued | Stage::Pulling | Stage::Building, _) | (Stage::Booting, _) => false,
+    }
+}
+
+// LIMIT: a build has its own deadline, and may wait for its turn before that.
+const IMAGE_WAIT_MS: i64 = 24 * 3_600_000;
+
+/// The same as [`phase_deadline_ms`], for a lease: the wait for an image is longer than a boot.
+#[must_use]
+pub fn lease_deadline_ms(lease: &Lease) -> Option<i64> {
+    if lease.waits_for_image() { Some(IMAGE_WAIT_MS) } else { phase_deadline_ms(lease.phase) }
+}
+
 /// How long a passing phase may last before the driver ends it with [`Event::Failed`]; `None` for resting phases.
 #[must_use]
 pub const fn phase_deadline_ms(phase: Phase) -> Option<i64> {
@@ -248,6 +273,29 @@ mod tests {
             }
         }
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn stages_only_go_forward_and_all_lead_to_the_boot() {
+        use Stage::{Booting, Building, Pulling, Queued};
+        let legal: Vec<(Stage, Stage)> = Stage::ALL
+            .into_iter()
+            .flat_map(|from| Stage::ALL.map(|to| (from, to)))
+            .filter(|(from, to)| stage_follows(*from, *to))
+            .collect();
+        assert_eq!(
+            legal,
+            [
+                (Queued, Pulling),
+                (Queued, Building),
+                (Queued, Booting),
+                (Pulling, Booting),
+                (Building, Booting)
+            ]
+        );
+        for stage in Stage::ALL {
+            assert_eq!(serde_json::to_string(&stage).expect("plain enum"), format!("{:?}", stage.as_str()));
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    BadLimit, BuildId, LimitsAsk, MountAsk, NetworkPolicy, OnExit, OnTimeout, SandboxId, Storage,
-    TimeoutCounts, Timers, Wake,
+    BadLimit, BuildId, LimitsAsk, MountAsk, NetworkPolicy, OnExit, OnTimeout, Storage, TimeoutCounts, Timers,
+    Wake,
 };
 
 /// What the files of a new sandbox begin as, as a user names it.
@@ -74,8 +74,6 @@ fn timer(field: &'static str, ask: Option<i64>, base: Option<u64>, min: u64) -> 
 /// A request to create a sandbox. Built by a front, checked by [`CreateSandbox::check`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CreateSandbox {
-    /// Its id, where a front had to name it before it could be asked for; of nobody else, ever.
-    pub id: Option<SandboxId>,
     /// Template name or alias; `None` takes the server's default.
     pub template: Option<String>,
     /// A name unique within the tenant.
@@ -96,6 +94,8 @@ pub struct CreateSandbox {
     pub workdir: Option<String>,
     /// Started at every boot.
     pub command: Option<Vec<String>>,
+    /// Start the image's entrypoint where neither this nor the template names a command.
+    pub entrypoint: bool,
     /// Absolute lifetime in seconds.
     pub timeout_s: Option<u64>,
     /// What happens then.

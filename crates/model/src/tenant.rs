@@ -15,7 +15,7 @@ pub enum Scope {
 }
 
 /// An authenticated caller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// The key that was shown.
     pub key: KeyId,

@@ -355,6 +355,7 @@ fn count(phase: Phase, reason: &Reason) {
         | Reason::Overdue
         | Reason::InstanceDied
         | Reason::LostWhileDown
+        | Reason::ImageUnavailable { .. }
         | Reason::Provider { .. } => "other",
     };
     let name = match phase {

@@ -3,6 +3,7 @@
 //! | was       | provider says | becomes |
 //! |-----------|---------------|---------|
 //! | creating  | (not asked)   | created again as another instance: a caller that repeats its key finds it running |
+//! | creating, waiting for its image | (not asked) | pulled again; one whose build is ready boots; else failed: no build goes on |
 //! | creating, child of a fork that was not finished | (not asked) | deleted, with all its siblings |
 //! | any, of a build | (not asked) | deleted: the build has failed |
 //! | starting  | (files only)  | booted again as another instance |
@@ -29,6 +30,7 @@ use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
+use crate::create::ImageWait;
 use crate::driver::{self, Resumption};
 use crate::registry::DriverState;
 use crate::service::{OpenError, ServiceShared};
@@ -65,7 +67,12 @@ pub(crate) async fn adopt(inner: &Arc<ServiceShared>) -> Result<(), OpenError> {
         running += u32::from(first == Resumption::Nothing && lease.phase == Phase::Running);
         paused += u32::from(lease.phase == Phase::Paused);
         lost += u32::from(first == Resumption::Lost);
+        let waits = lease.waits_for_image() && first == Resumption::Nothing;
+        let id = lease.id.clone();
         take_up(inner, lease, row, fate, first).await;
+        if let Some(handle) = inner.registry.get(&id).filter(|_| waits) {
+            ImageWait::again(inner).start(handle);
+        }
     }
     finish_forks(inner, snapshots.unfinished, unmade);
     tracing::info!(running, paused, lost, "sandboxes were adopted");
@@ -158,6 +165,7 @@ async fn known(
 fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
     let fate = adopted.map_or(AdoptionOutcome::Gone, |adopted| adopted.fate);
     match (lease.phase, fate) {
+        (Phase::Creating, _) if lease.waits_for_image() => Resumption::Nothing,
         (Phase::Creating | Phase::Starting, _) => Resumption::Again,
         (Phase::Running, AdoptionOutcome::Alive) => Resumption::Nothing,
         // It should have been thawed; it runs when it is resumed.

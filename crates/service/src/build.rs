@@ -18,6 +18,7 @@ mod finish;
 mod lent_files;
 mod log;
 mod output;
+mod prepared;
 mod queue;
 pub(crate) mod ready;
 mod recover;
@@ -37,6 +38,7 @@ use futures::stream::BoxStream;
 pub use announce::BuildSteps;
 pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
 pub use finish::AFTER_THE_STEPS;
+pub(crate) use prepared::PreparedBuild;
 pub(crate) use queue::Builds;
 pub(crate) use recover::recover;
 pub(crate) use uploads::collect as collect_uploads;
@@ -46,7 +48,7 @@ use crate::keys::visible;
 use crate::random::entropy;
 use crate::sandboxes::{PAGE, PAGE_MAX, printable};
 use crate::service::Service;
-use context::{Staged, Staging, folder};
+use context::folder;
 use log::Log;
 use queue::Live;
 
@@ -59,45 +61,7 @@ impl Service {
         ask: StartBuild,
         context: Option<BuildContext>,
     ) -> Result<Build, ServiceError> {
-        ask.check()?;
-        self.refuse_built_in(&ask.template, &ask.tags).await?;
-        if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
-            return Err(ServiceError::field("context", "is needed for its Dockerfile")
-                .hint("send a tar of the folder, or the text of the Dockerfile"));
-        }
-        let inner = &self.inner;
-        if !inner.images.disk().takes_records() {
-            return Err(atoll_store::StoreError::NoSpace.into());
-        }
-        let admitted = inner.builds.admit(&who.tenant)?;
-        let build = self.new_build(who, &ask)?;
-        let folder = folder(&inner.config.data, &build.id);
-        let staging = Staging::new(&folder);
-        let log = self.new_log(&folder)?;
-        let mut staged = match &ask.source {
-            BuildSource::Declared(declared) => self.link_uploads(who, declared, &folder)?,
-            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
-        };
-        if let Some(context) = context {
-            let bytes = inner.config.build_context_bytes;
-            let space = self.upload_space(&who.tenant, &folder).await?;
-            let received = context::receive(context, &folder, space, bytes);
-            // Somebody who sends a byte now and then must not hold a place for ever.
-            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
-            received.map_err(|_| {
-                ServiceError::new(Code::DeadlineExceeded, "the context did not arrive in time")
-            })??;
-            staged = Staged::Sent;
-        }
-        inner.store.put_build(build.clone()).await?;
-        staging.keep();
-        let live = self.live(&build, log);
-        let job = run::BuildJob { service: self.clone(), who: who.clone(), ask, live, staged, folder };
-        inner.spawn(async move {
-            job.run().await;
-            drop(admitted);
-        });
-        Ok(build)
+        self.prepare_build(who, ask, context).await?.begin().await
     }
 
     fn new_build(&self, who: &Principal, ask: &StartBuild) -> Result<Build, ServiceError> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use atoll_model::policy::authz;
-use atoll_model::{Lease, Phase, Principal};
+use atoll_model::{Lease, Principal};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tokio::sync::broadcast;
@@ -15,11 +15,11 @@ use crate::service::Service;
 /// LIMIT: changes that a slow listener may be behind; a hundred creates at once are three hundred of them.
 const BEHIND: usize = 4_096;
 
-/// A sandbox changed its phase, and the disk has it.
+/// A sandbox changed its phase, or the stage of its creation, and the disk has it.
 #[derive(Debug, Clone)]
 pub struct PhaseChange {
     /// What it was; `None`: it is new.
-    pub from: Option<Phase>,
+    pub before: Option<Arc<Lease>>,
     /// What it is now.
     pub lease: Arc<Lease>,
 }
@@ -33,15 +33,15 @@ impl Default for Changes {
 }
 
 impl Changes {
-    pub(crate) fn tell(&self, from: Option<Phase>, lease: &Lease) {
+    pub(crate) fn tell(&self, before: Option<Lease>, lease: &Lease) {
         if self.0.receiver_count() > 0 && lease.build.is_none() {
-            let _ = self.0.send(PhaseChange { from, lease: Arc::new(lease.clone()) });
+            let _ = self.0.send(PhaseChange { before: before.map(Arc::new), lease: Arc::new(lease.clone()) });
         }
     }
 }
 
 impl Service {
-    /// Every change of phase of every sandbox that this key sees, from now on. Ends when the server does.
+    /// Every change of phase or stage of every sandbox that this key sees, from now on. Ends when the server does.
     #[must_use]
     pub fn follow_all(&self, who: &Principal) -> BoxStream<'static, PhaseChange> {
         let (who, closing) = (who.clone(), self.inner.closing.clone());

@@ -1,27 +1,29 @@
 //! Creating a sandbox: checked, admitted, written down, made.
 
 mod base;
+mod image;
 
 use std::sync::Arc;
 
 use atoll_model::{
-    Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Phase, Principal, ReadyCheck, Reason,
-    SandboxId, Source, Stage, TenantId, Timers, Timestamp,
+    AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Phase, Principal, ReadyCheck,
+    Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers, Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-use crate::driver::{self, CreationOutcome};
+use crate::driver::{self, CreationOutcome, DriverMessage, Verb};
 use crate::random::entropy;
 use crate::registry::{DriverState, Handle};
-use crate::sandboxes::{EndWait, is_under_way};
+use crate::sandboxes::{EndWait, is_under_way, tell};
 use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
 use crate::{Created, ServiceError};
-use base::CreationBase;
+pub(crate) use base::CreationBase;
+pub(crate) use image::ImageWait;
 
 impl Service {
     /// Creates a sandbox. With `wait` it answers when the sandbox runs, or why it does not; else once it is written
@@ -33,11 +35,24 @@ impl Service {
         wait: bool,
     ) -> Result<(Lease, Created), ServiceError> {
         spec.check()?;
-        let Planned { lease, seed, hold, ready } = self.lease_for(who, &spec).await?;
+        let image = self.missing_image(who, &spec).await?;
+        self.create_waiting(who, spec, image, wait).await
+    }
+
+    /// Creates a sandbox which, with `image`, waits for that first.
+    async fn create_waiting(
+        &self,
+        who: &Principal,
+        spec: CreateSandbox,
+        image: Option<ImageWait>,
+        wait: bool,
+    ) -> Result<(Lease, Created), ServiceError> {
+        let awaited = image.is_some();
+        let Planned { lease, seed, hold, mut ready } = self.lease_for(who, &spec, image.as_ref()).await?;
         let template = lease.template.clone();
         let request = NewLease { idempotency: self.idempotency(&who.tenant, &spec), lease };
         let born = match self.reserve(&request.lease).await {
-            Ok(()) => self.make(request, seed).await?,
+            Ok(()) => self.make(request, seed, image).await?,
             // Without room only an old answer can be given again: the repeated create may be what took the last place.
             Err(full) => CreationOutcome::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
         };
@@ -56,7 +71,10 @@ impl Service {
         if !wait {
             return Ok((handle.lease().as_ref().clone(), created));
         }
-        let lease = self.until_made(handle.clone()).await?;
+        let lease = self.until_made(handle.clone()).await.inspect_err(|_| forget_without_image(&handle))?;
+        if awaited {
+            ready = self.base_of(who, &spec).await.ok().and_then(|base| base.ready);
+        }
         if let Some(check) = ready.filter(|_| created == Created::New) {
             self.until_ready(&handle, &check).await?;
         }
@@ -80,9 +98,10 @@ impl Service {
         &self,
         request: NewLease,
         seed: Option<Arc<Seed>>,
+        image: Option<ImageWait>,
     ) -> Result<CreationOutcome, ServiceError> {
         let (reply, answer) = oneshot::channel();
-        driver::birth(&self.inner, request, seed, reply);
+        driver::birth(&self.inner, request, seed, image, reply);
         Ok(answer.await.map_err(|_| ending())??)
     }
 
@@ -107,43 +126,56 @@ impl Service {
     }
 
     /// The lease of a new sandbox, and what it is made from.
-    async fn lease_for(&self, who: &Principal, spec: &CreateSandbox) -> Result<Planned, ServiceError> {
+    async fn lease_for(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+        image: Option<&ImageWait>,
+    ) -> Result<Planned, ServiceError> {
         let mounts = self.mounts_of(who, &spec.mounts).await?;
-        let CreationBase { base, seed, hold, ready } = self.base_of(who, spec).await?;
-        let network = spec.network.clone().or(base.network).unwrap_or_default();
+        let CreationBase { base, seed, hold, ready } = match image {
+            Some(image) => image.base(spec),
+            None => self.base_of(who, spec).await?,
+        };
+        let network = spec.network.clone().or(base.network.clone()).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let now = self.inner.clock.now();
         let limits = spec.limits.resolve(base.limits)?;
-        let mut env = base.env;
-        env.extend(spec.env.clone());
-        let user = spec.user.clone().unwrap_or_else(|| base.user.clone());
-        let workdir = if user == "root" && base.user != "root" { "/root".to_owned() } else { base.workdir };
+        let start = StartRequest {
+            user: spec.user.clone(),
+            workdir: spec.workdir.clone(),
+            command: spec.command.clone(),
+            entrypoint: spec.entrypoint,
+        };
         let from_archive = matches!(base.source, Source::Archive { .. });
-        let lease = Lease {
-            id: self.id_for(spec).await?,
+        // Files that come from far away have their own phase, with its own deadline.
+        let phase = if from_archive { Phase::Restoring } else { Phase::Creating };
+        let boots = phase == Phase::Creating && image.is_none();
+        let mut lease = Lease {
+            id: SandboxId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
             name: spec.name.clone(),
             labels: spec.labels.clone(),
-            env,
+            env: spec.env.clone(),
             provider: self.inner.provider.name().to_owned(),
-            template: base.template,
-            template_version: base.template_version,
-            user,
-            workdir: spec.workdir.clone().unwrap_or(workdir),
-            command: spec.command.clone().or(base.command),
+            template: String::new(),
+            template_version: String::new(),
+            user: String::new(),
+            workdir: String::new(),
+            command: None,
             limits,
             network,
             storage: spec.storage,
             intent: Intent::Run,
-            // Files that come from far away have their own phase, with its own deadline.
-            phase: if from_archive { Phase::Restoring } else { Phase::Creating },
-            stage: Stage::Booting,
+            phase,
+            stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
             reason: Reason::Requested,
             generation: 1,
-            instance: if from_archive { None } else { Some(InstanceId::from_entropy(entropy()?)) },
+            instance: if boots { Some(InstanceId::from_entropy(entropy()?)) } else { None },
             timeout_s: spec.timeout_s,
-            timeout_at: spec.timeout_s.map(|s| timeout_at(&now, s)),
+            // Of one that waits for its image it begins with the boot.
+            timeout_at: spec.timeout_s.filter(|_| image.is_none()).map(|s| timeout_at(&now, s)),
             on_timeout: spec.on_timeout,
             timeout_counts: spec.timeout_counts,
             created_at: now.clone(),
@@ -156,8 +188,8 @@ impl Service {
             on_exit: spec.on_exit,
             thread: spec.thread.clone(),
             wake: spec.wake,
-            source: base.source,
-            parent: base.parent,
+            source: Source::Template,
+            parent: None,
             private_env: spec.private_env.clone(),
             archive: None,
             rollback_to: None,
@@ -170,25 +202,12 @@ impl Service {
             annotations: spec.annotations.clone(),
             secrets,
             started_at: None,
+            image_build: image.and_then(ImageWait::build),
+            awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
         };
+        base.apply_to(&mut lease, &start);
         crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
         Ok(Planned { lease, seed, hold, ready })
-    }
-
-    /// An id that no sandbox has, for [`CreateSandbox::id`].
-    pub fn new_sandbox_id(&self) -> Result<SandboxId, ServiceError> {
-        Ok(SandboxId::from_entropy(entropy()?))
-    }
-
-    /// An id never means another sandbox later: its tokens would open that one.
-    async fn id_for(&self, spec: &CreateSandbox) -> Result<SandboxId, ServiceError> {
-        let Some(id) = &spec.id else { return self.new_sandbox_id() };
-        let known = self.inner.store.lease(id).await?;
-        if known.is_some() && spec.idempotency_key.is_none() {
-            let message = format!("a sandbox {id} exists or existed");
-            return Err(ServiceError::new(Code::AlreadyExists, message));
-        }
-        Ok(id.clone())
     }
 
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
@@ -213,6 +232,9 @@ impl Service {
             Source::Archive { .. } => !is_under_way(state),
             Source::Template | Source::Snapshot { .. } => state.lease.phase != Phase::Creating,
         };
+        if handle.lease().waits_for_image() {
+            self.until_image(handle.clone()).await?;
+        }
         let long = match handle.lease().source {
             Source::Template => EndWait::Boot,
             Source::Snapshot { .. } => EndWait::Memory,
@@ -225,6 +247,7 @@ impl Service {
                 Code::PhaseConflict,
                 format!("sandbox {} was deleted while it was created", lease.id),
             )),
+            Phase::Failed if lease.awaits.is_some() => Err(known_failure(&handle, &lease)),
             Phase::Failed => Err(failure(&handle, &lease)),
             // It ran and somebody already did something else with it, unless it never came so far.
             Phase::Creating
@@ -258,18 +281,33 @@ pub(crate) fn ending() -> ServiceError {
 
 /// Why a sandbox is failed, as its driver knows it, else as the lease says.
 pub(crate) fn failure(handle: &Handle, lease: &Arc<Lease>) -> ServiceError {
-    let known = handle.state.borrow().failure.clone();
-    let failure = known.unwrap_or_else(|| {
-        ServiceError::new(
-            Code::Internal,
-            format!("sandbox {} failed: {}", lease.id, reason_text(&lease.reason)),
-        )
-    });
+    let failure = known_failure(handle, lease);
     match failure.hint {
         Some(_) => failure,
         None => {
             failure.hint(format!("sandbox {} has the reason; delete it when you no longer need it", lease.id))
         }
+    }
+}
+
+fn known_failure(handle: &Handle, lease: &Lease) -> ServiceError {
+    let known = handle.state.borrow().failure.clone();
+    known.unwrap_or_else(|| {
+        let message = format!("sandbox {} failed: {}", lease.id, reason_text(&lease.reason));
+        ServiceError::new(Code::Internal, message)
+    })
+}
+
+/// The caller waited and is told why there is no image: nothing is left that could be kept or looked at.
+fn forget_without_image(handle: &Handle) {
+    let lease = handle.lease();
+    if lease.phase != Phase::Failed || lease.awaits.is_none() {
+        return;
+    }
+    let (reply, _) = oneshot::channel();
+    let delete = DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Completed, reply };
+    if let Err(error) = tell(handle, delete) {
+        tracing::warn!(sandbox = %lease.id, %error, "a sandbox without an image could not be deleted");
     }
 }
 
@@ -285,7 +323,7 @@ fn reason_text(reason: &Reason) -> String {
         Reason::Overdue => "it took too long".to_owned(),
         Reason::InstanceDied => "the instance ended by itself".to_owned(),
         Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
-        Reason::Provider { message } => message.clone(),
+        Reason::ImageUnavailable { message } | Reason::Provider { message } => message.clone(),
     }
 }
 

@@ -13,6 +13,7 @@
 mod adoption;
 mod effects;
 mod files;
+mod image;
 mod reach;
 mod results;
 mod rollback;
@@ -39,12 +40,14 @@ use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::activity::Activity;
+use crate::create::ImageWait;
 use crate::registry::{DriverState, Handle, MAILBOX};
 use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 pub(crate) use adoption::{AdoptedSandbox, Resumption, resume};
 use effects::{Done, UnderWay, Work};
+pub(crate) use image::ImageProgress;
 use steps::Transition;
 pub(crate) use take_snapshot::SnapshotJob;
 pub(crate) use verbs::Verb;
@@ -63,6 +66,8 @@ pub(crate) enum DriverMessage {
     Snapshot(SnapshotJob),
     /// This archive is gone from object storage.
     Tidied { archive: ArchiveRef },
+    /// Its image has come further.
+    Image(ImageProgress),
     /// The instance says something by itself.
     Notice { instance: InstanceId, what: NoticeKind },
     /// A deadline may have passed.
@@ -116,6 +121,7 @@ pub(crate) fn birth(
     inner: &Arc<ServiceShared>,
     new: NewLease,
     seed: Option<Arc<Seed>>,
+    image: Option<ImageWait>,
     reply: oneshot::Sender<Result<CreationOutcome, StoreError>>,
 ) {
     let own = Arc::clone(inner);
@@ -151,6 +157,9 @@ pub(crate) fn birth(
         own.registry.put(id, handle.clone());
         own.changes.tell(None, &lease);
         drop(seed);
+        if let Some(image) = image {
+            image.start(handle.clone());
+        }
         let _ = reply.send(Ok(CreationOutcome::New(handle)));
         driver.supervise(mailbox).await;
     });
@@ -165,7 +174,10 @@ impl Driver {
     ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
         let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None, None);
         driver.seed = seed;
-        driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
+        // One that waits for its image has nothing to be made from yet.
+        if !lease.waits_for_image() {
+            driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
+        }
         (driver, handle, mailbox)
     }
 
@@ -278,6 +290,7 @@ impl Driver {
                 }
             }
             DriverMessage::Snapshot(wanted) => self.on_snapshot(wanted),
+            DriverMessage::Image(progress) => self.on_image(progress).await,
             DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
             DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
             DriverMessage::Due => self.on_due().await,

@@ -105,7 +105,7 @@ impl Service {
 
     async fn make_child(&self, child: Lease, seed: Arc<Seed>) -> Result<Handle, ServiceError> {
         self.reserve(&child).await?;
-        let born = self.make(NewLease { lease: child, idempotency: None }, Some(seed)).await?;
+        let born = self.make(NewLease { lease: child, idempotency: None }, Some(seed), None).await?;
         self.inner.failpoint.reach("fork.child").await;
         match born {
             CreationOutcome::New(handle) => Ok(handle),
@@ -206,6 +206,8 @@ impl Service {
             build: None,
             token_epoch: 0,
             started_at: None,
+            image_build: None,
+            awaits: None,
             ..source.clone()
         })
     }

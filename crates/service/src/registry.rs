@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_agentapi::AgentClient;
-use atoll_model::{Lease, SandboxId};
+use atoll_model::{BuildId, Lease, SandboxId};
 use tokio::sync::{mpsc, watch};
 
 use crate::ServiceError;
@@ -57,6 +57,12 @@ impl Registry {
 
     pub(crate) fn remove(&self, id: &SandboxId) {
         self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// The sandbox that waits for this build.
+    pub(crate) fn waiting_for(&self, build: &BuildId) -> Option<Arc<Lease>> {
+        let waits = |lease: &Arc<Lease>| lease.waits_for_image() && lease.image_build.as_ref() == Some(build);
+        self.all().iter().map(Handle::lease).find(waits)
     }
 
     pub(crate) fn all(&self) -> Vec<Handle> {

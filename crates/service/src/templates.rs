@@ -34,7 +34,7 @@ pub use types::*;
 
 pub(crate) use collect::{VersionHold, VersionHolds};
 pub(crate) use pull::Pulls;
-pub(crate) use resolve::{Resolved, TemplateCache};
+pub(crate) use resolve::TemplateCache;
 pub(crate) use versions::Publish;
 
 use crate::ServiceError;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use atoll_disk::{Purpose, SpaceWriter};
 use atoll_model::policy::quota::{self, Exceeded};
-use atoll_model::{Code, Lease, TenantId};
+use atoll_model::{Code, Lease, Quota, TenantId};
 use atoll_store::StoreError;
 
 use crate::ServiceError;
@@ -72,7 +72,13 @@ impl Service {
         let record = store.tenant(lease.tenant.as_str()).await?.ok_or(StoreError::NoTenant)?;
         let mut usage = store.usage(&lease.tenant).await?;
         usage.disk_mib = usage.disk_mib.saturating_add(uploaded);
-        Ok(quota::admit_new(&record.quota, &usage, &lease.limits).map_err(StoreError::from)?)
+        if let Some(waiting) = lease.build.as_ref().and_then(|build| self.inner.registry.waiting_for(build)) {
+            // A step of its build uses its place.
+            usage.disk_mib = usage.disk_mib.saturating_sub(u64::from(waiting.limits.disk_mib));
+        }
+        // The rest of the quota is checked where the lease is written.
+        let of_disk = Quota { disk_mib: record.quota.disk_mib, ..Quota::default() };
+        Ok(quota::admit_new(&of_disk, &usage, &lease.limits).map_err(StoreError::from)?)
     }
 }
 

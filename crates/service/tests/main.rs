@@ -9,6 +9,7 @@ mod egress;
 mod egress_canary;
 mod egress_log;
 mod full_disk;
+mod images;
 mod lifecycle;
 mod lifetimes;
 mod previews;

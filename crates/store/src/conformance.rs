@@ -74,6 +74,7 @@ pub fn all() -> Vec<Case> {
         templates::what_nothing_stands_on_is_forgotten,
         templates::builds_are_kept_found_and_swept,
         templates::a_sandbox_of_a_build_is_in_no_list,
+        templates::a_sandbox_that_waits_for_its_build_takes_name_and_quota,
         templates::a_template_with_any_tag_is_found_by_its_name,
         volumes::a_volume_is_found_by_id_name_and_prefix,
         volumes::a_volume_is_not_removed_while_a_sandbox_mounts_it,
@@ -158,6 +159,8 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         annotations: BTreeMap::new(),
         secrets: BTreeMap::new(),
         started_at: None,
+        image_build: None,
+        awaits: None,
     }
 }
 

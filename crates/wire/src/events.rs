@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::flag::Flag;
-use crate::words::{Phase, Reason};
+use crate::words::{Phase, Reason, Stage};
 
 /// An event of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -27,6 +27,8 @@ pub struct Event {
 pub enum EventKind {
     /// The phase changed.
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
+    /// A create has come further: its image is pulled or built, or it boots.
+    Stage { stage: Stage },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
     /// A snapshot was taken of it.
@@ -55,6 +57,7 @@ impl EventKind {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Phase { .. } => "phase",
+            Self::Stage { .. } => "stage",
             Self::OutOfMemory => "out_of_memory",
             Self::Snapshotted { .. } => "snapshotted",
             Self::Forked { .. } => "forked",

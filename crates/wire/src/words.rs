@@ -109,6 +109,8 @@ answer_words! {
     /// Progress of a create.
     Stage "snake_case" {
         Queued = "queued",
+        Pulling = "pulling",
+        Building = "building",
         Booting = "booting",
     }
 }
@@ -267,7 +269,7 @@ request_words! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reason {
     pub code: ReasonCode,
-    /// Message of the provider.
+    /// Message of the provider, or why there is no image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub message: Option<String>,
@@ -290,6 +292,8 @@ pub enum ReasonCode {
     Overdue,
     InstanceDied,
     LostWhileDown,
+    /// Its image could not be built or pulled.
+    ImageUnavailable,
     Provider,
     /// A word of a newer server.
     #[serde(other, skip_serializing)]
@@ -297,7 +301,7 @@ pub enum ReasonCode {
 }
 
 impl Reason {
-    /// The provider's message, or the code.
+    /// The message, or the code.
     #[must_use]
     pub fn text(&self) -> &str {
         self.message.as_deref().unwrap_or(self.code.as_str())
@@ -319,6 +323,7 @@ impl ReasonCode {
             Self::Overdue => "overdue",
             Self::InstanceDied => "instance_died",
             Self::LostWhileDown => "lost_while_down",
+            Self::ImageUnavailable => "image_unavailable",
             Self::Provider => "provider",
             Self::Unknown => "unknown",
         }
@@ -339,6 +344,7 @@ impl From<atoll_model::Reason> for Reason {
             R::Overdue => (ReasonCode::Overdue, None),
             R::InstanceDied => (ReasonCode::InstanceDied, None),
             R::LostWhileDown => (ReasonCode::LostWhileDown, None),
+            R::ImageUnavailable { message } => (ReasonCode::ImageUnavailable, Some(message)),
             R::Provider { message } => (ReasonCode::Provider, Some(message)),
         };
         Self { code, message }

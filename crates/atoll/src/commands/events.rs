@@ -56,6 +56,7 @@ fn sentence(event: &Event) -> String {
             let from = from.map_or("nothing", |from| from.as_str());
             format!("{from} -> {} ({})", to.as_str(), reason.text())
         }
+        EventKind::Stage { stage } => stage.as_str().to_owned(),
         EventKind::Updated { fields } => format!("updated {}", fields.join(", ")),
         EventKind::Snapshotted { snapshot, memory } => {
             let with = if *memory { " with its memory" } else { "" };

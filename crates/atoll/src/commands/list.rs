@@ -2,7 +2,7 @@
 
 use atoll_wire::{
     sandboxes::{Hold, ListQuery, Sandbox},
-    words::{MemoryLocation, Phase, TimeoutCounts},
+    words::{MemoryLocation, Phase, Stage, TimeoutCounts},
 };
 use jiff::Timestamp;
 
@@ -80,11 +80,15 @@ fn counts_down_in(phase: Phase, counts: TimeoutCounts) -> bool {
     }
 }
 
-/// The phase, and where the memory of a paused one is, or that it is held awake.
+/// The phase, and where the memory of a paused one is, that it is held awake, or what a create waits for.
 pub(super) fn phase(sandbox: &Sandbox) -> String {
     match sandbox.phase {
         Phase::Paused if sandbox.held == Some(MemoryLocation::Disk) => "paused (disk)".to_owned(),
         Phase::Running if is_held(sandbox.hold.as_ref()) => "running (held)".to_owned(),
+        Phase::Creating => match sandbox.stage {
+            Some(stage) if stage != Stage::Booting => format!("creating ({})", stage.as_str()),
+            _ => "creating".to_owned(),
+        },
         other => other.as_str().to_owned(),
     }
 }
@@ -175,12 +179,17 @@ mod tests {
                 json!({"id": "cbcdefghijklmnopqrst", "name": "nap", "template": "host", "phase": "paused", "held": "disk",
                    "cpu": 1.0, "memory_mib": 512, "created_at": "2026-01-01T00:00:00Z", "timeout_at": null}),
             ),
+            of(
+                json!({"id": "dbcdefghijklmnopqrst", "name": "new", "template": "app", "phase": "creating", "stage": "building",
+                   "cpu": 1.0, "memory_mib": 512, "created_at": "2026-01-01T00:59:00Z", "timeout_at": null}),
+            ),
         ];
         insta::assert_snapshot!(table(&sandboxes, now).lines().join("\n"), @r"
-        ID                    NAME  TEMPLATE  PHASE          CPU  MEMORY   AGE  LEFT
-        abcdefghijklmnopqrst  box   debian    running        0.5  512 MiB  1h   5m
-        bbcdefghijklmnopqrst  -     host      stopped        2    2 GiB    10s  -
-        cbcdefghijklmnopqrst  nap   host      paused (disk)  1    512 MiB  1h   -
+        ID                    NAME  TEMPLATE  PHASE                CPU  MEMORY   AGE  LEFT
+        abcdefghijklmnopqrst  box   debian    running              0.5  512 MiB  1h   5m
+        bbcdefghijklmnopqrst  -     host      stopped              2    2 GiB    10s  -
+        cbcdefghijklmnopqrst  nap   host      paused (disk)        1    512 MiB  1h   -
+        dbcdefghijklmnopqrst  new   app       creating (building)  1    512 MiB  1m   -
         ");
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{Build, BuildFailure, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
-use atoll_service::{BuildSource, StartBuild};
+use atoll_model::{Build, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
+use atoll_service::{BuildContext, BuildSource, StartBuild};
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -50,6 +50,16 @@ pub(crate) fn name_of(build: &BuildAsk) -> String {
 
 /// Begins a build.
 pub(crate) async fn start(app: &DaytonaApp, who: &Principal, ask: Ask) -> Result<Build, ApiError> {
+    let (build, context) = request(app, who, ask).await?;
+    Ok(app.service.start_build(who, build, context).await?)
+}
+
+/// A build as the core takes it, with the files that it may copy from.
+pub(crate) async fn request(
+    app: &DaytonaApp,
+    who: &Principal,
+    ask: Ask,
+) -> Result<(StartBuild, Option<BuildContext>), ApiError> {
     if ask.build.dockerfile_content.trim().is_empty() {
         return Err(ApiError::invalid("buildInfo.dockerfileContent: is empty"));
     }
@@ -60,13 +70,13 @@ pub(crate) async fn start(app: &DaytonaApp, who: &Principal, ask: Ask) -> Result
     let settings =
         StartSettings { user, workdir, limits: ask.limits, command: ask.command, ..StartSettings::default() };
     let labels = labels(&ask.notes);
-    let wish = StartBuild { settings, labels, ..StartBuild::of(template, BuildSource::Text(text)) };
+    let build = StartBuild { settings, labels, ..StartBuild::of(template, BuildSource::Text(text)) };
     let hashes = ask.build.context_hashes.unwrap_or_default();
     let context = match hashes.is_empty() {
         true => None,
         false => Some(app.storage.context(&who.tenant, &hashes).await?),
     };
-    Ok(app.service.start_build(who, wish, context).await?)
+    Ok((build, context))
 }
 
 /// The Dockerfile with our names for the vendor's.
@@ -111,16 +121,9 @@ pub(crate) fn note(labels: &BTreeMap<String, String>, word: &str) -> Option<Stri
 /// Why a build failed, in words.
 pub(crate) fn reason(build: &Build) -> String {
     match &build.failure {
-        Some(failure) => why(failure),
+        Some(failure) => failure.summary(),
         None => format!("the build is {}", build.status.as_str()),
     }
-}
-
-fn why(failure: &BuildFailure) -> String {
-    let step = failure.step.map_or_else(String::new, |step| format!("step {step}: "));
-    let tail = failure.tail.last().map_or_else(String::new, |line| format!(": {line}"));
-    let hint = failure.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
-    format!("{step}{}{tail}{hint}", failure.message)
 }
 
 /// The log as plain text, line by line as it comes.
@@ -166,18 +169,5 @@ mod tests {
         assert_eq!(note(&labels, "name").as_deref(), Some("a\"b\nc"));
         assert_eq!(note(&labels, "long"), None);
         assert_eq!(note(&labels, "other"), None);
-    }
-
-    #[test]
-    fn a_reason_ends_with_what_to_try() {
-        let failure = BuildFailure {
-            code: atoll_model::Code::InvalidRequest,
-            message: "no such image".to_owned(),
-            hint: Some("log in first".to_owned()),
-            step: Some(2),
-            exit_code: None,
-            tail: vec!["last".to_owned()],
-        };
-        assert_eq!(why(&failure), "step 2: no such image: last (log in first)");
     }
 }

@@ -15,7 +15,6 @@
 mod account;
 mod bases;
 mod builds;
-mod drafts;
 mod error;
 mod metrics;
 mod missing;
@@ -101,8 +100,6 @@ pub(crate) struct DaytonaApp {
     pub(crate) service: Service,
     pub(crate) options: DaytonaOptions,
     pub(crate) toolbox: toolbox::ToolboxState,
-    /// Sandboxes that wait for their builds.
-    pub(crate) drafts: drafts::Drafts,
     /// Failed builds that their users deleted.
     pub(crate) forgotten: snapshots::Forgotten,
     /// Contexts of builds.
@@ -146,7 +143,6 @@ impl Daytona {
             service,
             options,
             toolbox: toolbox::ToolboxState::default(),
-            drafts: drafts::Drafts::default(),
             forgotten: snapshots::Forgotten::default(),
             storage,
         };

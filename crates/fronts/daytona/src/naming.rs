@@ -119,14 +119,6 @@ pub(crate) async fn template(
     }
 }
 
-/// What an image starts with, where it says so: an entrypoint with its arguments. A command alone, such as the `python3` of
-/// Python's images, waits for somebody and would end at once.
-pub(crate) fn program(template: &TemplateRecord) -> Option<Vec<String>> {
-    let mut program = template.entrypoint.clone().filter(|entrypoint| !entrypoint.is_empty())?;
-    program.extend(template.cmd.iter().flatten().cloned());
-    Some(program)
-}
-
 /// Whether a template is the one made for this front, which has a user `daytona`.
 pub(crate) fn has_daytona(template: &TemplateRecord) -> bool {
     template.tenant.is_none() && template.aliases.iter().any(|alias| alias == DEFAULT)

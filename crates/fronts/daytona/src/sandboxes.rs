@@ -11,6 +11,7 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use crate::DaytonaApp;
+use crate::builds;
 use crate::naming;
 use crate::origin::Origin;
 use crate::snapshots::FollowQuery;
@@ -51,17 +52,15 @@ async fn create(
     origin: Origin,
     Json(mut body): Json<CreateSandboxRequest>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    if let Some(build) = body.build_info.take() {
-        body.build_info = Some(build.clone());
-        let spec = body.into_spec()?;
-        return crate::drafts::create(&app, &who, spec, build, &origin).await.map(ok);
+    if let Some(build) = body.build_info.clone() {
+        let lease = create_built(&app, &who, body.into_spec()?, build).await?;
+        return Ok(ok(SandboxResponse::of(&lease, &origin)));
     }
     let named = body.snapshot().map(str::to_owned);
     // Whoever names none is told what it got.
     body.name_snapshot(naming::DEFAULT);
     let names_user = body.names_user();
     let mut spec = body.into_spec()?;
-    app.drafts.refuse_name(&who, spec.name.as_deref())?;
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
     let (lease, _) = app.service.create(&who, spec, true).await.map_err(|error| match error.code {
         // COMPAT(daytona): a snapshot that is not there makes the request bad.
@@ -76,6 +75,25 @@ async fn create(
         _ => error.into(),
     })?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
+}
+
+/// A sandbox of a Dockerfile: one that was built before is used at once, else the sandbox waits for its build.
+async fn create_built(
+    app: &DaytonaApp,
+    who: &Principal,
+    mut spec: CreateSandbox,
+    build: BuildAsk,
+) -> Result<Lease, ApiError> {
+    fill(&mut spec.limits, LimitsAsk::default());
+    spec.entrypoint = true;
+    let word = builds::name_of(&build);
+    if app.service.get_template(who, &word).await.is_ok() {
+        spec.template = Some(word);
+        return Ok(app.service.create(who, spec, true).await?.0);
+    }
+    let ask = builds::Ask { word, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
+    let (build, context) = builds::request(app, who, ask).await?;
+    Ok(app.service.create_from_build(who, spec, build, context).await?.0)
 }
 
 /// What a new sandbox begins as, with what its snapshot grants, or else the vendor's defaults.
@@ -100,9 +118,7 @@ async fn begin_from(
         }
         return Ok(());
     };
-    if spec.command.is_none() && template.tenant.is_some() && template.settings.command.is_none() {
-        spec.command = naming::program(&template);
-    }
+    spec.entrypoint = template.tenant.is_some();
     if !names_user && naming::has_daytona(&template) {
         // COMPAT(daytona): commands run as `daytona`, in its home.
         spec.user = Some(naming::USER.to_owned());
@@ -150,9 +166,6 @@ async fn find(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    if let Some(draft) = app.drafts.find(&who, &id) {
-        return Ok(ok(draft.shown(&origin)));
-    }
     Ok(ok(SandboxResponse::of(&lease(&app, &who, &id).await?, &origin)))
 }
 
@@ -259,9 +272,6 @@ async fn delete(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    if let Some(draft) = app.drafts.remove(&app, &who, &id) {
-        return Ok(ok(draft.shown(&origin)));
-    }
     let lease = lease(&app, &who, &id).await?;
     let lease = app.service.delete(&who, lease.id.as_str(), true).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
@@ -300,10 +310,7 @@ async fn logs_url(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Url>, ApiError> {
-    let id = match app.drafts.find(&who, &id) {
-        Some(draft) => draft.id,
-        None => lease(&app, &who, &id).await?.id,
-    };
+    let id = lease(&app, &who, &id).await?.id;
     Ok(ok(Url { url: origin.api(&format!("/sandbox/{id}/build-logs")) }))
 }
 
@@ -313,10 +320,11 @@ async fn logs(
     Path(id): Path<String>,
     Query(query): Query<FollowQuery>,
 ) -> Result<Response, ApiError> {
-    let build = match app.drafts.build_of(&who, &id) {
+    let lease = lease(&app, &who, &id).await?;
+    let build = match lease.image_build {
         Some(build) => Some(build),
+        // Its image was built before, for another sandbox or a snapshot.
         None => {
-            let lease = lease(&app, &who, &id).await?;
             let name = lease.template.split(':').next().unwrap_or_default().to_owned();
             let filter = BuildFilter { template: Some(name), limit: 1, ..BuildFilter::default() };
             app.service.list_builds(&who, filter).await?.items.pop().map(|build| build.id)
@@ -326,16 +334,12 @@ async fn logs(
         let message = format!("Sandbox {id} was not built here, so it has no log");
         return Err(ApiError::new(Code::BuildNotFound, message));
     };
-    crate::builds::log(&app, &who, &build, query.follow.unwrap_or(false)).await
+    builds::log(&app, &who, &build, query.follow.unwrap_or(false)).await
 }
 
 /// The sandbox, if its state allows what is asked.
 async fn allowed(app: &DaytonaApp, who: &Principal, id: &str, verb: Verb) -> Result<Lease, ApiError> {
-    if app.drafts.find(who, id).is_some() {
-        let message = "Sandbox is still being built, or its build failed";
-        return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
-    }
     let lease = lease(app, who, id).await?;
-    states::check(verb, lease.phase)?;
+    states::check(verb, &lease)?;
     Ok(lease)
 }

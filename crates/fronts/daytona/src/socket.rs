@@ -22,14 +22,12 @@ use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
-use futures::stream::{BoxStream, SelectAll};
+use futures::stream::BoxStream;
 use serde::Serialize;
 use serde_json::json;
-use tokio::sync::broadcast;
 use tokio::time::{Instant, interval_at, timeout};
 
 use crate::DaytonaApp;
-use crate::drafts::Change;
 use crate::origin::Origin;
 use crate::sandboxes::SandboxResponse;
 use crate::states::state;
@@ -168,30 +166,11 @@ impl SocketSession {
         }
     }
 
-    /// Changes of sandboxes, and of those that are being built, as packets.
-    fn news(&self, who: &Principal) -> SelectAll<BoxStream<'static, String>> {
+    /// Changes of sandboxes as packets.
+    fn news(&self, who: &Principal) -> BoxStream<'static, String> {
         let origin = self.origin.clone();
         let changes = self.app.service.follow_all(who);
-        let phases =
-            changes.flat_map(move |change| futures::stream::iter(of_phase(&change, &origin))).boxed();
-        let (origin, tenant) = (self.origin.clone(), who.tenant.clone());
-        let drafts = futures::stream::unfold(self.app.drafts.follow(), |mut from| async move {
-            loop {
-                match from.recv().await {
-                    Ok(change) => return Some((change, from)),
-                    // The SDKs look for themselves now and then.
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                }
-            }
-        });
-        let drafts = drafts
-            .flat_map(move |change| {
-                let is_seen = change.draft.tenant == tenant;
-                futures::stream::iter(if is_seen { of_draft(&change, &origin) } else { Vec::new() })
-            })
-            .boxed();
-        [phases, drafts].into_iter().collect()
+        changes.flat_map(move |change| futures::stream::iter(packets(&change, &origin))).boxed()
     }
 
     async fn send(&mut self, text: String) -> Result<(), Ended> {
@@ -219,18 +198,11 @@ struct StateUpdated {
     new_state: &'static str,
 }
 
-fn of_phase(change: &PhaseChange, origin: &Origin) -> Vec<String> {
+fn packets(change: &PhaseChange, origin: &Origin) -> Vec<String> {
     let sandbox = SandboxResponse::of(&change.lease, origin);
-    packets(change.from.map(state), state(change.lease.phase), sandbox)
-}
-
-fn of_draft(change: &Change, origin: &Origin) -> Vec<String> {
-    packets(change.from, change.draft.state, change.draft.shown(origin))
-}
-
-fn packets(from: Option<&'static str>, new_state: &'static str, sandbox: SandboxResponse) -> Vec<String> {
+    let new_state = state(&change.lease);
     let whole = event("sandbox.created", &sandbox);
-    let Some(old_state) = from else { return vec![whole] };
+    let Some(old_state) = change.before.as_deref().map(state) else { return vec![whole] };
     let updated = event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state });
     match new_state {
         // COMPAT(daytona): of an update the SDKs take the state alone, so that whoever waits would never learn why it
@@ -242,20 +214,25 @@ fn packets(from: Option<&'static str>, new_state: &'static str, sandbox: Sandbox
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use atoll_model::{Lease, Phase, Stage};
+
     use super::*;
+    use crate::states::samples::{lease, waiting};
 
     #[test]
     fn a_failure_is_told_with_its_reason() {
-        let names = |from, to| {
-            let sandbox = SandboxResponse::sample(to);
-            let told = packets(from, to, sandbox);
+        let names = |before: Option<Lease>, lease: Lease| {
+            let change = PhaseChange { before: before.map(Arc::new), lease: Arc::new(lease) };
+            let told = packets(&change, &Origin::sample());
             told.iter().map(|text| text.split('"').nth(1).unwrap_or_default().to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(names(None, "creating"), ["sandbox.created"]);
-        assert_eq!(names(Some("starting"), "started"), ["sandbox.state.updated"]);
-        assert_eq!(
-            names(Some("building_snapshot"), "build_failed"),
-            ["sandbox.created", "sandbox.state.updated"]
-        );
+        let (queued, building) = (waiting(Stage::Queued), waiting(Stage::Building));
+        assert_eq!(names(None, queued.clone()), ["sandbox.created"]);
+        assert_eq!(names(Some(queued), building.clone()), ["sandbox.state.updated"]);
+        assert_eq!(names(Some(lease(Phase::Starting)), lease(Phase::Running)), ["sandbox.state.updated"]);
+        let failed = Lease { phase: Phase::Failed, ..building.clone() };
+        assert_eq!(names(Some(building), failed), ["sandbox.created", "sandbox.state.updated"]);
     }
 }

@@ -7,16 +7,37 @@
 //!              stopped ─► archiving ─► archived ─► restoring ─► started
 //! any ─► destroying ─► destroyed        what could not be made or kept alive: error
 //! ```
-//! `pending_build`, `building_snapshot` and `build_failed` are of sandboxes whose image is built first ([`crate::drafts`]).
+//!
+//! A sandbox whose image is built or pulled first is `pending_build`, then `building_snapshot` or `pulling_snapshot`, before it
+//! is `creating`; where the build fails it is `build_failed`.
 
 use atoll_front_kit::ApiError;
-use atoll_model::{Code, Intent, Phase};
+use atoll_model::{Code, Intent, Lease, Phase, Stage};
 use axum::http::StatusCode;
 
-/// A state of Daytona's.
-pub(crate) const fn state(phase: Phase) -> &'static str {
+/// The state of a sandbox in Daytona's words.
+pub(crate) fn state(lease: &Lease) -> &'static str {
+    match lease.phase {
+        Phase::Creating => stage(lease.stage),
+        Phase::Failed if lease.failed_in_build() => BUILD_FAILED,
+        phase => of_phase(phase),
+    }
+}
+
+const BUILD_FAILED: &str = "build_failed";
+
+const fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Queued => "pending_build",
+        Stage::Pulling => "pulling_snapshot",
+        Stage::Building => "building_snapshot",
+        Stage::Booting => "creating",
+    }
+}
+
+const fn of_phase(phase: Phase) -> &'static str {
     match phase {
-        Phase::Creating => "creating",
+        Phase::Creating => stage(Stage::Booting),
         Phase::Running => "started",
         Phase::Pausing => "pausing",
         Phase::Paused => "paused",
@@ -33,9 +54,14 @@ pub(crate) const fn state(phase: Phase) -> &'static str {
     }
 }
 
-/// The phases that a state means; empty where no sandbox of ours is ever in it.
+/// The phases that a state is part of; empty where no sandbox of ours is ever in it.
 pub(crate) fn phases(word: &str) -> Vec<Phase> {
-    Phase::ALL.into_iter().filter(|phase| state(*phase) == word).collect()
+    let is_part = |phase: &Phase| match phase {
+        Phase::Creating => Stage::ALL.into_iter().any(|of| stage(of) == word),
+        Phase::Failed if word == BUILD_FAILED => true,
+        phase => of_phase(*phase) == word,
+    };
+    Phase::ALL.into_iter().filter(is_part).collect()
 }
 
 /// Every state that the SDKs know.
@@ -135,12 +161,12 @@ impl Verb {
 
 /// COMPAT(daytona): a state that does not allow a verb is a bad request, one that is on its way elsewhere a conflict. What
 /// really may happen is decided by the lifecycle; this only says no in the vendor's words before it is asked.
-pub(crate) fn check(verb: Verb, phase: Phase) -> Result<(), ApiError> {
-    if verb.goes_from(phase) {
+pub(crate) fn check(verb: Verb, lease: &Lease) -> Result<(), ApiError> {
+    if verb.goes_from(lease.phase) {
         return Ok(());
     }
-    let (is, word) = (state(phase), verb.word());
-    if is_passing(phase) {
+    let (is, word) = (state(lease), verb.word());
+    if is_passing(lease.phase) {
         let message = format!("Sandbox is {is}: a state change is in progress, so it cannot be {word} now");
         return Err(ApiError::new(Code::PhaseConflict, message));
     }
@@ -170,18 +196,62 @@ const fn is_passing(phase: Phase) -> bool {
     }
 }
 
+/// Leases for tests.
+#[cfg(test)]
+pub(crate) mod samples {
+    use atoll_model::{AwaitedImage, BuildId, KeyId, Principal, Scope, StartRequest, Timestamp};
+
+    use super::*;
+
+    /// A sandbox in a phase.
+    pub(crate) fn lease(phase: Phase) -> Lease {
+        let at = Timestamp { wall_ms: 0, boot_id: "boot".to_owned(), boot_ms: 0 };
+        let row = serde_json::json!({
+            "id": "cccccccccccccccccccc", "tenant": "bbbbbbbbbbbbbbbbbbbb", "name": null, "labels": {}, "env": {},
+            "provider": "fake", "template": "daytona-build/app", "template_version": "1", "user": "root",
+            "workdir": "/", "command": null,
+            "limits": { "cpu_milli": 1000, "memory_mib": 1024, "disk_mib": 2048, "pids": 512 },
+            "network": "allow-all", "storage": "disk", "intent": "run", "phase": phase,
+            "reason": { "code": "requested" }, "generation": 1, "instance": null, "timeout_s": null,
+            "timeout_at": null, "on_timeout": "delete", "created_at": at, "phase_at": at,
+        });
+        serde_json::from_value(row).expect("a lease")
+    }
+
+    /// A sandbox in creation that waits for its build.
+    pub(crate) fn waiting(stage: Stage) -> Lease {
+        let lease = lease(Phase::Creating);
+        let requested_by =
+            Principal { key: KeyId::from_entropy([4; 20]), tenant: lease.tenant.clone(), scope: Scope::User };
+        let awaits = Some(AwaitedImage { requested_by, start: StartRequest::default() });
+        Lease { stage, awaits, image_build: Some(BuildId::from_entropy([3; 20])), ..lease }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::samples::{lease, waiting};
     use super::*;
 
     #[test]
-    fn every_phase_has_a_state_that_the_sdks_know() {
-        for phase in Phase::ALL {
-            assert!(STATES.contains(&state(phase)), "{phase:?}");
-            assert_eq!(phases(state(phase)), [phase]);
+    fn every_phase_and_stage_has_a_state_that_the_sdks_know() {
+        for lease in Phase::ALL.map(lease).into_iter().chain(Stage::ALL.map(waiting)) {
+            assert!(STATES.contains(&state(&lease)), "{lease:?}");
+            assert_eq!(phases(state(&lease)), [lease.phase]);
         }
+        let states = Stage::ALL.map(|stage| state(&waiting(stage)));
+        assert_eq!(states, ["pending_build", "pulling_snapshot", "building_snapshot", "creating"]);
         assert!(phases("resizing").is_empty());
         assert!(phases("nonsense").is_empty());
+    }
+
+    #[test]
+    fn a_failed_build_is_told_from_another_failure() {
+        let failed = |lease: Lease| state(&Lease { phase: Phase::Failed, ..lease });
+        assert_eq!(failed(waiting(Stage::Building)), "build_failed");
+        assert_eq!(failed(Lease { image_build: None, ..waiting(Stage::Pulling) }), "error");
+        assert_eq!(failed(Lease { awaits: None, ..waiting(Stage::Booting) }), "error", "its boot failed");
+        assert_eq!((phases("error"), phases("build_failed")), (vec![Phase::Failed], vec![Phase::Failed]));
     }
 
     #[test]
@@ -189,12 +259,13 @@ mod tests {
         for verb in Verb::ALL {
             let mut goes = 0;
             for phase in Phase::ALL {
-                match check(verb, phase) {
+                let lease = lease(phase);
+                match check(verb, &lease) {
                     Ok(()) => goes += 1,
                     Err(error) => {
                         let wanted = if is_passing(phase) { 409 } else { 400 };
                         assert_eq!(error.status().as_u16(), wanted, "{verb:?} from {phase:?}");
-                        assert!(error.message.contains(state(phase)), "{}", error.message);
+                        assert!(error.message.contains(state(&lease)), "{}", error.message);
                     }
                 }
             }
@@ -215,11 +286,11 @@ mod tests {
             (Verb::Recover, Phase::Running, 400),
         ] {
             assert_eq!(
-                check(verb, phase).err().map(|e| e.status().as_u16()),
+                check(verb, &lease(phase)).err().map(|e| e.status().as_u16()),
                 Some(wanted),
                 "{verb:?} {phase:?}"
             );
         }
-        assert!(check(Verb::Start, Phase::Running).is_ok());
+        assert!(check(Verb::Start, &lease(Phase::Running)).is_ok());
     }
 }

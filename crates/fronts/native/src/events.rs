@@ -24,6 +24,7 @@ impl FromCore<SandboxEvent> for Event {
             Happened::Phase { from, to, reason } => {
                 EventKind::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
             }
+            Happened::Stage { stage } => EventKind::Stage { stage: stage.into() },
             Happened::OutOfMemory => EventKind::OutOfMemory,
             Happened::Snapshotted { snapshot, memory } => {
                 EventKind::Snapshotted { snapshot: snapshot.into(), memory }

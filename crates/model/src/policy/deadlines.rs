@@ -1,6 +1,6 @@
 //! When a lease is due, and for what. One queue drives all of them.
 
-use crate::lifecycle::phase_deadline_ms;
+use crate::lifecycle::lease_deadline_ms;
 use crate::{Intent, Lease, MemoryLocation, OnTimeout, Phase, TimeoutCounts, Timestamp};
 
 /// What a due lease needs.
@@ -26,7 +26,7 @@ pub enum Due {
 /// hands in a lease that says so.
 #[must_use]
 pub fn next_deadline(lease: &Lease) -> Option<(Timestamp, Due)> {
-    if let Some(ms) = phase_deadline_ms(lease.phase) {
+    if let Some(ms) = lease_deadline_ms(lease) {
         return Some((lease.phase_at.plus_ms(ms), Due::PhaseOverdue));
     }
     let mut all = Vec::with_capacity(4);
@@ -95,7 +95,8 @@ fn quiet_since(lease: &Lease) -> Timestamp {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{Hold, Timers, TimersAsk};
+    use crate::lifecycle::phase_deadline_ms;
+    use crate::{AwaitedImage, Hold, KeyId, Principal, Scope, Stage, StartRequest, Timers, TimersAsk};
 
     const S: i64 = 1_000;
 
@@ -139,6 +140,33 @@ pub(crate) mod tests {
             let due = next(&lease(phase));
             assert_eq!(due, phase_deadline_ms(phase).map(|ms| (ms, Due::PhaseOverdue)), "{phase:?}");
         }
+    }
+
+    #[test]
+    fn a_wait_for_an_image_is_no_boot() {
+        let mut waiting = lease(Phase::Creating);
+        assert_eq!((waiting.stage, waiting.waits_for_image()), (Stage::Booting, false));
+        let requested_by = Principal {
+            key: KeyId::from_entropy([1; 20]),
+            tenant: waiting.tenant.clone(),
+            scope: Scope::User,
+        };
+        waiting.awaits = Some(AwaitedImage { requested_by, start: StartRequest::default() });
+        waiting.stage = Stage::Queued;
+        waiting.timeout_s = Some(5);
+        assert_eq!(next(&waiting), Some((24 * 3_600 * S, Due::PhaseOverdue)));
+        let text = serde_json::to_value(&waiting).expect("plain");
+        assert_eq!(serde_json::from_value::<Lease>(text).expect("its own text"), waiting);
+        waiting.phase = Phase::Failed;
+        assert_eq!((waiting.failed_in_build(), next(&waiting)), (false, None));
+    }
+
+    #[test]
+    fn a_lease_without_a_stage_is_booting() {
+        let mut old = serde_json::to_value(lease(Phase::Creating)).expect("plain");
+        old.as_object_mut().expect("object").remove("stage");
+        let read: Lease = serde_json::from_value(old).expect("a row without a stage");
+        assert_eq!((read.phase, read.stage, read.awaits), (Phase::Creating, Stage::Booting, None));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use atoll_image::archive::ArchivedSandbox;
 use atoll_model::{
-    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Limits, NetworkPolicy, Origin, Principal, ReadyCheck,
-    SandboxId, Snapshot, Source, Storage, TemplateRef,
+    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, NetworkPolicy, Origin, Principal,
+    ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
 };
 
 use crate::sandboxes::printable;
@@ -92,7 +92,8 @@ impl Service {
         let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
         let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
         let found = match (&spec.image, exact) {
-            (Some(image), _) => self.image_for(who, image).await?,
+            // One that is not here is waited for before: see `missing_image`.
+            (Some(image), _) => self.resolve_template(who, image).await?,
             // Steps of a build begin from what the step before made, which nobody names.
             (None, Some(exact)) if spec.build.is_some() => match self.resolve_version(&exact).await {
                 Err(error) if error.code == Code::TemplateNotFound => {
@@ -108,7 +109,7 @@ impl Service {
             .limits
             .resolve(self.inner.config.default_limits)
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
-        let mut base = Base::of_template(&found.record, limits);
+        let mut base = Base::of_template(&found.record, limits, spec.entrypoint);
         let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
         let Some(warm) = found.warm.filter(|_| self.can_start_warm(spec)) else {
             return Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready });
@@ -142,37 +143,69 @@ impl Service {
 }
 
 /// What a sandbox begins as.
-pub(super) struct CreationBase {
-    pub(super) base: Base,
-    pub(super) seed: Option<Arc<Seed>>,
+pub(crate) struct CreationBase {
+    pub(crate) base: Base,
+    pub(crate) seed: Option<Arc<Seed>>,
     /// Keeps its files from being collected until the lease says that they are needed.
-    pub(super) hold: Option<VersionHold>,
+    pub(crate) hold: Option<VersionHold>,
     /// When what it starts is ready.
     pub(super) ready: Option<ReadyCheck>,
 }
 
 impl CreationBase {
-    const fn of(base: Base) -> Self {
+    pub(super) const fn of(base: Base) -> Self {
         Self { base, seed: None, hold: None, ready: None }
     }
 }
 
 /// What a template, a snapshot or an archive says of the sandbox to be made.
-pub(super) struct Base {
-    pub(super) template: String,
-    pub(super) template_version: String,
-    pub(super) env: BTreeMap<String, String>,
-    pub(super) user: String,
-    pub(super) workdir: String,
-    pub(super) command: Option<Vec<String>>,
+pub(crate) struct Base {
+    template: String,
+    template_version: String,
+    env: BTreeMap<String, String>,
+    user: String,
+    workdir: String,
+    command: Option<Vec<String>>,
     pub(super) limits: Limits,
     pub(super) network: Option<NetworkPolicy>,
     pub(super) source: Source,
-    pub(super) parent: Option<SandboxId>,
+    parent: Option<SandboxId>,
 }
 
 impl Base {
-    fn of_template(template: &TemplateRecord, limits: Limits) -> Self {
+    /// Of an image that is not here yet.
+    pub(super) fn awaited(template: String, limits: Limits) -> Self {
+        Self {
+            template,
+            template_version: String::new(),
+            env: BTreeMap::new(),
+            user: "root".to_owned(),
+            workdir: "/".to_owned(),
+            command: None,
+            limits,
+            network: None,
+            source: Source::Template,
+            parent: None,
+        }
+    }
+
+    /// Lets a lease begin as this, with what its own request says on top. Limits and network are the lease's already.
+    pub(crate) fn apply_to(self, lease: &mut Lease, asked: &StartRequest) {
+        let mut env = self.env;
+        env.append(&mut lease.env);
+        lease.env = env;
+        let user = asked.user.clone().unwrap_or_else(|| self.user.clone());
+        let workdir = if user == "root" && self.user != "root" { "/root".to_owned() } else { self.workdir };
+        lease.user = user;
+        lease.workdir = asked.workdir.clone().unwrap_or(workdir);
+        lease.command = asked.command.clone().or(self.command);
+        lease.template = self.template;
+        lease.template_version = self.template_version;
+        lease.source = self.source;
+        lease.parent = self.parent;
+    }
+
+    fn of_template(template: &TemplateRecord, limits: Limits, entrypoint: bool) -> Self {
         let mut env = template.env.clone();
         if let Some(port) = template.port {
             // Previews look there, and so do programs.
@@ -188,7 +221,7 @@ impl Base {
             env,
             user: template.user.clone(),
             workdir: template.workdir.clone(),
-            command: template.command.clone(),
+            command: template.command.clone().or_else(|| template.program().filter(|_| entrypoint)),
             limits,
             network: None,
             source: Source::Template,

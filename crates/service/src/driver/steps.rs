@@ -234,6 +234,10 @@ impl Driver {
             }
             Phase::Stopped | Phase::Failed if next.phase != from => {
                 next.held = None;
+                if next.phase == Phase::Failed && next.awaits.is_some() {
+                    // Its lifetime would have begun with the boot.
+                    next.timeout_at = next.timeout_s.map(|s| crate::create::timeout_at(&next.phase_at, s));
+                }
                 if from == Phase::Archiving && next.intent == Intent::Archive {
                     next.intent = Intent::Stop;
                 }
@@ -255,6 +259,7 @@ impl Driver {
                 next.env.clear();
                 next.network.transforms.clear();
                 next.annotations.retain(|name, _| name.ends_with(MADE));
+                next.awaits = None;
             }
             Phase::Creating
             | Phase::Pausing
@@ -300,7 +305,7 @@ impl Driver {
             }
         }
         self.inner.failpoint.reach("advance.after").await;
-        let from = std::mem::replace(&mut self.lease, change.lease).phase;
+        let before = std::mem::replace(&mut self.lease, change.lease);
         match change.instance {
             InstanceChange::Keep => {}
             InstanceChange::Put(row) | InstanceChange::Restored(row) => self.row = Some(row),
@@ -317,8 +322,8 @@ impl Driver {
         }
         self.inner.admission.count_files(&self.lease);
         self.publish();
-        if from != self.lease.phase {
-            self.inner.changes.tell(Some(from), &self.lease);
+        if (before.phase, before.stage) != (self.lease.phase, self.lease.stage) {
+            self.inner.changes.tell(Some(before), &self.lease);
         }
         Ok(())
     }

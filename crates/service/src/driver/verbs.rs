@@ -78,6 +78,11 @@ impl Driver {
     /// Runs it, or with another intent brings it nearer to that, from wherever it is.
     pub(super) async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
         let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
+        if self.lease.awaits.is_some() {
+            let message = format!("sandbox {} has no files: its image could not be made", self.lease.id);
+            let hint = "its reason says why; delete it and create it again";
+            return Err(ServiceError::new(Code::PhaseConflict, message).hint(hint).into());
+        }
         self.refuse_forbidden_reach(intent)?;
         let was_held = self.lease.holds_compute();
         let needs_room = !was_held && to.has_instance();

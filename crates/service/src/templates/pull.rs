@@ -1,9 +1,11 @@
 //! Fetching images: one flight per image, tenant and credentials, whoever waits for it.
 //!
-//! A flight goes on while somebody waits. A create that gives up waiting lets it go on, so that the next one finds the image.
+//! A flight goes on while somebody waits. A sandbox that is created from the image waits for as long as it is there, whether its
+//! caller does or not.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use atoll_image::DiffId;
 use atoll_image::oci::KnownLayers;
@@ -12,8 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, Resolved, TemplateRecord, VersionHold,
-    blocking,
+    Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, TemplateRecord, VersionHold, blocking,
 };
 use crate::ServiceError;
 use crate::service::Service;
@@ -22,6 +23,8 @@ use crate::service::Service;
 const FLIGHTS_MAX: usize = 64;
 /// LIMIT: of which one tenant has so many.
 const FLIGHTS_PER_TENANT: usize = 8;
+/// How long a sandbox waits before it looks for room again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is being fetched.
 #[derive(Default)]
@@ -39,7 +42,7 @@ struct PullKey {
 type Outcome = Option<Result<TemplateRecord, ServiceError>>;
 
 /// One fetch. It is cancelled when the last who holds this lets go.
-struct PullInFlight {
+pub(crate) struct PullInFlight {
     done: watch::Receiver<Outcome>,
     listeners: Arc<Mutex<Vec<Progress>>>,
     stop: CancellationToken,
@@ -60,8 +63,7 @@ impl Service {
         ask: PullImage,
         progress: Progress,
     ) -> Result<TemplateRecord, ServiceError> {
-        let flight = self.flight(who, ask, progress)?;
-        landed(&flight).await
+        self.flight(who, ask, progress)?.landed().await
     }
 
     /// What a step or a sandbox begins from: a template by reference, else the image of that name, fetched. Held until the
@@ -86,36 +88,18 @@ impl Service {
         Ok((found.record, found.hold))
     }
 
-    /// The image of a create: what is here by that name, else fetched within a bounded time.
-    pub(crate) async fn image_for(&self, who: &Principal, image: &str) -> Result<Resolved, ServiceError> {
-        match self.resolve_template(who, image).await {
-            Err(error) if error.code == Code::TemplateNotFound => {}
-            known => return known,
-        }
-        let reference: TemplateRef = image
-            .parse()
-            .map_err(|bad: atoll_model::BadTemplateRef| ServiceError::field("image", bad.to_string()))?;
-        let ask = PullImage { image: reference, auth: None, platform: None };
-        let flight = self.flight(who, ask, Arc::new(|_| {}))?;
-        let wait = self.inner.config.pull_wait;
-        // Whoever asked may go away: the image is wanted nevertheless.
-        let own = Arc::clone(&flight);
-        self.inner.spawn(async move {
-            let _ = landed(&own).await;
-        });
-        match tokio::time::timeout(wait, landed(&flight)).await {
-            Ok(landed) => landed?,
-            Err(_) => {
-                let message = format!(
-                    "image {image} was not downloaded within {} s; the download continues",
-                    wait.as_secs()
-                );
-                return Err(ServiceError::new(Code::DeadlineExceeded, message)
-                    .hint("try again later, or watch the download: atoll template pull")
-                    .retry_after(10));
+    /// Begins to fetch an image that a sandbox waits for, as soon as there is room for one more download.
+    pub(crate) async fn pull_in_turn(
+        &self,
+        who: &Principal,
+        ask: PullImage,
+    ) -> Result<Arc<PullInFlight>, ServiceError> {
+        loop {
+            match self.flight(who, ask.clone(), Arc::new(|_| {})) {
+                Err(error) if error.code == Code::NoCapacity => tokio::time::sleep(LOOK_AGAIN).await,
+                begun => return begun,
             }
-        };
-        self.resolve_template(who, image).await
+        }
     }
 
     /// Joins the fetch that is under way, or begins it.
@@ -227,13 +211,13 @@ impl Service {
     }
 }
 
-async fn landed(flight: &Arc<PullInFlight>) -> Result<TemplateRecord, ServiceError> {
-    let mut done = flight.done.clone();
-    match done.wait_for(Option::is_some).await {
-        Ok(outcome) => match outcome.as_ref() {
-            Some(outcome) => outcome.clone(),
-            None => Err(crate::create::ending()),
-        },
-        Err(_) => Err(crate::create::ending()),
+impl PullInFlight {
+    /// Waits for its end.
+    pub(crate) async fn landed(&self) -> Result<TemplateRecord, ServiceError> {
+        let mut done = self.done.clone();
+        match done.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(crate::create::ending())),
+            Err(_) => Err(crate::create::ending()),
+        }
     }
 }

@@ -47,7 +47,7 @@ pub struct TemplateRecord {
     pub size_bytes: Option<u64>,
     /// How many layers it has, where it has such.
     pub layers: Option<u32>,
-    /// What the image says of its program; never started by itself.
+    /// What the image says of its program; started only where a create asks for it.
     pub entrypoint: Option<Vec<String>>,
     /// What the image says of its program's arguments.
     pub cmd: Option<Vec<String>>,
@@ -63,6 +63,17 @@ pub struct TemplateRecord {
     pub notes: Vec<String>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
+}
+
+impl TemplateRecord {
+    /// The image's entrypoint with its arguments. A `CMD` alone, such as the `python3` of Python's images, waits for input and
+    /// would end at once.
+    #[must_use]
+    pub fn program(&self) -> Option<Vec<String>> {
+        let mut program = self.entrypoint.clone().filter(|entrypoint| !entrypoint.is_empty())?;
+        program.extend(self.cmd.iter().flatten().cloned());
+        Some(program)
+    }
 }
 
 /// What is shown to a registry.

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{BuildQuery, TemplateChange, TemplateRow, VersionRow};
-use atoll_model::{Build, BuildId, BuildStatus, MadeFrom, SnapshotId, StartSettings};
+use atoll_model::{
+    AwaitedImage, Build, BuildId, BuildStatus, MadeFrom, Principal, Scope, SnapshotId, StartRequest,
+    StartSettings,
+};
 
 fn version(digest: &str, at_ms: i64) -> VersionRow {
     VersionRow {
@@ -246,6 +249,60 @@ pub(super) async fn a_sandbox_of_a_build_is_in_no_list(store: Subject) {
     assert_eq!(store.events(all.clone()).await.unwrap().len(), 1);
     assert_eq!(store.events(EventQuery { tenant: None, ..all.clone() }).await.unwrap().len(), 1);
     assert_eq!(store.events(EventQuery { sandbox: Some(hidden.id), ..all }).await.unwrap().len(), 1);
+}
+
+pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(store: Subject) {
+    let mine = tenant(&store, 1, Quota { sandboxes: Some(1), ..Default::default() }).await;
+    let build = BuildId::from_entropy(entropy(3));
+    let key = KeyId::from_entropy(entropy(9));
+    let requested_by = Principal { key, tenant: mine.clone(), scope: Scope::User };
+    let waiting = Lease {
+        name: Some("app".to_owned()),
+        template_version: String::new(),
+        stage: Stage::Queued,
+        instance: None,
+        image_build: Some(build.clone()),
+        awaits: Some(AwaitedImage { requested_by, start: StartRequest::default() }),
+        ..lease(1, &mine)
+    };
+    store.insert(new(&waiting)).await.unwrap();
+    assert_eq!(store.lease(&waiting.id).await.unwrap().as_ref(), Some(&waiting), "as it was written");
+    assert_eq!(
+        store.live().await.unwrap()[0],
+        (waiting.clone(), None),
+        "adoption sees it without an instance"
+    );
+    let listed = store.list(LeaseQuery { limit: 10, ..Default::default() }).await.unwrap().items;
+    assert_eq!(listed.as_slice(), std::slice::from_ref(&waiting));
+    // It takes the only place, which a step of its own build may use and nobody else.
+    assert!(matches!(store.insert(new(&lease(2, &mine))).await, Err(StoreError::Quota(_))));
+    let other = Lease { build: Some(BuildId::from_entropy(entropy(4))), ..lease(4, &mine) };
+    assert!(matches!(store.insert(new(&other)).await, Err(StoreError::Quota(_))));
+    let step = Lease { build: Some(build.clone()), ..lease(5, &mine) };
+    store.insert(new(&step)).await.unwrap();
+    let second = Lease { build: Some(build), ..lease(6, &mine) };
+    assert!(matches!(store.insert(new(&second)).await, Err(StoreError::Quota(_))), "one place is one step");
+    for phase in [Phase::Deleting, Phase::Deleted] {
+        let at = store.lease(&step.id).await.unwrap().unwrap();
+        advanced(&store, &at, phase).await;
+    }
+    // When the image is there, its version is needed and the sandbox is found by it.
+    let boots = Lease {
+        template_version: "v9".to_owned(),
+        stage: Stage::Booting,
+        awaits: None,
+        ..to(&waiting, Phase::Creating).lease
+    };
+    let change = Advance { lease: boots.clone(), ..to(&waiting, Phase::Creating) };
+    store.advance(change).await.unwrap();
+    assert!(store.needed_versions().await.unwrap().contains("v9"));
+    // A failed one keeps its name until it is deleted.
+    let failed = advanced(&store, &boots, Phase::Failed).await;
+    let again = Lease { name: Some("app".to_owned()), ..lease(7, &mine) };
+    assert!(store.insert(new(&again)).await.is_err());
+    let gone = advanced(&store, &failed, Phase::Deleting).await;
+    advanced(&store, &gone, Phase::Deleted).await;
+    assert_eq!(store.insert(new(&again)).await.unwrap(), Inserted::New);
 }
 
 pub(super) async fn a_template_with_any_tag_is_found_by_its_name(store: Subject) {

@@ -52,7 +52,8 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     }
     let tenant = keys::tenant(conn, lease.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
     if tenant.quota != Quota::default() {
-        quota::admit_new(&tenant.quota, &usage(conn, &lease.tenant, None)?, &lease.limits)?;
+        let waiting = waits_for_build_of(conn, lease)?;
+        quota::admit_new(&tenant.quota, &usage(conn, &lease.tenant, waiting.as_ref())?, &lease.limits)?;
     }
     refuse_taken_name(conn, lease)?;
     conn.prepare_cached(
@@ -126,6 +127,20 @@ pub(crate) fn replay(
     }
 }
 
+/// The sandbox that waits for the build whose step this one runs. The step uses its place: one sandbox that is built first
+/// must fit into a quota of one sandbox.
+fn waits_for_build_of(conn: &Connection, lease: &Lease) -> Result<Option<SandboxId>, StoreError> {
+    let Some(build) = &lease.build else { return Ok(None) };
+    let id: Option<String> = conn
+        .prepare_cached(
+            "SELECT id FROM sandbox_leases
+             WHERE tenant = ?1 AND observed = 'creating' AND json_extract(lease, '$.image_build') = ?2",
+        )?
+        .query_row(params![lease.tenant.as_str(), build.as_str()], |row| row.get(0))
+        .optional()?;
+    Ok(id.and_then(|id| id.parse().ok()))
+}
+
 fn refuse_taken_name(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
     let Some(name) = &lease.name else { return Ok(()) };
     let by: Option<String> = conn
@@ -171,7 +186,7 @@ pub(crate) fn advance(
         .prepare_cached(
             "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
                memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10,
-               thread = ?11, started_ms = ?14
+               thread = ?11, started_ms = ?14, template = ?15, template_version = ?16
              WHERE id = ?12 AND generation = ?13",
         )?
         .execute(params![
@@ -189,6 +204,8 @@ pub(crate) fn advance(
             lease.id.as_str(),
             int(lease.generation) - 1,
             started_ms(lease),
+            lease.template,
+            lease.template_version,
         ])?;
     if changed == 0 {
         return Err(StoreError::Stale { sandbox: lease.id.clone() });

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::response::{CLASS, Item, REGION, cores, gib, note};
 use crate::DaytonaApp;
 use crate::origin::Origin;
-use crate::states::{STATES, phases};
+use crate::states::{STATES, phases, state};
 
 const PAGE_SIZE: usize = 100;
 /// LIMIT: the vendor's own is 200; what fits an answer.
@@ -39,16 +39,9 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<JsonResponse<PageOf>, ApiError> {
     let asked = SandboxListQuery::parse(query.as_deref().unwrap_or_default())?;
-    let (mut items, next) = page(all(&app, &who, &asked).await?, &asked);
-    let mut shown: Vec<Item> = items.drain(..).map(|lease| Item::of(&lease, &origin)).collect();
-    // What is being built has no record yet; it stands before the rest.
-    if asked.cursor.is_none() && asked.only_states_and_labels() {
-        let drafts = app.drafts.all(&who).into_iter().map(|draft| draft.shown(&origin));
-        let drafts = drafts
-            .filter(|draft| asked.states.is_empty() || asked.states.iter().any(|s| s == draft.item.state));
-        shown.splice(0..0, drafts.map(|draft| draft.item));
-    }
-    Ok(ok(PageOf { items: shown, next_cursor: next }))
+    let (leases, next_cursor) = page(all(&app, &who, &asked).await?, &asked);
+    let items = leases.iter().map(|lease| Item::of(lease, &origin)).collect();
+    Ok(ok(PageOf { items, next_cursor }))
 }
 
 #[derive(Debug, Serialize)]
@@ -219,6 +212,7 @@ impl SandboxListQuery {
         let name = lease.name.as_deref().unwrap_or(lease.id.as_str());
         begins(lease.id.as_str(), &self.id)
             && begins(name, &self.name)
+            && among(&self.states, state(lease))
             && among(&self.snapshots, snapshot)
             && among(&self.regions, target)
             && among(&self.classes, CLASS)
@@ -232,10 +226,6 @@ impl SandboxListQuery {
             && self.active.holds(active_ms(lease))
             && (self.destroyed.is_open()
                 || lease.timeout_at.as_ref().is_some_and(|at| self.destroyed.holds(at.wall_ms)))
-    }
-
-    fn only_states_and_labels(&self) -> bool {
-        self.id.is_none() && self.name.is_none() && self.labels.is_empty() && self.snapshots.is_empty()
     }
 
     fn place(&self, lease: &Lease) -> Place {
@@ -305,7 +295,7 @@ fn place(cursor: &str) -> Result<Place, ApiError> {
 /// All that the key sees and the question means, in order.
 async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Result<Vec<Lease>, ApiError> {
     let wanted: Vec<Phase> = asked.states.iter().flat_map(|word| phases(word)).collect();
-    // States that only sandboxes in building have mean none of ours.
+    // States that no sandbox of ours is ever in mean none.
     if wanted.is_empty() && !asked.states.is_empty() {
         return Ok(Vec::new());
     }

@@ -6,7 +6,6 @@ use atoll_front_kit::rfc3339_millis;
 use atoll_model::{Lease, NetworkMode, NetworkPolicy, OnTimeout, Phase, Reason};
 use serde::Serialize;
 
-use crate::drafts::Draft;
 use crate::origin::Origin;
 use crate::states::{desired, state};
 
@@ -164,7 +163,7 @@ impl Item {
             gpu: 0,
             memory: gib(lease.limits.memory_mib),
             disk: gib(lease.limits.disk_mib),
-            state: state(lease.phase),
+            state: state(lease),
             desired_state: desired(lease.intent),
             error_reason: error_reason(lease),
             recoverable: lease.is_recoverable(),
@@ -186,101 +185,6 @@ impl Item {
             runner_id: REGION,
             toolbox_proxy_url: origin.toolbox(),
         }
-    }
-}
-
-impl SandboxResponse {
-    /// One that waits for its build, by what was asked.
-    pub(crate) fn of_draft(draft: &Draft, origin: &Origin) -> Self {
-        let spec = &draft.spec;
-        let noted = |word: &str| spec.annotations.get(word).cloned();
-        let volumes = spec.mounts.iter().map(|mount| VolumeMount {
-            volume_id: mount.volume.clone(),
-            mount_path: mount.path.clone(),
-            subpath: mount.sub_path.clone(),
-        });
-        let at = rfc3339_millis(draft.created_at_ms);
-        let build_info = noted(note::DOCKERFILE).map(|dockerfile_content| BuildInfo {
-            dockerfile_content,
-            context_hashes: hashes(noted(note::CONTEXTS).as_deref()),
-            created_at: at.clone(),
-            updated_at: at.clone(),
-            snapshot_ref: spec.template.clone().unwrap_or_default(),
-        });
-        Self {
-            item: Item::of_draft(draft, origin),
-            env: spec.env.clone(),
-            kvm: false,
-            volumes: volumes.collect(),
-            build_info,
-            backup_created_at: None,
-        }
-    }
-}
-
-impl Item {
-    fn of_draft(draft: &Draft, origin: &Origin) -> Self {
-        let spec = &draft.spec;
-        let noted = |word: &str| spec.annotations.get(word).cloned();
-        let network = spec.network.clone().unwrap_or_default();
-        let (network_allow_list, domain_allow_list) = lists(&network);
-        let limits = spec.limits.resolve(atoll_model::Limits::default()).unwrap_or_default();
-        let minutes = |s: Option<i64>| s.and_then(|s| u64::try_from(s).ok()).map_or(0, |s| s.div_ceil(60));
-        let at = rfc3339_millis(draft.created_at_ms);
-        Self {
-            id: draft.id.to_string(),
-            organization_id: draft.tenant.to_string(),
-            name: spec.name.clone().unwrap_or_else(|| draft.id.to_string()),
-            snapshot: None,
-            user: spec.user.clone().unwrap_or_else(|| "root".to_owned()),
-            labels: spec.labels.clone(),
-            public: spec.public,
-            network_block_all: network.mode == NetworkMode::DenyAll,
-            network_allow_list,
-            domain_allow_list,
-            target: noted(note::TARGET).unwrap_or_else(|| REGION.to_owned()),
-            cpu: limits.cpu_milli.div_ceil(1_000),
-            gpu: 0,
-            memory: gib(limits.memory_mib),
-            disk: gib(limits.disk_mib),
-            state: draft.state,
-            desired_state: if draft.state == "destroyed" { "destroyed" } else { "started" },
-            error_reason: draft.error.clone(),
-            recoverable: false,
-            backup_state: "None",
-            auto_stop_interval: minutes(spec.timers.auto_stop_s),
-            auto_pause_interval: minutes(spec.timers.auto_pause_s),
-            auto_archive_interval: minutes(spec.timers.auto_archive_s),
-            auto_delete_interval: match spec.timers.auto_delete_s {
-                Some(s) if s >= 0 => s / 60,
-                _ => -1,
-            },
-            auto_destroy_at: None,
-            queue_timeout: noted(note::QUEUE_TIMEOUT).and_then(|minutes| minutes.parse().ok()),
-            created_at: at.clone(),
-            updated_at: at.clone(),
-            last_activity_at: at,
-            sandbox_class: CLASS,
-            daemon_version: env!("CARGO_PKG_VERSION"),
-            runner_id: REGION,
-            toolbox_proxy_url: origin.toolbox(),
-        }
-    }
-}
-
-#[cfg(test)]
-impl SandboxResponse {
-    /// One that looks like one.
-    pub(crate) fn sample(state: &'static str) -> Self {
-        let tenant = atoll_model::TenantId::from_entropy([1; 20]);
-        let spec = atoll_model::CreateSandbox {
-            name: Some("box".to_owned()),
-            env: [("A".to_owned(), "1".to_owned())].into(),
-            labels: [("code-toolbox-language".to_owned(), "python".to_owned())].into(),
-            ..atoll_model::CreateSandbox::default()
-        };
-        let id = atoll_model::SandboxId::from_entropy([2; 20]);
-        Self::of_draft(&Draft::sample(id, tenant, spec, state), &Origin::sample())
     }
 }
 
@@ -319,7 +223,7 @@ fn error_reason(lease: &Lease) -> Option<String> {
         return None;
     }
     Some(match &lease.reason {
-        Reason::Provider { message } => message.clone(),
+        Reason::ImageUnavailable { message } | Reason::Provider { message } => message.clone(),
         Reason::Overdue => "it took too long".to_owned(),
         Reason::InstanceDied => "it ended by itself: its first process died or was killed".to_owned(),
         Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
@@ -348,10 +252,20 @@ fn build_info(lease: &Lease) -> Option<BuildInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use atoll_model::Stage;
 
     #[test]
     fn a_sandbox_is_written_exactly_as_the_python_sdk_wants_it() {
-        let shown = serde_json::to_value(SandboxResponse::sample("pending_build")).expect("plain");
+        let mut lease = crate::states::samples::waiting(Stage::Queued);
+        lease.name = Some("box".to_owned());
+        lease.env = [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "of the image".to_owned())].into();
+        lease.annotations = [
+            (note::ENV.to_owned(), "[\"A\"]".to_owned()),
+            (note::DOCKERFILE.to_owned(), "FROM debian".to_owned()),
+        ]
+        .into();
+        lease.labels = [("code-toolbox-language".to_owned(), "python".to_owned())].into();
+        let shown = serde_json::to_value(SandboxResponse::of(&lease, &Origin::sample())).expect("plain");
         assert_eq!(
             shown,
             serde_json::json!({
@@ -378,6 +292,13 @@ mod tests {
                 "autoArchiveInterval": 0,
                 "autoDeleteInterval": -1,
                 "volumes": [],
+                "buildInfo": {
+                    "dockerfileContent": "FROM debian",
+                    "contextHashes": [],
+                    "createdAt": "1970-01-01T00:00:00.000Z",
+                    "updatedAt": "1970-01-01T00:00:00.000Z",
+                    "snapshotRef": "daytona-build/app",
+                },
                 "createdAt": "1970-01-01T00:00:00.000Z",
                 "updatedAt": "1970-01-01T00:00:00.000Z",
                 "lastActivityAt": "1970-01-01T00:00:00.000Z",

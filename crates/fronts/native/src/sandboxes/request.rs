@@ -28,7 +28,7 @@ pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<
         timeout_s: body.timeout_s,
         on_timeout: body.on_timeout.map(Into::into).unwrap_or_default(),
         timeout_counts: Default::default(),
-        id: None,
+        entrypoint: false,
         timers: TimersAsk {
             auto_stop_s: body.auto_stop_s,
             auto_pause_s: body.auto_pause_s,

@@ -1,0 +1,141 @@
+//! A build between its request and its begin, and how others wait for its end. A sandbox that is created together with a
+//! build is written down in between, so that no build runs for a sandbox that was refused.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use atoll_model::{Build, BuildId, BuildStatus, Code, Principal};
+use tokio::sync::watch;
+
+use super::ask::{BuildContext, BuildSource, StartBuild};
+use super::context::{self, Staged, Staging, folder};
+use super::log::Log;
+use super::queue::Admitted;
+use super::run::BuildJob;
+use crate::ServiceError;
+use crate::service::Service;
+
+/// A build whose context is on disk. Nothing knows it yet; dropping it removes what was staged.
+pub(crate) struct PreparedBuild {
+    service: Service,
+    who: Principal,
+    ask: StartBuild,
+    build: Build,
+    staged: Staged,
+    staging: Staging,
+    folder: PathBuf,
+    log: Arc<Log>,
+    admitted: Admitted,
+}
+
+impl PreparedBuild {
+    /// Its id, which no other build has.
+    pub(crate) fn id(&self) -> &BuildId {
+        &self.build.id
+    }
+
+    /// The name that its result gets.
+    pub(crate) fn template(&self) -> String {
+        self.build.template.to_string()
+    }
+
+    /// Writes the build down; it runs when its turn comes.
+    pub(crate) async fn begin(self) -> Result<Build, ServiceError> {
+        let Self { service, who, ask, build, staged, staging, folder, log, admitted } = self;
+        service.inner.store.put_build(build.clone()).await?;
+        staging.keep();
+        let live = service.live(&build, log);
+        let inner = Arc::clone(&service.inner);
+        let job = BuildJob { service, who, ask, live, staged, folder };
+        inner.spawn(async move {
+            job.run().await;
+            drop(admitted);
+        });
+        Ok(build)
+    }
+}
+
+impl Service {
+    /// Checks a build and takes its context in.
+    pub(crate) async fn prepare_build(
+        &self,
+        who: &Principal,
+        ask: StartBuild,
+        context: Option<BuildContext>,
+    ) -> Result<PreparedBuild, ServiceError> {
+        ask.check()?;
+        self.refuse_built_in(&ask.template, &ask.tags).await?;
+        if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
+            return Err(ServiceError::field("context", "is needed for its Dockerfile")
+                .hint("send a tar of the folder, or the text of the Dockerfile"));
+        }
+        let inner = &self.inner;
+        if !inner.images.disk().takes_records() {
+            return Err(atoll_store::StoreError::NoSpace.into());
+        }
+        let admitted = inner.builds.admit(&who.tenant)?;
+        let build = self.new_build(who, &ask)?;
+        let folder = folder(&inner.config.data, &build.id);
+        let staging = Staging::new(&folder);
+        let log = self.new_log(&folder)?;
+        let mut staged = match &ask.source {
+            BuildSource::Declared(declared) => self.link_uploads(who, declared, &folder)?,
+            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
+        };
+        if let Some(context) = context {
+            let bytes = inner.config.build_context_bytes;
+            let space = self.upload_space(&who.tenant, &folder).await?;
+            let received = context::receive(context, &folder, space, bytes);
+            // Somebody who sends a byte now and then must not hold a place for ever.
+            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
+            received.map_err(|_| {
+                ServiceError::new(Code::DeadlineExceeded, "the context did not arrive in time")
+            })??;
+            staged = Staged::Sent;
+        }
+        let (service, who) = (self.clone(), who.clone());
+        Ok(PreparedBuild { service, who, ask, build, staged, staging, folder, log, admitted })
+    }
+
+    /// Waits until a build has its turn; whether it is under way then.
+    pub(crate) async fn until_build_begins(&self, id: &BuildId) -> bool {
+        let Some(mut watched) = self.watched(id) else { return false };
+        let begun = watched.wait_for(|build| build.status != BuildStatus::Waiting).await;
+        begun.is_ok_and(|build| build.status == BuildStatus::Building)
+    }
+
+    /// Waits for the end of a build. An error says why it made no template.
+    pub(crate) async fn until_built(&self, id: &BuildId) -> Result<(), ServiceError> {
+        if let Some(mut watched) = self.watched(id) {
+            // An error means that its task ended; the row says how.
+            let _ = watched.wait_for(|build| build.status.is_end()).await;
+        }
+        match self.inner.store.build(id).await? {
+            Some(build) if build.status == BuildStatus::Ready => Ok(()),
+            Some(build) => Err(not_built(&build)),
+            None => Err(ServiceError::new(Code::Internal, "the server ended before the build was recorded")
+                .hint("create the sandbox again")),
+        }
+    }
+
+    fn watched(&self, id: &BuildId) -> Option<watch::Receiver<Build>> {
+        self.inner.builds.get(id).map(|live| live.build.subscribe())
+    }
+
+    /// Ends a build without waiting for that; one that has ended is left as it is.
+    pub(crate) fn stop_build(&self, id: &BuildId) {
+        if let Some(live) = self.inner.builds.get(id) {
+            live.cancel.cancel();
+        }
+    }
+}
+
+fn not_built(build: &Build) -> ServiceError {
+    match &build.failure {
+        Some(failure) => ServiceError::new(failure.code, failure.summary()),
+        None => {
+            let message = format!("the build is {}", build.status.as_str());
+            ServiceError::new(Code::PhaseConflict, message)
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Sandboxes whose image is not here: the lease is written first, then the image is built or pulled, then the sandbox boots.
+//!
+//! ```text
+//! create ─► lease (queued) ─► building, pulling ─► booting ─► running
+//!                  └──────────────┴─► failed: kept with the reason until it is deleted
+//! ```
+//!
+//! One task per waiting sandbox drives the wait and tells the driver. It ends with the wait: a sandbox that is deleted
+//! meanwhile cancels its build. After a restart a pull begins anew; a build does not go on, so its sandbox fails.
+
+use std::sync::Arc;
+
+use atoll_model::{
+    AwaitedImage, BuildId, Code, CreateSandbox, Lease, MountAsk, Origin, Principal, Stage, StartRequest,
+    TemplateRef,
+};
+
+use super::base::{Base, CreationBase};
+use crate::build::PreparedBuild;
+use crate::driver::{DriverMessage, ImageProgress};
+use crate::registry::{DriverState, Handle};
+use crate::service::{Service, ServiceShared};
+use crate::{BuildContext, Created, PullImage, ServiceError, StartBuild};
+
+/// What a sandbox in creation waits for.
+pub(crate) struct ImageWait {
+    service: Service,
+    build: Option<PreparedBuild>,
+}
+
+impl Service {
+    /// Creates a sandbox from the result of a build. Answers as soon as it is written down: the sandbox waits for its build,
+    /// which is cancelled when the sandbox is deleted.
+    pub async fn create_from_build(
+        &self,
+        who: &Principal,
+        spec: CreateSandbox,
+        build: StartBuild,
+        context: Option<BuildContext>,
+    ) -> Result<(Lease, Created), ServiceError> {
+        let spec = CreateSandbox {
+            template: Some(build.template.to_string()),
+            image: None,
+            from: Origin::Template,
+            ..spec
+        };
+        spec.check()?;
+        let build = self.prepare_build(who, build, context).await?;
+        let wait = ImageWait { service: self.clone(), build: Some(build) };
+        self.create_waiting(who, spec, Some(wait), false).await
+    }
+
+    /// The wait for the image that a create names, where that is not here.
+    pub(super) async fn missing_image(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+    ) -> Result<Option<ImageWait>, ServiceError> {
+        let (Some(image), Origin::Template) = (&spec.image, &spec.from) else { return Ok(None) };
+        match self.resolve_template(who, image).await {
+            Err(error) if error.code == Code::TemplateNotFound => {
+                reference(image)?;
+                Ok(Some(ImageWait { service: self.clone(), build: None }))
+            }
+            known => known.map(|_| None),
+        }
+    }
+
+    /// Waits, bounded, until a sandbox no longer waits for its image.
+    pub(super) async fn until_image(&self, mut handle: Handle) -> Result<(), ServiceError> {
+        let (limit, lease) = (self.inner.config.pull_wait, handle.lease());
+        let is_over = |state: &DriverState| !state.lease.waits_for_image();
+        match tokio::time::timeout(limit, handle.state.wait_for(is_over)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(super::ending()),
+            Err(_) => {
+                let message = format!(
+                    "image {} was not here within {} s; sandbox {} still waits for it",
+                    lease.template,
+                    limit.as_secs(),
+                    lease.id
+                );
+                Err(ServiceError::new(Code::DeadlineExceeded, message)
+                    .hint(format!("get sandbox {} again, or delete it", lease.id))
+                    .retry_after(10))
+            }
+        }
+    }
+}
+
+impl ImageWait {
+    /// The wait of a sandbox that an earlier server wrote down.
+    pub(crate) fn again(inner: &Arc<ServiceShared>) -> Self {
+        Self { service: Service { inner: Arc::clone(inner) }, build: None }
+    }
+
+    pub(super) fn build(&self) -> Option<BuildId> {
+        self.build.as_ref().map(|build| build.id().clone())
+    }
+
+    /// What the lease says of its files until the image is there.
+    pub(super) fn base(&self, spec: &CreateSandbox) -> CreationBase {
+        let built = self.build.as_ref().map(PreparedBuild::template);
+        let template = built.or_else(|| spec.image.clone()).unwrap_or_default();
+        CreationBase::of(Base::awaited(template, self.service.inner.config.default_limits))
+    }
+
+    /// Begins to build or pull. The task owns the wait: whoever asked may go away.
+    pub(crate) fn start(self, handle: Handle) {
+        let inner = Arc::clone(&self.service.inner);
+        let closing = inner.closing.clone();
+        inner.spawn(async move {
+            closing.run_until_cancelled(self.run(handle)).await;
+        });
+    }
+
+    async fn run(self, handle: Handle) {
+        let Self { service, build } = self;
+        let lease = handle.lease();
+        let begun = match build {
+            Some(build) => build.begin().await.map(|_| ()),
+            None => Ok(()),
+        };
+        let mut watched = handle.state.clone();
+        let image = async {
+            begun?;
+            service.image_of(&handle, &lease).await
+        };
+        let progress = tokio::select! {
+            biased;
+            // An error means that its driver ended, and the sandbox with it.
+            _ = watched.wait_for(|state| !state.lease.waits_for_image()) => {
+                lease.image_build.iter().for_each(|build| service.stop_build(build));
+                return;
+            }
+            made = image => made.map_or_else(ImageProgress::Failed, |base| ImageProgress::Ready(Box::new(base))),
+        };
+        tell(&handle, progress).await;
+    }
+}
+
+impl Service {
+    /// Builds or pulls what a sandbox waits for, and answers what it begins as.
+    async fn image_of(&self, handle: &Handle, lease: &Lease) -> Result<CreationBase, ServiceError> {
+        let Some(AwaitedImage { requested_by, start }) = &lease.awaits else {
+            return Err(ServiceError::new(Code::Internal, "the sandbox waits for no image"));
+        };
+        match &lease.image_build {
+            Some(build) => {
+                if self.until_build_begins(build).await {
+                    tell(handle, ImageProgress::Stage(Stage::Building)).await;
+                }
+                self.until_built(build).await?;
+            }
+            None => {
+                let ask = PullImage { image: reference(&lease.template)?, auth: None, platform: None };
+                let pull = self.pull_in_turn(requested_by, ask).await?;
+                tell(handle, ImageProgress::Stage(Stage::Pulling)).await;
+                pull.landed().await?;
+            }
+        }
+        self.base_of(requested_by, &spec_of(lease, start)).await
+    }
+}
+
+/// The part of the request that says what a sandbox begins as.
+fn spec_of(lease: &Lease, start: &StartRequest) -> CreateSandbox {
+    let mounts = lease.mounts.iter().map(|mount| MountAsk {
+        volume: mount.volume.to_string(),
+        path: mount.path.clone(),
+        sub_path: mount.sub_path.clone(),
+        read_only: mount.read_only,
+    });
+    CreateSandbox {
+        template: Some(lease.template.clone()),
+        user: start.user.clone(),
+        workdir: start.workdir.clone(),
+        command: start.command.clone(),
+        entrypoint: start.entrypoint,
+        storage: lease.storage,
+        mounts: mounts.collect(),
+        private_env: lease.private_env.clone(),
+        ..CreateSandbox::default()
+    }
+}
+
+fn reference(image: &str) -> Result<TemplateRef, ServiceError> {
+    image.parse().map_err(|bad: atoll_model::BadTemplateRef| ServiceError::field("image", bad.to_string()))
+}
+
+/// An error means that the driver ended: with the sandbox, or with the server.
+async fn tell(handle: &Handle, progress: ImageProgress) {
+    let _ = handle.mailbox.send(DriverMessage::Image(progress)).await;
+}
