@@ -33,8 +33,11 @@ impl SandboxTools {
             LspLanguage::TypeScript => atoll_toolbox::LspLanguage::TypeScript,
             LspLanguage::JavaScript => atoll_toolbox::LspLanguage::JavaScript,
         };
-        let project = absolute("project", project)?;
-        Ok(self.toolbox.lsp(language, if project == "/" { project } else { project.trim_end_matches('/') }))
+        let project = match absolute("project", project)?.trim_end_matches('/') {
+            "" => "/",
+            project => project,
+        };
+        Ok(self.toolbox.lsp(language, project))
     }
 }
 
