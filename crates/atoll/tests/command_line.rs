@@ -198,7 +198,9 @@ fn sandbox() -> Value {
 fn with_events(events: &'static str) -> Server {
     Server::start(move |request| match request.line.as_str() {
         "GET /health" => ok(json!({"status": "ok", "version": "0.1.0"})),
-        line if line.ends_with("/exec/stream") => (200, "text/event-stream", events.to_owned()),
+        line if line.ends_with("/exec/stream") || line.ends_with("/code/stream") => {
+            (200, "text/event-stream", events.to_owned())
+        }
         line if line.starts_with("DELETE") && line.ends_with("/stdin") => (204, "", String::new()),
         line if line.ends_with("/stdin") => (204, "", String::new()),
         line if line.starts_with("POST /v1/sandboxes?") => (201, "application/json", sandbox().to_string()),
@@ -286,6 +288,34 @@ fn exec_without_i_leaves_stdin_to_the_loop_around_it() {
     let mut left = String::new();
     file.read_to_string(&mut left).expect("readable");
     assert_eq!(left, "one\ntwo\n", "exec must not read what it was not told to");
+}
+
+#[test]
+fn code_prints_where_things_belong_and_ends_with_its_status() {
+    let server = with_events(
+        "event: start\ndata: {\"context\":\"c\",\"execution_count\":1}\n\n\
+         event: stdout\ndata: {\"data\":\"out\\n\"}\n\nevent: stderr\ndata: {\"data\":\"err\\n\"}\n\n\
+         event: result\ndata: {\"is_main\":true,\"text\":\"42\",\"png\":\"iVBOR\"}\n\n\
+         event: exception\ndata: {\"name\":\"E\",\"value\":\"v\",\"traceback\":\"\"}\n\n\
+         event: end\ndata: {\"timed_out\":false}\n\n",
+    );
+    let done = server.run(&["code", "box", "-l", "js", "-e", "A=1", "--timeout", "5s", "--", "6*7"]);
+    assert_eq!(
+        (done.status.code(), text(&done.stdout), text(&done.stderr)),
+        (Some(1), "out\n42\n", "err\nE: v\n")
+    );
+    let sent = server.seen("POST /v1/sandboxes/box/code/stream")[0].json();
+    let body = json!({"code": "6*7", "language": "javascript", "env": {"A": "1"}, "timeout_s": 5.0});
+    assert_eq!(sent, body);
+    server.run(&["code", "box", "--context", "c", "x"]);
+    let sent = server.seen("POST /v1/sandboxes/box/code/stream")[1].json();
+    assert_eq!(sent, json!({"code": "x", "context": "c"}));
+
+    let cut = with_events("event: stdout\ndata: {\"data\":\"half\"}\n\n").run(&["code", "box", "x"]);
+    assert_eq!((cut.status.code(), text(&cut.stdout)), (Some(125), "half"));
+    let lost = "event: error\ndata: {\"code\":\"sandbox_unavailable\",\"message\":\"gone\"}\n\n";
+    let lost = with_events(lost).run(&["code", "box", "x"]);
+    assert!(lost.status.code() == Some(125) && text(&lost.stderr).contains("gone"), "{lost:?}");
 }
 
 #[test]
