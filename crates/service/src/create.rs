@@ -3,11 +3,12 @@
 mod base;
 mod image;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_model::{
-    AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Phase, Principal, ReadyCheck,
-    Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers, Timestamp,
+    AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, Phase,
+    Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers, Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
@@ -140,7 +141,6 @@ impl Service {
         let network = spec.network.clone().or(base.network.clone()).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
-        let now = self.inner.clock.now();
         let limits = spec.limits.resolve(base.limits)?;
         let start = StartRequest {
             user: spec.user.clone(),
@@ -149,10 +149,34 @@ impl Service {
             entrypoint: spec.entrypoint,
         };
         let from_archive = matches!(base.source, Source::Archive { .. });
-        // Files that come from far away have their own phase, with its own deadline.
-        let phase = if from_archive { Phase::Restoring } else { Phase::Creating };
-        let boots = phase == Phase::Creating && image.is_none();
         let mut lease = Lease {
+            limits,
+            network,
+            mounts,
+            secrets,
+            // Files that come from far away have their own phase, with its own deadline.
+            phase: if from_archive { Phase::Restoring } else { Phase::Creating },
+            stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
+            image_build: image.and_then(ImageWait::build),
+            awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
+            ..self.requested(who, spec)?
+        };
+        if lease.phase == Phase::Creating && image.is_none() {
+            lease.instance = Some(InstanceId::from_entropy(entropy()?));
+        }
+        if image.is_some() {
+            // Its lifetime begins with the boot.
+            lease.timeout_at = None;
+        }
+        base.apply_to(&mut lease, &start);
+        crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
+        Ok(Planned { lease, seed, hold, ready })
+    }
+
+    /// What the request alone says of a new sandbox.
+    fn requested(&self, who: &Principal, spec: &CreateSandbox) -> Result<Lease, ServiceError> {
+        let now = self.inner.clock.now();
+        Ok(Lease {
             id: SandboxId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
             name: spec.name.clone(),
@@ -164,18 +188,17 @@ impl Service {
             user: String::new(),
             workdir: String::new(),
             command: None,
-            limits,
-            network,
+            limits: Limits::default(),
+            network: NetworkPolicy::default(),
             storage: spec.storage,
             intent: Intent::Run,
-            phase,
-            stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
+            phase: Phase::Creating,
+            stage: Stage::Booting,
             reason: Reason::Requested,
             generation: 1,
-            instance: if boots { Some(InstanceId::from_entropy(entropy()?)) } else { None },
+            instance: None,
             timeout_s: spec.timeout_s,
-            // Of one that waits for its image it begins with the boot.
-            timeout_at: spec.timeout_s.filter(|_| image.is_none()).map(|s| timeout_at(&now, s)),
+            timeout_at: spec.timeout_s.map(|s| timeout_at(&now, s)),
             on_timeout: spec.on_timeout,
             timeout_counts: spec.timeout_counts,
             created_at: now.clone(),
@@ -193,21 +216,18 @@ impl Service {
             private_env: spec.private_env.clone(),
             archive: None,
             rollback_to: None,
-            mounts,
+            mounts: Vec::new(),
             build: spec.build.clone(),
             public: spec.public,
             token_epoch: 0,
             mask_host: spec.mask_host.clone(),
             https_ports: spec.https_ports.clone(),
             annotations: spec.annotations.clone(),
-            secrets,
+            secrets: BTreeMap::new(),
             started_at: None,
-            image_build: image.and_then(ImageWait::build),
-            awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
-        };
-        base.apply_to(&mut lease, &start);
-        crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
-        Ok(Planned { lease, seed, hold, ready })
+            image_build: None,
+            awaits: None,
+        })
     }
 
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
