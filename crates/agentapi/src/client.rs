@@ -30,7 +30,8 @@ pub use files::{Entry, EntryKind, FileReader, Range, WatchChange, WatchKind, Wat
 pub use forward::Forwarded;
 pub use logs::{LogLine, LogStream, LogTail};
 pub use process::{
-    CommandOutput, ExitStatus, ProcessEvent, ProcessInfo, ProcessStream, StartProcess, Started, TerminalSize,
+    CommandOutput, ExitStatus, ProcessEvent, ProcessInfo, ProcessSource, ProcessStream, StartProcess,
+    Started, TerminalSize,
 };
 
 pub use liveness::InstanceLiveness;

@@ -41,15 +41,20 @@ pub enum AgentError {
     /// An argument cannot be sent.
     #[error("{0}")]
     Argument(&'static str),
+    /// No program in the sandbox listens on the port.
+    #[error("no program listens on port {port}")]
+    PortClosed { port: u16 },
 }
 
 impl AgentError {
     /// The closed kind that edges map.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Connect(_) | Self::Transport(_) | Self::Deadline { .. } | Self::Ended => {
-                ErrorKind::Unavailable
-            }
+            Self::Connect(_)
+            | Self::Transport(_)
+            | Self::Deadline { .. }
+            | Self::Ended
+            | Self::PortClosed { .. } => ErrorKind::Unavailable,
             Self::Upload(_) | Self::Argument(_) => ErrorKind::Invalid,
             Self::Protocol(_) => ErrorKind::Internal,
             Self::Refused { code, .. } => code.kind(),

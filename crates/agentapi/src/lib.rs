@@ -15,17 +15,21 @@ mod client;
 mod error;
 pub mod init;
 pub mod proto;
+#[cfg(feature = "client")]
+mod session;
 
 #[cfg(feature = "client")]
 pub use client::{
     AgentClient, AgentToken, CommandOutput, Entry, EntryKind, ExitStatus, FileReader, Forwarded,
     InstanceLiveness, LogLine, LogStream, LogTail, Pack, PackLayout, PackReader, ProcessEvent, ProcessInfo,
-    ProcessStream, Range, Search, SearchMatch, Searched, StartProcess, Started, TerminalSize, Unpack,
-    UnpackInto, UnpackOwner, UnpackRules, Unpacked, WatchChange, WatchKind, WatchStream,
+    ProcessSource, ProcessStream, Range, Search, SearchMatch, Searched, StartProcess, Started, TerminalSize,
+    Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked, WatchChange, WatchKind, WatchStream,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};
 pub use init::{AgentLimits, Features, HoldStatus, InitReply, InitRequest, Metrics};
+#[cfg(feature = "client")]
+pub use session::{AgentSource, ByteStream, Session, UploadStream};
 
 /// The port the agent listens on, on loopback inside the sandbox's own network namespace.
 pub const AGENT_PORT: u16 = 49983;

@@ -39,12 +39,10 @@ use atoll_model::{
     EgressRecord, ErrorKind, InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage, VolumeId,
 };
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::AsyncRead;
 use tokio::sync::broadcast;
 
-/// Any byte stream into a sandbox.
-pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+pub use atoll_agentapi::ByteStream;
 
 /// What a provider can do beyond the basics; asking for more is [`ProviderError::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

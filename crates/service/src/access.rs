@@ -4,7 +4,7 @@
 //! never stored and never logged; a fork has another id and so another token; of a sandbox that is gone it opens nothing.
 //!
 //! ```text
-//! admit_token, find_by_token, admit_key ──► pass (of this one sandbox) ──► agent_of (wakes, counts as busy)
+//! admit_token, find_by_token, admit_key ──► pass (of this one sandbox) ──► session_of (wakes, counts as busy)
 //! ```
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,8 @@ use crate::registry::Handle;
 use crate::request_scope::Credential;
 use crate::sandboxes::ask;
 use crate::service::{Service, ServiceShared};
-use crate::wake::{SandboxAgent, awake};
+use crate::session::SandboxSession;
+use crate::wake::awake;
 
 /// LIMIT: of a sandbox that is gone nobody remembers how often its tokens were replaced; so many are tried for the hint.
 const EPOCHS_OF_THE_GONE: u32 = 4;
@@ -210,8 +211,8 @@ impl Service {
         pass.handle.lease()
     }
 
-    /// The agent of a pass. A sandbox that sleeps is woken where its lease allows; it counts as busy until this is dropped.
-    pub async fn agent_of(&self, pass: &SandboxPass) -> Result<SandboxAgent, ServiceError> {
+    /// A session by a pass. A sandbox that sleeps is woken where its lease allows; it counts as busy until this is dropped.
+    pub async fn session_of(&self, pass: &SandboxPass) -> Result<SandboxSession, ServiceError> {
         let handle = pass.handle.clone();
         if pass.by == By::Token(TokenOf::Ports) {
             return Err(ServiceError::new(Code::Forbidden, "this token gives access to ports only"));
@@ -220,8 +221,8 @@ impl Service {
             return Err(gone(&pass.sandbox));
         }
         let busy = handle.activity.begin(ActivityKind::Request);
-        let (lease, client) = awake(&self.inner, &handle).await?;
-        Ok(self.agent_with(lease, client, handle, busy))
+        let lease = awake(&self.inner, &handle).await?;
+        Ok(self.session_with(lease, handle, busy))
     }
 
     /// Whether somebody shows the token of a sandbox's ports. The current request ends when it is replaced.

@@ -374,20 +374,18 @@ pub(crate) struct Busy {
     kind: ActivityKind,
 }
 
-impl Busy {
-    /// A stream that is open until it ends or its reader goes.
-    pub(crate) fn during<T: Send + 'static>(
-        self,
-        stream: impl Stream<Item = T> + Send + 'static,
-    ) -> BoxStream<'static, T> {
-        // The closure owns it: both end together.
-        stream
-            .map(move |item| {
-                let _open = &self;
-                item
-            })
-            .boxed()
-    }
+/// A stream that keeps a sandbox busy until it ends or is dropped.
+pub(crate) fn during<T: Send + 'static>(
+    busy: Arc<Busy>,
+    stream: impl Stream<Item = T> + Send + 'static,
+) -> BoxStream<'static, T> {
+    // The closure owns it: both end together.
+    stream
+        .map(move |item| {
+            let _busy = &busy;
+            item
+        })
+        .boxed()
 }
 
 impl std::fmt::Debug for Busy {

@@ -15,6 +15,7 @@ use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
+use crate::activity::ActivityKind;
 use crate::driver::{self, CreationOutcome, DriverMessage, Verb};
 use crate::random::entropy;
 use crate::registry::{DriverState, Handle};
@@ -84,7 +85,10 @@ impl Service {
 
     /// Waits until what the template starts is ready.
     async fn until_ready(&self, handle: &Handle, check: &ReadyCheck) -> Result<(), ServiceError> {
-        let (lease, agent) = crate::wake::awake(&self.inner, handle).await?;
+        let busy = handle.activity.begin(ActivityKind::Request);
+        let lease = crate::wake::awake(&self.inner, handle).await?;
+        let session = self.session_with(Arc::clone(&lease), handle.clone(), busy);
+        let agent = session.agent().await?;
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
         let looked = crate::build::ready::Looked { provider: &self.inner.provider, target, agent: &agent };
         let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_agentapi::{AgentClient, ExitStatus, ProcessEvent, ProcessStream, StartProcess};
+use atoll_agentapi::{ExitStatus, ProcessEvent, ProcessStream, Session, StartProcess};
 use atoll_budget::{Account, Collector, Keep};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use crate::activity::ActivityKind;
 use crate::agent::{AgentOperation, refusal};
-use crate::follow::{Follow, awake_for, unseen_end};
+use crate::follow::{awake_for, exec_events, unseen_end};
 use crate::registry::Handle;
 use crate::service::{Service, ServiceShared};
+use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
 /// LIMIT: collected output per stream; whoever wants more streams it.
@@ -32,32 +33,31 @@ impl Service {
         check(&exec)?;
         // What is detached runs on by itself; its CPU keeps the sandbox awake, not this call.
         let kind = if exec.detach { ActivityKind::Request } else { ActivityKind::Command };
-        let sandbox = self.awake_agent(who, ident, kind).await?;
-        let (agent, handle) = (sandbox.client.clone(), sandbox.handle.clone());
+        let sandbox = self.awake_session(who, ident, kind).await?;
         let begun = Instant::now();
         let keep = if exec.keep_tail { Keep::both(OUTPUT_MAX) } else { Keep::head(OUTPUT_MAX) };
         let (limit, detach) = (exec.timeout, exec.detach);
         // Input of a command that nobody waits for outlives the request that brought it.
         let stdin =
             if detach { held(&sandbox.account, exec.stdin.clone()).await? } else { exec.stdin.clone() };
-        let (pid, stream) = start(&agent, exec).await?;
+        let (pid, stream) = start(&sandbox, exec).await?;
         if detach {
-            self.feed(agent, pid, stdin);
+            self.feed(sandbox, pid, stdin);
             return Ok(ExecOutcome { pid, duration_ms: ms_since(begun), ..ExecOutcome::default() });
         }
         let mut output = OutputStreams::new(&sandbox.account, keep);
         let status = {
-            let reading = output.read(Follow::new(sandbox, pid, stream));
+            let reading = output.read(stream);
             match stdin {
-                None => bounded(&handle, limit, reading).await?,
+                None => bounded(&sandbox.handle, limit, reading).await?,
                 Some(stdin) => {
                     let feeding = async {
-                        write_all(&agent, pid, stdin).await;
+                        write_all(&sandbox, pid, stdin).await;
                         std::future::pending::<std::convert::Infallible>().await
                     };
                     // The command may end without reading its input.
                     tokio::select! {
-                        status = bounded(&handle, limit, reading) => status?,
+                        status = bounded(&sandbox.handle, limit, reading) => status?,
                         never = feeding => match never {},
                     }
                 }
@@ -82,21 +82,21 @@ impl Service {
         exec: Exec,
     ) -> Result<(u32, BoxStream<'static, ExecEvent>), ServiceError> {
         check(&exec)?;
-        let sandbox = self.awake_agent(who, ident, ActivityKind::Command).await?;
+        let sandbox = self.awake_session(who, ident, ActivityKind::Command).await?;
         let stdin = held(&sandbox.account, exec.stdin.clone()).await?;
-        let (pid, stream) = start(&sandbox.client, exec).await?;
-        self.feed(sandbox.client.clone(), pid, stdin);
-        Ok((pid, Follow::new(sandbox, pid, stream).into_events()))
+        let (pid, stream) = start(&sandbox, exec).await?;
+        self.feed(sandbox, pid, stdin);
+        Ok((pid, exec_events(stream)))
     }
 
     /// Input for a command that nobody waits for goes on by itself.
-    fn feed(&self, agent: AgentClient, pid: u32, stdin: Option<Bytes>) {
+    fn feed(&self, sandbox: SandboxSession, pid: u32, stdin: Option<Bytes>) {
         if let Some(stdin) = stdin {
             let closing = self.inner.closing.clone();
             self.inner.spawn(async move {
                 tokio::select! {
                     () = closing.cancelled() => {}
-                    () = write_all(&agent, pid, stdin) => {}
+                    () = write_all(&sandbox, pid, stdin) => {}
                 }
             });
         }
@@ -104,8 +104,8 @@ impl Service {
 
     /// Processes that were started through us and still run.
     pub async fn processes(&self, who: &Principal, ident: &str) -> Result<Vec<ProcessRecord>, ServiceError> {
-        let sandbox = self.agent(who, ident).await?;
-        let found = sandbox.client.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
+        let sandbox = self.session(who, ident).await?;
+        let found = sandbox.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
         Ok(found.into_iter().map(record).collect())
     }
 
@@ -120,8 +120,8 @@ impl Service {
         if !(1..=64).contains(&signal) {
             return Err(ServiceError::new(Code::InvalidRequest, "signal must be between 1 and 64"));
         }
-        let sandbox = self.agent(who, ident).await?;
-        sandbox.client.signal(pid, signal).await.map_err(|error| refusal(AgentOperation::Process, error))
+        let sandbox = self.session(who, ident).await?;
+        sandbox.signal(pid, signal).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Writes to a process's stdin or terminal.
@@ -132,21 +132,17 @@ impl Service {
         pid: u32,
         data: Bytes,
     ) -> Result<(), ServiceError> {
-        let sandbox = self.agent(who, ident).await?;
+        let sandbox = self.session(who, ident).await?;
         for chunk in data.chunks(STDIN_CHUNK) {
-            sandbox
-                .client
-                .send_stdin(pid, chunk)
-                .await
-                .map_err(|error| refusal(AgentOperation::Process, error))?;
+            sandbox.send_stdin(pid, chunk).await.map_err(|error| refusal(AgentOperation::Process, error))?;
         }
         Ok(())
     }
 
     /// Ends a process's stdin.
     pub async fn close_stdin(&self, who: &Principal, ident: &str, pid: u32) -> Result<(), ServiceError> {
-        let sandbox = self.agent(who, ident).await?;
-        sandbox.client.close_stdin(pid).await.map_err(|error| refusal(AgentOperation::Process, error))
+        let sandbox = self.session(who, ident).await?;
+        sandbox.close_stdin(pid).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Follows a process; with `tail` the kept end of its output comes first.
@@ -157,13 +153,10 @@ impl Service {
         pid: u32,
         tail: bool,
     ) -> Result<BoxStream<'static, ExecEvent>, ServiceError> {
-        let sandbox = self.awake_agent(who, ident, ActivityKind::Command).await?;
-        let stream = sandbox
-            .client
-            .attach(pid, tail)
-            .await
-            .map_err(|error| refusal(AgentOperation::Process, error))?;
-        Ok(Follow::new(sandbox, pid, stream).into_events())
+        let sandbox = self.awake_session(who, ident, ActivityKind::Command).await?;
+        let stream =
+            sandbox.attach(pid, tail).await.map_err(|error| refusal(AgentOperation::Process, error))?;
+        Ok(exec_events(stream))
     }
 }
 
@@ -198,7 +191,7 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
     Ok(())
 }
 
-pub(crate) async fn start(agent: &AgentClient, exec: Exec) -> Result<(u32, ProcessStream), ServiceError> {
+pub(crate) async fn start(sandbox: &dyn Session, exec: Exec) -> Result<(u32, ProcessStream), ServiceError> {
     let mut argv = exec.argv.into_iter();
     let process = StartProcess {
         cmd: argv.next().unwrap_or_default(),
@@ -214,7 +207,7 @@ pub(crate) async fn start(agent: &AgentClient, exec: Exec) -> Result<(u32, Proce
         timeout: exec.timeout,
     };
     let (started, stream) =
-        agent.start(process).await.map_err(|error| refusal(AgentOperation::Start, error))?;
+        sandbox.start(process).await.map_err(|error| refusal(AgentOperation::Start, error))?;
     Ok((started.pid, stream))
 }
 
@@ -223,14 +216,14 @@ pub(crate) const fn size(size: TerminalSize) -> atoll_agentapi::TerminalSize {
 }
 
 /// Writes input and ends it. A process that does not want it is no error.
-async fn write_all(agent: &AgentClient, pid: u32, stdin: Bytes) {
+async fn write_all(sandbox: &dyn Session, pid: u32, stdin: Bytes) {
     for chunk in stdin.chunks(STDIN_CHUNK) {
-        if let Err(error) = agent.send_stdin(pid, chunk).await {
+        if let Err(error) = sandbox.send_stdin(pid, chunk).await {
             tracing::debug!(pid, %error, "input was not accepted");
             return;
         }
     }
-    if let Err(error) = agent.close_stdin(pid).await {
+    if let Err(error) = sandbox.close_stdin(pid).await {
         tracing::debug!(pid, %error, "input could not be closed");
     }
 }
@@ -273,9 +266,9 @@ impl OutputStreams {
         Self { stdout: Collector::new(account, keep), stderr: Collector::new(account, keep) }
     }
 
-    async fn read(&mut self, mut follow: Follow) -> Result<ExitStatus, ServiceError> {
-        while let Some(event) = follow.next().await {
-            match event? {
+    async fn read(&mut self, mut stream: ProcessStream) -> Result<ExitStatus, ServiceError> {
+        while let Some(event) = stream.next().await {
+            match event.map_err(|error| refusal(AgentOperation::Process, error))? {
                 ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => self.stdout.push(&data).await,
                 ProcessEvent::Stderr(data) => self.stderr.push(&data).await,
                 ProcessEvent::Dropped(bytes) => self.stdout.lost(bytes),
@@ -300,8 +293,8 @@ fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
 
 impl ServiceShared {
     /// Whether a process still runs; an agent that does not answer says no.
-    pub(crate) async fn runs(agent: &AgentClient, pid: u32) -> bool {
-        agent.list().await.is_ok_and(|found| found.iter().any(|info| info.pid == pid))
+    pub(crate) async fn runs(sandbox: &dyn Session, pid: u32) -> bool {
+        sandbox.list().await.is_ok_and(|found| found.iter().any(|info| info.pid == pid))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Files inside a sandbox: thin over its agent, with our words for what can go wrong.
 
-use atoll_agentapi::{Pack, PackLayout, Range, Unpack, Unpacked, WatchKind, WatchStream};
+use atoll_agentapi::{Pack, PackLayout, Range, Session, Unpack, Unpacked, WatchKind, WatchStream};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -9,7 +9,6 @@ use futures::stream::BoxStream;
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
 use crate::service::Service;
-use crate::wake::SandboxAgent;
 use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
 
 /// LIMIT: what the kernel takes as a path.
@@ -27,7 +26,7 @@ impl Service {
         range: Option<ByteRange>,
     ) -> Result<FileBody, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy, .. } = self.agent(who, ident).await?;
+        let session = self.session(who, ident).await?;
         let range = match range {
             None => None,
             Some(ByteRange::From(start)) => Some(Range { start, len: None }),
@@ -38,18 +37,24 @@ impl Service {
                 return Err(ServiceError::new(Code::InvalidRequest, "the range ends before it starts"));
             }
             Some(ByteRange::Last(count)) => {
-                let size = agent.stat(path, None).await.map_err(|e| refusal(AgentOperation::File, e))?.size;
+                let size = session
+                    .stat(path.as_bytes(), None)
+                    .await
+                    .map_err(|e| refusal(AgentOperation::File, e))?
+                    .size;
                 Some(Range { start: size.saturating_sub(count), len: None })
             }
         };
-        let reader =
-            agent.read_file(path, None, range).await.map_err(|e| refusal(AgentOperation::File, e))?;
+        let reader = session
+            .read_file(path.as_bytes(), None, range)
+            .await
+            .map_err(|e| refusal(AgentOperation::File, e))?;
         Ok(FileBody {
             size: reader.size,
             offset: range.map_or(0, |range| range.start),
             len: reader.len,
             mode: Some(reader.mode),
-            stream: busy.during(
+            stream: session.during(
                 reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e))),
             ),
         })
@@ -64,14 +69,15 @@ impl Service {
         body: BoxStream<'static, std::io::Result<Bytes>>,
     ) -> Result<Entry, ServiceError> {
         check_path(&file.path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        let agent = if file.as_root { agent.with_root_files() } else { agent };
+        let session = self.session(who, ident).await?;
+        let session = if file.as_root { session.with_root_files() } else { session };
         let user = file.user.as_deref();
-        agent
-            .write_file(&file.path, user, file.mode, file.len, body)
+        session
+            .write_file(file.path.as_bytes(), user, file.mode, file.len, body)
             .await
             .map_err(|e| refusal(AgentOperation::File, e))?;
-        let written = agent.stat(&file.path, user).await.map_err(|e| refusal(AgentOperation::File, e))?;
+        let written =
+            session.stat(file.path.as_bytes(), user).await.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok(entry(written))
     }
 
@@ -84,8 +90,8 @@ impl Service {
         body: BoxStream<'static, std::io::Result<Bytes>>,
     ) -> Result<Unpacked, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.unpack(&Unpack::below(path), None, body).await.map_err(|e| refusal(AgentOperation::File, e))
+        let session = self.session(who, ident).await?;
+        session.unpack(&Unpack::below(path), None, body).await.map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Reads a file or a tree as a tar stream whose entries begin with the last part of its path.
@@ -96,22 +102,23 @@ impl Service {
         path: &str,
     ) -> Result<BoxStream<'static, Result<Bytes, ServiceError>>, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy, .. } = self.agent(who, ident).await?;
+        let session = self.session(who, ident).await?;
         let ask = Pack {
             sources: vec![path.as_bytes().to_vec()],
             globs: false,
             layout: PackLayout::Named,
             exclude: Vec::new(),
         };
-        let reader = agent.pack(&ask, None).await.map_err(|e| refusal(AgentOperation::File, e))?;
-        Ok(busy.during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e)))))
+        let reader = session.pack(&ask, None).await.map_err(|e| refusal(AgentOperation::File, e))?;
+        Ok(session
+            .during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e)))))
     }
 
     /// What a path is.
     pub async fn stat(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.stat(path, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
+        let session = self.session(who, ident).await?;
+        session.stat(path.as_bytes(), None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// What a directory holds, and whether the list was cut.
@@ -123,8 +130,8 @@ impl Service {
         depth: u32,
     ) -> Result<(Vec<Entry>, bool), ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        let found = agent.list_dir(path, None, depth.clamp(1, DEPTH_MAX)).await;
+        let session = self.session(who, ident).await?;
+        let found = session.list_dir(path.as_bytes(), None, depth.clamp(1, DEPTH_MAX)).await;
         let (entries, cut) = found.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok((entries.into_iter().map(entry).collect(), cut))
     }
@@ -132,8 +139,12 @@ impl Service {
     /// Makes a directory and its parents.
     pub async fn make_dir(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.make_dir(path, None, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
+        let session = self.session(who, ident).await?;
+        session
+            .make_dir(path.as_bytes(), None, None)
+            .await
+            .map(entry)
+            .map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Renames a file or directory.
@@ -146,15 +157,19 @@ impl Service {
     ) -> Result<Entry, ServiceError> {
         check_path(from)?;
         check_path(to)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.move_entry(from, to, None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
+        let session = self.session(who, ident).await?;
+        session
+            .move_entry(from.as_bytes(), to.as_bytes(), None)
+            .await
+            .map(entry)
+            .map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Removes a file, or a directory with all it holds.
     pub async fn remove_path(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client: agent, busy: _busy, .. } = self.agent(who, ident).await?;
-        agent.remove(path, None).await.map_err(|e| refusal(AgentOperation::File, e))
+        let session = self.session(who, ident).await?;
+        session.remove(path.as_bytes(), None).await.map_err(|e| refusal(AgentOperation::File, e))
     }
 
     /// Changes below a directory, from now on.
@@ -166,14 +181,16 @@ impl Service {
         recursive: bool,
     ) -> Result<BoxStream<'static, Result<FileChange, ServiceError>>, ServiceError> {
         check_path(path)?;
-        let SandboxAgent { client, handle, busy, .. } = self.agent(who, ident).await?;
-        let stream =
-            client.watch(path, None, recursive).await.map_err(|e| refusal(AgentOperation::File, e))?;
-        let back = WayBack::new(handle);
+        let session = self.session(who, ident).await?;
+        let stream = session
+            .watch(path.as_bytes(), None, recursive)
+            .await
+            .map_err(|e| refusal(AgentOperation::File, e))?;
+        let back = WayBack::new(session.handle.clone());
         let watch = DurableWatch { stream: Some(stream), back, path: path.to_owned(), recursive };
         let changes =
             futures::stream::unfold(watch, |mut watch| async move { Some((watch.next().await?, watch)) });
-        Ok(busy.during(changes))
+        Ok(session.during(changes))
     }
 }
 

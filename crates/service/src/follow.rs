@@ -2,9 +2,11 @@
 //! reader is attached again where it was, so that nothing is lost or told twice. It never wakes anybody, and it ends when
 //! the processes are gone.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream};
+use async_trait::async_trait;
+use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessSource, ProcessStream};
 use atoll_model::{Code, InstanceId};
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -13,29 +15,46 @@ use tokio::time::Instant;
 use crate::activity::Busy;
 use crate::agent::{AgentOperation, refusal};
 use crate::registry::{DriverState, Handle};
-use crate::wake::SandboxAgent;
 use crate::{ExecEvent, ServiceError};
 
 /// LIMIT: a connection to one instance that breaks again and again is not made anew for ever.
 const ATTEMPTS: u32 = 3;
 
-/// A reader of one process, and a reason for its sandbox to stay awake.
+/// The events of one process. Keeps its sandbox busy.
 pub(crate) struct Follow {
     back: WayBack,
     pid: u32,
     stream: ProcessStream,
     ended: bool,
-    _busy: Busy,
+    _busy: Arc<Busy>,
 }
 
 impl Follow {
-    pub(crate) fn new(sandbox: SandboxAgent, pid: u32, stream: ProcessStream) -> Self {
-        let SandboxAgent { handle, busy, .. } = sandbox;
+    pub(crate) fn new(handle: Handle, busy: Arc<Busy>, pid: u32, stream: ProcessStream) -> Self {
         Self { back: WayBack::new(handle), pid, stream, ended: false, _busy: busy }
     }
 
-    /// The next event; `None` after the exit or an error. Cancel-safe between events and while it waits out a pause.
-    pub(crate) async fn next(&mut self) -> Option<Result<ProcessEvent, ServiceError>> {
+    /// Attaches again, once the sandbox runs; or says why that is no use.
+    async fn again(&mut self, mut error: AgentError) -> Result<(), AgentError> {
+        let Some(from) = self.stream.position() else { return Err(error) };
+        while let Some(agent) = self.back.after(&error).await {
+            match agent.attach_from(self.pid, from).await {
+                Ok(stream) => {
+                    tracing::debug!(pid = self.pid, from, "a reader is attached again");
+                    self.stream = stream;
+                    return Ok(());
+                }
+                Err(again) => error = again,
+            }
+        }
+        Err(error)
+    }
+}
+
+#[async_trait]
+impl ProcessSource for Follow {
+    /// Cancel-safe between events and while it waits for the end of a pause.
+    async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
         while !self.ended {
             match self.stream.next().await {
                 Some(Ok(event)) => {
@@ -54,28 +73,14 @@ impl Follow {
         None
     }
 
-    /// Attaches again, once the sandbox runs; or says why that is no use.
-    async fn again(&mut self, mut error: AgentError) -> Result<(), ServiceError> {
-        let Some(from) = self.stream.position() else { return Err(refusal(AgentOperation::Process, error)) };
-        while let Some(agent) = self.back.after(&error).await {
-            match agent.attach_from(self.pid, from).await {
-                Ok(stream) => {
-                    tracing::debug!(pid = self.pid, from, "a reader is attached again");
-                    self.stream = stream;
-                    return Ok(());
-                }
-                Err(again) => error = again,
-            }
-        }
-        Err(refusal(AgentOperation::Process, error))
+    fn position(&self) -> Option<u64> {
+        self.stream.position()
     }
+}
 
-    pub(crate) fn into_events(self) -> BoxStream<'static, ExecEvent> {
-        let events = futures::stream::unfold(self, |mut follow| async move {
-            follow.next().await.map(|event| (exec_event(event), follow))
-        });
-        events.boxed()
-    }
+/// The events of a process in our vocabulary.
+pub(crate) fn exec_events(stream: ProcessStream) -> BoxStream<'static, ExecEvent> {
+    stream.into_stream().map(exec_event).boxed()
 }
 
 /// The way back to the same processes after a connection to their agent broke.
@@ -122,7 +127,7 @@ const fn broken(error: &AgentError) -> bool {
     )
 }
 
-fn exec_event(event: Result<ProcessEvent, ServiceError>) -> ExecEvent {
+fn exec_event(event: Result<ProcessEvent, AgentError>) -> ExecEvent {
     match event {
         Ok(ProcessEvent::Stdout(data)) => ExecEvent::Stdout(data),
         Ok(ProcessEvent::Stderr(data)) => ExecEvent::Stderr(data),
@@ -133,7 +138,7 @@ fn exec_event(event: Result<ProcessEvent, ServiceError>) -> ExecEvent {
             signal: status.signal,
             timed_out: status.timed_out,
         },
-        Err(error) => ExecEvent::Lost(error),
+        Err(error) => ExecEvent::Lost(refusal(AgentOperation::Process, error)),
     }
 }
 

@@ -46,6 +46,7 @@ mod request_scope;
 mod sandboxes;
 mod secrets;
 mod service;
+mod session;
 mod snapshots;
 mod templates;
 mod terminals;
@@ -77,6 +78,7 @@ pub use preview::{
 };
 pub use request_scope::RequestScope;
 pub use service::{OpenError, Service};
+pub use session::SandboxSession;
 pub use templates::{
     Bytestream, Collected, ExportFormat, Fetch, Fetched, ImportFormat, ImportTemplate, LayerState,
     MakeProgress, Progress, Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, TemplateSources,
@@ -86,4 +88,3 @@ pub use terminals::TerminalInput;
 pub use types::*;
 pub use upload_space::UploadSpace;
 pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
-pub use wake::SandboxAgent;

@@ -1,13 +1,12 @@
 //! The sandbox's logs: output of detached processes and of the lease's own command.
 
-use atoll_agentapi::LogTail;
+use atoll_agentapi::{LogTail, Session};
 use atoll_model::Principal;
 use futures::stream::BoxStream;
 
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
 use crate::service::Service;
-use crate::wake::SandboxAgent;
 use crate::{LogLine, LogStream, ServiceError};
 
 impl Service {
@@ -18,14 +17,14 @@ impl Service {
         ident: &str,
         follow: bool,
     ) -> Result<BoxStream<'static, LogLine>, ServiceError> {
-        let SandboxAgent { client, handle, busy, .. } = self.agent_if_running(who, ident).await?;
+        let session = self.session_if_running(who, ident).await?;
         let tail =
-            client.logs(follow, None).await.map_err(|error| refusal(AgentOperation::Process, error))?;
-        let back = follow.then(|| WayBack::new(handle));
+            session.logs(follow, None).await.map_err(|error| refusal(AgentOperation::Process, error))?;
+        let back = follow.then(|| WayBack::new(session.handle.clone()));
         let reader = LogReader { tail, back, last: None, told: None };
         let lines =
             futures::stream::unfold(reader, |mut reader| async move { Some((reader.next().await?, reader)) });
-        Ok(busy.during(lines))
+        Ok(session.during(lines))
     }
 }
 

@@ -12,21 +12,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_agentapi::InstanceLiveness;
+use atoll_agentapi::{AgentError, InstanceLiveness, Session};
 use atoll_model::policy::authz;
 use atoll_model::{Code, InstanceId, Lease, Phase, PreviewId, Principal, SandboxId};
-use atoll_provider::{AGENT_PORT, ByteStream, ProviderError, Target};
+use atoll_provider::{AGENT_PORT, ByteStream};
 use atoll_store::{Hash, PreviewRecord};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tokio::sync::watch;
 
 use crate::ServiceError;
-use crate::activity::{ActivityKind, Busy};
+use crate::activity::ActivityKind;
+use crate::agent::{AgentOperation, refusal};
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::request_scope::{Credential, RequestScope};
 use crate::service::Service;
+use crate::session::SandboxSession;
 
 /// The port of a sandbox whose environment names none in `PORT`.
 pub const DEFAULT_PORT: u16 = 8_080;
@@ -116,8 +117,7 @@ pub struct PreviewWay {
     pub instance: InstanceId,
     /// It was woken for this, so that its programs may still be starting.
     pub was_asleep: bool,
-    pulse: watch::Receiver<InstanceLiveness>,
-    busy: Busy,
+    session: SandboxSession,
 }
 
 impl std::fmt::Debug for PreviewWay {
@@ -129,7 +129,7 @@ impl std::fmt::Debug for PreviewWay {
 impl PreviewWay {
     /// Resolves when the incarnation is gone: whoever talks to it talks to nobody.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut pulse = self.pulse.clone();
+        let mut pulse = self.session.handle.activity.pulse();
         async move {
             // A sender that was dropped is as gone.
             let _ = pulse.wait_for(|pulse| *pulse == InstanceLiveness::Gone).await;
@@ -139,13 +139,13 @@ impl PreviewWay {
     /// What keeps the sandbox awake, apart from the rest.
     #[must_use]
     pub fn into_guard(self) -> PreviewGuard {
-        PreviewGuard(self.busy)
+        PreviewGuard(self.session)
     }
 }
 
 /// A request is under way until this is dropped.
 #[derive(Debug)]
-pub struct PreviewGuard(#[allow(dead_code, reason = "held for its end")] Busy);
+pub struct PreviewGuard(#[allow(dead_code, reason = "held for its end")] SandboxSession);
 
 type Grants = Arc<[(PreviewRecord, Hash)]>;
 
@@ -391,9 +391,9 @@ impl Service {
         let handle = self.inner.registry.get(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
         let busy = handle.activity.begin(ActivityKind::Request);
         let was_asleep = handle.lease().phase != Phase::Running;
-        let (lease, _) = crate::wake::awake(&self.inner, &handle).await?;
+        let lease = crate::wake::awake(&self.inner, &handle).await?;
         let instance = lease.instance.clone().ok_or_else(|| not_found(&pass.sandbox))?;
-        Ok(PreviewWay { instance, was_asleep, pulse: handle.activity.pulse(), busy })
+        Ok(PreviewWay { instance, was_asleep, session: self.session_with(lease, handle, busy) })
     }
 
     /// A fresh connection to the port.
@@ -403,16 +403,15 @@ impl Service {
         way: &PreviewWay,
     ) -> Result<Box<dyn ByteStream>, ServiceError> {
         check_port(pass.port)?;
-        let target = Target { sandbox: pass.sandbox.clone(), instance: Some(way.instance.clone()) };
-        match self.inner.provider.dial(&target, pass.port).await {
+        match way.session.dial(pass.port).await {
             Ok(stream) => Ok(stream),
-            Err(ProviderError::PortClosed { port }) => {
+            Err(AgentError::PortClosed { port }) => {
                 let message = format!("no program listens on port {port} in sandbox {}", pass.sandbox);
                 Err(ServiceError::new(Code::PortClosed, message)
                     .hint("start a server there, or wait until it has started")
                     .retry_after(2))
             }
-            Err(other) => Err(other.into()),
+            Err(other) => Err(refusal(AgentOperation::Process, other)),
         }
     }
 }

@@ -2,9 +2,8 @@
 //! environment, until the shell or the instance ends.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use atoll_agentapi::AgentClient;
+use atoll_agentapi::Session;
 use atoll_model::{Code, Principal};
 use atoll_store::Terminal;
 use bytes::Bytes;
@@ -13,11 +12,10 @@ use futures::stream::BoxStream;
 use crate::activity::ActivityKind;
 use crate::agent::{AgentOperation, refusal};
 use crate::exec::{size, start};
-use crate::follow::Follow;
+use crate::follow::exec_events;
 use crate::random::entropy;
-use crate::registry::Handle;
 use crate::service::{Service, ServiceShared};
-use crate::wake::{SandboxAgent, awake};
+use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
 /// LIMIT: more shells than a conversation needs; each costs the sandbox a process.
@@ -25,42 +23,36 @@ const TERMINALS_MAX: usize = 64;
 const THREAD_MAX: usize = 256;
 const HANGUP: i32 = 1;
 
-/// The writing side of an attached terminal. Typing wakes a sandbox that sleeps, as any request does.
-#[derive(Clone)]
+/// The writing side of an attached terminal. Typing wakes a paused sandbox, as any request does.
+#[derive(Debug, Clone)]
 pub struct TerminalInput {
-    inner: Arc<ServiceShared>,
-    handle: Handle,
-    epoch: u64,
+    session: SandboxSession,
     pid: u32,
-}
-
-impl std::fmt::Debug for TerminalInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TerminalInput").field("pid", &self.pid).finish_non_exhaustive()
-    }
 }
 
 impl TerminalInput {
     /// Types.
     pub async fn write(&self, data: Bytes) -> Result<(), ServiceError> {
-        let agent = self.agent().await?;
-        agent.send_stdin(self.pid, data).await.map_err(|error| refusal(AgentOperation::Process, error))
+        self.wake().await?;
+        let written = self.session.send_stdin(self.pid, &data).await;
+        written.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
     /// Changes the size.
     pub async fn resize(&self, to: TerminalSize) -> Result<(), ServiceError> {
-        let agent = self.agent().await?;
-        agent.resize(self.pid, size(to)).await.map_err(|error| refusal(AgentOperation::Process, error))
+        self.wake().await?;
+        let resized = self.session.resize(self.pid, size(to)).await;
+        resized.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
-    /// The agent of whichever instance has the shell now: its memory may have been restored since.
-    async fn agent(&self) -> Result<AgentClient, ServiceError> {
-        let (_, agent) = awake(&self.inner, &self.handle).await?;
-        if self.handle.activity.epoch() != self.epoch {
-            return Err(ServiceError::new(Code::ProcessNotFound, "the shell of the terminal has ended")
-                .hint("open it again with its thread"));
-        }
-        Ok(agent)
+    async fn wake(&self) -> Result<(), ServiceError> {
+        self.session.wake().await.map_err(|error| match error.code {
+            Code::ProcessNotFound => {
+                ServiceError::new(Code::ProcessNotFound, "the shell of the terminal has ended")
+                    .hint("open it again with its thread")
+            }
+            _ => error,
+        })
     }
 }
 
@@ -79,11 +71,11 @@ impl Service {
             let message = format!("thread must have 1 to {THREAD_MAX} printable characters");
             return Err(ServiceError::new(Code::InvalidRequest, message));
         }
-        let sandbox = self.agent(who, ident).await?;
+        let sandbox = self.session(who, ident).await?;
         let known = self.inner.store.terminals(&sandbox.lease.id).await?;
         if let Some(terminal) = known.iter().find(|terminal| terminal.thread == open.thread) {
             if self.is_live(&sandbox, terminal).await {
-                let resized = sandbox.client.resize(terminal.pid, size(open.size)).await;
+                let resized = sandbox.resize(terminal.pid, size(open.size)).await;
                 resized.map_err(|error| refusal(AgentOperation::Process, error))?;
                 return Ok(terminal.clone());
             }
@@ -97,7 +89,7 @@ impl Service {
 
     async fn start_terminal(
         &self,
-        sandbox: &SandboxAgent,
+        sandbox: &SandboxSession,
         open: OpenTerminal,
     ) -> Result<Terminal, ServiceError> {
         let instance = sandbox
@@ -106,7 +98,7 @@ impl Service {
             .clone()
             .ok_or_else(|| ServiceError::new(Code::SandboxUnavailable, "the sandbox has no instance"))?;
         let id = hex::encode(entropy::<10>()?);
-        let pid = start_shell(&sandbox.client, &id, &open).await?;
+        let pid = start_shell(sandbox, &id, &open).await?;
         let fresh = Terminal {
             id: id.clone(),
             sandbox: sandbox.lease.id.clone(),
@@ -118,7 +110,7 @@ impl Service {
         let kept = self.inner.store.put_terminal(fresh).await?;
         if kept.id != id {
             // Another request for the same thread was faster; one shell is enough.
-            let _ = sandbox.client.signal(pid, HANGUP).await;
+            let _ = sandbox.signal(pid, HANGUP).await;
         }
         Ok(kept)
     }
@@ -130,14 +122,11 @@ impl Service {
         ident: &str,
         terminal: &str,
     ) -> Result<(BoxStream<'static, ExecEvent>, TerminalInput), ServiceError> {
-        let sandbox = self.awake_agent(who, ident, ActivityKind::Terminal).await?;
+        let sandbox = self.awake_session(who, ident, ActivityKind::Terminal).await?;
         let pid = self.terminal(&sandbox, terminal).await?.pid;
-        let stream = sandbox.client.attach(pid, true).await;
+        let stream = sandbox.attach(pid, true).await;
         let stream = stream.map_err(|error| refusal(AgentOperation::Process, error))?;
-        let handle = sandbox.handle.clone();
-        let input =
-            TerminalInput { inner: Arc::clone(&self.inner), epoch: handle.activity.epoch(), handle, pid };
-        Ok((Follow::new(sandbox, pid, stream).into_events(), input))
+        Ok((exec_events(stream), TerminalInput { session: sandbox, pid }))
     }
 
     /// The terminals of a sandbox.
@@ -153,10 +142,9 @@ impl Service {
         ident: &str,
         terminal: &str,
     ) -> Result<(), ServiceError> {
-        let sandbox = self.agent(who, ident).await?;
+        let sandbox = self.session(who, ident).await?;
         let terminal = self.terminal(&sandbox, terminal).await?;
         match sandbox
-            .client
             .signal(terminal.pid, HANGUP)
             .await
             .map_err(|error| refusal(AgentOperation::Process, error))
@@ -169,7 +157,7 @@ impl Service {
         Ok(())
     }
 
-    async fn terminal(&self, sandbox: &SandboxAgent, id: &str) -> Result<Terminal, ServiceError> {
+    async fn terminal(&self, sandbox: &SandboxSession, id: &str) -> Result<Terminal, ServiceError> {
         let found = self.inner.store.terminals(&sandbox.lease.id).await?;
         let current = |terminal: &Terminal| {
             terminal.id == id && Some(&terminal.instance) == sandbox.lease.instance.as_ref()
@@ -180,14 +168,14 @@ impl Service {
         })
     }
 
-    async fn is_live(&self, sandbox: &SandboxAgent, terminal: &Terminal) -> bool {
+    async fn is_live(&self, sandbox: &SandboxSession, terminal: &Terminal) -> bool {
         Some(&terminal.instance) == sandbox.lease.instance.as_ref()
-            && ServiceShared::runs(&sandbox.client, terminal.pid).await
+            && ServiceShared::runs(sandbox, terminal.pid).await
     }
 }
 
 /// Tries the asked shell, or bash and then sh.
-async fn start_shell(agent: &AgentClient, id: &str, open: &OpenTerminal) -> Result<u32, ServiceError> {
+async fn start_shell(sandbox: &SandboxSession, id: &str, open: &OpenTerminal) -> Result<u32, ServiceError> {
     let default =
         [vec!["/bin/bash".to_owned(), "-i".to_owned()], vec!["/bin/sh".to_owned(), "-i".to_owned()]];
     let shells = open.shell.clone().map_or_else(|| default.to_vec(), |shell| vec![shell]);
@@ -204,7 +192,7 @@ async fn start_shell(agent: &AgentClient, id: &str, open: &OpenTerminal) -> Resu
             tag: Some(format!("terminal-{id}")),
             ..Default::default()
         };
-        match start(agent, exec).await {
+        match start(sandbox, exec).await {
             Ok((pid, _)) => return Ok(pid),
             Err(error) => last = error,
         }

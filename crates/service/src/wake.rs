@@ -1,5 +1,4 @@
-//! The one way to a sandbox's agent. Who needs it gets a sandbox that runs: one that sleeps is woken for it, where its lease
-//! allows. The caller is authorised first; many callers wake it once; how many wait and for how long is bounded.
+//! The one way to a sandbox that runs. A paused or stopped sandbox is woken for the caller, where its lease allows. The caller is authorised first; many callers wake it once; how many wait and for how long is bounded.
 //!
 //! ```text
 //! authorise ──► busy (it can't fall asleep now) ──► runs? ──► agent
@@ -11,52 +10,33 @@
 
 use std::sync::Arc;
 
-use atoll_agentapi::AgentClient;
-use atoll_budget::Account;
 use atoll_model::{Code, Intent, Lease, Phase, Principal, Reason, Wake};
 use tokio::time::Instant;
 
 use crate::ServiceError;
-use crate::activity::{ActivityKind, Busy};
+use crate::activity::ActivityKind;
 use crate::driver::{DriverMessage, Verb};
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
 use crate::service::{Service, ServiceShared};
-
-/// A running sandbox with the client of its agent. As long as it is held, the sandbox does not count as idle.
-pub struct SandboxAgent {
-    /// Whose.
-    pub lease: Arc<Lease>,
-    /// Its agent. It ends with the instance.
-    pub client: AgentClient,
-    /// What pays for bytes that are held for its users: its tenant's part of the budget.
-    pub account: Account,
-    pub(crate) handle: Handle,
-    pub(crate) busy: Busy,
-}
-
-impl std::fmt::Debug for SandboxAgent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SandboxAgent").field("lease", &self.lease.id).finish_non_exhaustive()
-    }
-}
+use crate::session::SandboxSession;
 
 impl Service {
-    /// The agent of a sandbox, which is woken for it, for whoever composes from processes and files.
-    pub async fn agent(&self, who: &Principal, ident: &str) -> Result<SandboxAgent, ServiceError> {
-        self.awake_agent(who, ident, ActivityKind::Request).await
+    /// A session of a sandbox, which is woken for it.
+    pub async fn session(&self, who: &Principal, ident: &str) -> Result<SandboxSession, ServiceError> {
+        self.awake_session(who, ident, ActivityKind::Request).await
     }
 
-    /// The same for whoever only looks: one that sleeps is let sleep.
-    pub(crate) async fn agent_if_running(
+    /// A session of a sandbox that runs; a paused one is not woken.
+    pub(crate) async fn session_if_running(
         &self,
         who: &Principal,
         ident: &str,
-    ) -> Result<SandboxAgent, ServiceError> {
+    ) -> Result<SandboxSession, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let busy = handle.activity.begin(ActivityKind::Request);
         match find(&handle) {
-            WakeState::Awake(lease, client) => Ok(self.agent_with(lease, client, handle, busy)),
+            WakeState::Awake(lease) => Ok(self.session_with(lease, handle, busy)),
             WakeState::Never => Err(crate::error::phase_conflict(&handle.lease(), "logs")),
             WakeState::Coming | WakeState::Sleeping => {
                 let lease = handle.lease();
@@ -68,46 +48,32 @@ impl Service {
         }
     }
 
-    pub(crate) async fn awake_agent(
+    pub(crate) async fn awake_session(
         &self,
         who: &Principal,
         ident: &str,
         kind: ActivityKind,
-    ) -> Result<SandboxAgent, ServiceError> {
+    ) -> Result<SandboxSession, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let busy = handle.activity.begin(kind);
-        let (lease, client) = awake(&self.inner, &handle).await?;
-        Ok(self.agent_with(lease, client, handle, busy))
-    }
-
-    pub(crate) fn agent_with(
-        &self,
-        lease: Arc<Lease>,
-        client: AgentClient,
-        handle: Handle,
-        busy: Busy,
-    ) -> SandboxAgent {
-        let account = self.inner.budget.tenant(&lease.tenant);
-        SandboxAgent { lease, client, account, handle, busy }
+        let lease = awake(&self.inner, &handle).await?;
+        Ok(self.session_with(lease, handle, busy))
     }
 }
 
 /// What a request finds.
 enum WakeState {
-    Awake(Arc<Lease>, AgentClient),
+    Awake(Arc<Lease>),
     /// It is on its way to run, or somebody must ask for that first.
     Coming,
     Sleeping,
     Never,
 }
 
-/// The agent of a sandbox that runs, or that is woken for this. The caller is busy with it already.
-pub(crate) async fn awake(
-    inner: &ServiceShared,
-    handle: &Handle,
-) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
+/// The lease of a sandbox that runs, or that is woken for this. The caller is busy with it already.
+pub(crate) async fn awake(inner: &ServiceShared, handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
     match find(handle) {
-        WakeState::Awake(lease, agent) => return Ok((lease, agent)),
+        WakeState::Awake(lease) => return Ok(lease),
         WakeState::Never => return Err(crate::error::phase_conflict(&handle.lease(), "commands and files")),
         WakeState::Coming | WakeState::Sleeping => {}
     }
@@ -130,7 +96,7 @@ pub(crate) async fn awake(
     woken
 }
 
-async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError> {
+async fn wake(handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
     let begun = Instant::now();
     let mut watched = handle.state.clone();
     let mut asked = false;
@@ -138,9 +104,9 @@ async fn wake(handle: &Handle) -> Result<(Arc<Lease>, AgentClient), ServiceError
         // What changes from here on is seen by the wait below.
         watched.mark_unchanged();
         match find(handle) {
-            WakeState::Awake(lease, agent) => {
+            WakeState::Awake(lease) => {
                 metrics::histogram!("atoll_wake_seconds").record(begun.elapsed().as_secs_f64());
-                return Ok((lease, agent));
+                return Ok(lease);
             }
             WakeState::Never => return Err(failed(handle)),
             WakeState::Coming => {}
@@ -180,7 +146,7 @@ fn find(handle: &Handle) -> WakeState {
     match lease.phase {
         Phase::Running if falls_asleep => WakeState::Sleeping,
         Phase::Running => match agent {
-            Some(agent) => WakeState::Awake(lease, agent.with_pulse(handle.activity.pulse())),
+            Some(_) => WakeState::Awake(lease),
             None => WakeState::Never,
         },
         Phase::Starting | Phase::Resuming => WakeState::Coming,

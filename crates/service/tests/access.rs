@@ -43,7 +43,7 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
     let lease = world.create().await;
     let token = world.service.token(&lease, TokenOf::Ports);
     let pass = world.service.admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
-    assert_eq!(world.service.agent_of(&pass).await.unwrap_err().code, Code::Forbidden);
+    assert_eq!(world.service.session_of(&pass).await.unwrap_err().code, Code::Forbidden);
     let tokens = [token];
     let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
     for port in [80, 49_999] {
@@ -59,7 +59,7 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
     // Who may reach a port may use what a front offers there.
     let way = world.service.admit(&lease.id, Some(49_999), shown).await.unwrap();
     let stand_in = world.service.stand_in(&way).unwrap();
-    assert_eq!(world.service.agent_of(&stand_in).await.unwrap().lease.id, lease.id);
+    assert_eq!(world.service.session_of(&stand_in).await.unwrap().lease.id, lease.id);
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
     service.pause(&world.admin, ident, Pause::default(), true).await.unwrap();
     let pass = service.admit_token(&lease.id, TokenOf::Agent, &old).unwrap();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
-    assert_eq!(service.agent_of(&pass).await.unwrap().lease.phase, Phase::Running);
+    assert_eq!(service.session_of(&pass).await.unwrap().lease.phase, Phase::Running);
     service.restart(&world.admin, ident, true).await.unwrap();
     assert!(service.admit_token(&lease.id, TokenOf::Agent, &old).is_ok());
 
@@ -109,7 +109,7 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
     let pass = service.admit_token(&lease.id, TokenOf::Agent, &new).unwrap();
 
     service.delete(&world.admin, ident, true).await.unwrap();
-    assert_eq!(service.agent_of(&pass).await.unwrap_err().code, Code::SandboxNotFound);
+    assert_eq!(service.session_of(&pass).await.unwrap_err().code, Code::SandboxNotFound);
     // Who held it learns that it is gone; who guesses learns nothing.
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &new), Code::SandboxNotFound);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &"0".repeat(64)), Code::Unauthenticated);
@@ -185,7 +185,7 @@ async fn a_key_makes_a_pass_for_what_it_sees_and_an_explicit_sleeper_is_let_slee
     assert_eq!(refused.code, Code::SandboxNotFound);
     let pass = world.service.admit_key(&world.admin, lease.id.as_str()).await.unwrap();
     world.service.pause(&world.admin, lease.id.as_str(), Pause::default(), true).await.unwrap();
-    assert_eq!(world.service.agent_of(&pass).await.unwrap_err().code, Code::Asleep);
+    assert_eq!(world.service.session_of(&pass).await.unwrap_err().code, Code::Asleep);
     assert_eq!(world.service.lease_of(&pass).phase, Phase::Paused);
 }
 

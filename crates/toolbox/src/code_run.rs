@@ -98,7 +98,7 @@ impl Toolbox {
         (program, hint): (&'static str, &'static str),
     ) -> Result<(CodeRan, bool), ToolboxError> {
         let limit = start.timeout;
-        let (started, mut stream) = self.agent.start(start).await.map_err(|cause| match cause {
+        let (started, mut stream) = self.sandbox.start(start).await.map_err(|cause| match cause {
             AgentError::Refused { code: RpcCode::NotFound, message }
                 if message.contains("command not found") =>
             {
@@ -125,7 +125,7 @@ impl Toolbox {
             }
             Err(ToolboxError::Unreadable { tool: "the agent", why: "a process without an end" })
         };
-        let (status, ()) = tokio::join!(reading, feed(&self.agent, started.pid, input));
+        let (status, ()) = tokio::join!(reading, feed(&*self.sandbox, started.pid, input));
         let status = status?;
         if let Some(limit) = limit
             && status.timed_out

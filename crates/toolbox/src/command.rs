@@ -32,7 +32,7 @@ impl Toolbox {
             timeout: Some(limit),
             ..Default::default()
         };
-        let output = self.agent.run(start, OUTPUT_MAX).await.map_err(|cause| match cause {
+        let output = self.sandbox.run(start, OUTPUT_MAX).await.map_err(|cause| match cause {
             AgentError::Refused { code: RpcCode::NotFound, message }
                 if message.contains("command not found") =>
             {

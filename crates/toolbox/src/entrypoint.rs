@@ -1,6 +1,6 @@
 //! The sandbox's own command: whether it runs, and what it wrote, as far as the agent keeps it.
 
-use atoll_agentapi::{AgentClient, LogLine, LogStream, LogTail, ProcessStream};
+use atoll_agentapi::{LogLine, LogStream, LogTail, ProcessStream};
 
 use crate::{LogEvent, SessionLogs, Toolbox, ToolboxError};
 
@@ -28,7 +28,7 @@ pub struct EntrypointFollow {
 impl Toolbox {
     /// The process of the sandbox's own command.
     pub async fn entrypoint(&self) -> Result<Entrypoint, ToolboxError> {
-        let found = self.agent.list().await.map_err(ToolboxError::process)?;
+        let found = self.sandbox.list().await.map_err(ToolboxError::process)?;
         let pid = found.into_iter().find(|process| process.tag == TAG).map(|process| process.pid);
         Ok(Entrypoint { is_running: pid.is_some(), pid })
     }
@@ -36,7 +36,7 @@ impl Toolbox {
     /// What it wrote.
     pub async fn entrypoint_logs(&self) -> Result<SessionLogs, ToolboxError> {
         let pid = self.entrypoint().await?.pid;
-        let mut tail = self.agent.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
+        let mut tail = self.sandbox.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let mut reservation = self.account.reserve();
         let mut own = EntrypointPid(pid);
@@ -54,13 +54,13 @@ impl Toolbox {
 
     /// Follows it; what is kept comes first.
     pub async fn entrypoint_follow(&self) -> Result<EntrypointFollow, ToolboxError> {
-        let agent: &AgentClient = &self.agent;
+        let sandbox = &self.sandbox;
         let pid = self.entrypoint().await?.pid;
         let process = match pid {
-            Some(pid) => Some(agent.attach(pid, false).await.map_err(ToolboxError::process)?),
+            Some(pid) => Some(sandbox.attach(pid, false).await.map_err(ToolboxError::process)?),
             None => None,
         };
-        let tail = agent.logs(process.is_some(), Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
+        let tail = sandbox.logs(process.is_some(), Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
         Ok(EntrypointFollow { tail, process, pid })
     }
 }

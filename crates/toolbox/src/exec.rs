@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream, StartProcess};
+use atoll_agentapi::{ProcessEvent, ProcessStream, Session, StartProcess};
 use atoll_budget::{CollectedOutput, Collector, Keep};
 
 use crate::{Toolbox, ToolboxError};
@@ -65,13 +65,14 @@ impl Toolbox {
         what: &'static str,
     ) -> Result<ProgramResult, ToolboxError> {
         let limit = start.timeout;
-        let (started, stream) = self.agent.start(start).await.map_err(ToolboxError::process)?;
+        let (started, stream) = self.sandbox.start(start).await.map_err(ToolboxError::process)?;
         let reading = async {
             match input {
                 None => self.read(stream).await,
                 Some(input) => {
                     // The program may end without reading all of it.
-                    let (read, ()) = tokio::join!(self.read(stream), feed(&self.agent, started.pid, &input));
+                    let (read, ()) =
+                        tokio::join!(self.read(stream), feed(&*self.sandbox, started.pid, &input));
                     read
                 }
             }
@@ -122,9 +123,9 @@ fn shell_args(line: String) -> (Vec<String>, Option<Vec<u8>>) {
 }
 
 /// Input to its end. A program that does not want it is no error.
-pub(crate) async fn feed(agent: &AgentClient, pid: u32, input: &[u8]) {
-    if agent.send_stdin(pid, input).await.is_ok() {
-        let _ = agent.close_stdin(pid).await;
+pub(crate) async fn feed(sandbox: &dyn Session, pid: u32, input: &[u8]) {
+    if sandbox.send_stdin(pid, input).await.is_ok() {
+        let _ = sandbox.close_stdin(pid).await;
     }
 }
 

@@ -8,7 +8,7 @@ mod search;
 
 use atoll_agentapi::Entry;
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 
 pub use edit::{Edit, Edited, Replaced};
 pub use listing::{ListOptions, Listing, Node, Tree};
@@ -63,7 +63,7 @@ impl<'a> Files<'a> {
     /// What a path is.
     pub async fn stat(&self, path: &str) -> Result<Entry, ToolboxError> {
         check(path)?;
-        self.toolbox.agent.stat(path, self.user()).await.map_err(ToolboxError::file)
+        self.toolbox.sandbox.stat(path.as_bytes(), self.user()).await.map_err(ToolboxError::file)
     }
 
     /// Whether something is there. What may not be looked at is an error, not an absence.
@@ -87,7 +87,13 @@ impl<'a> Files<'a> {
                 return Err(ToolboxError::Invalid(format!("path '{}' is not a directory", parent_of(path))));
             }
         }
-        match self.toolbox.agent.make_dir(path, self.user(), how.mode).await.map_err(ToolboxError::file) {
+        match self
+            .toolbox
+            .sandbox
+            .make_dir(path.as_bytes(), self.user(), how.mode)
+            .await
+            .map_err(ToolboxError::file)
+        {
             Err(error) if how.parents && error.kind() == atoll_model::ErrorKind::Exists => {
                 self.stat(path).await
             }
@@ -99,14 +105,18 @@ impl<'a> Files<'a> {
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), ToolboxError> {
         let entry = self.stat(path).await?;
         if !recursive && entry.kind == atoll_agentapi::EntryKind::Directory {
-            let (below, _) =
-                self.toolbox.agent.list_dir(path, self.user(), 1).await.map_err(ToolboxError::file)?;
+            let (below, _) = self
+                .toolbox
+                .sandbox
+                .list_dir(path.as_bytes(), self.user(), 1)
+                .await
+                .map_err(ToolboxError::file)?;
             if !below.is_empty() {
                 let message = format!("path '{path}' is a directory and not empty; remove it recursively");
                 return Err(ToolboxError::Invalid(message));
             }
         }
-        self.toolbox.agent.remove(path, self.user()).await.map_err(ToolboxError::file)
+        self.toolbox.sandbox.remove(path.as_bytes(), self.user()).await.map_err(ToolboxError::file)
     }
 
     /// Writes a whole file; its parents are made.
@@ -117,7 +127,11 @@ impl<'a> Files<'a> {
         content: impl Into<Bytes>,
     ) -> Result<(), ToolboxError> {
         check(path)?;
-        self.toolbox.agent.write_bytes(path, self.user(), mode, content).await.map_err(ToolboxError::file)
+        self.toolbox
+            .sandbox
+            .write_bytes(path.as_bytes(), self.user(), mode, content.into())
+            .await
+            .map_err(ToolboxError::file)
     }
 
     /// Writes a whole file from a stream; its parents are made, and the name appears when every byte is there.
@@ -128,7 +142,8 @@ impl<'a> Files<'a> {
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     ) -> Result<(), ToolboxError> {
         check(path)?;
-        let written = self.toolbox.agent.write_file(path, self.user(), mode, None, content).await;
+        let written =
+            self.toolbox.sandbox.write_file(path.as_bytes(), self.user(), mode, None, content.boxed()).await;
         written.map_err(ToolboxError::file)
     }
 
@@ -136,11 +151,11 @@ impl<'a> Files<'a> {
     pub async fn move_to(&self, from: &str, to: &str, overwrite: bool) -> Result<Entry, ToolboxError> {
         check(from)?;
         check(to)?;
-        let (agent, user) = (&self.toolbox.agent, self.user());
+        let (sandbox, user) = (&self.toolbox.sandbox, self.user());
         let moved = if overwrite {
-            agent.move_entry(from, to, user).await
+            sandbox.move_entry(from.as_bytes(), to.as_bytes(), user).await
         } else {
-            agent.move_new(from, to, user).await
+            sandbox.move_new(from.as_bytes(), to.as_bytes(), user).await
         };
         moved.map_err(ToolboxError::file)
     }
@@ -150,7 +165,11 @@ impl<'a> Files<'a> {
         check(from)?;
         check(to)?;
         let CopyHow { recursive, overwrite } = how;
-        let copied = self.toolbox.agent.copy(from, to, self.user(), recursive, overwrite).await;
+        let copied = self
+            .toolbox
+            .sandbox
+            .copy(from.as_bytes(), to.as_bytes(), self.user(), recursive, overwrite)
+            .await;
         copied.map_err(ToolboxError::file)
     }
 
@@ -161,8 +180,11 @@ impl<'a> Files<'a> {
             return Err(ToolboxError::Invalid("mode, owner or group must be given".into()));
         }
         let PermissionChange { mode, owner, group } = change;
-        let changed =
-            self.toolbox.agent.change(path, self.user(), *mode, owner.as_deref(), group.as_deref()).await;
+        let changed = self
+            .toolbox
+            .sandbox
+            .change(path.as_bytes(), self.user(), *mode, owner.as_deref(), group.as_deref())
+            .await;
         changed.map_err(ToolboxError::file)
     }
 
@@ -176,7 +198,7 @@ impl<'a> Files<'a> {
         if entry.kind != EntryKind::Symlink {
             return Ok(entry.kind);
         }
-        match self.toolbox.agent.list_dir(&entry.path, self.user(), 1).await {
+        match self.toolbox.sandbox.list_dir(&entry.path, self.user(), 1).await {
             Ok(_) => Ok(EntryKind::Directory),
             Err(_) => Ok(EntryKind::Other),
         }

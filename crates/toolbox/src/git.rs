@@ -177,7 +177,7 @@ impl<'a> Git<'a> {
             _ if self.path.starts_with('-') => return Ok(format!("./{}", self.path)),
             _ => return Ok(self.path.clone()),
         };
-        let home = self.toolbox.agent.stat("~", self.toolbox.user()).await.map_err(ToolboxError::file)?;
+        let home = self.toolbox.sandbox.stat(b"~", self.toolbox.user()).await.map_err(ToolboxError::file)?;
         Ok(format!("{}{below}", String::from_utf8_lossy(&home.path)))
     }
 }

@@ -150,7 +150,7 @@ impl<'a> Interpreter<'a> {
 
     /// The contexts, oldest first.
     pub async fn contexts(&self) -> Result<Vec<InterpreterContext>, ToolboxError> {
-        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let mut found: Vec<InterpreterContext> = processes.iter().cloned().filter_map(context_of).collect();
         found.extend(self.warm_contexts(&processes).await?);
         found.sort_by_key(|context| (context.created_at_ms, context.pid));
@@ -208,7 +208,7 @@ impl<'a> Interpreter<'a> {
     /// Interrupts what runs in a context now.
     pub async fn interrupt(&self, id: &str) -> Result<(), ToolboxError> {
         let context = self.context(id).await?;
-        execution::interrupt(&self.toolbox.agent, &context, InterruptTarget::Running)
+        execution::interrupt(&*self.toolbox.sandbox, &context, InterruptTarget::Running)
             .await
             .map_err(ToolboxError::process)
     }
@@ -230,7 +230,7 @@ impl<'a> Interpreter<'a> {
                 return Err(ToolboxError::Invalid(format!("{name:?} can't name a variable")));
             }
         }
-        Execution::begin(self.toolbox.agent.clone(), context.clone(), random_id()?, execute).await
+        Execution::begin(self.toolbox.sandbox.clone(), context.clone(), random_id()?, execute).await
     }
 
     /// Asks it to leave, and makes it.
@@ -239,14 +239,14 @@ impl<'a> Interpreter<'a> {
     }
 
     async fn end_process(&self, pid: u32) -> Result<(), ToolboxError> {
-        let agent = &self.toolbox.agent;
+        let sandbox = &self.toolbox.sandbox;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
-        let mut stream = match agent.attach(pid, false).await {
+        let mut stream = match sandbox.attach(pid, false).await {
             Err(error) if gone(&error) => return Ok(()),
             attached => attached.map_err(ToolboxError::process)?,
         };
         for signal in [SIGTERM, SIGKILL] {
-            match agent.signal(pid, signal).await {
+            match sandbox.signal(pid, signal).await {
                 Err(error) if gone(&error) => return Ok(()),
                 sent => sent.map_err(ToolboxError::process)?,
             }

@@ -20,7 +20,9 @@ mod ports;
 mod pty;
 mod session;
 
-use atoll_agentapi::AgentClient;
+use std::sync::Arc;
+
+use atoll_agentapi::Session;
 use atoll_budget::{Account, Reservation};
 
 /// Files are described as the agent describes them; fronts know the agent through this crate only.
@@ -57,7 +59,7 @@ pub use session::{
 /// The tools of one sandbox, for one request.
 #[derive(Debug)]
 pub struct Toolbox {
-    agent: AgentClient,
+    sandbox: Arc<dyn Session>,
     user: Option<String>,
     /// Pays for bytes that are held.
     account: Account,
@@ -72,10 +74,10 @@ struct HeldBytes {
 }
 
 impl Toolbox {
-    /// Over the agent of a sandbox that runs, as its default user. Bytes that it holds are counted in `account`.
-    pub fn new(agent: AgentClient, account: Account) -> Self {
+    /// Over a sandbox that runs, as its default user. Bytes that it holds are counted in `account`.
+    pub fn new(sandbox: impl Session + 'static, account: Account) -> Self {
         let held = HeldBytes { reservation: account.reserve(), bytes: 0 };
-        Self { agent, user: None, account, held: held.into() }
+        Self { sandbox: Arc::new(sandbox), user: None, account, held: held.into() }
     }
 
     /// Counts so many bytes more until this toolbox is dropped.
@@ -110,7 +112,7 @@ impl Toolbox {
 
     /// What the sandbox uses of its resources.
     pub async fn usage(&self) -> Result<Metrics, ToolboxError> {
-        self.agent.metrics().await.map_err(ToolboxError::process)
+        self.sandbox.metrics().await.map_err(ToolboxError::process)
     }
 
     /// Shells that keep their state between commands.

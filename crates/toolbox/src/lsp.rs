@@ -133,8 +133,8 @@ impl LspServer<'_> {
             user: self.toolbox.user.clone(),
             ..Default::default()
         };
-        let agent = &self.toolbox.agent;
-        let (started, stream) = agent.start(start).await.map_err(|cause| match cause {
+        let sandbox = &self.toolbox.sandbox;
+        let (started, stream) = sandbox.start(start).await.map_err(|cause| match cause {
             AgentError::Refused { code: RpcCode::NotFound, message }
                 if message.contains("command not found") =>
             {
@@ -142,7 +142,7 @@ impl LspServer<'_> {
             }
             cause => ToolboxError::process(cause),
         })?;
-        let mut call = LspConnection::over(agent.clone(), started.pid, stream);
+        let mut call = LspConnection::over(sandbox.clone(), started.pid, stream);
         let greeted = async {
             call.ask("initialize", initialize(&self.project)).await?;
             call.tell("initialized", json!({})).await
@@ -153,7 +153,7 @@ impl LspServer<'_> {
                 limit: START_LIMIT,
             }));
         if let Err(error) = greeted {
-            let _ = agent.signal(started.pid, SIGKILL).await;
+            let _ = sandbox.signal(started.pid, SIGKILL).await;
             return Err(match call.words() {
                 words if words.is_empty() => error,
                 words => ToolboxError::Conflict(format!("{error}: {}", said(&words))),
@@ -171,7 +171,7 @@ impl LspServer<'_> {
             call.end().await;
         };
         if tokio::time::timeout(LEAVE, asked).await.is_err() {
-            match self.toolbox.agent.signal(call.pid(), SIGKILL).await {
+            match self.toolbox.sandbox.signal(call.pid(), SIGKILL).await {
                 Err(error) if error.kind() != atoll_model::ErrorKind::NotFound => {
                     return Err(ToolboxError::process(error));
                 }
@@ -295,11 +295,11 @@ impl LspServer<'_> {
             let message = format!("no {language} server was started for {:?}", self.project);
             return Err(ToolboxError::NotFound(message));
         };
-        LspConnection::attach(self.toolbox.agent.clone(), pid).await
+        LspConnection::attach(self.toolbox.sandbox.clone(), pid).await
     }
 
     async fn pid(&self) -> Result<Option<u32>, ToolboxError> {
-        let (wanted, found) = (self.tag(), self.toolbox.agent.list().await.map_err(ToolboxError::process)?);
+        let (wanted, found) = (self.tag(), self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?);
         let older = |process: &ProcessInfo| (process.started_at_ms, process.pid);
         let server = found.into_iter().filter(|process| process.tag == wanted).min_by_key(older);
         Ok(server.map(|process| process.pid))

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use std::sync::Arc;
+
 use atoll_agentapi::{
-    AgentClient, AgentError, ExitStatus, ProcessEvent, ProcessInfo, ProcessStream, RpcCode, StartProcess,
+    AgentError, ExitStatus, ProcessEvent, ProcessInfo, ProcessStream, RpcCode, Session, StartProcess,
     TerminalSize,
 };
 use bytes::Bytes;
@@ -120,14 +122,14 @@ impl PtyOutput {
 /// The writing side. Clones write to the same terminal.
 #[derive(Debug, Clone)]
 pub struct PtyInput {
-    agent: AgentClient,
+    sandbox: Arc<dyn Session>,
     pid: u32,
 }
 
 impl PtyInput {
     /// Types.
     pub async fn write(&self, data: &[u8]) -> Result<(), ToolboxError> {
-        self.agent.send_stdin(self.pid, data).await.map_err(gone_is_ended)
+        self.sandbox.send_stdin(self.pid, data.as_ref()).await.map_err(gone_is_ended)
     }
 }
 
@@ -144,7 +146,7 @@ impl<'a> Ptys<'a> {
 
     /// All of them, oldest first.
     pub async fn list(&self) -> Result<Vec<Pty>, ToolboxError> {
-        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let mut found: Vec<Pty> = processes.into_iter().filter_map(pty_of).collect();
         found.sort_by_key(|pty| (pty.created_at_ms, pty.pid));
         let mut known = std::collections::BTreeSet::new();
@@ -179,7 +181,7 @@ impl<'a> Ptys<'a> {
             Some(pty) if pty.pid == pid => Ok(pty),
             // Another request for the same name was faster; one shell is enough.
             Some(_) => {
-                let _ = self.toolbox.agent.signal(pid, SIGKILL).await;
+                let _ = self.toolbox.sandbox.signal(pid, SIGKILL).await;
                 Err(taken())
             }
             None => Err(ToolboxError::Ended("the shell ended as soon as it began".into())),
@@ -199,25 +201,25 @@ impl<'a> Ptys<'a> {
             user: self.toolbox.user.clone(),
             ..Default::default()
         };
-        let (started, _) = self.toolbox.agent.start(start).await.map_err(ToolboxError::process)?;
+        let (started, _) = self.toolbox.sandbox.start(start).await.map_err(ToolboxError::process)?;
         Ok(started.pid)
     }
 
     /// Follows one: the kept end of what it showed comes first.
     pub async fn attach(&self, pty: &Pty) -> Result<(PtyOutput, PtyInput), ToolboxError> {
-        let stream = self.toolbox.agent.attach(pty.pid, true).await.map_err(gone_is_ended)?;
-        Ok((PtyOutput { stream }, PtyInput { agent: self.toolbox.agent.clone(), pid: pty.pid }))
+        let stream = self.toolbox.sandbox.attach(pty.pid, true).await.map_err(gone_is_ended)?;
+        Ok((PtyOutput { stream }, PtyInput { sandbox: self.toolbox.sandbox.clone(), pid: pty.pid }))
     }
 
     /// Changes its size.
     pub async fn resize(&self, pty: &Pty, size: WindowSize) -> Result<(), ToolboxError> {
         let size = TerminalSize { cols: size.cols, rows: size.rows };
-        self.toolbox.agent.resize(pty.pid, size).await.map_err(gone_is_ended)
+        self.toolbox.sandbox.resize(pty.pid, size).await.map_err(gone_is_ended)
     }
 
     /// Ends its shell with all that runs in the foreground of it.
     pub async fn kill(&self, pty: &Pty) -> Result<(), ToolboxError> {
-        self.toolbox.agent.signal(pty.pid, SIGKILL).await.map_err(gone_is_ended)
+        self.toolbox.sandbox.signal(pty.pid, SIGKILL).await.map_err(gone_is_ended)
     }
 }
 

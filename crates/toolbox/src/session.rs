@@ -110,10 +110,18 @@ impl<'a> Sessions<'a> {
         let key = crate::random_id()?;
         self.open_root().await?;
         let folder = format!("{ROOT}/{key}");
-        let agent = &self.toolbox.agent;
-        agent.make_dir(&folder, self.toolbox.user(), Some(0o700)).await.map_err(ToolboxError::file)?;
-        agent
-            .write_bytes(format!("{folder}/name"), self.toolbox.user(), Some(0o600), name.to_owned())
+        let sandbox = &self.toolbox.sandbox;
+        sandbox
+            .make_dir(folder.as_bytes(), self.toolbox.user(), Some(0o700))
+            .await
+            .map_err(ToolboxError::file)?;
+        sandbox
+            .write_bytes(
+                format!("{folder}/name").as_bytes(),
+                self.toolbox.user(),
+                Some(0o600),
+                name.to_owned().into(),
+            )
             .await
             .map_err(ToolboxError::file)?;
         let start = StartProcess {
@@ -124,14 +132,17 @@ impl<'a> Sessions<'a> {
             user: self.toolbox.user.clone(),
             ..Default::default()
         };
-        let (started, _) = agent.start(start).await.map_err(ToolboxError::process)?;
-        agent.send_stdin(started.pid, run::greeting(&folder)).await.map_err(ToolboxError::process)?;
+        let (started, _) = sandbox.start(start).await.map_err(ToolboxError::process)?;
+        sandbox
+            .send_stdin(started.pid, run::greeting(&folder).as_ref())
+            .await
+            .map_err(ToolboxError::process)?;
         Ok(ShellSession { name: name.to_owned(), pid: started.pid, key, started_at_ms: 0 })
     }
 
     /// The sessions whose shell runs, oldest first.
     pub async fn list(&self) -> Result<Vec<ShellSession>, ToolboxError> {
-        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let mut found: Vec<ShellSession> = processes.iter().filter_map(session_of).collect();
         found.sort_by_key(|session| (session.started_at_ms, session.pid));
         let mut known = std::collections::BTreeSet::new();
@@ -172,14 +183,14 @@ impl<'a> Sessions<'a> {
 
     /// Asks the shell and its children to leave, and makes them.
     async fn end(&self, session: &ShellSession) -> Result<(), ToolboxError> {
-        let agent = &self.toolbox.agent;
+        let sandbox = &self.toolbox.sandbox;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
-        let mut stream = match agent.attach(session.pid, false).await {
+        let mut stream = match sandbox.attach(session.pid, false).await {
             Err(error) if gone(&error) => return self.forget(&session.key).await,
             attached => attached.map_err(ToolboxError::process)?,
         };
         for signal in [SIGTERM, SIGKILL] {
-            match agent.signal(session.pid, signal).await {
+            match sandbox.signal(session.pid, signal).await {
                 Err(error) if gone(&error) => break,
                 sent => sent.map_err(ToolboxError::process)?,
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use buffa::MessageField;
 use bytes::Bytes;
 use futures::Stream;
@@ -139,26 +140,87 @@ pub struct CommandOutput {
 
 /// Live events of one process. Dropping it detaches; the process goes on.
 pub struct ProcessStream {
+    source: Box<dyn ProcessSource>,
+}
+
+/// Where the events of a [`ProcessStream`] come from.
+#[async_trait]
+pub trait ProcessSource: Send + Sync {
+    /// The next event; `None` after `Exit` or after an error. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>>;
+
+    /// How many bytes of the process's output precede the next event, lost bytes included; `None` where that is not known.
+    fn position(&self) -> Option<u64>;
+}
+
+impl std::fmt::Debug for ProcessStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessStream").field("position", &self.position()).finish_non_exhaustive()
+    }
+}
+
+impl ProcessStream {
+    /// The events of `source`.
+    pub fn new(source: impl ProcessSource + 'static) -> Self {
+        Self { source: Box::new(source) }
+    }
+
+    /// [`ProcessSource::position`]. [`AgentClient::attach_from`] goes on there.
+    pub fn position(&self) -> Option<u64> {
+        self.source.position()
+    }
+
+    /// [`ProcessSource::next`].
+    pub async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
+        self.source.next().await
+    }
+
+    /// All output until the process ends, at most `output_max` bytes of each stream.
+    pub async fn collect(mut self, output_max: usize) -> Result<CommandOutput, AgentError> {
+        let (mut stdout, mut stderr, mut dropped) = (Vec::new(), Vec::new(), 0u64);
+        let mut keep = |into: &mut Vec<u8>, data: &[u8]| {
+            let fits = data.len().min(output_max - into.len());
+            into.extend_from_slice(&data[..fits]);
+            dropped += (data.len() - fits) as u64;
+        };
+        let mut lost = 0u64;
+        while let Some(event) = self.next().await {
+            match event? {
+                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => keep(&mut stdout, &data),
+                ProcessEvent::Stderr(data) => keep(&mut stderr, &data),
+                ProcessEvent::Dropped(bytes) => lost = lost.saturating_add(bytes),
+                ProcessEvent::Exit(status) => {
+                    return Ok(CommandOutput {
+                        stdout,
+                        stderr,
+                        dropped: dropped.saturating_add(lost),
+                        status,
+                    });
+                }
+            }
+        }
+        Err(AgentError::Protocol("the stream ended without an exit"))
+    }
+
+    /// The events as a `Stream`.
+    pub fn into_stream(self) -> impl Stream<Item = Result<ProcessEvent, AgentError>> + Send + 'static {
+        futures::stream::unfold(
+            self,
+            |mut stream| async move { stream.next().await.map(|item| (item, stream)) },
+        )
+    }
+}
+
+/// The events as an agent sends them, over one connection.
+struct AgentProcess {
     frames: Frames,
     ended: bool,
     position: Option<u64>,
 }
 
-impl std::fmt::Debug for ProcessStream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ProcessStream").field("ended", &self.ended).finish_non_exhaustive()
-    }
-}
-
-impl ProcessStream {
-    /// How much of the process's output lies before the next event, what was lost included; `None` where the agent did not
-    /// say where the stream begins. [`AgentClient::attach_from`] goes on there.
-    pub fn position(&self) -> Option<u64> {
-        self.position
-    }
-
-    /// The next event; `None` after `Exit` or after an error. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
+#[async_trait]
+impl ProcessSource for AgentProcess {
+    async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
         if self.ended {
             return None;
         }
@@ -175,14 +237,12 @@ impl ProcessStream {
         item
     }
 
-    /// The events as a `Stream`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<ProcessEvent, AgentError>> + Send + 'static {
-        futures::stream::unfold(
-            self,
-            |mut stream| async move { stream.next().await.map(|item| (item, stream)) },
-        )
+    fn position(&self) -> Option<u64> {
+        self.position
     }
+}
 
+impl AgentProcess {
     async fn event(&mut self) -> Result<Option<ProcessEvent>, AgentError> {
         while let Some(message) = self.frames.next::<agent::ProcessEvent>().await? {
             return Ok(Some(match message.event {
@@ -254,30 +314,8 @@ impl AgentClient {
 
     /// Starts a process and collects its output, at most `output_max` bytes of each stream.
     pub async fn run(&self, what: StartProcess, output_max: usize) -> Result<CommandOutput, AgentError> {
-        let (_, mut stream) = self.start(what).await?;
-        let (mut stdout, mut stderr, mut dropped) = (Vec::new(), Vec::new(), 0u64);
-        let mut keep = |into: &mut Vec<u8>, data: &[u8]| {
-            let fits = data.len().min(output_max - into.len());
-            into.extend_from_slice(&data[..fits]);
-            dropped += (data.len() - fits) as u64;
-        };
-        let mut lost = 0u64;
-        while let Some(event) = stream.next().await {
-            match event? {
-                ProcessEvent::Stdout(data) | ProcessEvent::Pty(data) => keep(&mut stdout, &data),
-                ProcessEvent::Stderr(data) => keep(&mut stderr, &data),
-                ProcessEvent::Dropped(bytes) => lost = lost.saturating_add(bytes),
-                ProcessEvent::Exit(status) => {
-                    return Ok(CommandOutput {
-                        stdout,
-                        stderr,
-                        dropped: dropped.saturating_add(lost),
-                        status,
-                    });
-                }
-            }
-        }
-        Err(AgentError::Protocol("the stream ended without an exit"))
+        let (_, stream) = self.start(what).await?;
+        stream.collect(output_max).await
     }
 
     /// Processes that the agent started and that still run.
@@ -333,9 +371,9 @@ impl AgentClient {
         request: &Q,
     ) -> Result<(Started, ProcessStream), AgentError> {
         let frames = self.stream(uri, request).await?;
-        let mut stream = ProcessStream { frames, ended: false, position: None };
-        let started = self.patience.within(uri, CALL_LIMIT, stream.started()).await?;
-        Ok((started, stream))
+        let mut process = AgentProcess { frames, ended: false, position: None };
+        let started = self.patience.within(uri, CALL_LIMIT, process.started()).await?;
+        Ok((started, ProcessStream::new(process)))
     }
 }
 

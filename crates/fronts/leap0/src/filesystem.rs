@@ -2,7 +2,7 @@
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok, ok_list};
 use atoll_model::Principal;
-use atoll_service::SandboxAgent;
+use atoll_service::SandboxSession;
 use atoll_toolbox::{
     CopyHow, Edit, Entry, EntryKind, Grep, ListOptions, MakeDir, Match, Node, PermissionChange, Replaced,
     Toolbox, ToolboxError,
@@ -48,19 +48,19 @@ const EDITED_MAX: usize = 1_000;
 /// The tools of a sandbox that is awake for as long as this is held.
 pub(crate) struct AwakeFiles {
     pub(crate) toolbox: Toolbox,
-    pub(crate) sandbox: SandboxAgent,
+    pub(crate) sandbox: SandboxSession,
 }
 
 pub(crate) async fn awake(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
-    let sandbox = app.service.agent(who, id).await?;
-    let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
+    let sandbox = app.service.session(who, id).await?;
+    let toolbox = Toolbox::new(sandbox.clone(), sandbox.account.clone());
     Ok(AwakeFiles { toolbox, sandbox })
 }
 
 /// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
 async fn root_files(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
-    let sandbox = app.service.agent(who, id).await?;
-    let toolbox = Toolbox::new(sandbox.client.with_root_files(), sandbox.account.clone());
+    let sandbox = app.service.session(who, id).await?;
+    let toolbox = Toolbox::new(sandbox.with_root_files(), sandbox.account.clone());
     Ok(AwakeFiles { toolbox, sandbox })
 }
 

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::ServiceError;
-use crate::activity::{ActivityKind, Busy};
+use crate::activity::ActivityKind;
 use crate::driver::{DriverMessage, Verb};
 use crate::registry::Handle;
 use crate::sandboxes::{EndWait, ask, is_under_way, tell};
 use crate::service::Service;
+use crate::session::SandboxSession;
 
 /// Makes the sandboxes of one build, and sees to it that none is left.
 #[derive(Clone)]
@@ -34,7 +35,8 @@ pub(super) struct StepSandbox {
     handle: Handle,
     pub(super) agent: AgentClient,
     /// Nothing puts it to sleep meanwhile.
-    _busy: Busy,
+    /// Keeps the sandbox busy.
+    _session: SandboxSession,
 }
 
 impl Sandboxes {
@@ -59,9 +61,11 @@ impl Sandboxes {
         let mut guard = Deleted { handle: Some(handle.clone()) };
         self.service.until_made(handle.clone()).await?;
         let busy = handle.activity.begin(ActivityKind::Command);
-        let (_, agent) = crate::wake::awake(&self.service.inner, &handle).await?;
+        let lease = crate::wake::awake(&self.service.inner, &handle).await?;
+        let session = self.service.session_with(lease, handle.clone(), busy);
+        let agent = session.agent().await?;
         guard.handle = None;
-        Ok(StepSandbox { service: self.service.clone(), handle, agent, _busy: busy })
+        Ok(StepSandbox { service: self.service.clone(), handle, agent, _session: session })
     }
 
     /// Deletes all that are left, and waits for it.

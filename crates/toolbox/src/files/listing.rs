@@ -65,7 +65,7 @@ impl Files<'_> {
             limit: WALK_LIMIT,
             ..Default::default()
         };
-        let found = self.toolbox.agent.search(search, self.user()).await.map_err(ToolboxError::file)?;
+        let found = self.toolbox.sandbox.search(search, self.user()).await.map_err(ToolboxError::file)?;
         Ok(Listing { entries: found.entries, truncated: found.truncated })
     }
 

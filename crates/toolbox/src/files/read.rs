@@ -97,7 +97,7 @@ impl Files<'_> {
 
     async fn open(&self, path: &str, range: Option<Range>) -> Result<FileReader, ToolboxError> {
         check(path)?;
-        self.toolbox.agent.read_file(path, self.user(), range).await.map_err(ToolboxError::file)
+        self.toolbox.sandbox.read_file(path.as_bytes(), self.user(), range).await.map_err(ToolboxError::file)
     }
 
     async fn bytes(&self, path: &str, offset: u64, limit: Option<u64>) -> Result<FileBody, ToolboxError> {

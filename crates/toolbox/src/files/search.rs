@@ -98,7 +98,7 @@ impl Files<'_> {
     async fn search(&self, path: &str, search: Search) -> Result<Searched, ToolboxError> {
         check(path)?;
         let search = Search { path: path.as_bytes().to_vec(), limit: SEARCH_LIMIT, ..search };
-        self.toolbox.agent.search(search, self.user()).await.map_err(ToolboxError::file)
+        self.toolbox.sandbox.search(search, self.user()).await.map_err(ToolboxError::file)
     }
 }
 

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentClient, AgentError, ExitStatus, ProcessEvent, ProcessStream};
+use std::sync::Arc;
+
+use atoll_agentapi::{AgentError, ExitStatus, ProcessEvent, ProcessStream, Session};
 use futures::Stream;
 use serde_json::json;
 use tokio::time::Instant;
@@ -54,7 +56,7 @@ pub enum ExecutionEvent {
 
 /// An execution that runs.
 pub struct Execution {
-    agent: AgentClient,
+    sandbox: Arc<dyn Session>,
     context: InterpreterContext,
     id: String,
     stream: ProcessStream,
@@ -76,17 +78,17 @@ impl std::fmt::Debug for Execution {
 
 impl Execution {
     pub(super) async fn begin(
-        agent: AgentClient,
+        sandbox: Arc<dyn Session>,
         context: InterpreterContext,
         id: String,
         execute: Execute,
     ) -> Result<Self, ToolboxError> {
         // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
-        let stream = agent.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
+        let stream = sandbox.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
         let deadline = execute.timeout.map(|timeout| Instant::now() + timeout);
         let (request, decoder) = request(&context, &id, &execute);
         let execution = Self {
-            agent,
+            sandbox,
             context,
             id,
             stream,
@@ -99,7 +101,7 @@ impl Execution {
             interrupted: false,
         };
         let pid = execution.context.pid;
-        execution.agent.send_stdin(pid, request).await.map_err(ToolboxError::process)?;
+        execution.sandbox.send_stdin(pid, request.as_ref()).await.map_err(ToolboxError::process)?;
         Ok(execution)
     }
 
@@ -172,7 +174,7 @@ impl Execution {
     /// far as its context can, and not waited for.
     async fn expire(&mut self) -> Result<(), ToolboxError> {
         if std::mem::replace(&mut self.interrupted, true) {
-            self.agent.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
+            self.sandbox.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
             self.deadline = None;
             return Ok(());
         }
@@ -182,7 +184,7 @@ impl Execution {
             self.waiting.push_back(ExecutionEvent::End);
         }
         let aim = InterruptTarget::One { id: &self.id, started: self.started };
-        interrupt(&self.agent, &self.context, aim).await.map_err(ToolboxError::process)
+        interrupt(&*self.sandbox, &self.context, aim).await.map_err(ToolboxError::process)
     }
 
     fn take(&mut self, event: Option<Result<ProcessEvent, AgentError>>) -> Result<(), ToolboxError> {
@@ -222,12 +224,12 @@ impl Drop for Execution {
             Ok(handle) if !self.ended => handle,
             _ => return,
         };
-        let (agent, context) = (self.agent.clone(), self.context.clone());
+        let (sandbox, context) = (self.sandbox.clone(), self.context.clone());
         let (id, started) = (self.id.clone(), self.started);
         // Whoever waited has gone, so nobody is left to own this; it is one small request with a deadline of its own.
         handle.spawn(async move {
             let aim = InterruptTarget::One { id: &id, started };
-            let _ = tokio::time::timeout(FAREWELL, interrupt(&agent, &context, aim)).await;
+            let _ = tokio::time::timeout(FAREWELL, interrupt(&*sandbox, &context, aim)).await;
         });
     }
 }
@@ -265,7 +267,7 @@ pub(super) enum InterruptTarget<'a> {
 }
 
 pub(super) async fn interrupt(
-    agent: &AgentClient,
+    sandbox: &dyn Session,
     context: &InterpreterContext,
     aim: InterruptTarget<'_>,
 ) -> Result<(), AgentError> {
@@ -277,15 +279,15 @@ pub(super) async fn interrupt(
         // The bridge knows which of them runs.
         Language::Python => {
             let line = format!("{}\n", json!({ "op": "interrupt", "id": id }));
-            agent.send_stdin(context.pid, line).await
+            sandbox.send_stdin(context.pid, line.as_bytes()).await
         }
         Language::JavaScript | Language::TypeScript if !runs => {
             let line = format!("{}\n", json!({ "op": "cancel", "id": id }));
-            agent.send_stdin(context.pid, line).await
+            sandbox.send_stdin(context.pid, line.as_bytes()).await
         }
         Language::Bash | Language::R | Language::Java if !runs => Ok(()),
         Language::JavaScript | Language::TypeScript | Language::Bash | Language::R | Language::Java => {
-            agent.signal(context.pid, SIGINT).await
+            sandbox.signal(context.pid, SIGINT).await
         }
     }
 }

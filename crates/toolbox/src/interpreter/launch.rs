@@ -104,8 +104,8 @@ impl Interpreter<'_> {
             user: self.toolbox.user.clone(),
             ..Default::default()
         };
-        let agent = &self.toolbox.agent;
-        let (started, mut stream) = agent.start(start).await.map_err(|cause| match cause {
+        let sandbox = &self.toolbox.sandbox;
+        let (started, mut stream) = sandbox.start(start).await.map_err(|cause| match cause {
             AgentError::Refused { code: RpcCode::NotFound, message }
                 if message.contains("command not found") =>
             {
@@ -115,7 +115,7 @@ impl Interpreter<'_> {
             cause => ToolboxError::process(cause),
         })?;
         let greeted = async {
-            match agent.send_stdin(started.pid, first.to_owned()).await {
+            match sandbox.send_stdin(started.pid, first.as_ref()).await {
                 Ok(()) => ready(&mut stream, new.language).await,
                 // One that ends at once may have said why.
                 Err(cause) => match ready(&mut stream, new.language).await {
@@ -129,7 +129,7 @@ impl Interpreter<'_> {
         });
         if let Err(error) = ready {
             // Half a context is none; when it is told so, it is gone.
-            let _ = agent.signal(started.pid, SIGKILL).await;
+            let _ = sandbox.signal(started.pid, SIGKILL).await;
             let gone = async { while let Some(Ok(_)) = stream.next().await {} };
             let _ = tokio::time::timeout(LEAVE, gone).await;
             return Err(error);

@@ -35,7 +35,7 @@ impl Interpreter<'_> {
         if warm.is_empty() {
             return Ok(Vec::new());
         }
-        let settings = self.toolbox.agent.settings().await.map_err(ToolboxError::process)?;
+        let settings = self.toolbox.sandbox.settings().await.map_err(ToolboxError::process)?;
         let base = settings.env_vars.clone().unwrap_or_default();
         let fitting = warm.into_iter().filter(|(_, process)| fits(process, self.toolbox.user(), &settings));
         Ok(fitting.map(|(language, process)| context(language, process, base.clone())).collect())
@@ -43,7 +43,7 @@ impl Interpreter<'_> {
 
     /// Ends those that never become one, so that they cost the sandbox nothing.
     pub(super) async fn end_unfit(&self) -> Result<(), ToolboxError> {
-        let processes = self.toolbox.agent.list().await.map_err(ToolboxError::process)?;
+        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let fitting = self.warm_contexts(&processes).await?;
         let unfit = processes.iter().filter(|process| {
             language_of(process).is_some() && !fitting.iter().any(|context| context.pid == process.pid)

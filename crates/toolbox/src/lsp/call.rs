@@ -1,6 +1,8 @@
 //! A conversation with a server that runs: one attaches at the end of its output, asks, and reads until the answer.
 
-use atoll_agentapi::{AgentClient, ProcessEvent, ProcessStream};
+use std::sync::Arc;
+
+use atoll_agentapi::{ProcessEvent, ProcessStream, Session};
 use serde_json::{Value, json};
 
 use super::wire::{Frames, frame};
@@ -11,7 +13,7 @@ use crate::error::said;
 const WORDS_MAX: usize = 4 << 10;
 
 pub(super) struct LspConnection {
-    agent: AgentClient,
+    sandbox: Arc<dyn Session>,
     pid: u32,
     stream: ProcessStream,
     frames: Frames,
@@ -19,14 +21,14 @@ pub(super) struct LspConnection {
 }
 
 impl LspConnection {
-    pub(super) fn over(agent: AgentClient, pid: u32, stream: ProcessStream) -> Self {
-        Self { agent, pid, stream, frames: Frames::default(), words: Vec::new() }
+    pub(super) fn over(sandbox: Arc<dyn Session>, pid: u32, stream: ProcessStream) -> Self {
+        Self { sandbox, pid, stream, frames: Frames::default(), words: Vec::new() }
     }
 
-    pub(super) async fn attach(agent: AgentClient, pid: u32) -> Result<Self, ToolboxError> {
+    pub(super) async fn attach(sandbox: Arc<dyn Session>, pid: u32) -> Result<Self, ToolboxError> {
         // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
-        let stream = agent.attach_from(pid, u64::MAX).await.map_err(ToolboxError::process)?;
-        Ok(Self::over(agent, pid, stream))
+        let stream = sandbox.attach_from(pid, u64::MAX).await.map_err(ToolboxError::process)?;
+        Ok(Self::over(sandbox, pid, stream))
     }
 
     pub(super) const fn pid(&self) -> u32 {
@@ -107,7 +109,7 @@ impl LspConnection {
     }
 
     async fn send(&self, message: &Value) -> Result<(), ToolboxError> {
-        self.agent.send_stdin(self.pid, frame(message)).await.map_err(ToolboxError::process)
+        self.sandbox.send_stdin(self.pid, frame(message).as_ref()).await.map_err(ToolboxError::process)
     }
 }
 

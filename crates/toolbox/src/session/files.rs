@@ -13,8 +13,8 @@ const FRESH_MS: i64 = 60_000;
 impl Sessions<'_> {
     /// Every user of the sandbox may have sessions below it.
     pub(super) async fn open_root(&self) -> Result<(), ToolboxError> {
-        let agent = &self.toolbox.agent;
-        match agent.make_dir(ROOT, self.toolbox.user(), Some(0o777)).await {
+        let sandbox = &self.toolbox.sandbox;
+        match sandbox.make_dir(ROOT.as_bytes(), self.toolbox.user(), Some(0o777)).await {
             Ok(_) => {
                 let change = PermissionChange { mode: Some(0o1777), ..PermissionChange::default() };
                 self.toolbox.files().change(ROOT, &change).await.map(|_| ())
@@ -70,7 +70,7 @@ impl Sessions<'_> {
     }
 
     pub(super) async fn forget(&self, key: &str) -> Result<(), ToolboxError> {
-        match self.toolbox.agent.remove(format!("{ROOT}/{key}"), self.toolbox.user()).await {
+        match self.toolbox.sandbox.remove(format!("{ROOT}/{key}").as_bytes(), self.toolbox.user()).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(ToolboxError::file),
         }
@@ -78,7 +78,8 @@ impl Sessions<'_> {
 
     /// Their names, and when each was last changed.
     async fn folders(&self) -> Result<Vec<(String, i64)>, ToolboxError> {
-        let (entries, _) = match self.toolbox.agent.list_dir(ROOT, self.toolbox.user(), 1).await {
+        let (entries, _) = match self.toolbox.sandbox.list_dir(ROOT.as_bytes(), self.toolbox.user(), 1).await
+        {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
             listed => listed.map_err(ToolboxError::file)?,
         };

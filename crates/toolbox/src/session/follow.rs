@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentClient, AgentError, ProcessEvent, ProcessStream, Range, RpcCode, WatchStream};
+use std::sync::Arc;
+
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, Range, RpcCode, Session, WatchStream};
 use bytes::Bytes;
 
 use super::{GONE, Sessions, ShellSession, run};
@@ -44,7 +46,7 @@ impl LogEvent {
 
 /// A reader of one command from its beginning.
 pub struct LogFollow {
-    agent: AgentClient,
+    sandbox: Arc<dyn Session>,
     user: Option<String>,
     folder: String,
     name: String,
@@ -71,14 +73,14 @@ impl Sessions<'_> {
     /// Follows a command; what it has written already comes first.
     pub async fn follow(&self, session: &ShellSession, id: &str) -> Result<LogFollow, ToolboxError> {
         let folder = run::folder(session, id);
-        let (agent, user) = (self.toolbox.agent.clone(), self.toolbox.user.clone());
+        let (sandbox, user) = (self.toolbox.sandbox.clone(), self.toolbox.user.clone());
         let attached = async {
             match session.pid {
                 GONE => Ok(None),
-                pid => agent.attach(pid, false).await.map(Some),
+                pid => sandbox.attach(pid, false).await.map(Some),
             }
         };
-        let (watch, shell) = tokio::join!(agent.watch(&folder, user.as_deref(), false), attached);
+        let (watch, shell) = tokio::join!(sandbox.watch(folder.as_bytes(), user.as_deref(), false), attached);
         let watch = match watch {
             Ok(watch) => Some(watch),
             // The kernel has a bound on watches; without one the files are looked at more often.
@@ -92,7 +94,7 @@ impl Sessions<'_> {
         let shell = shell.map_err(ToolboxError::process)?;
         let left = shell.is_none().then_some(-1);
         Ok(LogFollow {
-            agent,
+            sandbox,
             user,
             folder,
             name: session.name.clone(),
@@ -205,14 +207,15 @@ impl LogFollow {
     async fn piece(&self, stream: usize) -> Result<Option<Bytes>, ToolboxError> {
         let path = format!("{}/{}", self.folder, ["out", "err"][stream]);
         let range = Range { start: self.read[stream], len: Some(PIECE_MAX) };
-        let mut reader = match self.agent.read_file(&path, self.user.as_deref(), Some(range)).await {
-            Ok(reader) => reader,
-            // Not there yet, or nothing new in it.
-            Err(AgentError::Refused { code: RpcCode::NotFound | RpcCode::OutOfRange, .. }) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(ToolboxError::file(error)),
-        };
+        let mut reader =
+            match self.sandbox.read_file(path.as_bytes(), self.user.as_deref(), Some(range)).await {
+                Ok(reader) => reader,
+                // Not there yet, or nothing new in it.
+                Err(AgentError::Refused { code: RpcCode::NotFound | RpcCode::OutOfRange, .. }) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(ToolboxError::file(error)),
+            };
         let mut piece = Vec::with_capacity(usize::try_from(reader.len.min(PIECE_MAX)).unwrap_or(0));
         while let Some(chunk) = reader.next().await {
             piece.extend_from_slice(&chunk.map_err(ToolboxError::file)?);
@@ -222,7 +225,7 @@ impl LogFollow {
 
     async fn exit(&self) -> Result<Option<i32>, ToolboxError> {
         let path = format!("{}/exit", self.folder);
-        match self.agent.read_file(&path, self.user.as_deref(), None).await {
+        match self.sandbox.read_file(path.as_bytes(), self.user.as_deref(), None).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(ToolboxError::file(error)),
             Ok(reader) => {
@@ -233,7 +236,7 @@ impl LogFollow {
     }
 
     async fn folder_is_there(&self) -> Result<bool, ToolboxError> {
-        match self.agent.stat(&self.folder, self.user.as_deref()).await {
+        match self.sandbox.stat(self.folder.as_bytes(), self.user.as_deref()).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(ToolboxError::file(error)),

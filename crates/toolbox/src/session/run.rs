@@ -114,21 +114,24 @@ impl Sessions<'_> {
         }
         let id = command_id()?;
         let folder = folder(session, &id);
-        let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
+        let (sandbox, user) = (&self.toolbox.sandbox, self.toolbox.user());
         if new.takes_input {
             let how = if new.quiet_input { QUIET } else { ECHO };
-            let noted = agent.write_bytes(format!("{folder}/{how}"), user, Some(0o600), "").await;
+            let noted = sandbox
+                .write_bytes(format!("{folder}/{how}").as_bytes(), user, Some(0o600), Bytes::new())
+                .await;
             noted.map_err(ToolboxError::file)?;
         }
         let text = format!("{}\n", new.command);
-        let written = agent.write_bytes(format!("{folder}/command"), user, Some(0o600), text).await;
+        let written =
+            sandbox.write_bytes(format!("{folder}/command").as_bytes(), user, Some(0o600), text.into()).await;
         written.map_err(ToolboxError::file)?;
         Ok(id)
     }
 
     async fn tell(&self, session: &ShellSession, id: &str, new: &NewCommand) -> Result<(), ToolboxError> {
         let line = line(&folder(session, id), new.takes_input);
-        self.toolbox.agent.send_stdin(session.pid, line).await.map_err(|error| match error {
+        self.toolbox.sandbox.send_stdin(session.pid, line.as_ref()).await.map_err(|error| match error {
             AgentError::Refused { code: RpcCode::NotFound | RpcCode::FailedPrecondition, .. } => {
                 ToolboxError::Ended(format!("the shell of session {:?} has ended", session.name))
             }
@@ -139,7 +142,7 @@ impl Sessions<'_> {
     /// The commands of a session, oldest first.
     pub async fn commands(&self, session: &ShellSession) -> Result<Vec<SessionCommand>, ToolboxError> {
         let root = format!("{ROOT}/{}", session.key);
-        let listed = self.toolbox.agent.list_dir(&root, self.toolbox.user(), 1).await;
+        let listed = self.toolbox.sandbox.list_dir(root.as_bytes(), self.toolbox.user(), 1).await;
         let (entries, _) = listed.map_err(ToolboxError::file)?;
         let mut ids: Vec<String> = entries
             .into_iter()
@@ -221,7 +224,7 @@ impl Sessions<'_> {
         if !files.exists(&echo).await? && !files.exists(&quiet).await? {
             return Err(ToolboxError::Conflict("the command does not accept input".into()));
         }
-        let watched = self.toolbox.agent.watch(folder, self.toolbox.user(), false).await;
+        let watched = self.toolbox.sandbox.watch(folder.as_bytes(), self.toolbox.user(), false).await;
         let mut watched = watched.map_err(ToolboxError::file)?;
         while !files.exists(&out).await? {
             match watched.next().await {
@@ -235,8 +238,8 @@ impl Sessions<'_> {
 
     /// The last part of a file; what is not there yet is empty.
     async fn tail(&self, path: &str) -> Result<Bytes, ToolboxError> {
-        let (agent, user) = (&self.toolbox.agent, self.toolbox.user());
-        let opened = match agent.read_file(path, user, None).await {
+        let (sandbox, user) = (&self.toolbox.sandbox, self.toolbox.user());
+        let opened = match sandbox.read_file(path.as_bytes(), user, None).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Bytes::new()),
             opened => opened.map_err(ToolboxError::file)?,
         };
@@ -244,7 +247,7 @@ impl Sessions<'_> {
             None | Some(0) => opened,
             Some(start) => {
                 let range = Range { start, len: Some(LOGS_MAX) };
-                agent.read_file(path, user, Some(range)).await.map_err(ToolboxError::file)?
+                sandbox.read_file(path.as_bytes(), user, Some(range)).await.map_err(ToolboxError::file)?
             }
         };
         let mut reservation = self.toolbox.account.reserve();
@@ -255,7 +258,7 @@ impl Sessions<'_> {
 
     /// A small file whole; `None` where there is none.
     pub(super) async fn bytes(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, ToolboxError> {
-        match self.toolbox.agent.read_file(path, self.toolbox.user(), None).await {
+        match self.toolbox.sandbox.read_file(path.as_bytes(), self.toolbox.user(), None).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(ToolboxError::file(error)),
             Ok(reader) => reader.read_to_end(max).await.map(Some).map_err(ToolboxError::file),

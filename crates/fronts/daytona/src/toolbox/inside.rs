@@ -5,7 +5,7 @@ use std::sync::Arc;
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text};
 use atoll_model::{Lease, Principal, SandboxId};
-use atoll_service::{SandboxAgent, SandboxPass, TokenOf};
+use atoll_service::{SandboxPass, SandboxSession, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
@@ -21,7 +21,7 @@ const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
 /// A running sandbox that the caller may use. As long as it is held, the sandbox does not count as idle.
 pub(super) struct Inside {
     pub(super) toolbox: Toolbox,
-    pub(super) sandbox: SandboxAgent,
+    pub(super) sandbox: SandboxSession,
     /// The holder of a key; `None`: of the sandbox's own token.
     pub(super) who: Option<Principal>,
 }
@@ -44,8 +44,8 @@ impl Inside {
         pass: &SandboxPass,
         who: Option<Principal>,
     ) -> Result<Self, ApiError> {
-        let sandbox = app.service.agent_of(pass).await.map_err(ApiError::from)?;
-        let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
+        let sandbox = app.service.session_of(pass).await.map_err(ApiError::from)?;
+        let toolbox = Toolbox::new(sandbox.clone(), sandbox.account.clone());
         Ok(Self { toolbox, sandbox, who })
     }
 

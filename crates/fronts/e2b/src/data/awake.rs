@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use atoll_agentapi::{AgentError, Forwarded};
 use atoll_budget::RequestBudget;
 use atoll_model::Phase;
-use atoll_service::{SandboxAgent, SandboxPass};
+use atoll_service::{SandboxPass, SandboxSession};
 use atoll_toolbox::Toolbox;
 use axum::body::Body;
 use axum::extract::Request;
@@ -20,7 +20,7 @@ use super::refusal::Refusal;
 use super::{AGENT, Data};
 
 pub(super) struct AwakeSandbox {
-    agent: SandboxAgent,
+    session: SandboxSession,
     pass: SandboxPass,
     _place: Place,
 }
@@ -29,8 +29,8 @@ impl Data {
     /// Wakes it where its lease allows.
     pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
         let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
-        let agent = self.service.agent_of(&pass).await?;
-        Ok(AwakeSandbox { agent, pass, _place: place })
+        let session = self.service.session_of(&pass).await?;
+        Ok(AwakeSandbox { session, pass, _place: place })
     }
 
     /// The tenant of the sandbox pays for what is held for the request.
@@ -47,7 +47,7 @@ impl Data {
     /// Passes a request on to the agent.
     pub(super) async fn forward(&self, awake: AwakeSandbox, request: Request) -> Result<Response, Refusal> {
         // COMPAT(e2b): file operations act as root and give what they create to the user; commands run as the user.
-        match awake.agent.client.with_root_files().forward(request).await {
+        match awake.session.with_root_files().forward(request).await {
             Ok(response) => {
                 let mut response = response.map(|body| Body::new(Held { body, _awake: awake }));
                 // A file of a sandbox is nothing that a page of ours may run.
@@ -70,11 +70,11 @@ impl Data {
 
 impl AwakeSandbox {
     pub(super) fn toolbox(&self) -> Toolbox {
-        Toolbox::new(self.agent.client.clone(), self.agent.account.clone())
+        Toolbox::new(self.session.clone(), self.session.account.clone())
     }
 
     pub(super) fn workdir(&self) -> &str {
-        &self.agent.lease.workdir
+        &self.session.lease.workdir
     }
 }
 

@@ -48,7 +48,7 @@ async fn pause(
     }
     let keeps_memory = body.memory.unwrap_or(true);
     if !keeps_memory || body.require_healthy_guest == Some(true) {
-        app.service.agent(&who, lease.id.as_str()).await?.client.health().await.map_err(|cause| {
+        app.service.session(&who, lease.id.as_str()).await?.health().await.map_err(|cause| {
             let message = format!("sandbox {} does not answer and keeps running", lease.id);
             ApiError::new(Code::SandboxUnavailable, message).caused_by(cause)
         })?;

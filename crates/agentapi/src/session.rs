@@ -1,0 +1,357 @@
+//! A running sandbox as its users reach it: processes, files, terminals and ports.
+//!
+//! [`Session`] is the only way of fronts, toolbox and proxy to a running sandbox. The service hands one out after it has
+//! authorised the caller and woken the sandbox; while it is held, the sandbox counts as busy. Where our agent runs in the
+//! sandbox, an [`AgentSource`] is all that has to be written; a provider without an agent of ours implements [`Session`] with
+//! its own calls.
+//!
+//! Paths are bytes. `user` is the sandbox's user whose rights apply; `None` is its default user.
+
+use std::fmt::Debug;
+use std::io;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::client::{
+    AgentClient, CommandOutput, Entry, FileReader, LogTail, Pack, PackReader, ProcessInfo, ProcessStream,
+    Range, Search, Searched, StartProcess, Started, TerminalSize, Unpack, Unpacked, WatchStream,
+};
+use crate::error::AgentError;
+use crate::init::{InitRequest, Metrics};
+
+/// Any byte stream into a sandbox.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// The content of a file or archive on its way into a sandbox.
+pub type UploadStream = BoxStream<'static, io::Result<Bytes>>;
+
+/// A running sandbox: processes, files, terminals and ports.
+#[async_trait]
+pub trait Session: Debug + Send + Sync {
+    /// Starts a process; answers when it runs, or with a typed refusal when it cannot.
+    async fn start(&self, what: StartProcess) -> Result<(Started, ProcessStream), AgentError>;
+
+    /// Follows a process; with `tail`, the kept end of its output comes first.
+    async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError>;
+
+    /// Follows a process from a [position](ProcessStream::position) of its output on.
+    async fn attach_from(&self, pid: u32, from: u64) -> Result<ProcessStream, AgentError>;
+
+    /// Starts a process and collects at most `output_max` bytes of each of its streams.
+    async fn run(&self, what: StartProcess, output_max: usize) -> Result<CommandOutput, AgentError> {
+        let (_, stream) = self.start(what).await?;
+        stream.collect(output_max).await
+    }
+
+    /// Processes that were started through a session and still run.
+    async fn list(&self) -> Result<Vec<ProcessInfo>, AgentError>;
+
+    /// Writes to a process's stdin or terminal.
+    async fn send_stdin(&self, pid: u32, data: &[u8]) -> Result<(), AgentError>;
+
+    /// Ends a process's stdin. A second time is fine.
+    async fn close_stdin(&self, pid: u32) -> Result<(), AgentError>;
+
+    /// Sends a signal to a process's group.
+    async fn signal(&self, pid: u32, signal: i32) -> Result<(), AgentError>;
+
+    /// Sets the size of a process's terminal.
+    async fn resize(&self, pid: u32, size: TerminalSize) -> Result<(), AgentError>;
+
+    /// Opens a file, or a part of it, for reading.
+    async fn read_file(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        range: Option<Range>,
+    ) -> Result<FileReader, AgentError>;
+
+    /// Writes a file whole or not at all, as [`AgentClient::write_file`] does.
+    async fn write_file(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+        len: Option<u64>,
+        content: UploadStream,
+    ) -> Result<(), AgentError>;
+
+    /// Writes a whole file from memory.
+    async fn write_bytes(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+        content: Bytes,
+    ) -> Result<(), AgentError> {
+        let len = Some(content.len() as u64);
+        let content = Box::pin(futures::stream::once(async move { Ok(content) }));
+        self.write_file(path, user, mode, len, content).await
+    }
+
+    /// Describes a path.
+    async fn stat(&self, path: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
+
+    /// The entries of a directory, `depth` levels deep, and whether the list was cut.
+    async fn list_dir(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        depth: u32,
+    ) -> Result<(Vec<Entry>, bool), AgentError>;
+
+    /// Makes a directory and its parents. One that is there is `already_exists`.
+    async fn make_dir(&self, path: &[u8], user: Option<&str>, mode: Option<u32>)
+    -> Result<Entry, AgentError>;
+
+    /// Renames; a file at the destination is replaced.
+    async fn move_entry(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
+
+    /// Renames; an entry at the destination is `already_exists`.
+    async fn move_new(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
+
+    /// Copies a file or link, or (`recursive`) a directory.
+    async fn copy(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        user: Option<&str>,
+        recursive: bool,
+        overwrite: bool,
+    ) -> Result<Entry, AgentError>;
+
+    /// Changes mode, owner or group; `None`: unchanged.
+    async fn change(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+        owner: Option<&str>,
+        group: Option<&str>,
+    ) -> Result<Entry, AgentError>;
+
+    /// Removes a path and all below it. A missing path is `not_found`.
+    async fn remove(&self, path: &[u8], user: Option<&str>) -> Result<(), AgentError>;
+
+    /// Watches a directory; the watch is in place when this returns.
+    async fn watch(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        recursive: bool,
+    ) -> Result<WatchStream, AgentError>;
+
+    /// Looks for names or lines.
+    async fn search(&self, what: Search, user: Option<&str>) -> Result<Searched, AgentError>;
+
+    /// Writes a tar stream into the sandbox.
+    async fn unpack(
+        &self,
+        what: &Unpack,
+        user: Option<&str>,
+        content: UploadStream,
+    ) -> Result<Unpacked, AgentError>;
+
+    /// Reads files and trees as one tar stream.
+    async fn pack(&self, what: &Pack, user: Option<&str>) -> Result<PackReader, AgentError>;
+
+    /// Output of processes that were started `logged`.
+    async fn logs(&self, follow: bool, tail_bytes: Option<u64>) -> Result<LogTail, AgentError>;
+
+    /// What the sandbox uses of its resources.
+    async fn metrics(&self) -> Result<Metrics, AgentError>;
+
+    /// The settings in force: environment, default user and working directory.
+    async fn settings(&self) -> Result<InitRequest, AgentError>;
+
+    /// A byte stream to a port inside, also to a server that listens on loopback only.
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError>;
+}
+
+/// A sandbox in which our agent runs. It gives a [`Session`] by the blanket implementation below.
+#[async_trait]
+pub trait AgentSource: Debug + Send + Sync {
+    /// The agent that the next call goes to. Waits while the sandbox is paused.
+    async fn agent_client(&self) -> Result<AgentClient, AgentError>;
+
+    /// [`Session::dial`].
+    async fn dial_port(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError>;
+
+    /// Makes the stream of a process outlive its connection, where the source can.
+    fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {
+        let _ = pid;
+        stream
+    }
+}
+
+/// One agent, for as long as its instance lives.
+#[async_trait]
+impl AgentSource for AgentClient {
+    async fn agent_client(&self) -> Result<AgentClient, AgentError> {
+        Ok(self.clone())
+    }
+
+    async fn dial_port(&self, _port: u16) -> Result<Box<dyn ByteStream>, AgentError> {
+        Err(AgentError::Argument("the client of an agent reaches no other port"))
+    }
+}
+
+#[async_trait]
+impl<S: AgentSource> Session for S {
+    async fn start(&self, what: StartProcess) -> Result<(Started, ProcessStream), AgentError> {
+        let (started, stream) = self.agent_client().await?.start(what).await?;
+        Ok((started, self.keep_following(started.pid, stream)))
+    }
+
+    async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError> {
+        let stream = self.agent_client().await?.attach(pid, tail).await?;
+        Ok(self.keep_following(pid, stream))
+    }
+
+    async fn attach_from(&self, pid: u32, from: u64) -> Result<ProcessStream, AgentError> {
+        let stream = self.agent_client().await?.attach_from(pid, from).await?;
+        Ok(self.keep_following(pid, stream))
+    }
+
+    async fn list(&self) -> Result<Vec<ProcessInfo>, AgentError> {
+        self.agent_client().await?.list().await
+    }
+
+    async fn send_stdin(&self, pid: u32, data: &[u8]) -> Result<(), AgentError> {
+        self.agent_client().await?.send_stdin(pid, data).await
+    }
+
+    async fn close_stdin(&self, pid: u32) -> Result<(), AgentError> {
+        self.agent_client().await?.close_stdin(pid).await
+    }
+
+    async fn signal(&self, pid: u32, signal: i32) -> Result<(), AgentError> {
+        self.agent_client().await?.signal(pid, signal).await
+    }
+
+    async fn resize(&self, pid: u32, size: TerminalSize) -> Result<(), AgentError> {
+        self.agent_client().await?.resize(pid, size).await
+    }
+
+    async fn read_file(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        range: Option<Range>,
+    ) -> Result<FileReader, AgentError> {
+        self.agent_client().await?.read_file(path, user, range).await
+    }
+
+    async fn write_file(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+        len: Option<u64>,
+        content: UploadStream,
+    ) -> Result<(), AgentError> {
+        self.agent_client().await?.write_file(path, user, mode, len, content).await
+    }
+
+    async fn stat(&self, path: &[u8], user: Option<&str>) -> Result<Entry, AgentError> {
+        self.agent_client().await?.stat(path, user).await
+    }
+
+    async fn list_dir(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        depth: u32,
+    ) -> Result<(Vec<Entry>, bool), AgentError> {
+        self.agent_client().await?.list_dir(path, user, depth).await
+    }
+
+    async fn make_dir(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+    ) -> Result<Entry, AgentError> {
+        self.agent_client().await?.make_dir(path, user, mode).await
+    }
+
+    async fn move_entry(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError> {
+        self.agent_client().await?.move_entry(from, to, user).await
+    }
+
+    async fn move_new(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError> {
+        self.agent_client().await?.move_new(from, to, user).await
+    }
+
+    async fn copy(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        user: Option<&str>,
+        recursive: bool,
+        overwrite: bool,
+    ) -> Result<Entry, AgentError> {
+        self.agent_client().await?.copy(from, to, user, recursive, overwrite).await
+    }
+
+    async fn change(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        mode: Option<u32>,
+        owner: Option<&str>,
+        group: Option<&str>,
+    ) -> Result<Entry, AgentError> {
+        self.agent_client().await?.change(path, user, mode, owner, group).await
+    }
+
+    async fn remove(&self, path: &[u8], user: Option<&str>) -> Result<(), AgentError> {
+        self.agent_client().await?.remove(path, user).await
+    }
+
+    async fn watch(
+        &self,
+        path: &[u8],
+        user: Option<&str>,
+        recursive: bool,
+    ) -> Result<WatchStream, AgentError> {
+        self.agent_client().await?.watch(path, user, recursive).await
+    }
+
+    async fn search(&self, what: Search, user: Option<&str>) -> Result<Searched, AgentError> {
+        self.agent_client().await?.search(what, user).await
+    }
+
+    async fn unpack(
+        &self,
+        what: &Unpack,
+        user: Option<&str>,
+        content: UploadStream,
+    ) -> Result<Unpacked, AgentError> {
+        self.agent_client().await?.unpack(what, user, content).await
+    }
+
+    async fn pack(&self, what: &Pack, user: Option<&str>) -> Result<PackReader, AgentError> {
+        self.agent_client().await?.pack(what, user).await
+    }
+
+    async fn logs(&self, follow: bool, tail_bytes: Option<u64>) -> Result<LogTail, AgentError> {
+        self.agent_client().await?.logs(follow, tail_bytes).await
+    }
+
+    async fn metrics(&self) -> Result<Metrics, AgentError> {
+        self.agent_client().await?.metrics().await
+    }
+
+    async fn settings(&self) -> Result<InitRequest, AgentError> {
+        self.agent_client().await?.settings().await
+    }
+
+    async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError> {
+        self.dial_port(port).await
+    }
+}

@@ -1,0 +1,136 @@
+//! The session of a running sandbox: what a front, the toolbox and the proxy hold while they use it.
+//!
+//! The caller was authorised and the sandbox woken before there is one. While it is held, the sandbox counts as busy. It
+//! belongs to the processes of that moment: it outlives a pause and a restore of their memory, and every call fails once they
+//! are gone. No call wakes the sandbox again, except [`SandboxSession::wake`]; a paused one is waited for.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use atoll_agentapi::{AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream};
+use atoll_budget::Account;
+use atoll_model::{Code, InstanceId, Lease};
+use atoll_provider::{ProviderError, Target};
+use futures::Stream;
+use futures::stream::BoxStream;
+
+use crate::ServiceError;
+use crate::activity::{Busy, during};
+use crate::agent::{AgentOperation, refusal};
+use crate::follow::Follow;
+use crate::registry::{DriverState, Handle};
+use crate::service::{Service, ServiceShared};
+use crate::wake::awake;
+
+/// A running sandbox. Cloning is cheap.
+#[derive(Clone)]
+pub struct SandboxSession {
+    /// The lease as it was when the session began.
+    pub lease: Arc<Lease>,
+    /// The tenant's part of the byte budget: it pays for bytes that are held for the sandbox's users.
+    pub account: Account,
+    pub(crate) handle: Handle,
+    inner: Arc<ServiceShared>,
+    epoch: u64,
+    root_files: bool,
+    busy: Arc<Busy>,
+}
+
+impl std::fmt::Debug for SandboxSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SandboxSession").field("sandbox", &self.lease.id).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    pub(crate) fn session_with(&self, lease: Arc<Lease>, handle: Handle, busy: Busy) -> SandboxSession {
+        SandboxSession {
+            account: self.inner.budget.tenant(&lease.tenant),
+            lease,
+            epoch: handle.activity.epoch(),
+            handle,
+            inner: Arc::clone(&self.inner),
+            root_files: false,
+            busy: Arc::new(busy),
+        }
+    }
+}
+
+impl SandboxSession {
+    /// The same session, whose file operations have the rights of the sandbox's root. What they create belongs to the user.
+    #[must_use]
+    pub fn with_root_files(&self) -> Self {
+        Self { root_files: true, ..self.clone() }
+    }
+
+    /// Wakes the sandbox if it was paused since the session began.
+    pub async fn wake(&self) -> Result<(), ServiceError> {
+        awake(&self.inner, &self.handle).await?;
+        if self.is_over() {
+            return Err(ServiceError::new(Code::ProcessNotFound, "the processes of the session have ended"));
+        }
+        Ok(())
+    }
+
+    /// The agent, for the service's own work in the sandbox.
+    pub(crate) async fn agent(&self) -> Result<AgentClient, ServiceError> {
+        self.agent_client().await.map_err(|error| refusal(AgentOperation::Process, error))
+    }
+
+    /// Passes an HTTP request on to the agent.
+    pub async fn forward<B>(&self, request: http::Request<B>) -> Result<http::Response<Forwarded>, AgentError>
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.agent_client().await?.forward(request).await
+    }
+
+    /// Whether the agent answers.
+    pub async fn health(&self) -> Result<(), AgentError> {
+        self.agent_client().await?.health().await
+    }
+
+    /// A stream that keeps the sandbox busy until it ends or is dropped.
+    pub(crate) fn during<T: Send + 'static>(
+        &self,
+        stream: impl Stream<Item = T> + Send + 'static,
+    ) -> BoxStream<'static, T> {
+        during(Arc::clone(&self.busy), stream)
+    }
+
+    fn is_over(&self) -> bool {
+        self.handle.activity.epoch() != self.epoch
+    }
+
+    /// The state of the sandbox once it is not paused.
+    async fn resumed(&self) -> Result<DriverState, AgentError> {
+        let mut state = self.handle.state.clone();
+        let is_resumed = |state: &DriverState| !state.lease.phase.is_suspended();
+        let state = state.wait_for(is_resumed).await.map_err(|_| AgentError::Ended)?.clone();
+        if self.is_over() { Err(AgentError::Ended) } else { Ok(state) }
+    }
+}
+
+#[async_trait]
+impl AgentSource for SandboxSession {
+    async fn agent_client(&self) -> Result<AgentClient, AgentError> {
+        let agent = self.resumed().await?.agent.ok_or(AgentError::Ended)?;
+        let agent = agent.with_pulse(self.handle.activity.pulse());
+        Ok(if self.root_files { agent.with_root_files() } else { agent })
+    }
+
+    async fn dial_port(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError> {
+        let lease = self.resumed().await?.lease;
+        let instance: InstanceId = lease.instance.clone().ok_or(AgentError::Ended)?;
+        let target = Target { sandbox: lease.id.clone(), instance: Some(instance) };
+        self.inner.provider.dial(&target, port).await.map_err(|error| match error {
+            ProviderError::PortClosed { port } => AgentError::PortClosed { port },
+            other => AgentError::Connect(std::io::Error::other(other)),
+        })
+    }
+
+    fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {
+        ProcessStream::new(Follow::new(self.handle.clone(), Arc::clone(&self.busy), pid, stream))
+    }
+}
