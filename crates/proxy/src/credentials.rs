@@ -12,9 +12,8 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::head::{COOKIE_NAME, TOKEN_NAME};
 
-/// Fields in which a key is looked for; the last one is Leap0's.
-const KEY_FIELDS: [HeaderName; 3] =
-    [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("leap0-authorization")];
+/// Fields in which every server looks for a key; fronts add their own.
+pub(crate) const KEY_FIELDS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 /// Fields that hold a token of a sandbox's ports. COMPAT(e2b, daytona): their SDKs send them.
 const TOKEN_FIELDS: [HeaderName; 2] =
     [HeaderName::from_static("e2b-traffic-access-token"), HeaderName::from_static("x-daytona-preview-token")];
@@ -45,10 +44,11 @@ pub(crate) struct RequestCredentials {
 pub(crate) async fn take(
     service: &Service,
     sandbox: &SandboxId,
+    key_fields: &[HeaderName],
     parts: &mut Parts,
 ) -> Result<RequestCredentials, ServiceError> {
     let mut found = RequestCredentials::default();
-    for name in &KEY_FIELDS {
+    for name in key_fields {
         if parts.headers.contains_key(name) {
             take_keys(service, &mut parts.headers, name, &mut found).await?;
         }

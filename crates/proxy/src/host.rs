@@ -15,16 +15,14 @@ use crate::local_ca::SECOND_LABEL;
 const NAME_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
-/// Names below the domain that are the server's own. COMPAT(e2b): SDKs that know a domain only ask for the API at the first,
-/// and for sandboxes that fields name at the second.
-const OWN: [&str; 2] = ["api", "sandbox"];
-
 /// The name below which previews live, in lower case and without a dot at its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
     name: String,
     /// Where certificates with a wildcard need it.
     second: Option<String>,
+    /// Names below the domain that are the server's own, in lower case.
+    own_hosts: Vec<String>,
 }
 
 impl Domain {
@@ -34,7 +32,17 @@ impl Domain {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         let is_address = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
         let second = (!name.contains('.')).then(|| format!("{SECOND_LABEL}.{name}"));
-        (is_name(&name) && !name.contains('_') && !is_address).then_some(Self { name, second })
+        (is_name(&name) && !name.contains('_') && !is_address).then_some(Self {
+            name,
+            second,
+            own_hosts: Vec::new(),
+        })
+    }
+
+    /// The same domain, of which these names belong to the server and not to a sandbox.
+    #[must_use]
+    pub(crate) fn with_own_hosts(self, hosts: impl IntoIterator<Item = String>) -> Self {
+        Self { own_hosts: hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect(), ..self }
     }
 
     /// As text.
@@ -57,7 +65,7 @@ impl Domain {
 
     /// Whether a name is the server's: the domain itself, or one below it that no sandbox has.
     pub(crate) fn is_own(&self, name: &str) -> bool {
-        self.is(name) || self.label(&name.to_ascii_lowercase()).is_some_and(|label| OWN.contains(&label))
+        self.is(name) || self.own_hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
     /// What is before the domain in a name in lower case.
@@ -95,13 +103,10 @@ pub(crate) fn parse(host: &str, domain: &Domain) -> Result<Named, BadHost> {
     if !is_name(&name) {
         return Err(BadHost);
     }
-    if domain.is(&name) {
+    if domain.is_own(&name) {
         return Ok(Named::Other);
     }
     let Some(label) = domain.label(&name) else { return Ok(Named::Other) };
-    if OWN.contains(&label) {
-        return Ok(Named::Other);
-    }
     let named = preview(label).map(|(id, port)| Named::Preview(id, port)).or_else(|| presigned(label));
     Ok(named.unwrap_or(Named::Nothing))
 }
@@ -168,6 +173,18 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+impl Domain {
+    /// `localhost` with the names that the fronts of a server have below it.
+    pub(crate) fn local() -> Self {
+        let labels = ["api", "sandbox"].into_iter();
+        let hosts =
+            labels.flat_map(|label| [format!("{label}.localhost"), format!("{label}.atoll.localhost")]);
+        Self::parse("localhost").unwrap().with_own_hosts(hosts)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -175,7 +192,7 @@ mod tests {
     const ID: &str = "abcdefghij0123456789";
 
     fn local() -> Domain {
-        Domain::parse("localhost").unwrap()
+        Domain::local()
     }
 
     fn named(host: &str) -> Result<Named, BadHost> {
@@ -222,6 +239,7 @@ mod tests {
     fn what_is_below_the_domain_and_no_preview_is_nothing() {
         for label in [
             "x".to_owned(),
+            "sandboxes".to_owned(),
             format!("0-{ID}"),
             format!("080-{ID}"),
             format!("65536-{ID}"),

@@ -11,7 +11,7 @@ use axum::body::Body;
 use http::header::{CONNECTION, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, UPGRADE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::watch;
 
@@ -34,6 +34,7 @@ pub struct Proxy {
     service: Service,
     domain: Arc<Domain>,
     fields: Arc<[FieldRoute]>,
+    key_fields: Arc<[HeaderName]>,
     pool: Arc<Pool>,
     closing: watch::Receiver<bool>,
     stand_ins: Arc<[Arc<dyn StandIn>]>,
@@ -91,6 +92,7 @@ impl Proxy {
             service,
             domain: Arc::new(domain),
             fields: Arc::default(),
+            key_fields: credentials::KEY_FIELDS.into(),
             pool: Pool::new(),
             closing,
             stand_ins: Arc::default(),
@@ -107,6 +109,23 @@ impl Proxy {
     #[must_use]
     pub fn with_fields(self, fields: Vec<FieldRoute>) -> Self {
         Self { fields: fields.into(), ..self }
+    }
+
+    /// The same, with names below the domain that are the server's own.
+    #[must_use]
+    pub fn with_own_hosts(self, hosts: Vec<String>) -> Self {
+        let domain = (*self.domain).clone().with_own_hosts(hosts);
+        Self { domain: Arc::new(domain), ..self }
+    }
+
+    /// The same, with more header fields in which clients send keys.
+    #[must_use]
+    pub fn with_key_fields(self, fields: Vec<HeaderName>) -> Self {
+        Self { key_fields: self.key_fields.iter().cloned().chain(fields).collect(), ..self }
+    }
+
+    pub(crate) fn key_fields(&self) -> &[HeaderName] {
+        &self.key_fields
     }
 
     pub(crate) fn budget(&self) -> &Budget {
@@ -219,7 +238,8 @@ impl Proxy {
             return Err(ProxyError::new(Code::Forbidden, "service workers are not allowed on this origin")
                 .hint("use the preview's own host"));
         }
-        let mut found = credentials::take(&self.service, &preview.sandbox, &mut parts).await?;
+        let mut found =
+            credentials::take(&self.service, &preview.sandbox, &self.key_fields, &mut parts).await?;
         if let Some(token) = &preview.token {
             presigned::hide(&mut parts, token);
             found.tokens.push(presigned::whole(token));

@@ -158,7 +158,7 @@ mod tests {
         for host in hosts {
             headers.append(HOST, HeaderValue::from_str(host).unwrap());
         }
-        route(&uri.parse().unwrap(), &headers, &Domain::parse("localhost").unwrap(), &[])
+        route(&uri.parse().unwrap(), &headers, &Domain::local(), &[])
     }
 
     fn ask_with(host: &str, pairs: &[(&'static str, &str)]) -> Route {
@@ -171,7 +171,7 @@ mod tests {
             sandbox: HeaderName::from_static("e2b-sandbox-id"),
             port: HeaderName::from_static("e2b-sandbox-port"),
         };
-        route(&"/files".parse().unwrap(), &headers, &Domain::parse("localhost").unwrap(), &[fields])
+        route(&"/files".parse().unwrap(), &headers, &Domain::local(), &[fields])
     }
 
     fn preview(port: Option<u16>, by: RoutedBy) -> Route {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn any_request_is_routed_or_refused() {
-        let domain = Domain::parse("localhost").unwrap();
+        let domain = Domain::local();
         let fields = FieldRoute {
             sandbox: HeaderName::from_static("e2b-sandbox-id"),
             port: HeaderName::from_static("e2b-sandbox-port"),

@@ -21,7 +21,7 @@ pub struct Toy(pub Service);
 
 impl Front for Toy {
     fn mount(&self) -> Mount {
-        Mount::prefix("toy", "/toy")
+        Mount::prefix("toy", "/toy").key_fields(&["toy-key"])
     }
 
     fn routes(&self) -> Router {
@@ -52,6 +52,8 @@ fn field_name(core: &str) -> Option<String> {
 }
 
 impl FrontState for Toy {
+    const WRONG_KEY_HINT: Option<&'static str> = Some("send a key of this server in the header Toy-Key");
+
     fn service(&self) -> &Service {
         &self.0
     }

@@ -44,7 +44,7 @@ pub(crate) struct Env {
     /// Shell syntax; fish reads it with `atoll env leap0 --shell fish | source`
     #[arg(long, default_value = "sh")]
     pub(crate) shell: Shell,
-    /// Print a key too: a new key named `env` that sees only its tenant, or your own key if you may not create keys
+    /// Print a key too: a new key named `env-SDK` that sees only its tenant, or your own key if you may not create keys
     #[arg(long)]
     pub(crate) with_key: bool,
     /// With --with-key: print the key that you use, by default the admin key of this machine

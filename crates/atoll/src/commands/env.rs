@@ -45,7 +45,7 @@ enum UsesNames {
 }
 
 /// One row for each SDK.
-pub(crate) static SDKS: [SdkEnvironment; 3] = [
+pub(crate) static SDKS: &[SdkEnvironment] = &[
     SdkEnvironment {
         name: "leap0",
         key_variable: "LEAP0_API_KEY",
@@ -348,7 +348,7 @@ mod tests {
             hosts: "atoll.localhost:7443".into(),
             files: None,
         };
-        for sdk in &SDKS {
+        for sdk in SDKS {
             let all = (sdk.variables)(false, &server);
             assert!(all.iter().any(|(_, value)| value.starts_with("http://127.0.0.1:7070/")), "{all:?}");
             assert!(all.iter().all(|(name, _)| !name.contains("KEY")), "{all:?}");

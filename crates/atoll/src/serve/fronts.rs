@@ -49,6 +49,11 @@ fn sandbox_headers() -> Vec<FieldRoute> {
     }]
 }
 
+/// The hosts at which those headers, and not the host, name the sandbox. COMPAT(e2b): SDKs that know a domain only use them.
+fn sandbox_hosts(settings: &Settings) -> Vec<String> {
+    [settings.domain.as_str(), settings.domain.for_tls()].map(|domain| format!("sandbox.{domain}")).into()
+}
+
 /// The listeners of a server whose plain port is `port`.
 #[expect(clippy::disallowed_methods, reason = "the task ends with the server, when all receivers are gone")]
 pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown, port: u16) -> HttpServer {
@@ -70,13 +75,16 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         leap0: leap0::front(settings, service, draining.clone(), port),
         native: Native::new(service.clone(), options),
     };
+    let stand_ins = sandbox_ports(&fronts);
+    let table = table(fronts);
     let proxy = Proxy::new(service.clone(), settings.domain.clone(), closing)
+        .with_own_hosts([table.hosts(), sandbox_hosts(settings)].concat())
+        .with_key_fields(table.key_fields())
         .with_fields(sandbox_headers())
-        .with_stand_ins(sandbox_ports(&fronts));
-    let fronts = table(fronts).into_router();
+        .with_stand_ins(stand_ins);
     HttpServer::new(
         proxy,
-        fronts,
+        table.into_router(),
         Limits::default(),
         Closing { draining, forced },
         settings.allow_origins.clone(),

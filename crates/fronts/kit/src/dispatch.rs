@@ -6,6 +6,7 @@ use std::sync::Arc;
 use atoll_model::Code;
 use axum::Router;
 use axum::extract::Request;
+use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
 
 use crate::{ApiError, Front, MountedFront};
@@ -22,6 +23,19 @@ impl Dispatch {
     pub fn front(mut self, front: impl Front) -> Self {
         self.fronts.push(MountedFront::new(front));
         self
+    }
+
+    /// The hosts at which a front answers every path. No sandbox has one of these names.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        self.fronts.iter().flat_map(|front| front.hosts()).cloned().collect()
+    }
+
+    /// The header fields of the fronts' own in which their clients send keys.
+    #[must_use]
+    pub fn key_fields(&self) -> Vec<HeaderName> {
+        let names = self.fronts.iter().flat_map(|front| front.key_fields());
+        names.map(|name| HeaderName::from_static(name)).collect()
     }
 
     /// One router over all of them.

@@ -45,6 +45,7 @@ pub struct Mount {
     pub name: &'static str,
     prefix: Option<&'static str>,
     hosts: Vec<String>,
+    key_fields: &'static [&'static str],
     picks: Option<fn(&Request) -> bool>,
     trims_slashes: bool,
     allows_any_origin: bool,
@@ -58,6 +59,7 @@ impl Mount {
             name,
             prefix: Some(prefix),
             hosts: Vec::new(),
+            key_fields: &[],
             picks: None,
             trims_slashes: false,
             allows_any_origin: false,
@@ -74,6 +76,14 @@ impl Mount {
     #[must_use]
     pub fn or_hosts(mut self, hosts: impl IntoIterator<Item = String>) -> Self {
         self.hosts.extend(hosts);
+        self
+    }
+
+    /// Header fields, in lower case, in which the front's clients send a key, beside `authorization` and `x-api-key`. A
+    /// request with two of one is refused, and the proxy hands none of them to an app in a sandbox.
+    #[must_use]
+    pub const fn key_fields(mut self, names: &'static [&'static str]) -> Self {
+        self.key_fields = names;
         self
     }
 
@@ -163,6 +173,14 @@ impl MountedFront {
     #[must_use]
     pub fn matches(&self, request: &Request) -> bool {
         self.mount.matches(request)
+    }
+
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.mount.hosts
+    }
+
+    pub(crate) fn key_fields(&self) -> &'static [&'static str] {
+        self.mount.key_fields
     }
 
     /// Answers a request that [`MountedFront::matches`].
@@ -289,13 +307,13 @@ mod tests {
     async fn the_front_writes_unknown_routes_and_methods() {
         let (status, _, text) = call(request("GET", "/sample/none", &[])).await;
         assert_eq!(status, StatusCode::NOT_FOUND);
-        assert!(text.starts_with("route_not_found") && text.contains(" /sample/none "), "{text}");
+        assert!(text.starts_with("route_not_found there is no GET /sample/none /sample/none "), "{text}");
         let (status, headers, text) = call(request("DELETE", "/sample/ok", &[])).await;
         assert_eq!(
             (status, headers[header::ALLOW].to_str().unwrap()),
             (StatusCode::METHOD_NOT_ALLOWED, "GET,HEAD")
         );
-        assert!(text.starts_with("method_not_allowed"), "{text}");
+        assert!(text.starts_with("method_not_allowed /sample/ok does not support DELETE "), "{text}");
     }
 
     #[tokio::test]

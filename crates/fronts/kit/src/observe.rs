@@ -38,16 +38,15 @@ pub(crate) struct WholePath(pub(crate) String);
 pub(crate) async fn observe(
     front: Arc<dyn Front>,
     mount: Arc<Mount>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     let since = Instant::now();
     let budget = RequestBudget::of(request.extensions()).cloned();
-    let whole = request.extensions_mut().remove::<WholePath>().map(|path| path.0);
     let info = RequestInfo {
         id: accept_id(&request).unwrap_or_else(fresh_id),
         method: request.method().clone(),
-        path: whole.unwrap_or_else(|| request.uri().path().to_owned()),
+        path: whole_path(&request).to_owned(),
         headers: request.headers().clone(),
     };
     let matched = request.extensions().get::<MatchedPath>().cloned();
@@ -72,6 +71,11 @@ pub(crate) async fn observe(
     count_request(&info.method, route.clone(), response.status().as_u16(), took);
     log_response(&span, &route, response.status().as_u16(), took);
     response
+}
+
+/// The path as the client sent it.
+fn whole_path(request: &Request) -> &str {
+    request.extensions().get::<WholePath>().map_or(request.uri().path(), |path| &path.0)
 }
 
 /// Counts a body that is in memory as a whole until it is written. Refuses it where the budget has no room.
@@ -100,13 +104,15 @@ fn render_error(front: &dyn Front, mut response: Response, info: &RequestInfo) -
 }
 
 /// For paths that no route matches.
-pub(crate) async fn route_not_found(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(Code::RouteNotFound, format!("there is no {method} {}", uri.path()))
+pub(crate) async fn route_not_found(request: Request) -> ApiError {
+    let (method, path) = (request.method(), whole_path(&request));
+    ApiError::new(Code::RouteNotFound, format!("there is no {method} {path}"))
 }
 
 /// For routes that exist with other methods.
-pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(Code::MethodNotAllowed, format!("{} does not support {method}", uri.path()))
+pub(crate) async fn method_not_allowed(request: Request) -> ApiError {
+    let (method, path) = (request.method(), whole_path(&request));
+    ApiError::new(Code::MethodNotAllowed, format!("{path} does not support {method}"))
 }
 
 fn log_error(error: &ApiError) {

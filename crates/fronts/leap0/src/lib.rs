@@ -129,7 +129,7 @@ impl Leap0 {
 impl Front for Leap0 {
     /// The SDK writes some paths with a slash at their end and some without, and follows no redirect.
     fn mount(&self) -> Mount {
-        Mount::prefix("leap0", "/leap0").trim_slashes()
+        Mount::prefix("leap0", "/leap0").key_fields(&["leap0-authorization"]).trim_slashes()
     }
 
     fn routes(&self) -> Router {

@@ -211,7 +211,7 @@ impl HttpServer {
         let open = arrival.connection.begin_request();
         let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
         request.extensions_mut().insert(budget.clone());
-        let response = match checks::ambiguous(&request) {
+        let response = match checks::ambiguous(&request, self.0.proxy.key_fields()) {
             Some(refusal) => refusal.render(Audience::Program),
             None => tokio::select! {
                 // First: whoever deletes its own key gets its answer.
