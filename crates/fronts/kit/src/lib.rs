@@ -41,3 +41,12 @@ pub use response::{
     stream_json,
 };
 pub use upload::{UploadFault, upload_reader, upload_stream};
+
+/// What [`stream_json`] writes.
+pub use atoll_budget::JsonObject;
+
+/// The tools of a sandbox. Its tenant pays for the bytes that they hold. They keep the sandbox busy.
+#[must_use]
+pub fn toolbox(session: &atoll_service::SandboxSession) -> atoll_toolbox::Toolbox {
+    atoll_toolbox::Toolbox::new(session.clone(), session.account.clone())
+}

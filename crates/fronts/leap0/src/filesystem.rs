@@ -1,6 +1,6 @@
 //! Files of a sandbox: every call is a POST. Small ones are here, content goes by [`content`].
 
-use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok, ok_list};
+use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok, ok_list, toolbox};
 use atoll_model::Principal;
 use atoll_service::SandboxSession;
 use atoll_toolbox::{
@@ -53,15 +53,13 @@ pub(crate) struct AwakeFiles {
 
 pub(crate) async fn awake(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
     let sandbox = app.service.session(who, id).await?;
-    let toolbox = Toolbox::new(sandbox.clone(), sandbox.account.clone());
-    Ok(AwakeFiles { toolbox, sandbox })
+    Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
 /// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
 async fn root_files(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
-    let sandbox = app.service.session(who, id).await?;
-    let toolbox = Toolbox::new(sandbox.with_root_files(), sandbox.account.clone());
-    Ok(AwakeFiles { toolbox, sandbox })
+    let sandbox = app.service.session(who, id).await?.with_root_files();
+    Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
 impl AwakeFiles {

@@ -1,8 +1,8 @@
 //! The tools of a running sandbox, for one request.
 
-use atoll_front_kit::ApiError;
+use atoll_front_kit::{ApiError, toolbox};
 use atoll_model::Principal;
-use atoll_service::SandboxAgent;
+use atoll_service::SandboxSession;
 use atoll_toolbox::{Toolbox, ToolboxError};
 use atoll_wire::exec::StreamError;
 
@@ -12,14 +12,13 @@ use crate::convert::FromCore;
 /// A sandbox does not count as idle while this is held.
 pub(crate) struct SandboxTools {
     pub(crate) toolbox: Toolbox,
-    pub(crate) sandbox: SandboxAgent,
+    pub(crate) sandbox: SandboxSession,
 }
 
 /// Wakes the sandbox. The tools act as the sandbox's user.
 pub(crate) async fn tools(app: &App, who: &Principal, ident: &str) -> Result<SandboxTools, ApiError> {
-    let sandbox = app.service.agent(who, ident).await?;
-    let toolbox = Toolbox::new(sandbox.client.clone(), sandbox.account.clone());
-    Ok(SandboxTools { toolbox, sandbox })
+    let sandbox = app.service.session(who, ident).await?;
+    Ok(SandboxTools { toolbox: toolbox(&sandbox), sandbox })
 }
 
 impl SandboxTools {

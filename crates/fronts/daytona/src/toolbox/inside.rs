@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use atoll_budget::RequestBudget;
-use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text};
+use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text, toolbox};
 use atoll_model::{Lease, Principal, SandboxId};
 use atoll_service::{SandboxPass, SandboxSession, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};
@@ -45,8 +45,7 @@ impl Inside {
         who: Option<Principal>,
     ) -> Result<Self, ApiError> {
         let sandbox = app.service.session_of(pass).await.map_err(ApiError::from)?;
-        let toolbox = Toolbox::new(sandbox.clone(), sandbox.account.clone());
-        Ok(Self { toolbox, sandbox, who })
+        Ok(Self { toolbox: toolbox(&sandbox), sandbox, who })
     }
 
     /// COMPAT(daytona): runs Python in any image that has it, by a plain worker where there is no kernel.

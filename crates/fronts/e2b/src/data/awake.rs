@@ -70,7 +70,7 @@ impl Data {
 
 impl AwakeSandbox {
     pub(super) fn toolbox(&self) -> Toolbox {
-        Toolbox::new(self.session.clone(), self.session.account.clone())
+        atoll_front_kit::toolbox(&self.session)
     }
 
     pub(super) fn workdir(&self) -> &str {
