@@ -15,8 +15,10 @@ use super::decode::{Decoder, request};
 use super::{Execute, InterpreterContext, Language, Rich, SIGINT, SIGKILL};
 use crate::ToolboxError;
 
-/// How long an interrupt may take to work before the context is ended.
+/// How long a context may be silent after an interrupt before it is ended.
 const GRACE: Duration = Duration::from_secs(5);
+/// LIMIT: how long a context may go on sending output after an interrupt. Output that was written before is still on its way.
+const GRACE_MAX: Duration = Duration::from_secs(20);
 /// How long a line that is written in pieces may wait for its rest.
 const LINE_WAIT: Duration = Duration::from_millis(20);
 /// LIMIT: of what is put together so.
@@ -67,7 +69,7 @@ pub struct Execution {
     started: bool,
     ended: bool,
     deadline: Option<Instant>,
-    interrupted: bool,
+    interrupted_at: Option<Instant>,
 }
 
 impl std::fmt::Debug for Execution {
@@ -98,7 +100,7 @@ impl Execution {
             started: false,
             ended: false,
             deadline,
-            interrupted: false,
+            interrupted_at: None,
         };
         let pid = execution.context.pid;
         execution.sandbox.send_stdin(pid, request.as_ref()).await.map_err(ToolboxError::process)?;
@@ -151,8 +153,18 @@ impl Execution {
             return self.expire().await;
         }
         match tokio::time::timeout_at(deadline, self.stream.next()).await {
-            Ok(event) => self.take(event),
+            Ok(event) => {
+                self.extend_grace();
+                self.take(event)
+            }
             Err(_) => self.expire().await,
+        }
+    }
+
+    /// A context that still sends output after an interrupt gets more time to end.
+    fn extend_grace(&mut self) {
+        if let Some(at) = self.interrupted_at {
+            self.deadline = Some((Instant::now() + GRACE).min(at + GRACE_MAX));
         }
     }
 
@@ -173,7 +185,7 @@ impl Execution {
     /// First an interrupt; if that did not help, the end of the context. What still stands behind others is taken back, as
     /// far as its context can, and not waited for.
     async fn expire(&mut self) -> Result<(), ToolboxError> {
-        if std::mem::replace(&mut self.interrupted, true) {
+        if self.interrupted_at.replace(Instant::now()).is_some() {
             self.sandbox.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
             self.deadline = None;
             return Ok(());
