@@ -114,6 +114,31 @@ fn streams_and_terminals_go_on_after_a_freeze_without_a_gap() {
 }
 
 #[test]
+fn a_command_by_daytona_goes_on_after_a_pause_to_disk() {
+    if criu::at_hand().is_none() {
+        return;
+    }
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let path = format!("/daytona/toolbox/{id}/process/execute");
+        let line = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line-$i; sleep 0.05; done";
+        let command = client.post(&path, json!({ "command": line }));
+        let pauses = async {
+            tokio::time::sleep(Duration::from_millis(800)).await;
+            pause(&client, &id, "disk").await;
+            assert_eq!(w.find_agent(&id), None, "its memory is free");
+            resume(&client, &id).await
+        };
+        let (answer, running) = tokio::join!(command, pauses);
+        let answer = answer.ok();
+        let wanted: String = (1..=60).map(|n| format!("line-{n}\n")).collect();
+        assert_eq!((&answer["exitCode"], &answer["result"]), (&json!(0), &json!(wanted)));
+        assert_eq!(running["phase"], "running");
+    });
+}
+
+#[test]
 fn memory_on_disk_comes_back_whole() {
     if criu::at_hand().is_none() {
         return;

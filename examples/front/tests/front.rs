@@ -58,7 +58,9 @@ impl Server {
         let config = ServiceConfig::new(data.path());
         let service = Service::open(config, store, provider, Arc::new(OneTemplate), clock).await.unwrap();
         let key = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
-        Self { router: Dispatch::default().front(Toy(service)).into_router(), key, _data: data }
+        let table = Dispatch::default().front(Toy(service));
+        assert_eq!(table.key_fields(), ["toy-key"], "the proxy hands it to no app");
+        Self { router: table.into_router(), key, _data: data }
     }
 
     async fn send(&self, method: &str, path: &str, key: Option<&str>, body: &str) -> (u16, Value) {

@@ -46,9 +46,11 @@ fn every_route_that_names_a_thing_is_in_the_table() {
     let document = std::fs::read_to_string(routes::root().join("docs/openapi.json")).unwrap();
     let document: Value = serde_json::from_str(&document).unwrap();
     let mut known = routes::of_document(&document);
-    for front in ["e2b", "daytona", "leap0"] {
+    let fronts = routes::vendor_fronts();
+    assert!(fronts.len() >= 3, "{fronts:?}");
+    for front in &fronts {
         let found = routes::of_front(front);
-        assert!(found.len() > 20, "the routes of {front} are not found in its sources: {found:?}");
+        assert!(!found.is_empty(), "the routes of {front} are not found in its sources");
         known.extend(found);
     }
     let listed: Vec<(String, String)> = rows()
