@@ -291,5 +291,7 @@ fn a_client_that_sends_before_it_reads_still_gets_its_refusal() {
         });
         let refused = refused.await.unwrap();
         assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
+        // A client that has sent everything must not use the connection again: the server does not read that far.
+        assert!(refused.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{refused}");
     });
 }

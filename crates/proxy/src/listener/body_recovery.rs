@@ -2,7 +2,9 @@
 //!
 //! A refused upload is answered before its body was read. Closing a connection with unread bytes makes the kernel reset
 //! it, and the client loses an answer that it had not read yet. So a request's body that is dropped before its end goes
-//! back to its connection ([`Leftovers`]), which reads on, within bounds, while the answer is written.
+//! back to its connection ([`Leftovers`]), which reads on, within bounds, while the answer is written. An answer before a rest
+//! that may be longer than the bound says `Connection: close`: a client that has sent everything would use the connection
+//! again, and wait for an answer that never comes.
 //!
 //! ```text
 //! handler ── drops the body ──► Leftovers (same task as the connection) ── at most LEFTOVER_MAX; after LEFTOVER_FOR it is dropped
@@ -12,6 +14,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,20 +38,29 @@ pub(crate) struct Leftovers {
 
 /// Makes [`RecoverableBody`] bodies of one connection.
 #[derive(Clone)]
-pub(crate) struct BodyRecovery(mpsc::Sender<Incoming>);
+pub(crate) struct BodyRecovery {
+    back: mpsc::Sender<Incoming>,
+    /// The rest of a dropped body is not read to its end.
+    gives_up: Arc<AtomicBool>,
+}
 
 /// Both ends for one connection.
 pub(crate) fn leftovers() -> (BodyRecovery, Leftovers) {
     // HTTP/1 has one body at a time; when there is one too many, it is dropped as if nobody watched.
     let (sender, dropped) = mpsc::channel(1);
-    (BodyRecovery(sender), Leftovers { dropped })
+    (BodyRecovery { back: sender, gives_up: Arc::default() }, Leftovers { dropped })
 }
 
 impl BodyRecovery {
     /// The body of a request with these headers.
     pub(crate) fn body(&self, headers: &HeaderMap, body: Incoming) -> RecoverableBody {
         let asks_first = headers.contains_key(header::EXPECT);
-        RecoverableBody { body: Some(body), asks_first, back: self.0.clone() }
+        RecoverableBody { body: Some(body), asks_first, recovery: self.clone() }
+    }
+
+    /// Whether the connection cannot be used for another request, because the rest of a body stays unread.
+    pub(crate) fn gives_up(&self) -> bool {
+        self.gives_up.load(Ordering::Relaxed)
     }
 }
 
@@ -78,7 +91,7 @@ pub(crate) struct RecoverableBody {
     body: Option<Incoming>,
     /// The client waits to be told to go on, and nobody has told it: there is nothing on its way.
     asks_first: bool,
-    back: mpsc::Sender<Incoming>,
+    recovery: BodyRecovery,
 }
 
 impl Body for RecoverableBody {
@@ -111,7 +124,9 @@ impl Drop for RecoverableBody {
             && !body.is_end_stream()
             && !self.asks_first
         {
-            let _ = self.back.try_send(body);
+            let is_short = body.size_hint().exact().is_some_and(|left| left <= LEFTOVER_MAX as u64);
+            self.recovery.gives_up.fetch_or(!is_short, Ordering::Relaxed);
+            let _ = self.recovery.back.try_send(body);
         }
     }
 }

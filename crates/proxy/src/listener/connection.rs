@@ -193,7 +193,8 @@ impl HttpServer {
         }
         // Behind a head that asks to change, bytes pass unseen: if nothing changed, the connection ends. What
         // [`Strict`] counts on.
-        if changes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let ends = changes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
+        if ends || watch.gives_up() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
