@@ -22,6 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+pub(crate) use body::drain;
 pub(crate) use change::{OwnerChange, change};
 pub(crate) use copy::copy_entry;
 pub(crate) use download::get;

@@ -68,23 +68,29 @@ impl ConnectionHandler {
                     .unwrap_or_default();
                 files::get(&self.agent, &user, &path, request.headers()).await
             }
-            (Method::POST, "/files") => {
-                let user = self.file_user(&request)?;
-                files::post(&self.agent, &user, request).await
-            }
-            (Method::POST, "/archive/unpack") => {
-                let user = self.file_user(&request)?;
-                files::archive::unpack(&self.agent, &user, request).await
-            }
-            (Method::POST, "/archive/pack") => {
-                let user = self.file_user(&request)?;
-                files::archive::pack(&self.agent, &user, request).await
-            }
+            (Method::POST, "/files" | "/archive/unpack" | "/archive/pack") => self.transfer(request).await,
             (_, "/init" | "/envs" | "/metrics" | "/files") => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
             _ => {
                 let Ok(response) = self.rpc.clone().call(request).await;
                 Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
             }
+        }
+    }
+
+    /// Files and archives, in and out.
+    async fn transfer(&self, mut request: Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
+        let user = match self.file_user(&request) {
+            Ok(user) => user,
+            Err(refusal) => {
+                // A client that is still sending would meet a closed connection and never see why.
+                files::drain(request.body_mut()).await;
+                return Err(refusal);
+            }
+        };
+        match request.uri().path() {
+            "/archive/unpack" => files::archive::unpack(&self.agent, &user, request).await,
+            "/archive/pack" => files::archive::pack(&self.agent, &user, request).await,
+            _ => files::post(&self.agent, &user, request).await,
         }
     }
 

@@ -35,7 +35,7 @@ const DRAIN_MAX: usize = 256 << 20;
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
 /// Reads and forgets the rest of a body, within limits.
-pub(super) async fn drain(body: &mut Incoming) {
+pub(crate) async fn drain(body: &mut Incoming) {
     let draining = async {
         let mut left = DRAIN_MAX;
         while let Some(Ok(frame)) = body.frame().await {
