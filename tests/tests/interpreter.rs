@@ -236,7 +236,6 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
             assert!(!matches!(event.unwrap(), E::Error { .. }), "the one that runs is left alone");
         }
         assert_eq!(code(&interpreter, &context, "'ghost' in globals()").await.text(), "False");
-        let timeout = Some(ENDLESS);
         let flood = Execute { code: "while True: print('x')".into(), timeout, ..Default::default() };
         let flooded = execute(&interpreter, &context, flood).await;
         assert!(flooded.timed_out);
@@ -446,8 +445,14 @@ fn python_without_a_kernel_is_run_by_a_plain_worker_where_that_is_asked_for() {
         assert_eq!(ran.error.unwrap(), ("ZeroDivisionError".to_owned(), "division by zero".to_owned()));
         let ran = code(&interpreter, &context, "print('x' * 3_000_000)").await;
         assert_eq!(ran.stdout.len(), 3_000_001, "nothing of much output is lost");
-        let timeout = Some(ENDLESS);
-        for endless in ["while True: pass", "import time; time.sleep(60)", "while True: print('x')"] {
+        // A flood is short: what was written before the interrupt is still read afterwards.
+        let flood = Duration::from_millis(400);
+        for (endless, time) in [
+            ("while True: pass", ENDLESS),
+            ("import time; time.sleep(60)", ENDLESS),
+            ("while True: print('x')", flood),
+        ] {
+            let timeout = Some(time);
             let slow = Execute { code: endless.into(), timeout, ..Default::default() };
             let ran = execute(&interpreter, &context, slow).await;
             assert!(ran.timed_out && ran.error() == "KeyboardInterrupt", "{endless}: {:?}", ran.error);
