@@ -123,7 +123,7 @@ fn a_command_by_daytona_goes_on_after_a_pause_to_disk() {
         let id = client.create(json!({})).await;
         let path = format!("/daytona/toolbox/{id}/process/execute");
         let line = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line-$i; sleep 0.05; done";
-        let command = client.post(&path, json!({ "command": line }));
+        let command = client.raw(Method::POST, &path).json(&json!({ "command": line })).send();
         let pauses = async {
             tokio::time::sleep(Duration::from_millis(800)).await;
             pause(&client, &id, "disk").await;
@@ -131,7 +131,7 @@ fn a_command_by_daytona_goes_on_after_a_pause_to_disk() {
             resume(&client, &id).await
         };
         let (answer, running) = tokio::join!(command, pauses);
-        let answer = answer.ok();
+        let answer: Value = answer.unwrap().json().await.unwrap();
         let wanted: String = (1..=60).map(|n| format!("line-{n}\n")).collect();
         assert_eq!((&answer["exitCode"], &answer["result"]), (&json!(0), &json!(wanted)));
         assert_eq!(running["phase"], "running");
