@@ -37,7 +37,9 @@ fn memory_mib(w: &World) -> u64 {
 }
 
 async fn app(client: &Client) -> String {
-    let id = client.create(json!({ "command": ["python3", "-c", APP], "wake": "any" })).await;
+    // The app has a thread per connection, and a storm on a busy machine opens a thousand of them.
+    let body = json!({ "command": ["python3", "-c", APP], "wake": "any", "pids": 2048 });
+    let id = client.create(body).await;
     until("the app listens", async || {
         (client.sh(&id, "grep -q ':1F90 ' /proc/net/tcp").await.code == 0).then_some(())
     })
