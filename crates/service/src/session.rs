@@ -1,8 +1,9 @@
 //! The session of a running sandbox: what a front, the toolbox and the proxy hold while they use it.
 //!
-//! The caller was authorised and the sandbox woken before there is one. While it is held, the sandbox counts as busy. It
-//! belongs to the processes of that moment: it outlives a pause and a restore of their memory, and every call fails once they
-//! are gone. No call wakes the sandbox again, except [`SandboxSession::wake`]; a paused one is waited for.
+//! The service authorises the caller and wakes the sandbox before it makes a session. While a session is held, the sandbox
+//! counts as busy. A session belongs to the processes that ran when it began: it outlives a pause and a restore of their
+//! memory, and every call fails once they have ended. Calls wait while the sandbox is paused; only [`SandboxSession::wake`]
+//! wakes it.
 
 use std::sync::Arc;
 
