@@ -219,11 +219,13 @@ class Bridge:
             events = {key.fd for key, _ in self.selector.select(0.25 if self.running else None)}
             if 0 in events:
                 self.listen()
-            for stream in self.streams:
-                if stream.descriptor in events:
-                    self.pass_on(stream, PIECE)
             if self.replies in events:
                 self.hear()
+            # Output stays in the pipe until the start of its code was reported.
+            if not self.running or self.running["started"]:
+                for stream in self.streams:
+                    if stream.descriptor in events:
+                        self.pass_on(stream, PIECE)
             if (self.running or self.replies in events) and self.is_dead():
                 self.lost()
             while self.waiting and not self.running:
