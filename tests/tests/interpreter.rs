@@ -51,7 +51,10 @@ async fn flood(interpreter: &Interpreter<'_>, context: &InterpreterContext) -> R
         if ran.count > 0 {
             return ran;
         }
-        assert!(ran.stdout.is_empty() && ran.error.is_none(), "code that never started did something: {ran:?}");
+        assert!(
+            ran.stdout.is_empty() && ran.error.is_none(),
+            "code that never started did something: {ran:?}"
+        );
     }
     panic!("the code did not start within 2.4 s");
 }
