@@ -224,35 +224,19 @@ fn sets(limit: FlowLimit) -> String {
     )
 }
 
+/// The rules of all chains; [`sets`] declares the chains.
 fn chains(limit: FlowLimit) -> String {
-    let Sets { listed, budgets, limited, .. } = SETS;
-    let listed6 = SETS6.listed;
-    let (host, closed, sandbox) = (Why::Host.text(), Why::Closed.text(), Why::Sandbox.text());
-    let (never_why, udp_to_name, no_service) =
-        (Why::Never.text(), Why::UdpToName.text(), Why::NoService.text());
-    let (flows, connections) = match limit {
-        FlowLimit::Counted => (
-            format!(
-                "ct state new add @flows {{ ip saddr ct count over {FLOWS_PER_SANDBOX} }} {}",
-                Why::Connections.text()
-            ),
-            format!("ct state new ip saddr @{limited} {}", Why::Connections.text()),
-        ),
-        FlowLimit::Absent => (String::new(), String::new()),
-    };
-    let record_sent = record(SENT, "ip", ["saddr", "daddr"], "th dport", "");
-    let record_got = record(GOT, "ip", ["daddr", "saddr"], "th sport", "");
-    let record_refused = record(REFUSED, "ip", ["saddr", "daddr"], "th dport", " . meta mark");
-    // A TCP connection by IPv6 is refused by a reset: the kernel loses an ICMPv6 error that comes while `connect` still holds the
-    // socket, which over a veth is always, and the caller would wait a second for the next.
-    let unknown = format!(
-        "meta l4proto != icmp ip saddr . ip daddr . meta l4proto . th dport != @{SENT} ct state established,related,new"
-    );
-    let unknown_back =
-        format!("meta l4proto != icmp ip daddr . ip saddr . meta l4proto . th sport != @{SENT}");
-    // What the router refuses to itself is told over its loopback.
-    // Private ranges are reached where a policy names them; the router's own sockets are the gate's, and it has looked.
-    let (unreached, nobody) = (
+    unreachable_ranges()
+        + &router_chains(limit)
+        + &forwarding_chains(limit)
+        + &refusal_chains()
+        + &chains6(limit)
+}
+
+/// Ranges that no sandbox reaches. A private range is reached where a policy names it, and by the gate's own sockets, since the
+/// gate checks the policy itself.
+fn unreachable_ranges() -> String {
+    let (unreached, never_listed) = (
         elements(&never(Ranges4::default()), Ipv4Addr::from),
         elements(&never(Ranges4::all()), Ipv4Addr::from),
     );
@@ -260,8 +244,33 @@ fn chains(limit: FlowLimit) -> String {
     format!(
         r#"table inet {TABLE} {{
   set never {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {unreached} }} }}
-  set nobody {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {nobody} }} }}
+  set nobody {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {never_listed} }} }}
   set never6 {{ type ipv6_addr; flags interval; auto-merge; elements = {{ {unreached6} }} }}
+}}
+"#
+    )
+}
+
+/// Bounds on new connections of a sandbox: the first counts its open flows, the second refuses where the policy's limit is reached.
+fn flow_limits(limit: FlowLimit) -> (String, String) {
+    let limited = SETS.limited;
+    let why = Why::Connections.text();
+    match limit {
+        FlowLimit::Counted => (
+            format!("ct state new add @flows {{ ip saddr ct count over {FLOWS_PER_SANDBOX} }} {why}"),
+            format!("ct state new ip saddr @{limited} {why}"),
+        ),
+        FlowLimit::Absent => (String::new(), String::new()),
+    }
+}
+
+/// What reaches the router itself (the resolver and the gate), and what the router sends. The router refuses its own packets
+/// over its loopback.
+fn router_chains(limit: FlowLimit) -> String {
+    let (closed, no_service) = (Why::Closed.text(), Why::NoService.text());
+    let (flows, connections) = flow_limits(limit);
+    format!(
+        r#"table inet {TABLE} {{
   chain guard {{
     iifname "{UPLINK}" meta nfproto ipv4 accept
     iifname . ip saddr @{OWN} accept
@@ -287,6 +296,36 @@ fn chains(limit: FlowLimit) -> String {
     ip daddr {GATEWAY} tcp dport {GATE_PORT} ct status dnat accept
     {no_service}
   }}
+  chain output {{
+    oifname != "{UPLINK}" accept
+    meta nfproto ipv6 drop
+    ip daddr @nobody reject with icmpx admin-prohibited
+    ip daddr @{HOST} reject with icmpx admin-prohibited
+  }}
+  chain leave {{
+    oifname "{UPLINK}" masquerade
+  }}
+}}
+"#
+    )
+}
+
+/// What sandboxes send to addresses outside, and the answers to it.
+fn forwarding_chains(limit: FlowLimit) -> String {
+    let Sets { listed, budgets, .. } = SETS;
+    let listed6 = SETS6.listed;
+    let (host, closed, sandbox) = (Why::Host.text(), Why::Closed.text(), Why::Sandbox.text());
+    let (never_why, udp_to_name) = (Why::Never.text(), Why::UdpToName.text());
+    let (flows, connections) = flow_limits(limit);
+    let record_sent = record(SENT, "ip", ["saddr", "daddr"], "th dport", "");
+    let record_got = record(GOT, "ip", ["daddr", "saddr"], "th sport", "");
+    let unknown = format!(
+        "meta l4proto != icmp ip saddr . ip daddr . meta l4proto . th dport != @{SENT} ct state established,related,new"
+    );
+    let unknown_back =
+        format!("meta l4proto != icmp ip daddr . ip saddr . meta l4proto . th sport != @{SENT}");
+    format!(
+        r#"table inet {TABLE} {{
   chain forward {{
     iifname "{UPLINK}" goto back
     oifname != "{UPLINK}" {sandbox}
@@ -332,6 +371,17 @@ fn chains(limit: FlowLimit) -> String {
     {record_got}
     accept
   }}
+}}
+"#
+    )
+}
+
+/// How a refused packet is answered. A TCP connection by IPv6 is refused by a reset: the kernel loses an ICMPv6 error that comes
+/// while `connect` still holds the socket, which over a veth is always, and the caller would wait a second for the next.
+fn refusal_chains() -> String {
+    let record_refused = record(REFUSED, "ip", ["saddr", "daddr"], "th dport", " . meta mark");
+    format!(
+        r#"table inet {TABLE} {{
   chain {REFUSE} {{
     iifname "{UPLINK}" drop
     meta nfproto ipv6 goto refuse6
@@ -344,18 +394,9 @@ fn chains(limit: FlowLimit) -> String {
     meta nfproto ipv6 meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
   }}
-  chain output {{
-    oifname != "{UPLINK}" accept
-    meta nfproto ipv6 drop
-    ip daddr @nobody reject with icmpx admin-prohibited
-    ip daddr @{HOST} reject with icmpx admin-prohibited
-  }}
-  chain leave {{
-    oifname "{UPLINK}" masquerade
-  }}
 }}
 "#
-    ) + &chains6(limit)
+    )
 }
 
 /// Where IPv6 goes on once an address is listed, and where it ends.
