@@ -15,6 +15,9 @@ use serde::Serialize;
 /// How many bytes are encoded at a time; a multiple of three, for base64.
 const PIECE: usize = 12 << 10;
 
+/// An object that holds fewer bytes than this is encoded at once; encoded it is at most eighteen times larger.
+const SMALL: usize = 4 << 10;
+
 /// Lines of text, each behind a mark.
 #[derive(Debug, Clone)]
 pub struct Marked {
@@ -109,6 +112,21 @@ impl JsonObject {
         format!("{before}\"{name}\":").into_bytes()
     }
 
+    /// The whole object encoded, where it is small: its length is known before it is sent, and it is sent in one piece.
+    ///
+    /// # Errors
+    /// The object itself, where it is too large to be encoded at once.
+    pub fn encode_small(mut self) -> Result<Bytes, Self> {
+        if self.parts.iter().map(JsonPart::len).sum::<usize>() > SMALL {
+            return Err(self);
+        }
+        let mut whole = Vec::new();
+        while let Some(piece) = self.piece() {
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.into())
+    }
+
     /// The next encoded piece; `None` at the end.
     fn piece(&mut self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
@@ -128,6 +146,15 @@ impl JsonObject {
 }
 
 impl JsonPart {
+    /// Bytes that it holds, before they are encoded.
+    fn len(&self) -> usize {
+        match self {
+            Self::Raw(raw) => raw.len(),
+            Self::Json(bytes) | Self::Text(bytes) | Self::Base64(bytes) => bytes.len(),
+            Self::Lines { marked, .. } => marked.text.len(),
+        }
+    }
+
     /// Encodes some of it; answers whether that was all.
     fn encode(&mut self, out: &mut Vec<u8>) -> bool {
         match self {
@@ -250,6 +277,22 @@ mod tests {
         let exact = STANDARD.encode(&odd);
         assert_eq!(whole(object), json!({"code": 7, "text": odd, "exact": exact, "raw": odd, "last": null}));
         assert_eq!(whole(JsonObject::new().text("empty", Bytes::new())), json!({"empty": ""}));
+    }
+
+    #[test]
+    fn a_small_object_is_encoded_whole_and_a_large_one_is_streamed() {
+        let object = |size| JsonObject::new().field("code", &0).text("text", vec![b'"'; size].into());
+        let small = object(100).encode_small().unwrap();
+        assert_eq!(
+            serde_json::from_slice::<Value>(&small).unwrap(),
+            json!({"code": 0, "text": "\"".repeat(100)})
+        );
+        let large = object(SMALL + 1).encode_small().unwrap_err();
+        assert_eq!(
+            whole(large),
+            json!({"code": 0, "text": "\"".repeat(SMALL + 1)}),
+            "nothing of it was taken"
+        );
     }
 
     #[test]

@@ -16,10 +16,15 @@ pub struct JsonResponse<T>(pub StatusCode, pub T);
 impl<T: Serialize> IntoResponse for JsonResponse<T> {
     fn into_response(self) -> Response {
         let body = serde_json::to_vec(&self.1).expect("wire types hold string keys only");
-        let mut response = json(self.0, body.into());
-        response.extensions_mut().insert(WholeAnswer);
-        response
+        json_counted(self.0, body.into())
     }
+}
+
+/// A body that the caller holds whole until it is written, so it is counted in the request's budget.
+fn json_counted(status: StatusCode, body: Body) -> Response {
+    let mut response = json(status, body);
+    response.extensions_mut().insert(WholeAnswer);
+    response
 }
 
 fn json(status: StatusCode, body: Body) -> Response {
@@ -29,9 +34,12 @@ fn json(status: StatusCode, body: Body) -> Response {
     response
 }
 
-/// A JSON object that is encoded while it is written.
+/// A JSON object that is encoded while it is written. A small one is sent whole, with its length.
 pub fn stream_json(object: JsonObject) -> Response {
-    json(StatusCode::OK, Body::new(object))
+    match object.encode_small() {
+        Ok(whole) => json_counted(StatusCode::OK, whole.into()),
+        Err(object) => json(StatusCode::OK, Body::new(object)),
+    }
 }
 
 /// The body of an error, for [`crate::Front::render_error`].
