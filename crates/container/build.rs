@@ -1,7 +1,8 @@
 //! Builds the agent and the library for CRIU, compresses the agent, and leaves their paths for `include_bytes!`.
 //!
-//! Both are of another profile and other flags, so each is built by a cargo of its own in a target folder of its own: the
-//! outer cargo holds the lock of the shared one. `ATOLL_AGENT_BINARY` and `ATOLL_CRIU_PRELOAD` name ready ones instead.
+//! Each is built with another profile and other flags, so each is built by a separate cargo in a separate target
+//! folder: the outer cargo holds the lock of the shared one. `ATOLL_AGENT_BINARY` and `ATOLL_CRIU_PRELOAD` name files
+//! that are used instead.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use flate2::write::GzEncoder;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
-    // As the agent documents it: static, and position-independent by default.
+    // As the documentation of the agent says: static, and position-independent by default.
     let flags = "-C target-feature=+crt-static";
     let agent = given("ATOLL_AGENT_BINARY", || {
         build("atoll-agent", &["agent", "agentapi"], "agent", flags).join("atoll-agent")
@@ -25,7 +26,7 @@ fn main() {
     println!("cargo::rustc-env=ATOLL_CRIU_PRELOAD={}", preload.display());
 }
 
-/// The agent is most of two megabytes smaller this way; the server unpacks it once when it starts.
+/// Compression makes the binary almost two megabytes smaller; the server unpacks the agent once at its start.
 fn compress(agent: &Path) -> PathBuf {
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
     let compressed = Path::new(&out).join("atoll-agent.gz");
@@ -43,7 +44,7 @@ fn given(name: &str, build: impl FnOnce() -> PathBuf) -> PathBuf {
     built
 }
 
-/// Builds a package made of these crates and answers the folder that it is in.
+/// Builds a package from these crates and returns the folder with the result.
 fn build(package: &str, crates: &[&str], folder: &str, flags: &str) -> PathBuf {
     // Read when the script runs: a target folder can serve several checkouts, one after the other.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
@@ -59,7 +60,7 @@ fn build(package: &str, crates: &[&str], folder: &str, flags: &str) -> PathBuf {
         .current_dir(&root)
         .args(["build", "--package", package, "--profile", "agent", "--target", TARGET, "--target-dir"])
         .arg(&target_dir)
-        // What the outer cargo sets for this script must not reach the inner one.
+        // The variables that the outer cargo sets for this script must not reach the inner one.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")

@@ -1,5 +1,5 @@
-//! What this server carries for others: the agent, written once per version to a folder that sandboxes see read-only at
-//! `/.atoll`, and the library that is loaded into CRIU for a dump.
+//! Files that the server binary carries: the agent, written once per version to a folder that sandboxes see read-only
+//! at `/.atoll`, and the library that is loaded into CRIU for a dump.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 static AGENT_GZ: &[u8] = include_bytes!(env!("ATOLL_AGENT_GZ"));
 static CRIU_PRELOAD: &[u8] = include_bytes!(env!("ATOLL_CRIU_PRELOAD"));
 
-/// The folder with the agent, made when missing. Older versions stay: sandboxes that run them hold them.
+/// Returns the folder with the agent; makes it when missing. Folders of older versions stay, because running sandboxes
+/// use them.
 pub(crate) fn install(data: &Path, given: Option<&Path>) -> io::Result<PathBuf> {
     criu_preload(data)?;
     match given {
@@ -38,7 +39,7 @@ fn unpacked(gz: &[u8]) -> io::Result<Vec<u8>> {
 fn write(data: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let folder = data.join("agent").join(hex::encode(Sha256::digest(bytes)));
     place(&folder.join("atoll-agent"), bytes, 0o555)?;
-    // The agent under another name is a command for programs inside.
+    // The agent under another name is a command for programs in the sandbox.
     let commands = folder.join("bin");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&commands)?;
     match std::os::unix::fs::symlink("../atoll-agent", commands.join("atoll-hold")) {
@@ -47,9 +48,10 @@ fn write(data: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file completely or not at all.
 fn place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    // Size is enough here: the folder is root's, and the name is written only when the content is complete.
+    // Comparing the size is enough: only root writes to the folder, and the file gets its name only when its content is
+    // complete.
     if fs::metadata(path).is_ok_and(|found| found.len() == bytes.len() as u64) {
         return Ok(());
     }

@@ -1,8 +1,9 @@
-//! Which numbers of this machine are ours: a block (names, uplink) per server, and chunks of id ranges.
+//! Numbers that this server may use on the machine: one block (names, uplink) per server, and chunks of id ranges.
 //!
-//! One file for the whole machine, changed under a lock, so that two servers never meet. A server is known by the random id
-//! in its data folder and gets the same block again after a restart. A block whose data folder is gone is free again, once
-//! nobody serves it: a folder that is only out of sight here (another mount namespace, a moved folder) is not gone.
+//! One file for the whole machine is changed under a lock, so two servers never use the same numbers. A server is
+//! identified by the random id in its data folder and gets the same block again after a restart. A block is free again
+//! when its data folder is gone and no server holds its lock. The lock matters because a folder can be invisible here
+//! (another mount namespace, a moved folder) and still exist.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -13,38 +14,38 @@ use std::path::{Path, PathBuf};
 use atoll_network::Block;
 use serde::{Deserialize, Serialize};
 
-/// Host ids of one sandbox.
+/// Host ids per sandbox.
 pub(crate) const IDS_PER_SANDBOX: u32 = 1 << 16;
-/// The first host id that is ever given out: far above what accounts and other engines use.
+/// The first host id that is ever handed out. It is far above the ids that accounts and other engines use.
 const FIRST_ID: u32 = 1 << 28;
-/// Ranges that a server takes at a time.
+/// Ranges that a server takes in one step.
 const RANGES_PER_CHUNK: u32 = 256;
-/// LIMIT: ranges up to 2^32, less the last chunk, whose end is the id that means "none".
+/// LIMIT: ranges up to 2^32, without the last chunk, whose last id is the kernel's "no id".
 const CHUNKS: u32 = (u32::MAX - FIRST_ID) / IDS_PER_SANDBOX / RANGES_PER_CHUNK;
 
-/// The numbers could not be had.
+/// A server could not get its block or an id range.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// The machine-wide file.
+    /// The machine-wide file cannot be used.
     #[error("cannot use the table of servers {}", path.display())]
     Table {
         path: PathBuf,
         #[source]
         cause: io::Error,
     },
-    /// A running server has the same identity over another folder.
+    /// A running server has the same identity with another data folder.
     #[error(
         "{data} is a copy of the data folder of a running server ({original}); \
          remove {data}/server.id to use the copy for a separate server",
         data = data.display(), original = original.display()
     )]
     Copied {
-        /// The folder that was to be opened.
+        /// The data folder that was to be opened.
         data: PathBuf,
-        /// Where the running server was last known to have its own.
+        /// The last known data folder of the running server.
         original: PathBuf,
     },
-    /// All are taken.
+    /// All blocks or ranges are taken.
     #[error("this machine has no {what} left")]
     Exhausted { what: &'static str },
 }
@@ -61,7 +62,7 @@ struct ServerRecord {
     chunks: Vec<u32>,
 }
 
-/// The numbers of one server.
+/// The block and the id ranges of one server.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     folder: PathBuf,
@@ -69,12 +70,12 @@ pub(crate) struct Numbers {
     block: Block,
     free: VecDeque<u32>,
     used: HashSet<u32>,
-    /// Locked, shared, for as long as this server lives; the kernel lets go of it with the process.
+    /// Holds a shared lock for the lifetime of this server; the kernel releases it with the process.
     _hold: File,
 }
 
 impl Numbers {
-    /// Finds or takes the block of the server whose data folder is `data`.
+    /// Finds the block of the server whose data folder is `data`, or takes a free one.
     pub(crate) fn open(folder: &Path, data: &Path) -> Result<Self, BlockError> {
         let failed = |cause| BlockError::Table { path: folder.join("servers.json"), cause };
         let server = server_id(data).map_err(failed)?;
@@ -108,7 +109,7 @@ impl Numbers {
         self.block
     }
 
-    /// Takes a range; answers its first id. The one that was freed longest ago comes first.
+    /// Takes a range and returns its first id. The range that was freed longest ago comes first.
     pub(crate) fn take(&mut self) -> Result<u32, BlockError> {
         if self.free.is_empty() {
             let server = self.server.clone();
@@ -124,20 +125,20 @@ impl Numbers {
         Ok(first)
     }
 
-    /// Marks a range as used by an instance that was found alive.
+    /// Marks a range as used by an instance that adoption found alive.
     pub(crate) fn adopt(&mut self, first: u32) {
         self.free.retain(|range| *range != first);
         self.used.insert(first);
     }
 
-    /// Gives a range back, once nothing runs or is mounted with it.
+    /// Gives a range back. No process and no mount may use it any more.
     pub(crate) fn release(&mut self, first: u32) {
         if self.used.remove(&first) {
             self.free.push_back(first);
         }
     }
 
-    /// Forgets this server; for tests and uninstalling.
+    /// Removes this server from the table; for tests and uninstalling.
     pub(crate) fn forget(self) -> Result<(), BlockError> {
         with_table(&self.folder, |table| {
             table.servers.remove(&self.server);
@@ -147,7 +148,7 @@ impl Numbers {
     }
 }
 
-/// The block that the server of a data folder has now.
+/// The current block of the server with this data folder.
 #[cfg(feature = "testing")]
 pub(crate) fn block_of(folder: &Path, data: &Path) -> Option<u16> {
     let id = read_id(data)?;
@@ -159,7 +160,8 @@ fn hold_file(folder: &Path, block: u16) -> PathBuf {
     folder.join(format!("block-{block}"))
 }
 
-/// Says that somebody serves a block, and over which folder. Shared: a server that opens again may meet itself.
+/// Locks a block for this server and writes down its data folder. The lock is shared, because one server may open its
+/// block twice.
 fn hold(folder: &Path, block: u16, data: &Path) -> io::Result<File> {
     let mut file =
         OpenOptions::new().create(true).truncate(false).write(true).open(hold_file(folder, block))?;
@@ -169,13 +171,14 @@ fn hold(folder: &Path, block: u16, data: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A folder that was moved, or is seen at another path, is the same one; a copy is not.
+/// Identifies a data folder by device and inode: a moved folder stays the same, a copy is another one.
 fn identity(data: &Path) -> io::Result<String> {
     let meta = fs::metadata(data)?;
     Ok(format!("{}:{}\n", meta.dev(), meta.ino()))
 }
 
-/// Whether a block is served over this very folder. Servers of earlier versions did not say.
+/// Whether the block is in use with exactly this data folder. Servers of earlier versions wrote no identity; then the
+/// answer is yes.
 fn is_same_folder(folder: &Path, block: u16, data: &Path) -> bool {
     let said = fs::read_to_string(hold_file(folder, block)).unwrap_or_default();
     said.is_empty() || identity(data).is_ok_and(|own| own == said)
@@ -223,7 +226,7 @@ fn with_table<T>(
     Ok(result)
 }
 
-/// Whole or not at all, also when power fails.
+/// Replaces a file completely or not at all, also across a power failure.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
     let mut file = File::create(&next)?;

@@ -1,7 +1,9 @@
-//! Control groups of sandboxes: limits, freezing, figures. One folder per instance below one of ours per server.
+//! Control groups of sandboxes: limits, freezing, figures. Each server has one folder, with one folder per instance in
+//! it.
 //!
-//! Two layouts behind one trait: [`V1`] for v1 and hybrid machines, [`V2`] for the rest. Nothing here moves a process: a first
-//! process is born in its cgroup (v2) or enters by itself through descriptors opened here (v1).
+//! Two layouts implement one trait: [`V1`] for v1 and hybrid machines, [`V2`] for the rest. This module moves no
+//! process: a first process starts in its cgroup (v2) or enters it itself through descriptors that are opened here
+//! (v1).
 
 mod v1;
 mod v2;
@@ -19,8 +21,8 @@ pub(crate) use v2::V2;
 
 use crate::launcher::protocol::CgroupEntry;
 
-/// LIMIT: what all sandboxes together may take, so that the host keeps enough to end them: a tenth of its memory and a
-/// fifth of its process numbers.
+/// LIMIT: all sandboxes together leave a tenth of the machine's memory and a fifth of its process ids to the host, so
+/// that the host can always end them.
 fn all_memory() -> u64 {
     let machine = rustix::system::sysinfo();
     machine.totalram.saturating_mul(u64::from(machine.mem_unit)) / 10 * 9
@@ -32,19 +34,18 @@ fn all_pids() -> io::Result<u64> {
     Ok(most / 5 * 4)
 }
 
-/// Writes a limit where this kernel has a file for it.
+/// Writes a limit if this kernel has a file for it.
 fn limit_where_known(file: &Path, most: u64) -> io::Result<()> {
     if file.exists() { std::fs::write(file, most.to_string()) } else { Ok(()) }
 }
 
-/// The way of a first process into its cgroups.
+/// How a first process enters its cgroups.
 #[derive(Debug)]
 pub(crate) struct CgroupPlacement {
     pub(crate) how: CgroupEntry,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// Figures of one instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) cpu_us: u64,
@@ -53,39 +54,38 @@ pub(crate) struct Figures {
     pub(crate) pids: u32,
 }
 
-/// What the engine needs of control groups. `name` is an instance id.
+/// The operations on control groups that the engine uses. `name` is an instance id.
 pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
     /// Makes the folders and sets the limits.
     fn create(&self, name: &str, limits: &Limits) -> io::Result<CgroupPlacement>;
-    /// Changes limits.
     fn set_limits(&self, name: &str, limits: &Limits) -> io::Result<()>;
-    /// Stops every process, and answers when they stand still.
+    /// Freezes every process; returns when all of them are frozen.
     fn freeze(&self, name: &str) -> io::Result<()>;
-    /// Lets them run again. A frozen process of v1 does not even die, so this comes before a kill.
+    /// Lets the processes run again. On v1 a frozen process does not die, so a thaw comes before a kill.
     fn thaw(&self, name: &str) -> io::Result<()>;
-    /// Whether they are stopped, or about to be.
+    /// Whether the processes are frozen or being frozen.
     fn is_frozen(&self, name: &str) -> io::Result<bool>;
-    /// The folder whose files freeze it.
+    /// The folder with the files that freeze the instance.
     fn freezer(&self, name: &str) -> io::Result<PathBuf>;
-    /// Its place in each hierarchy: the controller that names the hierarchy (none on v2), and the path below its root.
+    /// The cgroup in each hierarchy: the controller that names the hierarchy (empty on v2), and the path below its
+    /// root.
     fn homes(&self, name: &str) -> Vec<(String, String)>;
-    /// Current figures.
     fn figures(&self, name: &str) -> io::Result<Figures>;
-    /// How many processes were ended for want of memory.
+    /// How many processes the OOM killer has ended.
     fn oom_kills(&self, name: &str) -> io::Result<u64>;
-    /// Processes that are still in it.
+    /// Processes in the cgroup.
     fn processes(&self, name: &str) -> io::Result<Vec<i32>>;
-    /// Removes the folders; an error while somebody is in them.
+    /// Removes the folders; an error while a process is in them.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Every name there is.
+    /// The names of all instances that have a cgroup.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Removes our own folder, when it is empty.
+    /// Removes the folder of this server if it is empty.
     fn remove_parent(&self) -> io::Result<()>;
-    /// Which layout, for people.
+    /// The name of the layout, for log lines and `atoll doctor`.
     fn layout(&self) -> &'static str;
 }
 
-/// Finds the machine's layout and makes our folder `parent` in it.
+/// Detects the machine's layout and makes the folder `parent` of this server in it.
 pub(crate) fn open(parent: &str) -> io::Result<Arc<dyn Cgroups>> {
     let mounts = crate::mountinfo::read()?;
     if let Some(v1) = V1::find(&mounts, parent)? {
@@ -97,13 +97,14 @@ pub(crate) fn open(parent: &str) -> io::Result<Arc<dyn Cgroups>> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "no memory, cpu and pids controllers are mounted"))
 }
 
-/// LIMIT: freezing one process takes 0.04 ms; a hundred busy ones some more.
+/// LIMIT: freezing one process takes 0.04 ms; a hundred busy processes take somewhat longer.
 const FREEZE_WITHIN: Duration = Duration::from_secs(2);
-/// After this long without standing still, its CPU limit is in the way.
+/// If the processes are not frozen after this time, the CPU limit delays them.
 const UNTHROTTLE_AFTER: Duration = Duration::from_micros(300);
 
-/// Waits until all stand still. A process freezes only when it runs, and one that has used up its CPU time of this period does
-/// not run before the next, up to 100 ms later. So the limit in `quota` is lifted for the rest of the wait.
+/// Waits until all processes are frozen. A process freezes only while it runs, and a process that has used up the CPU
+/// time of this period does not run before the next period, up to 100 ms later. So the limit in `quota` is lifted for
+/// the rest of the wait.
 fn wait_until_frozen(
     mut is_frozen: impl FnMut() -> io::Result<bool>,
     quota: &Path,
@@ -138,7 +139,7 @@ fn read_number(path: &Path) -> io::Result<u64> {
     })
 }
 
-/// The value behind `key` in a file of `key value` lines.
+/// The sum of the values of `keys` in a file of `key value` lines.
 fn read_keyed(path: &Path, keys: &[&str]) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
     let value = |line: &str| {
@@ -179,7 +180,7 @@ fn folders_in(path: &Path) -> io::Result<Vec<String>> {
 /// Bandwidth for `cpu_milli` thousandths of a core: microseconds per period.
 const PERIOD_US: u64 = 100_000;
 fn quota_us(limits: &Limits) -> u64 {
-    // LIMIT: the kernel takes no less than a millisecond.
+    // LIMIT: the kernel accepts no less than a millisecond.
     (u64::from(limits.cpu_milli) * PERIOD_US / 1_000).max(1_000)
 }
 

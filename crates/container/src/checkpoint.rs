@@ -1,13 +1,13 @@
-//! Memory of sandboxes on disk: what CRIU is told, what it wrote, and how one can tell that it is whole.
+//! Memory of sandboxes on disk: the arguments of CRIU, the files that it writes, and the check that they are complete.
 //!
 //! ```text
-//! DATA/pool/checkpoints/<sandbox>.tmp/     a dump under way; its folder of images is locked by whoever writes it
-//!                       <sandbox>/         a whole one: manifest.json, images/
-//!                       <sandbox>.spent/   restored.json: whom its processes became
+//! DATA/pool/checkpoints/<sandbox>.tmp/     a dump under way; its writer holds a lock on the folder `images`
+//!                       <sandbox>/         a complete checkpoint: manifest.json, images/
+//!                       <sandbox>.spent/   restored.json: the instance that its processes became
 //! ```
 //!
-//! A folder gets the sandbox's name by a rename, when all of it and the sandbox's files are on disk. It is spent by a rename
-//! before the first of its processes runs again. Nothing here starts, stops or moves a process.
+//! A folder gets the sandbox's name by a rename, when all of it and the sandbox's files are on disk. Another rename
+//! marks it as spent before the first of its processes runs again. This module starts, stops and moves no process.
 
 mod criu;
 mod folders;

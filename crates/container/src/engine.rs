@@ -1,7 +1,8 @@
-//! The provider `container`: what is open while the server runs, and how it is opened and closed.
+//! The provider `container`: the state of a running engine, and how it is opened and closed.
 //!
-//! Every sandbox has a [`SandboxSlot`] with a turn: create, boot, halt and destroy of one sandbox never run at once, those of
-//! different sandboxes always may. A create runs as a task of its own, so a caller that goes away leaves no half of one.
+//! Every sandbox has a [`SandboxSlot`] with a lock for turns. Create, boot, halt and destroy of one sandbox never run
+//! at the same time; those of different sandboxes may. A create runs as a task of its own, so a caller that goes away
+//! does not leave a half-made instance.
 
 mod adopt;
 mod blocking_pool;
@@ -49,14 +50,14 @@ use instance::Live;
 use reaper::{HostResources, Reaper};
 use sandbox_network::SandboxNetworks;
 
-/// LIMIT: decisions about egress that a slow listener may be behind; beyond that the log has a hole, which it says.
+/// LIMIT: egress decisions that a slow listener may be behind; beyond that the log has a gap, which the log reports.
 const EGRESSED: usize = 4_096;
-/// LIMIT: notices that a slow listener may be behind; beyond that it learns that it missed some.
+/// LIMIT: notices that a slow listener may be behind; beyond that the listener is informed that it missed some.
 const NOTICES: usize = 1_024;
-/// LIMIT: threads end their job in milliseconds.
+/// LIMIT: threads finish their job in milliseconds.
 const STOP_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// How an engine is set up.
+/// The settings of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// The server's data folder.
@@ -67,28 +68,28 @@ pub struct EngineConfig {
     pub launcher: LauncherCommand,
     /// Where layers live.
     pub storage: StorageChoice,
-    /// What stays free on the disk of the data folder.
+    /// The disk space that stays free on the disk of the data folder.
     pub disk: Arc<Reserve>,
-    /// Ready instances to keep per template name.
+    /// Number of ready instances to keep per template name.
     pub pool: BTreeMap<String, usize>,
-    /// Limits that pool instances are made with; a claim with others changes them.
+    /// Limits of instances in the pool; a claim with other limits changes them.
     pub pool_limits: Limits,
-    /// Starts something in ready instances before they stand still.
+    /// Starts processes in ready instances before they are frozen.
     pub prepare: Option<Arc<dyn Prepare>>,
-    /// Force the paths for old kernels, or not; `None` looks at the kernel.
+    /// Whether to use the code for old kernels; `None`: decided by the kernel version.
     pub legacy: Option<bool>,
-    /// Another agent than the one that this server carries.
+    /// A file to use instead of the agent that this server carries.
     pub agent: Option<PathBuf>,
-    /// Folders with templates that lie on mounts of their own.
+    /// Folders with templates that are on separate mounts.
     pub template_folders: Vec<PathBuf>,
-    /// Whom to ask for names of the world; `None`: those of the host.
+    /// The DNS servers that the gate asks; `None`: those of the host.
     pub name_servers: Option<Vec<std::net::SocketAddr>>,
     /// Where a test ends the server.
     pub failpoint: FailPoint,
 }
 
 impl EngineConfig {
-    /// The usual set-up over a data folder.
+    /// The default settings for a data folder.
     #[must_use]
     pub fn new(data: impl Into<PathBuf>) -> Self {
         Self {
@@ -112,10 +113,10 @@ impl EngineConfig {
 /// The engine could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Numbers of this machine.
+    /// The block of numbers of this server.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// Layers.
+    /// The storage of layers.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// The router.
@@ -137,19 +138,19 @@ fn step(step: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |cause| OpenError::Step { step, cause }
 }
 
-/// How long the steps of the last cold start took, in microseconds.
+/// Duration of each step, in microseconds.
 pub type Timings = Vec<(String, u32)>;
 
-/// Ready instances of a template.
+/// The number of ready instances of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolStats {
     /// The template's name.
     pub template: String,
-    /// Exactly which version of it; `None`: the newest.
+    /// The exact version; `None`: the newest.
     pub version: Option<String>,
     /// How many are ready.
     pub ready: usize,
-    /// How many there should be.
+    /// How many the pool should hold.
     pub wanted: usize,
 }
 
@@ -159,7 +160,7 @@ pub struct Engine {
     inner: Arc<EngineShared>,
 }
 
-/// What all tasks of an engine share.
+/// State that all tasks of an engine share.
 #[derive(Debug)]
 struct EngineShared {
     config: EngineConfig,
@@ -171,41 +172,41 @@ struct EngineShared {
     blocking: BlockingPool,
     dialer: Dialer,
     checkpoints: Checkpoints,
-    /// CRIU, or why there is none.
+    /// CRIU, or why it cannot be used.
     criu: Result<Criu, String>,
     boot_id: String,
-    /// The way back after stepping into a sandbox's UTS namespace.
+    /// The server's UTS namespace, to return to after entering a sandbox's.
     own_uts: Arc<OwnedFd>,
     places: Mutex<HashMap<SandboxId, Arc<SandboxSlot>>>,
     pool: Mutex<pool::Pools>,
     pool_wanted: Arc<Notify>,
-    /// Shared by starts, taken alone by adoption: a sweep must not meet what is half made.
+    /// Starts take it shared, adoption exclusively: a sweep must not find half-made instances.
     adoption: Arc<tokio::sync::RwLock<()>>,
     /// Held while a ready instance is being made.
     filling: tokio::sync::Mutex<()>,
-    /// Instances of before may still be there, with numbers that we would give out again.
+    /// Instances of an earlier server may still exist, with numbers that this server would hand out again.
     needs_adoption: AtomicBool,
     is_closing: AtomicBool,
     starting: AtomicUsize,
-    /// When the last start that somebody waited for ended.
+    /// When the last start that a caller waited for ended.
     last_start: Mutex<Option<std::time::Instant>>,
     cold_starts: AtomicU64,
     last_times: Mutex<Times>,
-    /// The same of the last checkpoint or restore.
+    /// Step times of the last checkpoint or restore.
     memory_times: Mutex<Times>,
-    /// Snapshots that are being made, and whether they are to be removed when they are.
+    /// Snapshots that are being made, and whether each is to be removed when it is done.
     making: Mutex<HashMap<atoll_model::SnapshotId, bool>>,
     notices: broadcast::Sender<Notice>,
     egressed: broadcast::Sender<Egressed>,
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// One sandbox here.
+/// The state of one sandbox in this engine.
 #[derive(Debug, Default)]
 struct SandboxSlot {
-    /// Whose turn it is to change something about it.
+    /// Held by the operation that changes the sandbox.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Somebody wants it gone: a create under way gives up.
+    /// The sandbox is to be removed: a create under way gives up.
     doomed: AtomicBool,
     doom: Notify,
     live: Mutex<Option<(InstanceId, Arc<Live>)>>,
@@ -220,7 +221,7 @@ impl SandboxSlot {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
     }
 
-    /// Tells a create under way to give up.
+    /// Makes a create under way give up.
     fn condemn(&self) {
         self.doomed.store(true, Ordering::SeqCst);
         self.doom.notify_waiters();
@@ -242,7 +243,8 @@ impl SandboxSlot {
 }
 
 impl Engine {
-    /// Opens everything that outlives the server, or makes it, and starts the launcher. Call in the host's network namespace.
+    /// Opens or makes everything that outlives the server, and starts the launcher. Call it in the host's network
+    /// namespace.
     pub async fn open(mut config: EngineConfig, catalog: Arc<Catalog>) -> Result<Self, OpenError> {
         crate::sys::raise_descriptors().map_err(step("raise the limit of descriptors"))?;
         let blocking = tokio::task::spawn_blocking({
@@ -303,10 +305,10 @@ impl Engine {
         Ok(Self { inner })
     }
 
-    /// Ends what only this server needs: the ready instances. Sandboxes live on.
+    /// Ends the ready instances, which only this server uses. Sandboxes continue.
     pub async fn close(&self) {
         self.inner.is_closing.store(true, Ordering::SeqCst);
-        // One that is just being made is waited for; none is begun after it.
+        // Waits for an instance that is being made; none is begun after it.
         let filling = self.inner.filling.lock().await;
         self.inner.drain_pool();
         drop(filling);
@@ -314,13 +316,13 @@ impl Engine {
         self.inner.reaper.settle().await;
     }
 
-    /// What the last cold start took, step by step.
+    /// Step times of the last cold start.
     #[must_use]
     pub fn timings(&self) -> Timings {
         self.inner.last_times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the last checkpoint or restore took, step by step.
+    /// Step times of the last checkpoint or restore.
     #[must_use]
     pub fn memory_timings(&self) -> Timings {
         self.inner.memory_times.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -332,18 +334,18 @@ impl Engine {
         self.inner.pool_stats()
     }
 
-    /// The process that makes first processes, while there is one.
+    /// The pid of the launcher, if it runs.
     pub async fn launcher_pid(&self) -> Option<u32> {
         self.inner.launcher.pid().await
     }
 
-    /// The block of this server, which names its links and cgroups.
+    /// The block of this server; the names of its links and cgroups contain it.
     #[must_use]
     pub fn block(&self) -> u16 {
         self.inner.router.block().number()
     }
 
-    /// Which control groups are used: `v1` or `v2`.
+    /// The layout of control groups: `v1` or `v2`.
     #[must_use]
     pub fn cgroup_layout(&self) -> &'static str {
         self.inner.resources.cgroups.layout()
@@ -356,7 +358,7 @@ impl Engine {
         let mut tasks = std::mem::take(&mut *inner.lock_tasks());
         drop(self);
         tasks.shutdown().await;
-        // A thread may still be busy for one of them.
+        // A thread may still use one of them.
         let begun = std::time::Instant::now();
         let inner = loop {
             match Arc::try_unwrap(inner) {
@@ -422,7 +424,7 @@ impl EngineShared {
     }
 }
 
-/// What is opened with blocking calls.
+/// The parts of an engine that are opened with blocking calls.
 struct OpenedEngine {
     data: PathBuf,
     hello: Hello,
@@ -476,7 +478,8 @@ impl OpenedEngine {
     }
 }
 
-/// Overlay layers by detached descriptors came with 6.15. `ATOLL_LEGACY_KERNEL=1` says that it is older.
+/// Whether the kernel is older than 6.15, the first version that takes overlay layers as detached descriptors.
+/// `ATOLL_LEGACY_KERNEL=1` forces it.
 fn is_old_kernel() -> bool {
     if std::env::var_os("ATOLL_LEGACY_KERNEL").is_some_and(|value| value == "1") {
         return true;
@@ -488,12 +491,13 @@ fn is_old_kernel() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 15)
 }
 
-/// Names the step an error belongs to.
+/// Adds the name of the failed step to an error.
 fn failed<E: Into<Box<dyn Error + Send + Sync>>>(step: &'static str) -> impl Fn(E) -> ProviderError {
     move |cause| ProviderError::Failed { step: step.to_owned(), cause: cause.into() }
 }
 
-/// Removes our folder. A killed process leaves its cgroup only when its memory is gone, which takes its time on a busy machine.
+/// Removes the cgroup folder of this server. A killed process leaves its cgroup only when its memory is freed, which
+/// can take long on a busy machine.
 async fn remove_cgroups(cgroups: &dyn crate::cgroup::Cgroups) -> io::Result<()> {
     let begun = std::time::Instant::now();
     loop {

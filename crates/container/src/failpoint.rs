@@ -1,14 +1,15 @@
-//! Named places between the steps of the engine at which a test ends the server. Without a hook each costs one branch.
+//! Named places between the steps of the engine at which a test ends the server. Without a hook each place costs one
+//! branch.
 //!
 //! There is one between every two steps of a checkpoint, a restore, a snapshot with memory, a fork with memory and a rollback.
-//! The crash suite dies at each of them, the soak at random ones.
+//! The crash suite ends the server at each of them, the soak test at random ones.
 
 use std::fmt;
 use std::sync::Arc;
 
 type Hook = dyn Fn(&'static str) + Send + Sync;
 
-/// A hook that is called at every named place, or none.
+/// An optional hook that is called at every named place.
 #[derive(Clone, Default)]
 pub struct FailPoint(Option<Arc<Hook>>);
 
@@ -19,7 +20,7 @@ impl fmt::Debug for FailPoint {
 }
 
 impl FailPoint {
-    /// Every place there is, in the order in which an operation passes them.
+    /// All places, in the order in which an operation passes them.
     pub const PLACES: &[&'static str] = &[
         // A dump: of a checkpoint, and of a snapshot with memory.
         "dump.begin",

@@ -8,11 +8,12 @@
 //!    ◄──ready with its times, or the failed step ──────────────────────── ┘
 //! ```
 //!
-//! It also runs CRIU, in a child that makes the mounts a restored tree stands on ([`keeper`]).
+//! It also runs CRIU, in a child that makes the mounts of a restored instance ([`keeper`]).
 //!
-//! It is started by exec of our own program, never by a bare fork: a forked copy of a threaded server may find any lock
-//! held for ever, a fresh program may not. So it can also be started again when it dies. Requests are pipelined; it never
-//! waits for a first process. It owns nothing that must outlive it: when it goes, sandboxes go on.
+//! The launcher is started by exec of the server's own program, never by a bare fork: a forked copy of a threaded
+//! server may find a lock held for ever, a new program may not. So it can also be started again when it dies. Requests
+//! are pipelined; the launcher never waits for a first process. It owns nothing that must outlive it: sandboxes
+//! continue when it ends.
 
 pub(crate) mod child;
 mod client;

@@ -1,14 +1,14 @@
 //! The embedded engine: launcher, namespaces, overlay, cgroups, seccomp, pool.
 //!
-//! [`Engine`] is the provider `container`. It makes instances through a [`launcher`] process of its own, keeps some ready in a
-//! pool, watches them, and cleans up behind them. It holds no policy and no record: what it needs to find an instance again
-//! is in the facts that the service stores.
+//! [`Engine`] is the provider `container`. It creates instances through its own [`launcher`] process, keeps some
+//! instances ready in a pool, watches all of them, and removes what they leave behind. The engine holds no policy and
+//! no record. The facts that the service stores contain everything that is needed to find an instance again.
 //!
 //! ```text
 //! Engine ─┬─ launcher   first processes            ─┬─ cgroup    limits, freezing, figures
 //!         ├─ pool       ready, frozen instances     ├─ storage   layers, disk limits
-//!         ├─ reaper     slow endings                ├─ block     whose numbers are whose
-//!         └─ watch      deaths, memory              └─ seccomp   which calls
+//!         ├─ reaper     slow removals               ├─ block     number ranges of each server
+//!         └─ watch      deaths, memory              └─ seccomp   allowed system calls
 //! ```
 
 #![expect(

@@ -5,14 +5,14 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// One mount of this process's namespace.
+/// One mount in the mount namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// Where it is.
+    /// The mount point.
     pub(crate) point: PathBuf,
-    /// Its file system.
+    /// The type of the file system.
     pub(crate) kind: String,
-    /// Device or whatever stands for it.
+    /// The device, or another name of the source.
     pub(crate) source: String,
     /// Options of the file system.
     pub(crate) options: String,

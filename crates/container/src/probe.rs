@@ -1,18 +1,18 @@
-//! What `atoll doctor` asks of this machine: one line each, with what would fix it. Nothing is changed for good.
+//! Checks of `atoll doctor`: one line each, with a way to fix a failure. The checks change nothing permanently.
 
 use std::path::Path;
 use std::process::Command;
 
-/// One finding.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
     /// What was found.
     pub detail: String,
-    /// What to do about it; empty when nothing.
+    /// How to fix it; empty when nothing has to be done.
     pub fix: String,
 }
 
@@ -25,7 +25,7 @@ impl Probe {
     }
 }
 
-/// Looks at everything that the engine needs, and at what it can use.
+/// Checks everything that the engine needs, and the optional features that it can use.
 #[must_use]
 pub fn probes(data: &Path) -> Vec<Probe> {
     vec![
@@ -81,7 +81,7 @@ fn version(text: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// How disk limits are kept: by what btrfs offers here, or not at all.
+/// How disk limits are enforced: with the quotas of btrfs, or not at all.
 fn quota() -> Result<String, String> {
     let needs = [file_system("btrfs"), program("mkfs.btrfs"), device("/dev/loop-control")];
     if needs.iter().any(Result::is_err) {
@@ -95,7 +95,7 @@ fn quota() -> Result<String, String> {
     .into())
 }
 
-/// The one that the engine would use.
+/// The CRIU that the engine would use.
 fn criu() -> Result<String, String> {
     crate::checkpoint::find().map(|(program, version)| format!("{version}, {}", program.display()))
 }

@@ -1,10 +1,10 @@
-//! System calls that have no safe wrapper elsewhere, one thin function each. It decides nothing.
+//! Thin wrappers for system calls that have no safe wrapper elsewhere. This module contains no decisions.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The namespaces of a sandbox. Its cgroup namespace comes later, when it sits in its own cgroups.
+/// The namespaces of a sandbox. The cgroup namespace is created later, when the process is in its own cgroups.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
@@ -13,20 +13,20 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS) as u64;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Which side of a clone one is on.
+/// The two sides of a clone.
 pub(crate) enum CloneSide {
     Child,
     Parent { pid: i32, pidfd: OwnedFd },
 }
 
-/// Turns a `-1` answer into the error it stands for.
+/// Turns a `-1` result into the error that it stands for.
 fn check(answer: libc::c_long) -> io::Result<libc::c_long> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
 fn fd_from(answer: libc::c_long) -> OwnedFd {
     let raw = i32::try_from(answer).expect("the kernel answers descriptors that fit an int");
-    // SAFETY: the call that answered `raw` has just made it, and nobody else knows it.
+    // SAFETY: the call that returned `raw` has just created the descriptor, so it has no other owner.
     unsafe { OwnedFd::from_raw_fd(raw) }
 }
 
@@ -39,25 +39,25 @@ pub(crate) unsafe fn clone_into_namespaces(
     cgroup: Option<BorrowedFd<'_>>,
     owner: u32,
 ) -> io::Result<CloneSide> {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees both.
     unsafe { clone_with(NAMESPACES, cgroup, owner) }
 }
 
-/// Forks into a user namespace that belongs to `owner`, and into nothing else that is new.
+/// Forks into a new user namespace that belongs to `owner`; all other namespaces are the parent's.
 ///
 /// # Safety
 /// As for [`clone_into_namespaces`].
 pub(crate) unsafe fn clone_into_users(owner: u32) -> io::Result<CloneSide> {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller guarantees both.
     unsafe { clone_with(libc::CLONE_NEWUSER as u64, None, owner) }
 }
 
-/// Forks a child that shares nothing with its parent but open files.
+/// Forks a child that shares only open files with its parent.
 ///
 /// # Safety
 /// The calling process has one thread only, so that the child finds every lock free.
 pub(crate) unsafe fn fork() -> io::Result<CloneSide> {
-    // SAFETY: the caller vouches for it. The owner of namespaces does not matter where none are made.
+    // SAFETY: the caller guarantees it. The owner of namespaces does not matter, because none are created.
     unsafe { clone_with(0, None, 0) }
 }
 
@@ -90,9 +90,9 @@ unsafe fn clone_with(namespaces: u64, cgroup: Option<BorrowedFd<'_>>, owner: u32
 
 /// Changes the effective user of the calling thread alone and leaves its file-system user at root.
 ///
-/// Whoever makes a user namespace owns it, and the kernel adds what is used inside (inotify instances, message queues,
-/// waiting signals) to its owner's account, with one limit for all of the owner's namespaces. So no two sandboxes may have
-/// the same owner, and none may have the host's root.
+/// The creator of a user namespace owns it. The kernel counts what is used inside (inotify instances, message queues,
+/// pending signals) for the owner, with one limit for all namespaces of one owner. So no two sandboxes may have the
+/// same owner, and no sandbox may have the host's root as its owner.
 fn set_effective_user(user: u32) -> io::Result<()> {
     const UNCHANGED: libc::uid_t = libc::uid_t::MAX;
     // SAFETY: plain numbers. The raw calls are used because there is one thread only.
@@ -134,7 +134,7 @@ pub(crate) fn mount_setattr(
 }
 
 fn set_attributes(mount: BorrowedFd<'_>, attr: &mut MountAttr) -> io::Result<()> {
-    // SAFETY: the path is a NUL-terminated constant and `attr` has the size that is told.
+    // SAFETY: the path is a NUL-terminated constant, and `attr` has the size that is passed.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -148,13 +148,13 @@ fn set_attributes(mount: BorrowedFd<'_>, attr: &mut MountAttr) -> io::Result<()>
     .map(drop)
 }
 
-/// Takes a detached mount out of the group that it came from: what is mounted there later must not show up here.
+/// Removes a detached mount from its peer group, so that later mounts there do not appear in it.
 pub(crate) fn make_private(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, &mut MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() })
 }
 
-/// Runs `work` with the file-system ids of a sandbox's root, and comes back. Capabilities stay, since the caller has set
-/// SECBIT_NO_SETUID_FIXUP.
+/// Runs `work` with the file-system ids of a sandbox's root, then restores them. Capabilities stay, since the caller
+/// has set SECBIT_NO_SETUID_FIXUP.
 pub(crate) fn with_fs_ids<T>(first: u32, work: impl FnOnce() -> T) -> T {
     // SAFETY: these calls change two numbers of the calling thread and touch no memory.
     unsafe {
@@ -177,16 +177,16 @@ pub(crate) fn keep_capabilities_over_setuid() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) }.into()).map(drop)
 }
 
-/// Undoes [`keep_capabilities_over_setuid`], for what runs inside a sandbox.
+/// Reverts [`keep_capabilities_over_setuid`] for a process that runs in a sandbox.
 pub(crate) fn plain_securebits() -> io::Result<()> {
     // SAFETY: prctl with plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, 0, 0, 0, 0) }.into()).map(drop)
 }
 
-/// Becomes root of the user namespace one is in, without supplementary groups.
+/// Becomes root of the current user namespace, without supplementary groups.
 pub(crate) fn become_mapped_root() -> io::Result<()> {
-    // SAFETY: plain numbers; a null list with length zero is what the call wants for "none". The raw calls are used
-    // because there is one thread only.
+    // SAFETY: plain numbers; a null list of length zero means "no groups". The raw calls are used because there is one
+    // thread only.
     unsafe {
         check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
         check(libc::syscall(libc::SYS_setresgid, 0, 0, 0))?;
@@ -195,7 +195,7 @@ pub(crate) fn become_mapped_root() -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the bounding set with exactly `keep`.
+/// Reduces the bounding set to exactly `keep`.
 pub(crate) fn limit_bounding_set(keep: u64) -> io::Result<()> {
     for capability in 0..64u32 {
         if keep & (1 << capability) != 0 {
@@ -205,7 +205,7 @@ pub(crate) fn limit_bounding_set(keep: u64) -> io::Result<()> {
         let answer = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) };
         match check(answer.into()) {
             Ok(_) => {}
-            // Beyond the last capability of this kernel.
+            // The number is beyond the last capability of this kernel.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             Err(error) => return Err(error),
         }
@@ -240,7 +240,7 @@ pub(crate) fn set_capabilities(keep: u64) -> io::Result<()> {
     }
 }
 
-/// Forbids the calling process and all that come from it to gain privileges by exec.
+/// Forbids the calling process and its descendants to gain privileges by exec.
 pub(crate) fn no_new_privileges() -> io::Result<()> {
     // SAFETY: prctl with plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
@@ -255,7 +255,7 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
         .map(drop)
 }
 
-/// Sets a resource limit of the calling process, never above its hard one.
+/// Sets a resource limit of the calling process, never above its hard limit.
 pub(crate) fn limit_resource(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` is a plain structure that the call fills.
@@ -266,19 +266,20 @@ pub(crate) fn limit_resource(resource: libc::__rlimit_resource_t, soft: u64, har
     check(unsafe { libc::setrlimit(resource, &raw const wanted) }.into()).map(drop)
 }
 
-/// Lets this process have as many descriptors as it may: two per live sandbox, and those of its clients.
+/// Raises the descriptor limit of this process to its maximum: the server needs two per live sandbox, and those of its
+/// clients.
 pub(crate) fn raise_descriptors() -> io::Result<()> {
     limit_resource(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX)
 }
 
-/// Ignores or takes as usual the deaths of children.
+/// Chooses whether the kernel reaps dead children or the process waits for them.
 pub(crate) fn reap_children_by_kernel(by_kernel: bool) {
     let action = if by_kernel { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: neither disposition runs code of ours.
     unsafe { libc::signal(libc::SIGCHLD, action) };
 }
 
-/// Makes the calling process the one that gets the orphans among its descendants.
+/// Makes the calling process the parent of orphaned descendants.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     // SAFETY: prctl with plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.into()).map(drop)
@@ -294,7 +295,7 @@ pub(crate) fn unblock_signals() {
     }
 }
 
-/// Makes `fd` the descriptor `number`, open over exec.
+/// Duplicates `fd` to the descriptor `number`, which stays open over exec.
 pub(crate) fn place_descriptor(fd: BorrowedFd<'_>, number: i32) -> io::Result<()> {
     // SAFETY: dup3 and fcntl with plain numbers. The caller of exec owns the low numbers.
     unsafe {
@@ -321,7 +322,7 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
         .map(drop)
 }
 
-/// Replaces the calling process. Comes back only with an error.
+/// Replaces the calling process. Returns only on an error.
 pub(crate) fn execute(program: &CStr, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
     let list = |items: &[&CStr]| -> Vec<*const libc::c_char> {
         items.iter().map(|item| item.as_ptr()).chain([std::ptr::null()]).collect()
@@ -332,7 +333,7 @@ pub(crate) fn execute(program: &CStr, arguments: &[&CStr], environment: &[&CStr]
     io::Error::last_os_error()
 }
 
-/// Ends the calling process at once, without running anything of ours.
+/// Ends the calling process at once, without running any destructor or exit handler.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
@@ -349,9 +350,9 @@ pub(crate) fn wait_for_ever() -> ! {
 /// An ioctl whose argument is a structure that the kernel may fill.
 ///
 /// # Safety
-/// `argument` has the layout and size that `request` wants.
+/// `argument` has the layout and size that `request` expects.
 pub(crate) unsafe fn ioctl<T>(fd: impl AsFd, request: u64, argument: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller vouches for the layout; the reference lives through the call.
+    // SAFETY: the caller guarantees the layout; the reference lives through the call.
     let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut *argument) };
     check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
 }
@@ -363,23 +364,23 @@ pub(crate) fn ioctl_number(fd: impl AsFd, request: u64, number: u64) -> io::Resu
     check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
 }
 
-/// Closes a descriptor that somebody in this process still believes to own. Only for a first process, which never returns to
-/// that owner.
+/// Closes a descriptor that still has an owner in this process. Only for a first process, which never returns to the
+/// code of that owner.
 pub(crate) fn close_for_good(fd: BorrowedFd<'_>) {
-    // SAFETY: the owner's code does not run in this process any more, so the number is never closed twice.
+    // SAFETY: the owner's code does not run in this process any more, so the descriptor is never closed twice.
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// Puts a descriptor under the eyes of the async runtime.
+/// Registers a descriptor with the async runtime.
 pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` keeps naming the same open file until it is dropped, and nothing here replaces it before.
+    // SAFETY: an `OwnedFd` names the same open file until it is dropped, and no code here replaces it before.
     Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
 }
 
-/// Whether a socket is a TCP connection in repair mode, as CRIU puts it while it reads its queues.
+/// Whether a socket is a TCP connection in repair mode. CRIU sets that mode while it reads the queues of a connection.
 pub(crate) fn tcp_repair(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let (mut value, mut length): (libc::c_int, libc::socklen_t) = (0, size_of::<libc::c_int>() as u32);
-    // SAFETY: the kernel fills a number of the told size.
+    // SAFETY: the kernel fills a number of the given size.
     let answer = unsafe {
         let value = (&raw mut value).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, value, &raw mut length)
@@ -387,10 +388,10 @@ pub(crate) fn tcp_repair(socket: BorrowedFd<'_>) -> io::Result<bool> {
     check(answer.into()).map(|_| value != 0)
 }
 
-/// Ends the repair mode of a TCP connection, and sends nothing for it.
+/// Ends the repair mode of a TCP connection without sending a packet.
 pub(crate) fn end_tcp_repair(socket: BorrowedFd<'_>) -> io::Result<()> {
     let off_without_probe: libc::c_int = -1;
-    // SAFETY: the kernel reads a number of the told size.
+    // SAFETY: the kernel reads a number of the given size.
     let answer = unsafe {
         let (value, length) = ((&raw const off_without_probe).cast(), size_of::<libc::c_int>() as u32);
         libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_REPAIR, value, length)

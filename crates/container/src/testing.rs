@@ -1,39 +1,40 @@
-//! For tests, also of other crates: what is there before and after, and whether anything of ours was left.
+//! Leak check for tests of this and other crates: compares the state of the machine before and after.
 //!
-//! It looks at what a server with a given data folder can leave: processes that hold its files, control groups, mounts, loop
-//! devices, network links and rules of the calling thread's namespace. Other servers on the machine do not disturb it.
+//! It checks everything that a server with a given data folder can leave: processes that hold its files, control
+//! groups, mounts, loop devices, and network links and rules in the calling thread's namespace. Other servers on the
+//! machine do not affect it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// LIMIT: the kernel frees namespaces and loop devices a little behind.
+/// LIMIT: the kernel frees namespaces and loop devices with a delay.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What was there before.
+/// The state before a test.
 #[derive(Debug)]
 pub struct LeakCheck {
     data: PathBuf,
     before: BTreeSet<String>,
 }
 
-/// Something was left.
+/// A server left something behind.
 #[derive(Debug, thiserror::Error)]
 #[error("left behind: {}", items.join("; "))]
 pub struct Leak {
-    /// One line each.
+    /// One line per item.
     pub items: Vec<String>,
 }
 
 impl LeakCheck {
-    /// Notes what is there now.
+    /// Records the current state.
     #[must_use]
     pub fn before(data: &Path) -> Self {
         Self { data: data.to_owned(), before: observe(data) }
     }
 
-    /// Waits a little for the kernel, then says what is there that was not before.
+    /// Waits a little for the kernel, then reports everything that was not there before.
     pub fn after(&self) -> Result<(), Leak> {
         let begun = Instant::now();
         loop {
@@ -49,7 +50,7 @@ impl LeakCheck {
     }
 }
 
-/// Everything that could be left by a server with this data folder, as lines.
+/// Everything that a server with this data folder can leave, as lines.
 fn observe(data: &Path) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     let strangers = processes(data, &mut seen);
@@ -63,8 +64,8 @@ fn observe(data: &Path) -> BTreeSet<String> {
     seen
 }
 
-/// Processes that still see the data folder's mounts. Answers whether strangers do: another program that has copied the
-/// machine's mounts into a namespace of its own keeps our loop device, and that is no leak of ours.
+/// Processes that still see the data folder's mounts. Returns whether processes of other programs do: a program that
+/// has copied the machine's mounts into its own namespace keeps the loop device in use, and that is no leak.
 fn processes(data: &Path, seen: &mut BTreeSet<String>) -> bool {
     let text = data.display().to_string();
     let mut strangers = false;
@@ -144,7 +145,7 @@ fn layers(data: &Path, seen: &mut BTreeSet<String>) {
     }
 }
 
-/// Links and tables of ours in the network namespace of the calling thread.
+/// Links and tables of the server in the network namespace of the calling thread.
 fn links_and_tables(seen: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -157,7 +158,7 @@ fn links_and_tables(seen: &mut BTreeSet<String>) {
     seen.extend(text.lines().filter(|line| line.contains("atoll_")).map(|line| format!("rules {line}")));
 }
 
-/// The host's id of the owner of a process's user namespace.
+/// The host's user id of the owner of a process's user namespace.
 pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
     const NS_GET_OWNER_UID: u64 = 0xb704;
     let users = std::fs::File::open(format!("/proc/{pid}/ns/user"))?;
@@ -167,7 +168,7 @@ pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
     Ok(owner)
 }
 
-/// Removes by force what a server with this data folder left, for a test that failed half way.
+/// Removes by force what a server with this data folder left; for a test that failed half way.
 pub fn scrub(data: &Path) {
     if let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data)
         && let Ok(cgroups) = crate::cgroup::open(&format!("atoll-{block}"))

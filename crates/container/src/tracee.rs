@@ -1,4 +1,4 @@
-//! A thread of another process that is stopped by ptrace(2), and system calls that it is made to run.
+//! A thread of another process that is stopped by ptrace(2), and the system calls that it is made to run.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ const STOPS_WITHIN: Duration = Duration::from_secs(2);
 /// The code segment of a 64-bit program.
 const LONG_MODE: u64 = 0x33;
 
-/// A stopped thread. It runs on, from where it was, when this is dropped.
+/// A stopped thread. When this is dropped, the thread continues where it was.
 #[derive(Debug)]
 pub(crate) struct Tracee {
     tid: i32,
-    /// A signal that was on its way to it when it stopped.
+    /// A signal that was about to be delivered when the thread stopped.
     signal: i32,
 }
 
-/// Whether a stop is one of ptrace's own and no signal.
+/// Whether a stop is an event of ptrace and not a signal.
 fn is_event(status: i32) -> bool {
     status >> 16 != 0
 }
@@ -28,14 +28,14 @@ fn check(answer: libc::c_long) -> io::Result<()> {
 }
 
 impl Tracee {
-    /// Stops a thread. `NotFound` where it is gone.
+    /// Stops a thread. `NotFound` if it has ended.
     pub(crate) fn stop(tid: i32) -> io::Result<Self> {
         let seize = |options: libc::c_int| {
             let (none, options) = (std::ptr::null_mut::<libc::c_void>(), libc::c_long::from(options));
             // SAFETY: a request that takes plain numbers.
             check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, none, options) })
         };
-        // Its own filters may forbid what it is made to call.
+        // The seccomp filters of the thread may forbid the injected system call.
         seize(libc::PTRACE_O_SUSPEND_SECCOMP).or_else(|_| seize(0)).map_err(gone)?;
         let mut tracee = Self { tid, signal: 0 };
         tracee.ask(libc::PTRACE_INTERRUPT).map_err(gone)?;
@@ -57,7 +57,7 @@ impl Tracee {
         let begun = Instant::now();
         loop {
             let mut status = 0;
-            // SAFETY: the status is a place of ours that lives through the call.
+            // SAFETY: `status` lives through the call.
             let found = unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
             match found {
                 0 if begun.elapsed() < STOPS_WITHIN => std::thread::sleep(Duration::from_micros(50)),
@@ -84,7 +84,8 @@ impl Tracee {
         check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.tid, none, &raw const *registers) })
     }
 
-    /// Has it run one system call, by the `syscall` instruction that lies at `instruction`, and puts its registers back.
+    /// Makes the thread run one system call with the `syscall` instruction at `instruction`, and restores its
+    /// registers.
     pub(crate) fn call(&self, instruction: u64, number: i64, arguments: [u64; 2]) -> io::Result<i64> {
         let before = self.registers()?;
         if before.cs != LONG_MODE {
@@ -93,12 +94,12 @@ impl Tracee {
         let mut asked = before;
         asked.rip = instruction;
         asked.rax = number.cast_unsigned();
-        // It is in no system call now, so none is begun again with these registers.
+        // The thread is in no system call now, so the kernel restarts none with these registers.
         asked.orig_rax = u64::MAX;
         [asked.rdi, asked.rsi] = arguments;
         let (mut mask, mut all) = (0, u64::MAX);
         self.signal_mask(libc::PTRACE_GETSIGMASK, &mut mask)?;
-        // A signal that arrived in between would stop it, and be lost.
+        // A signal that arrived in between would stop the thread and be lost.
         self.signal_mask(libc::PTRACE_SETSIGMASK, &mut all)?;
         let ran = self.set_registers(&asked).and_then(|()| self.step_over(instruction));
         self.set_registers(&before)?;
@@ -106,14 +107,14 @@ impl Tracee {
         ran
     }
 
-    /// Reads or sets which signals it blocks.
+    /// Reads or sets the signals that the thread blocks.
     fn signal_mask(&self, request: libc::c_uint, mask: &mut u64) -> io::Result<()> {
-        // SAFETY: the kernel reads or fills as many bytes as are told.
+        // SAFETY: the kernel reads or fills as many bytes as the size argument says.
         check(unsafe { libc::ptrace(request, self.tid, size_of::<u64>(), &raw mut *mask) })
     }
 
     fn step_over(&self, instruction: u64) -> io::Result<i64> {
-        /// LIMIT: stops for other reasons, as signals that arrive.
+        /// LIMIT: stops for other reasons, such as signals that arrive.
         const STOPS: usize = 16;
         for _ in 0..STOPS {
             self.ask(libc::PTRACE_SINGLESTEP)?;
@@ -130,7 +131,7 @@ impl Tracee {
 impl Drop for Tracee {
     fn drop(&mut self) {
         let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: a request that takes plain numbers. A thread that is gone needs none.
+        // SAFETY: a request that takes plain numbers. For a thread that has ended it does nothing.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid, none, libc::c_long::from(self.signal)) };
     }
 }

@@ -1,4 +1,4 @@
-//! What sandboxes changed, as layers of images, on a real kernel.
+//! Captures the changes of sandboxes as image layers, on a real kernel.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use crate::common;
@@ -59,12 +59,12 @@ fn entries(layer: &[u8]) -> Vec<(String, Told)> {
     all
 }
 
-/// As the service greets every agent.
+/// Greets the agent as the service does.
 async fn greeted(world: &World, spec: &InstanceSpec) -> atoll_provider::Booted {
     let booted = world.create(spec).await;
     let request = InitRequest { hostname: Some(spec.hostname.clone()), ..InitRequest::default() };
     world.agent(spec, &booted).init(&request).await.unwrap();
-    // The line in /etc/hosts is written behind the answer.
+    // The agent writes the line in /etc/hosts after its answer.
     world.said(spec, &booted, "while ! grep -q 127.0.1.1 /etc/hosts; do sleep 0.01; done").await;
     booted
 }
@@ -76,7 +76,7 @@ fn idle(adjust: fn(&mut EngineConfig)) {
         world.engine.halt(&target(&spec)).await.unwrap();
         let begun = Instant::now();
         let layer = capture(&world, &spec).await;
-        eprintln!("capture of nothing: {:?}", begun.elapsed());
+        eprintln!("capture without changes: {:?}", begun.elapsed());
         let told: Vec<String> = entries(&layer).into_iter().map(|(path, _)| path).collect();
         assert_eq!((told, layer.len()), (Vec::<String>::new(), 1_024));
         world.destroy(&spec).await;
@@ -132,7 +132,7 @@ fn changes(adjust: fn(&mut EngineConfig)) {
         assert!(told.contains_key("etc/") && told.contains_key("etc/.wh.passwd"));
         assert!(told.contains_key("home/") && told.contains_key("home/x"));
         assert!(told.contains_key("home/.wh..wh..opq"), "the old home is hidden");
-        assert!(!told.contains_key("root/folder/.wh..wh..opq"), "nothing was there to be hidden");
+        assert!(!told.contains_key("root/folder/.wh..wh..opq"), "no folder had to be hidden");
         assert_eq!((told["var"].kind, told["var"].content.as_slice()), (b'0', &b"file\n"[..]));
         assert!(told.contains_key("opt/z/b/") && !names.iter().any(|name| name.contains("opt/a")));
         assert_eq!(told["root/sparse"].content.len(), 1_000_001);
@@ -176,7 +176,7 @@ fn places_of_mounts_are_no_change() {
         world.engine.halt(&target(&spec)).await.unwrap();
         let names = |layer: &[u8]| entries(layer).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
         assert_eq!(names(&capture(&world, &spec).await), Vec::<String>::new());
-        // Somebody else's files beside them are.
+        // Files of another sandbox beside them are captured.
         spec.instance = common::instance_id();
         spec.mounts.clear();
         let booted = world.engine.boot(&spec).await.unwrap();
@@ -196,7 +196,7 @@ fn attributes_are_kept_and_a_name_that_means_a_removal_is_refused() {
         world.said(&spec, &booted, "echo x >/root/capable").await;
         world.engine.halt(&target(&spec)).await.unwrap();
         let at = world.layer(&spec).join("upper/root");
-        // cap_net_bind_service+ep, as files of images have it.
+        // cap_net_bind_service+ep, as files in images have it.
         let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let plain = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(at.join("capable"), "security.capability", &capability, plain).unwrap();

@@ -1,4 +1,4 @@
-//! Pause, memory on disk and back, on a real kernel with a real CRIU.
+//! Pause, checkpoint and restore, on a real kernel with a real CRIU.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -12,7 +12,7 @@ use atoll_model::{InstanceId, MemoryLocation};
 use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, KnownSandbox, Provider, ProviderError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Whether a CRIU is there; on CI it must be.
+/// Whether CRIU is installed; CI requires it.
 fn has_criu(world: &World) -> bool {
     let has = world.engine.capabilities().checkpoints;
     assert!(has || std::env::var_os("CI").is_none(), "CI has a CRIU");
@@ -32,7 +32,7 @@ fn built(folder: &Path, name: &str) -> Vec<u8> {
     std::fs::read(program).unwrap()
 }
 
-/// A sandbox in which the holder runs.
+/// A sandbox in which the program `held` runs.
 async fn holding(world: &World) -> (InstanceSpec, Booted) {
     let spec = world.spec();
     let booted = world.create(&spec).await;
@@ -48,7 +48,7 @@ async fn holding(world: &World) -> (InstanceSpec, Booted) {
     (spec, booted)
 }
 
-/// What the holder says about what it holds.
+/// The report of `held` about the resources that it holds.
 async fn report(world: &World, spec: &InstanceSpec, booted: &Booted) -> String {
     let line = "rm -f /tmp/report; printf c > /tmp/ask; for i in $(seq 300); do [ -e /tmp/report ] && break; usleep 10000; done; cat /tmp/report";
     world.sh(spec, booted, line).await.1
@@ -85,7 +85,8 @@ fn mounts(pid: i32) -> Vec<String> {
     all
 }
 
-/// What must not change for a sandbox: its limits of power, its view of files, its place on the machine.
+/// Properties of a sandbox that a restore must not change: its privileges, its view of files, its cgroups and
+/// namespaces.
 fn identity(booted: &Booted) -> Vec<String> {
     let pid = World::pid(booted);
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -151,7 +152,7 @@ fn a_frozen_sandbox_stands_still_and_runs_on() {
     );
 }
 
-/// A process that has used up its share of the CPU must not make its owner wait for the next period.
+/// A process that has used up its CPU time must not delay the freeze until the next period.
 #[test]
 fn a_sandbox_at_its_cpu_limit_freezes_as_quickly() {
     in_world(
@@ -218,7 +219,7 @@ fn a_fork_with_memory_holds_everything_beside_the_one_it_came_from() {
                 seen.push(own);
                 assert_eq!(identity(forked), identity(&booted));
             }
-            // A fork can go to disk and come back too, and still has the address that its sockets know.
+            // A fork can be written to disk and restored too, and still has the address that its sockets use.
             let (mut fork, forked) = forks.remove(0);
             checkpoint(&world, &fork).await;
             let again = restore(&world, &mut fork, &forked).await;
@@ -251,7 +252,7 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
         }
         let (mut spec, mut booted) = holding(&world).await;
         assert!(report(&world, &spec, &booted).await.starts_with("ok "));
-        // A connection whose other end is the host's.
+        // A connection whose other end is on the host.
         world.sh(&spec, &booted, "printf o > /tmp/ask").await;
         let mut outside = world.engine.dial(&target(&spec), 7_000).await.unwrap();
         outside.write_all(b"").await.unwrap();
@@ -279,7 +280,7 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
                 world.engine.memory_timings()
             );
             let said = report(&world, &spec, &booted).await;
-            // Not a wait: an error once, and the end ever after.
+            // The reader does not wait: it gets an error once, and the end of the stream from then on.
             let told = if round == 0 { " outside ECONN" } else { " outside end" };
             assert!(said.starts_with("ok ") && said.contains(told), "{said}");
             assert_eq!(identity(&booted), before);
@@ -287,7 +288,7 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
             assert_eq!(hostname, "box");
             assert_eq!(world.sh(&spec, &booted, boot_id).await.1, booted_as);
         }
-        // The host's end was told too.
+        // The host's end was closed too.
         let heard = tokio::time::timeout(Duration::from_secs(5), outside.read(&mut [0; 8])).await.unwrap();
         assert!(!matches!(heard, Ok(1..)), "{heard:?}");
         world.engine.halt(&target(&spec)).await.unwrap();
@@ -335,7 +336,7 @@ fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
             assert_eq!(world.engine.usage(&target(&live)).await.unwrap().cpu_us, frozen);
             world.engine.resume(&target(&live)).await.unwrap();
             assert_eq!(world.sh(&live, &was_live, "echo on").await, (0, "on".into()));
-            // As after a reboot: its pids mean nothing, its memory is still there.
+            // As after a reboot: its pids are invalid, its memory is still on disk.
             let mut elsewhere = was_disk.facts.clone();
             elsewhere["boot_id"] = "another".into();
             let again = vec![
@@ -347,7 +348,7 @@ fn a_frozen_and_a_checkpointed_sandbox_are_adopted_as_what_they_are() {
             assert_eq!(fates, [AdoptionOutcome::Checkpointed, AdoptionOutcome::Alive]);
             let restored = restore(&world, &mut disk, &was_disk).await;
             assert!(report(&world, &disk, &restored).await.starts_with("ok "));
-            // Whose memory nobody wants any more loses it.
+            // A checkpoint that is not wanted any more is removed.
             checkpoint(&world, &disk).await;
             let unwanted = vec![
                 known(&disk, &disk.instance, restored.facts.clone(), false),
@@ -376,7 +377,7 @@ fn a_restore_that_nobody_wrote_down_is_found_and_one_that_did_not_end_leaves_the
             }
             let (mut spec, booted) = holding(&world).await;
             checkpoint(&world, &spec).await;
-            // Named by its new id, without facts: it had not come to its end.
+            // The instance has an id and no facts: its restore had not finished.
             let next = instance_id();
             let world = world.reopen().await;
             let half = vec![known(&spec, &next, serde_json::Value::Null, true)];
@@ -424,7 +425,7 @@ fn a_damaged_checkpoint_is_refused_and_stays_what_it_is() {
             spec.instance = before;
             let restored = restore(&world, &mut spec, &booted).await;
             assert!(report(&world, &spec, &restored).await.starts_with("ok "));
-            // It is spent: it cannot be restored twice.
+            // The checkpoint is spent: it cannot be restored twice.
             world.engine.halt(&target(&spec)).await.unwrap();
             spec.instance = instance_id();
             assert!(matches!(world.engine.restore(&spec).await, Err(ProviderError::Gone { .. })));
@@ -474,13 +475,13 @@ fn a_restored_sandbox_is_shut_in_as_a_fresh_one() {
                 .write_bytes("/probe", Some("root"), Some(0o755), probe)
                 .await
                 .unwrap();
-            // What leads out, and what is seen of the machine.
+            // Ways out of the sandbox, and what it sees of the machine.
             let look = "/probe; cat /proc/self/cgroup /proc/self/uid_map /proc/self/limits; stat -c '%n %a %u %g %t %T' / /* /.atoll/* /dev/*; ls /sys/class/net; cat /proc/mounts | sort; for f in mem maps environ; do cat /proc/1/$f >/dev/null 2>&1; echo $f $?; done; id";
             let before = world.sh(&spec, &booted, look).await;
             checkpoint(&world, &spec).await;
             let restored = restore(&world, &mut spec, &booted).await;
             let after = world.sh(&spec, &restored, look).await;
-            // Its ids on the host are others, and only a fresh layer gets an overlay with a mark of its own.
+            // The host ids differ, and only the overlay of a new layer has `uuid=on`.
             let lines = |said: &str, booted: &Booted| -> Vec<String> {
                 let first = booted.facts["first_id"].as_u64().unwrap();
                 let said = said.replace(&first.to_string(), "ID").replace(&(first + 5).to_string(), "ID+5");
@@ -574,12 +575,12 @@ fn where_a_frozen_tree_and_its_checkpoint_are_both_there_the_checkpoint_is_kept(
             let restored = restore(&world, &mut spec, &booted).await;
             world.engine.pause(&target(&spec)).await.unwrap();
             copy(&aside, &whole);
-            // And half of a dump on top, which nobody writes any more.
+            // Also half of a dump that no process writes any more.
             copy(&aside, &whole.with_extension("tmp"));
             let world = world.reopen().await;
             let paused = vec![known(&spec, &spec.instance, restored.facts.clone(), true)];
             let fates = world.engine.adopt(paused, Vec::new()).await.unwrap();
-            // Some of the tree may have been told to end already; the checkpoint has all of it.
+            // Some of the processes may have been killed already; the checkpoint has all of them.
             assert_eq!(fates[0].fate, AdoptionOutcome::Checkpointed);
             assert!(whole.exists() && !whole.with_extension("tmp").exists());
             let again = restore(&world, &mut spec, &restored).await;
@@ -637,7 +638,7 @@ fn a_launcher_that_dies_half_way_costs_nothing() {
     );
 }
 
-/// A shell at a terminal with job control, a Python interpreter that holds memory, and what each step takes.
+/// A shell at a terminal with job control, a Python interpreter that holds memory, and the duration of each step.
 #[test]
 #[ignore = "prints figures; needs the Debian template named by ATOLL_TEST_TEMPLATES; run alone with --release"]
 fn figures_of_a_python_process_that_holds_50_mb() {

@@ -1,4 +1,4 @@
-//! What every provider must do, done by this one: cold, from the pool, and by the paths for old kernels.
+//! The provider conformance suite with this provider: cold, from the pool, and with the code for old kernels.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::sync::Arc;
@@ -25,8 +25,8 @@ fn agent(live: &Live<'_>) -> AgentClient {
     AgentClient::new(connect, &AgentToken::new(live.token.as_str()))
 }
 
-/// A shell with the text in a variable, and in no file any more. Opened for both ways a fifo never blocks, and what is written
-/// to one that nobody else has open is gone.
+/// A shell that keeps the text in a variable and in no file. A fifo that is opened in both directions never blocks, and
+/// data written to a fifo that no other process has open is lost.
 const HOLD: &str = r#"
 [ -p /tmp/ask ] && echo quit 1<>/tmp/ask
 rm -f /tmp/ask; mkfifo /tmp/ask
@@ -51,7 +51,7 @@ done
 exit 1
 "#;
 
-/// Runs a line of shell inside as root; what it printed where it went well.
+/// Runs a shell command as root in the sandbox; returns its output if it succeeded.
 async fn sh(live: &Live<'_>, line: &str) -> Option<String> {
     let what = StartProcess {
         cmd: "/bin/sh".into(),
@@ -102,7 +102,7 @@ impl InstanceAccess for OverTheAgent {
 fn conform(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
     in_world(adjust, |world| async {
         let version = world.catalog.get("busybox").unwrap().digest.clone();
-        // ATOLL_CASE picks cases by a part of their name, for whoever looks for a fault.
+        // ATOLL_CASE selects cases by a part of their name, for debugging.
         let wanted = std::env::var("ATOLL_CASE").unwrap_or_default();
         for (name, case) in conformance::all().into_iter().filter(|(name, _)| name.contains(&wanted)) {
             eprintln!("case {name}");

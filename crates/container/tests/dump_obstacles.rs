@@ -1,4 +1,5 @@
-//! Processes that are hard to catch for a dump, or can't be caught at all: the first are, the second are named, on a real kernel.
+//! Processes that are hard or impossible to dump, on a real kernel: the first are dumped, the second are reported by
+//! name.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -9,7 +10,7 @@ use crate::common::{World, chain, in_world, instance_id, target};
 use atoll_model::MemoryLocation;
 use atoll_provider::{Booted, InstanceSpec, Provider, ProviderError};
 
-/// A sandbox in which `caught` runs in this way; none without CRIU.
+/// A sandbox in which `caught` runs with this argument; `None` without CRIU.
 async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {
     if !world.engine.capabilities().checkpoints {
         assert!(std::env::var_os("CI").is_none(), "CI has a CRIU");
@@ -32,7 +33,7 @@ async fn running(world: &World, how: &str) -> Option<(InstanceSpec, Booted)> {
     Some((spec, booted))
 }
 
-/// It can't be dumped, the caller is told at once why, and it runs on.
+/// The process can't be dumped, the caller gets the reason at once, and the process continues.
 fn is_refused(how: &'static str, why: &'static str) {
     in_world(
         |_| {},

@@ -1,4 +1,5 @@
-//! What leaves a sandbox, through the engine: policy, log, adoption. What each policy means on the wire is tested in `network`.
+//! Egress of sandboxes through the engine: policy, log, adoption. The effect of each policy on packets is tested in
+//! `network`.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a cold start takes, alone and with more to mount. Prints; judges nothing.
+//! Prints the duration of a cold start, alone and with more mounts. It asserts nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::collections::BTreeMap;

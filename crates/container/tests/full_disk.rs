@@ -1,4 +1,4 @@
-//! A sandbox whose disk is full can be entered and tidied up, wherever it comes from.
+//! A sandbox whose disk is full can be started and cleaned up, however it was made.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -10,7 +10,7 @@ use atoll_container::EngineConfig;
 use atoll_model::Limits;
 use atoll_provider::{Booted, InstanceSpec, Packed, Provider};
 
-/// One with changes in folders of its template that has written until nothing more went in, in large pieces and in small ones.
+/// A sandbox with changes in folders of its template whose disk was filled with large and small writes.
 async fn full(world: &World) -> (InstanceSpec, Booted) {
     let mut spec = world.spec();
     spec.limits = Limits { disk_mib: 32, ..Limits::default() };
@@ -34,7 +34,7 @@ async fn full(world: &World) -> (InstanceSpec, Booted) {
     (spec, booted)
 }
 
-/// Every changed folder can be entered, what is there can be read and removed, and then there is room.
+/// Every changed folder can be entered, its files can be read and removed, and then there is free space.
 async fn tidy_up(world: &World, spec: &InstanceSpec, booted: &Booted) {
     let look = "for d in /home/user/a/b /etc /etc/own /usr/local/own /bin /tmp; do cd $d && cat kept && ls -la >/dev/null || exit 1; done";
     assert_eq!(world.said(spec, booted, look).await, ["kept"; 6].join("\n"));

@@ -1,4 +1,4 @@
-//! The life of instances on a real kernel.
+//! The lifecycle of instances on a real kernel.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -145,7 +145,7 @@ fn a_killed_launcher_is_replaced_and_sandboxes_do_not_notice() {
             let first = world.spec();
             let booted = world.create(&first).await;
             let pid = world.engine.launcher_pid().await.unwrap();
-            // Some creates are under way when it dies: each ends well or with an error, none hangs.
+            // Some creates are under way when the launcher dies: each succeeds or fails, none hangs.
             let mut under_way = tokio::task::JoinSet::new();
             for _ in 0..10 {
                 let (engine, spec) = (Arc::clone(&world.engine), world.spec());
@@ -278,7 +278,7 @@ fn deaths_and_memory_are_told_once() {
             let mut spec = world.spec();
             spec.limits.memory_mib = 48;
             let booted = world.create(&spec).await;
-            // A child that takes too much is ended, not the agent.
+            // A child that uses too much memory is killed, not the agent.
             let (code, _) = world.sh(&spec, &booted, "awk 'BEGIN { s = \"x\"; while (1) s = s s }'").await;
             assert_ne!(code, 0);
             let mut next = async || tokio::time::timeout(Duration::from_secs(20), notices.recv()).await;
@@ -292,7 +292,7 @@ fn deaths_and_memory_are_told_once() {
             world.create(&other).await;
             world.destroy(&other).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
-            assert!(notices.try_recv().is_err(), "an asked-for end is no news");
+            assert!(notices.try_recv().is_err(), "a requested end causes no notice");
             world
         },
     );
@@ -378,7 +378,7 @@ fn cold_starts_are_fast() {
             ends.sort();
             eprintln!("create p50 {:?} p95 {:?}; destroy p50 {:?}", creates[20], creates[38], ends[20]);
             eprintln!("{:?}", world.engine.timings());
-            // Generous: the bars are the benchmark's, on a quiet machine.
+            // A loose bound: the benchmark checks the real ones, on a quiet machine.
             assert!(creates[20] < Duration::from_millis(100));
             world
         },
@@ -434,7 +434,7 @@ fn pools_that_are_wished_for_are_filled_and_shrink_when_the_wish_goes() {
                 template_version: version.into(),
                 size,
             };
-            // One that can't be made keeps nobody else waiting.
+            // A pool that can't be filled does not delay the others.
             world.engine.wish_pool(vec![wish("0", 1), wish(version, 2)]).await;
             pools_are(
                 &world,
@@ -448,11 +448,11 @@ fn pools_that_are_wished_for_are_filled_and_shrink_when_the_wish_goes() {
             world.engine.wish_pool(Vec::new()).await;
             pools_are(&world, &[("busybox", None, 1)]).await;
             world.engine.settle(Duration::from_secs(10)).await.unwrap();
-            // One may just have been made for the wish of before.
+            // An instance may just have been made for the earlier request.
             let layers = || std::fs::read_dir(world.config.data.join("pool/layers")).unwrap().count();
             let begun = Instant::now();
             while layers() != 1 {
-                assert!(begun.elapsed() < Duration::from_secs(10), "those that nobody wants are gone");
+                assert!(begun.elapsed() < Duration::from_secs(10), "unwanted instances are gone");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             world.engine.wish_pool(vec![wish(version, 1_000)]).await;

@@ -1,4 +1,4 @@
-//! What a sandbox sees and may do, and that its limits hold.
+//! What a sandbox can see and do, and that its limits are enforced.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use crate::common;
@@ -75,7 +75,7 @@ fn nothing_that_leads_out_works_as_root_inside_and_runc_allows_no_less() {
     );
 }
 
-/// The same probe in a container of runc with Docker's default capabilities.
+/// The same probe in a runc container with Docker's default capabilities.
 fn under_runc(folder: &Path, rootfs: &Path, probe: &[u8]) -> Option<BTreeMap<String, i32>> {
     let bundle = folder.join("bundle");
     std::fs::create_dir_all(&bundle).unwrap();
@@ -153,7 +153,7 @@ fn what_the_kernel_counts_per_user_or_per_machine_no_sandbox_takes_from_others()
                 .map(|number| number.parse().unwrap())
                 .collect();
             let [terminals, events, sockets_mib] = took[..] else { panic!("{said}") };
-            // v2 counts the buffers of sockets as memory, so the sandbox's own limit holds them; v1 has a limit beside it.
+            // v2 counts socket buffers as memory, so the sandbox's memory limit covers them; v1 has a separate limit.
             let sockets_most =
                 if world.engine.cgroup_layout() == "v2" { i64::from(greedy.limits.memory_mib) } else { 128 };
             assert!(
@@ -217,7 +217,8 @@ fn credentials_mounts_and_devices_are_exactly_as_documented() {
             assert!(dev.contains("Read-only file system") && dev.matches("0:0").count() == 4, "{dev}");
             let (_, mounts) = world.sh(&spec, &booted, "cat /proc/self/mountinfo").await;
             assert!(mounts.lines().count() < 30, "{mounts}");
-            // Nothing tells where the server's folder is: neither a mount's root nor the file behind the pool's loop device.
+            // Nothing reveals the path of the server's folder: neither the root of a mount nor the backing file of the
+            // pool's loop device.
             assert!(!mounts.contains("/var/tmp") && !mounts.contains("atoll-engine-"), "{mounts}");
             let look = "cat /sys/block/*/loop/backing_file /sys/class/block/*/loop/backing_file /sys/dev/block/*/loop/backing_file; \
                         find /sys/devices/virtual/block -mindepth 1";
@@ -277,7 +278,7 @@ fn memory_pids_disk_and_cpu_limits_hold() {
             let (_, said) = world.sh(&spec, &booted, "dd if=/dev/zero of=/root/big bs=1M count=100; sync; stat -c %s /root/big; rm /root/big && echo removed").await;
             let size: u64 = said.lines().find_map(|line| line.parse().ok()).unwrap();
             assert!(size <= 33 << 20 && said.contains("removed"), "{said}");
-            // A fork bomb meets its limit, and the sandbox is ended quickly all the same.
+            // A fork bomb reaches its limit, and the sandbox still ends quickly.
             let bomb = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26; do sleep 60 & done 2>&1; echo over";
             let (_, said) = world.sh(&spec, &booted, bomb).await;
             assert!(said.contains("fork"), "{said}");
@@ -351,7 +352,7 @@ fn a_full_disk_can_be_enlarged_and_a_sandbox_with_one_starts_again() {
             world.engine.resize(&target(&spec), &spec.limits).await.unwrap();
             let (code, said) = world.sh(&spec, &booted, "head -c 1m /dev/urandom > /root/more && sync").await;
             assert_eq!(code, 0, "{said}");
-            // What was changed while it was stopped holds from the start.
+            // Changes made while the sandbox was stopped apply from its start.
             world.engine.halt(&target(&spec)).await.unwrap();
             (spec.instance, spec.limits.disk_mib) = (common::instance_id(), 20);
             let booted = world.engine.boot(&spec).await.unwrap_or_else(|e| panic!("{}", common::chain(&e)));
@@ -379,7 +380,7 @@ fn a_memory_limit_below_what_is_used_is_refused_by_name() {
             let less = atoll_model::Limits { memory_mib: 32, ..spec.limits };
             match world.engine.resize(&target(&spec), &less).await {
                 Err(ProviderError::BelowUse { what: "memory_mib", .. }) => {}
-                // v2 makes room by ending processes.
+                // v2 frees memory by killing processes.
                 Ok(()) => assert!(!Path::new("/sys/fs/cgroup/memory").exists()),
                 Err(other) => panic!("{}", common::chain(&other)),
             }

@@ -21,7 +21,7 @@ async fn names(world: &World, spec: &InstanceSpec) -> Vec<String> {
 
 fn many(adjust: fn(&mut EngineConfig)) {
     in_world(adjust, |world| async {
-        // As many folders as are ever stacked, and more, which are made fewer.
+        // Up to the largest number of stacked folders, and more, which are merged.
         for count in [1, 2, 30, 31, 40] {
             let mut spec = world.many_layers(count);
             let template = world.catalog.pinned("stacked", &spec.template_version).unwrap();

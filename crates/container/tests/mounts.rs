@@ -160,7 +160,7 @@ fn read_only_means_that_nothing_is_written() {
             )
             .await;
         assert!(!world.layer(&spec).join("upper/run/secrets/s").exists());
-        // Not even the folder that is asked for.
+        // Not even the requested folder is made.
         let missing = InstanceMount { read_only: true, ..sub(&data, "no/such", "/seen") };
         let error = refused(&world, vec![missing]).await;
         assert!(matches!(&error, ProviderError::NotMountable { .. }), "{error:?}");
@@ -200,7 +200,7 @@ fn links_in_the_way_are_refused_and_never_followed() {
         let data = volume(&world, 64).await;
         let mut spec = with(&world, vec![at(&data, "/data/in")]);
         let booted = world.create(&spec).await;
-        // What a template could hold just as well.
+        // A template could contain the same.
         world
             .said(&spec, &booted, "mv /data /moved; ln -s /proc /data; mkdir /data2; ln -s .. /data2/up")
             .await;
@@ -250,7 +250,7 @@ fn a_sub_path_never_leads_out_of_its_volume() {
                 "{path}: {error:?}"
             );
         }
-        // Somebody who turns a folder into a link and back all the time gets folders of the volume mounted, or nothing.
+        // A program that keeps replacing a folder by a symbolic link gets folders of the volume mounted, or none.
         world
             .said(
                 &spec,
@@ -316,7 +316,7 @@ fn a_folder_of_the_host_is_its_owners_on_both_sides() {
 #[test]
 fn a_folder_on_a_disk_of_its_own_is_mounted_and_what_is_mounted_below_it_is_not() {
     in_world(plain, |world| async {
-        // The launcher has let go of this one, and of all others that it has no use for.
+        // The launcher has detached this mount, as all others that it does not need.
         let disk = tempfile::Builder::new().prefix("atoll-lent-").tempdir_in("/dev/shm").unwrap();
         std::os::unix::fs::chown(disk.path(), Some(4_321), Some(4_321)).unwrap();
         std::fs::write(disk.path().join("x"), "there").unwrap();
@@ -342,12 +342,12 @@ async fn host_folders_refused(world: &World) {
     let (_keep, roots) = lent(0);
     let error = refused(world, vec![folder(&roots, None, "/host")]).await;
     assert!(matches!(&error, ProviderError::NotMountable { why, .. } if why.contains("root")), "{error:?}");
-    // A program of root's group is nothing to be left to sandboxes either.
+    // A program of root's group must not be left to sandboxes either.
     let (_keep, of_group) = lent(4_321);
     std::os::unix::fs::chown(&of_group, None, Some(0)).unwrap();
     let error = refused(world, vec![folder(&of_group, None, "/host")]).await;
     assert!(matches!(&error, ProviderError::NotMountable { why, .. } if why.contains("group")), "{error:?}");
-    // Users that no sandbox has: the sum with its first id would be somebody else, or no number at all.
+    // Ids that no sandbox has: added to its first id they would be an id of another sandbox, or overflow.
     let (_keep, lent_out) = lent(4_321);
     for seen_as in [(65_536, 0), (0, u32::MAX)] {
         let source = MountSource::Folder { path: lent_out.canonicalize().unwrap(), sub_path: None, seen_as };
@@ -362,7 +362,7 @@ async fn host_folders_refused(world: &World) {
     world.destroy(&spec).await;
     let missing = InstanceMount { read_only: true, ..folder(&roots, Some("no"), "/host") };
     assert!(matches!(refused(world, vec![missing]).await, ProviderError::NotMountable { .. }));
-    // It was a folder when it was allowed.
+    // The path was a folder when it was checked.
     let (_keep, mine) = lent(4_321);
     let mount = folder(&mine, None, "/host");
     std::fs::rename(&mine, mine.with_file_name("moved")).unwrap();
@@ -401,7 +401,7 @@ fn mounts_stay_over_stop_and_start_snapshot_fork_rollback_and_adoption() {
         let world = world.reopen().await;
         let fates = world.engine.adopt(vec![known], vec![made.0.clone()]).await.unwrap();
         assert_eq!(fates[0].fate, AdoptionOutcome::Alive);
-        // As a server leaves it that dies while it removes a folder.
+        // The state that a server leaves when it dies while it removes a folder.
         let room = world.config.data.join("pool/volumes").join(data.as_str());
         std::fs::create_dir_all(room.join(".trash-1-removed-a/0/b")).unwrap();
         std::fs::create_dir(room.join("removed-c")).unwrap();
@@ -462,7 +462,7 @@ fn checkpoints(below: &str, adjust: fn(&mut EngineConfig)) {
         let look = "cat /a/b/s /a_b/t /m/m; cat '/host with space/theirs'; n=$(wc -l </data/log); sleep 0.3; \
             [ $(wc -l </data/log) -gt $n ] && echo; echo on; touch '/host with space/x' 2>/dev/null || echo ro";
         assert_eq!(world.said(&spec, &back, look).await, "s\nt\nm\nof root\non\nro");
-        // Another one, with the same processes and the same volume.
+        // A fork with the same processes and the same volume.
         let origin =
             FilesOrigin::Snapshot { snapshot: snapshot.clone(), seal: made.seal.clone(), memory: true };
         let fork = InstanceSpec { origin, mounts: spec.mounts.clone(), ..world.spec() };
@@ -472,7 +472,7 @@ fn checkpoints(below: &str, adjust: fn(&mut EngineConfig)) {
         world.said(&fork, &forked, "echo seen >/data/seen").await;
         assert_eq!(world.said(&spec, &back, "cat /data/seen").await, "seen");
         world.destroy(&fork).await;
-        // And once more to disk, since the first restore knows its mounts too.
+        // Once more to disk: the restored instance has its mounts too.
         world.engine.pause(&target(&spec)).await.unwrap();
         world.engine.checkpoint(&target(&spec)).await.unwrap();
         spec.instance = instance_id();

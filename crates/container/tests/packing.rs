@@ -1,4 +1,4 @@
-//! Packs of files, limits that change, and what all of it takes, on a real kernel.
+//! Packing files, changing limits, and the duration of both, on a real kernel.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
@@ -63,7 +63,7 @@ async fn refuse_bad_packs(world: &World, spec: &InstanceSpec, stream: &[u8]) {
         assert!(matches!(refused, Err(ProviderError::Exhausted { .. })), "{refused:?}");
         assert!(in_pool(world, "layers").is_empty());
     }
-    // Nobody waits for its end.
+    // Dropped before its end.
     let (slow, mut other) = tokio::io::duplex(1 << 20);
     let (engine, at, limits) = (Arc::clone(&world.engine), files(spec), spec.limits);
     let task = tokio::spawn(async move { engine.unpack(&at, &limits, Box::new(slow)).await });
@@ -117,7 +117,7 @@ fn limits_grow_live_and_do_not_shrink_below_what_is_used() {
             ),
             "{refused:?}"
         );
-        // Nothing has changed by that.
+        // The refused change had no effect.
         let more = writable_mib(&world, &spec, &booted, "/root/more").await;
         assert!((18..=24).contains(&more), "{more}");
         resize(100, 300).await.unwrap();

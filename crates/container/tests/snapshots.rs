@@ -13,7 +13,7 @@ use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};
 use atoll_provider::{FilesOrigin, KnownSandbox, Provider, ProviderError, RolledBack};
 
-/// Lines of numbers, whole and without a gap; answers the last one.
+/// Checks that the lines are consecutive numbers; returns the last one.
 fn last_number(path: &Path) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     assert!(text.is_empty() || text.ends_with('\n'), "torn: {:?}", &text[text.len().saturating_sub(20)..]);
@@ -134,11 +134,11 @@ fn forks(adjust: fn(&mut EngineConfig)) {
             ids[0] != ids[1] && ids[1] != ids[2] && ids[2].starts_with("same") && !ids[0].contains("same"),
             "{ids:?}"
         );
-        // All four are apart.
+        // All four are independent.
         assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "later");
         assert_eq!(world.said(&one, &first, "cat /root/g").await, "one");
         assert_eq!(std::fs::read_to_string(world.snapshot_files(&made.0).join("root/f")).unwrap(), "base\n");
-        // A fork outlives what it came from.
+        // A fork outlives its source.
         world.destroy(&spec).await;
         world.engine.remove_snapshot(&made.0).await.unwrap();
         world.engine.settle(Duration::from_secs(10)).await.unwrap();
@@ -180,7 +180,7 @@ fn limits_in_forks(adjust: fn(&mut EngineConfig)) {
         assert!((18..=24).contains(&more), "a fork wrote {more} MiB");
         let own = writable_mib(&world, &spec, &booted, "/root/more").await;
         assert!((18..=24).contains(&own), "the source wrote {own} MiB");
-        // What it holds does not fit.
+        // The content of the snapshot does not fit.
         let mut small = world.fork_of(&spec, &made);
         small.limits.disk_mib = 32;
         let refused = world.engine.create(&small).await;
@@ -191,11 +191,11 @@ fn limits_in_forks(adjust: fn(&mut EngineConfig)) {
             ),
             "{refused:?}"
         );
-        // A limit counts the whole after a rollback, too.
+        // After a rollback the limit covers the whole content too.
         let again = world.rolled_back(&mut spec, &made).await;
         let more = writable_mib(&world, &spec, &again, "/root/more").await;
         assert!((18..=24).contains(&more), "after a rollback {more} MiB");
-        // Not even a long line of snapshots and rollbacks holds more than the limit.
+        // Even a long series of snapshots and rollbacks holds no more than the limit.
         world
             .said(
                 &spec,
@@ -267,7 +267,7 @@ fn a_snapshot_that_was_touched_is_refused_and_nothing_is_lost_by_that() {
         }
         let refused = world.engine.verify_snapshot(&tampered.0, "no seal").await;
         assert!(is_damaged(&refused), "{refused:?}");
-        // The instance still runs, and nothing half made is about.
+        // The instance still runs, and no leftovers exist.
         assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "base");
         world.engine.settle(Duration::from_secs(10)).await.unwrap();
         assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
@@ -321,7 +321,7 @@ fn a_bit_that_rots_on_disk_is_found_by_a_whole_look() {
     });
 }
 
-/// Changes a byte of the first place in a file where `marker` is found.
+/// Changes a byte at the first place in a file where `marker` is found.
 fn damage(file: &Path, marker: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
@@ -330,7 +330,7 @@ fn damage(file: &Path, marker: &[u8]) {
     loop {
         let read = file.read_at(&mut buffer, at).unwrap();
         assert!(read > 0, "the marker is not on the disk");
-        // Blocks are whole, so the marker never lies across two buffers.
+        // The marker is at the start of a block, so it is never split between two buffers.
         let found =
             buffer[..read].chunks(4_096).position(|block| block.windows(marker.len()).next() == Some(marker));
         if let Some(block) = found {
@@ -392,7 +392,7 @@ fn the_books_of_what_is_gone_do_not_pile_up() {
                 .unwrap();
             let uuid = String::from_utf8(uuid.stdout).unwrap();
             let folder = Path::new("/sys/fs/btrfs").join(uuid.trim()).join("qgroups");
-            // Those of subvolumes: the one group above them stays.
+            // The groups of subvolumes: the one group above them stays.
             let of_subvolumes =
                 |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("0_");
             std::fs::read_dir(folder).unwrap().flatten().filter(of_subvolumes).count()
@@ -409,12 +409,12 @@ fn the_books_of_what_is_gone_do_not_pile_up() {
         let made = world.snap(&spec).await;
         let fork = world.fork_of(&spec, &made);
         world.create(&fork).await;
-        // In the order in which the owner of the bytes goes first.
+        // The writer of the bytes is removed first.
         world.destroy(&spec).await;
         world.engine.remove_snapshot(&made.0).await.unwrap();
         world.destroy(&fork).await;
         world.engine.settle(Duration::from_secs(10)).await.unwrap();
-        // The first wakes the kernel's cleaner, the second waits for it.
+        // The first run starts the kernel's cleaner, the second waits for it.
         let pool = world.config.data.join("pool");
         let run =
             |words: [&str; 2]| std::process::Command::new("btrfs").args(words).arg(&pool).output().unwrap();
@@ -447,7 +447,7 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
             }]
         };
         let layer = world.layer(&spec);
-        // A copy that was never exchanged.
+        // A copy that a rollback never swapped in.
         let next = layer.with_file_name(format!(".new-{}", spec.sandbox));
         let copied = std::process::Command::new("btrfs")
             .args(["subvolume", "snapshot"])
@@ -456,7 +456,7 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
             .unwrap();
         assert!(copied.status.success());
         std::fs::write(next.join("upper/root/f"), "new\n").unwrap();
-        // Half of a snapshot, and half of an unpacked layer.
+        // A partial snapshot, and a partly unpacked layer.
         std::fs::create_dir_all(world.config.data.join("pool/snapshots").join(snapshot_id().as_str()))
             .unwrap();
         let made = std::process::Command::new("btrfs")
@@ -471,7 +471,7 @@ fn a_rollback_that_was_cut_short_leaves_the_old_files_or_the_new_and_unwanted_sn
         assert_eq!(std::fs::read_to_string(layer.join("upper/root/f")).unwrap(), "old\n");
         assert_eq!(in_pool(&world, "layers"), [spec.sandbox.as_str()]);
         assert_eq!(in_pool(&world, "snapshots"), [kept.0.as_str()]);
-        // What was done once more is done.
+        // A repeated rollback completes.
         let booted = world.rolled_back(&mut spec, &kept).await;
         assert_eq!(world.said(&spec, &booted, "cat /root/f").await, "old");
         world.destroy(&spec).await;
@@ -490,7 +490,7 @@ fn processes_come_along_into_a_fork_and_back_by_a_rollback() {
         }
         let mut spec = world.spec();
         let booted = world.create(&spec).await;
-        // By a rename: a file that is written in place is empty for a moment.
+        // With a rename: a file that is written in place is empty for a moment.
         let counter = "echo 0 > /root/f; (i=0; while :; do i=$((i+1)); echo $i > /root/n; mv /root/n /root/f; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.2";
         world.said(&spec, &booted, counter).await;
         let id = snapshot_id();
@@ -543,12 +543,13 @@ fn a_snapshot_whose_caller_went_away_leaves_nothing_however_early_it_is_removed(
             let id = snapshot_id();
             let place = target(&spec);
             let taking = world.engine.snapshot(&place, &id, round % 4 == 3);
-            // As the service does it when the name is taken: gone, and removed, perhaps before anything is there.
+            // As the service does when the name is taken: the call is dropped and the snapshot removed, possibly before
+            // it exists.
             let late = tokio::time::timeout(Duration::from_micros(round * 50), taking).await;
             world.engine.remove_snapshot(&id).await.unwrap();
             drop(late);
         }
-        // The next in turn waits until all of them came to their end.
+        // The next operation waits until all of them have ended.
         world.engine.pause(&target(&spec)).await.unwrap();
         world.engine.resume(&target(&spec)).await.unwrap();
         world.engine.settle(Duration::from_secs(20)).await.unwrap();

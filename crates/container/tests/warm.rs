@@ -1,4 +1,4 @@
-//! Instances that wait with something running in them: claimed whole, thrown away when broken, never in the way.
+//! Prepared instances: claimed with their processes, discarded when broken, and never blocking other pools.
 #![allow(clippy::unwrap_used)]
 
 use std::error::Error;
@@ -10,14 +10,14 @@ use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess};
 use atoll_container::EngineConfig;
 use atoll_provider::{Prepare, Provider};
 
-/// What is to be started.
+/// What the preparation does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// A shell that says its number and waits.
+    /// Starts a shell that prints its pid and waits.
     Waits,
-    /// Nothing: it fails.
+    /// Fails.
     Fails,
-    /// It never comes to an end.
+    /// Never ends.
     Hangs,
 }
 
@@ -172,7 +172,7 @@ fn one_whose_process_died_while_it_waited_is_not_given_to_anybody() {
     in_world(prepared(What::Waits), |world| async {
         is_ready(&world).await;
         if world.engine.cgroup_layout() != "v1" {
-            return world; // The test below knows the files of v1 alone.
+            return world; // The rest of the test knows the files of v1 only.
         }
         let parent = format!("/sys/fs/cgroup/freezer/atoll-{}", world.engine.block());
         let groups = std::fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path());
@@ -195,7 +195,7 @@ fn one_whose_process_died_while_it_waited_is_not_given_to_anybody() {
         }
         std::fs::write(group.join("freezer.state"), "THAWED").unwrap();
         let begun = Instant::now();
-        // Until they are reaped they count in the group.
+        // Processes count in the group until they are reaped.
         while victims.iter().any(|pid| std::path::Path::new("/proc").join(pid).exists()) {
             assert!(begun.elapsed() < Duration::from_secs(10));
             tokio::time::sleep(Duration::from_millis(10)).await;

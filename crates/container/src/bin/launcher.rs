@@ -1,4 +1,4 @@
-//! The launcher alone, for tests of this crate.
+//! The launcher as a separate program, for the tests of this crate.
 
 fn main() -> std::io::Result<()> {
     atoll_container::launcher::main()

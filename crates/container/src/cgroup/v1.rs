@@ -21,11 +21,12 @@ const PIDS: &str = "pids";
 const FREEZER: &str = "freezer";
 const DEVICES: &str = "devices";
 const CPUACCT: &str = "cpuacct";
-/// A freeze takes well under a millisecond; after this long something was missed.
+/// A freeze takes well under a millisecond; after this time it is requested again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 const WANTED: [&str; 6] = [MEMORY, CPU, PIDS, FREEZER, DEVICES, CPUACCT];
 
-/// null, zero, full, random, urandom, tty, ptmx and terminals. No node can be made inside anyway; this is the second lock.
+/// null, zero, full, random, urandom, tty, ptmx and terminals. A sandbox cannot make device nodes; this list is a
+/// second line of defence.
 const ALLOWED_DEVICES: [&str; 8] = [
     "c 1:3 rwm",
     "c 1:5 rwm",
@@ -37,16 +38,16 @@ const ALLOWED_DEVICES: [&str; 8] = [
     "c 136:* rwm",
 ];
 
-/// LIMIT: kernel memory of a sandbox's sockets, which v1 counts beside its memory and not at all unless it is limited. A
-/// quarter of the memory, within these.
+/// LIMIT: kernel memory of a sandbox's sockets. v1 counts it separately from other memory, and only if it is limited.
+/// The limit is a quarter of the memory, within these bounds.
 const SOCKETS_LEAST: u64 = 4 * MIB;
 const SOCKETS_MOST: u64 = 64 * MIB;
 const SOCKETS_FILE: &str = "memory.kmem.tcp.limit_in_bytes";
 
-/// Our folders, one per hierarchy.
+/// The folders of this server, one per hierarchy.
 #[derive(Debug)]
 pub(crate) struct V1 {
-    /// Controller and our folder in its hierarchy. `cpu` and `cpuacct` often share one.
+    /// Controller, and the folder of this server in its hierarchy. `cpu` and `cpuacct` often share one.
     parents: Vec<(&'static str, PathBuf)>,
 }
 
@@ -88,7 +89,7 @@ impl V1 {
             if *controller != DEVICES {
                 continue;
             }
-            // Children take the list over when they are made, so it is set once, here, before there are any.
+            // A new child inherits the device list, so it is set once here, before the first child exists.
             if fs::read_to_string(parent.join("devices.list"))?.starts_with("a ") {
                 fs::write(parent.join("devices.deny"), "a")?;
                 for rule in ALLOWED_DEVICES {
@@ -104,7 +105,7 @@ impl V1 {
         parent.map(|parent| parent.join(name)).ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Each hierarchy once, also where it carries two controllers.
+    /// Every hierarchy once, even if it has two controllers.
     fn folders(&self, name: &str) -> Vec<PathBuf> {
         let mut folders: Vec<PathBuf> = self.parents.iter().map(|(_, parent)| parent.join(name)).collect();
         folders.sort();
@@ -113,8 +114,8 @@ impl V1 {
     }
 }
 
-/// LIMIT: all sandboxes together. TCP may by default use a tenth of the machine's memory; half of that stays the host's.
-/// (The kernel shows its own figure, `tcp_mem`, in the first network namespace only.)
+/// LIMIT: for all sandboxes together. By default TCP may use a tenth of the machine's memory; the host keeps half of
+/// that. (The kernel shows the exact value, `tcp_mem`, only in the first network namespace.)
 fn all_sockets() -> u64 {
     let machine = rustix::system::sysinfo();
     machine.totalram.saturating_mul(u64::from(machine.mem_unit)) / 22
@@ -143,8 +144,8 @@ impl Cgroups for V1 {
     fn set_limits(&self, name: &str, limits: &Limits) -> io::Result<()> {
         let memory = self.folder(MEMORY, name)?;
         let bytes = (u64::from(limits.memory_mib) * MIB).to_string();
-        // Memory with swap may never be below memory, so the order depends on the direction. Where swap is not
-        // accounted, the file is not there.
+        // The limit of memory with swap may never be below the limit of memory, so the order of the writes depends on
+        // the direction. The file is missing where swap is not accounted.
         let with_swap = memory.join("memory.memsw.limit_in_bytes");
         let swap_first = with_swap.exists() && fs::write(&with_swap, &bytes).is_ok();
         fs::write(memory.join("memory.limit_in_bytes"), &bytes)?;
@@ -165,8 +166,8 @@ impl Cgroups for V1 {
             if fs::read_to_string(&state)?.trim() == "FROZEN" {
                 return Ok(true);
             }
-            // What forks while it is being frozen can leave one behind that nobody asked to stand still: ask again, and now and
-            // then let all of them go first.
+            // A process that forks during the freeze can leave a child that does not freeze. So the freeze is requested
+            // again, and every fourth time all processes are thawed first.
             if asked.0.elapsed() > ASK_AGAIN_AFTER {
                 asked = (Instant::now(), asked.1 + 1);
                 if asked.1.is_multiple_of(4) {

@@ -1,7 +1,7 @@
-//! cgroup v2: one folder per instance. The first process is born in it (CLONE_INTO_CGROUP).
+//! cgroup v2: one folder per instance. The first process starts in it (CLONE_INTO_CGROUP).
 //!
-//! There is no device list here: inside a sandbox no device node can be made (no CAP_MKNOD, and every writable mount is
-//! `nodev`), so the nodes of our own `/dev` are all there is.
+//! v2 needs no device list: a sandbox cannot make device nodes (no CAP_MKNOD, and every writable mount is `nodev`), so
+//! only the nodes of the `/dev` that the engine provides exist.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use crate::mountinfo::MountEntry;
 
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// Our folder in the one hierarchy.
+/// The folder of this server in the single hierarchy.
 #[derive(Debug)]
 pub(crate) struct V2 {
     parent: PathBuf,

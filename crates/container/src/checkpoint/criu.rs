@@ -1,4 +1,5 @@
-//! CRIU: where it is, and what it is told. Flags are those that a sandbox of ours needs, tried on exactly such sandboxes.
+//! Finds CRIU and builds its arguments. The flags are the ones that a sandbox needs; they were tested with real
+//! sandboxes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,22 +8,22 @@ use super::manifest::CheckpointManifest;
 use crate::launcher::protocol::{FIRST_HANDED, is_mount_part};
 use crate::launcher::{LOG, RESTORE, WORK};
 
-/// Older ones cannot read current kernels' time pages, or refuse every TCP socket.
+/// Older versions cannot read the time pages of current kernels, or refuse every TCP socket.
 const LEAST: (u32, u32) = (4, 2);
-/// LIMIT: a deleted file that is still open goes into the images up to this size.
+/// LIMIT: a deleted file that is still open is saved in the images up to this size.
 const GHOST_LIMIT: &str = "1G";
-/// A CRIU that can be used.
+/// A usable CRIU.
 #[derive(Debug, Clone)]
 pub(crate) struct Criu {
     program: PathBuf,
     version: String,
-    /// Loaded into it, see `crates/preload`.
+    /// The library that is loaded into CRIU, see `crates/preload`.
     preload: PathBuf,
 }
 
-/// Looks for CRIU; answers its path and version, or why there is none.
+/// Finds CRIU; returns its path and version, or why none can be used.
 ///
-/// `ATOLL_CRIU` names one. Else the one that `scripts/get-criu` fetched, else the system's.
+/// `ATOLL_CRIU` names a program. Without it, the program that `scripts/get-criu` fetched is used, else the system's.
 pub(crate) fn find() -> Result<(PathBuf, String), String> {
     if let Some(named) = std::env::var_os("ATOLL_CRIU") {
         let named = PathBuf::from(named);
@@ -38,7 +39,7 @@ pub(crate) fn find() -> Result<(PathBuf, String), String> {
     Err(why)
 }
 
-/// Those in the cache, the newest first.
+/// The programs in the cache, the newest first.
 fn fetched() -> Vec<PathBuf> {
     let cache = std::env::var_os("ATOLL_CACHE")
         .map(PathBuf::from)
@@ -77,30 +78,30 @@ fn version(program: &Path) -> Result<String, String> {
     Ok(number.to_owned())
 }
 
-/// What a dump is about.
+/// The subject of a dump.
 #[derive(Debug)]
 pub(crate) struct DumpAsk<'a> {
     pub(crate) pid: i32,
     pub(crate) first_id: u32,
-    /// Mounts from outside: where they are, and which part of ours they are.
+    /// Mounts from outside the sandbox: the mount point, and the part of the launcher protocol that it belongs to.
     pub(crate) outside: &'a [(String, String)],
-    /// Where watched files are looked for: an overlay's file handles cannot be opened.
+    /// Folders in which CRIU searches for watched files, because file handles of an overlay cannot be opened.
     pub(crate) watched: &'a [String],
-    /// Its cgroup hierarchies of v1, as the kernel names them; none on v2.
+    /// The v1 cgroup hierarchies of the sandbox, as the kernel names them; empty on v2.
     pub(crate) hierarchies: &'a [String],
 }
 
-/// What a restore is about.
+/// The subject of a restore.
 #[derive(Debug)]
 pub(crate) struct RestoreAsk<'a> {
     pub(crate) manifest: &'a CheckpointManifest,
     pub(crate) first_id: u32,
-    /// The new cgroup of each hierarchy, as `controller` and path.
+    /// The new cgroup in each hierarchy, as `controller` and path.
     pub(crate) cgroups: &'a [(String, String)],
 }
 
 impl Criu {
-    /// Finds one and what goes with it; `Err` says why there is none.
+    /// Finds CRIU and writes its preload library; `Err` says why CRIU cannot be used.
     pub(crate) fn open(data: &Path) -> Result<Self, String> {
         let (program, version) = find()?;
         let program = program.canonicalize().map_err(|cause| cause.to_string())?;
@@ -116,23 +117,25 @@ impl Criu {
         &self.version
     }
 
-    /// Handed descriptors: images, freezer.
+    /// Arguments and environment of a dump. Passed descriptors: images, freezer.
     pub(crate) fn dump(&self, ask: &DumpAsk<'_>) -> (Vec<String>, Vec<(String, String)>) {
         let mut arguments: Vec<String> = vec!["dump".into(), "--tree".into(), ask.pid.to_string()];
         arguments.extend([
             format!("--images-dir={}", handed(0)),
-            // It is frozen and stays so: they are caught first, thawed then, and frozen again before they are let go of.
+            // The cgroup is frozen before and after: CRIU stops the processes, thaws the cgroup, and freezes it again
+            // before it detaches.
             format!("--freeze-cgroup={}", handed(1)),
             "--leave-running".into(),
             "--root=/".into(),
-            // The host may dial a frozen one: that it does not answer is no reason to refuse.
+            // The host may connect to a frozen sandbox: a connection that is not accepted yet is no reason to refuse.
             "--skip-in-flight".into(),
             format!("--ghost-limit={GHOST_LIMIT}"),
             "--force-irmap".into(),
         ]);
         arguments.extend(ask.watched.iter().map(|path| format!("--irmap-scan-path={path}")));
         arguments.extend(common());
-        // In all others it sits where we do, and CRIU would write down every cgroup of the machine, to make them again.
+        // In all other hierarchies the sandbox is in the server's cgroup, and CRIU would save every cgroup of the
+        // machine to make it again.
         arguments.extend(ask.hierarchies.iter().map(|name| format!("--cgroup-dump-controller={name}")));
         for (point, part) in ask.outside {
             arguments.extend(["--external".into(), format!("mnt[{point}]:{}", key(point, part))]);
@@ -142,7 +145,7 @@ impl Criu {
         (arguments, environment)
     }
 
-    /// Handed descriptors: none that it needs.
+    /// Arguments and environment of a restore. It needs no passed descriptors.
     pub(crate) fn restore(&self, ask: &RestoreAsk<'_>) -> (Vec<String>, Vec<(String, String)>) {
         let mut arguments: Vec<String> = vec![
             "restore".into(),
@@ -171,7 +174,7 @@ impl Criu {
     }
 }
 
-/// What both directions must be told alike.
+/// Arguments that a dump and a restore must have in common.
 fn common() -> Vec<String> {
     let verbosity = std::env::var("ATOLL_CRIU_VERBOSITY").unwrap_or_else(|_| "2".into());
     vec![
@@ -179,10 +182,10 @@ fn common() -> Vec<String> {
         format!("--work-dir={WORK}"),
         format!("--log-file={LOG}"),
         "--manage-cgroups=soft".into(),
-        // Its network is made anew by the router.
+        // The router makes a new network for the sandbox.
         "--empty-ns=net".into(),
-        // All of its processes stand still, so nothing inside sends, and connections to others end with the restore anyway. A
-        // lock of its own costs 60 ms each way.
+        // All processes are frozen, so the sandbox sends nothing, and connections to the outside end with the restore
+        // anyway. CRIU's own lock costs 60 ms each way.
         "--network-lock=skip".into(),
         "--tcp-established".into(),
         "--file-locks".into(),
@@ -193,8 +196,8 @@ fn handed(index: i32) -> String {
     format!("/proc/self/fd/{}", FIRST_HANDED + index)
 }
 
-/// The name of a mount point inside the images. Parts that stand for many have one of their points each; a volume's point is
-/// anybody's choice, so its part is its name.
+/// The name of a mount point in the images. A part that stands for several mounts uses the mount point as the name. The
+/// mount point of a volume is chosen by the caller, so its name is the part.
 fn key(point: &str, part: &str) -> String {
     if is_mount_part(part) { part.to_owned() } else { point.replace('/', "_") }
 }

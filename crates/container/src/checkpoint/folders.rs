@@ -1,4 +1,5 @@
-//! The folders of checkpoints: drafts, whole ones, spent ones. Every change of what a folder is, is one rename on disk.
+//! The folders of checkpoints: drafts, complete ones, spent ones. Every change from one kind to another is one rename
+//! on disk.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -25,14 +26,14 @@ pub(crate) struct Checkpoints {
     failpoint: FailPoint,
 }
 
-/// A dump under way. Locked as long as somebody holds a copy of `images`, also when that is CRIU alone.
+/// A dump under way. It is locked as long as any process, for example CRIU alone, holds a copy of `images`.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) folder: PathBuf,
     pub(crate) images: OwnedFd,
 }
 
-/// Whom the processes of a spent checkpoint became.
+/// The instance that the processes of a spent checkpoint became.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Restored {
     pub(crate) instance: InstanceId,
@@ -40,12 +41,12 @@ pub(crate) struct Restored {
 }
 
 impl Draft {
-    /// Makes an empty draft at `folder`; what was there is removed.
+    /// Makes an empty draft at `folder`; removes an earlier one.
     pub(crate) fn begin(folder: &Path) -> io::Result<Self> {
         remove_all(folder)?;
         DirBuilder::new().mode(0o700).create(folder)?;
-        // Open below a closed one: a restore reads them as root of the host and as root of the sandbox, in both cases without
-        // the rights that go with it.
+        // Readable for all, below a folder that is not: a restore reads the images as root of the host and as root of
+        // the sandbox, in both cases without the capabilities of root.
         DirBuilder::new().mode(0o755).create(folder.join(IMAGES))?;
         let images: OwnedFd = File::open(folder.join(IMAGES))?.into();
         rustix::fs::flock(&images, FlockOperation::NonBlockingLockExclusive)?;
@@ -54,7 +55,7 @@ impl Draft {
 }
 
 impl Checkpoints {
-    /// Makes the folder or finds it again.
+    /// Opens the folder of checkpoints; makes it when missing.
     pub(crate) fn open(pool: &Path, failpoint: FailPoint) -> io::Result<Self> {
         let root = pool.join("checkpoints");
         match DirBuilder::new().mode(0o700).create(&root) {
@@ -68,12 +69,12 @@ impl Checkpoints {
         self.root.join(format!("{}.{state}", sandbox.as_str()))
     }
 
-    /// Where the whole checkpoint of a sandbox is.
+    /// The path of the complete checkpoint of a sandbox.
     pub(crate) fn path(&self, sandbox: &SandboxId) -> PathBuf {
         self.root.join(sandbox.as_str())
     }
 
-    /// Whether there is one.
+    /// Whether the sandbox has a complete checkpoint.
     pub(crate) fn exists(&self, sandbox: &SandboxId) -> bool {
         self.path(sandbox).join(MANIFEST).exists()
     }
@@ -83,13 +84,14 @@ impl Checkpoints {
         Draft::begin(&self.named(sandbox, DRAFT))
     }
 
-    /// Makes a sealed folder the sandbox's checkpoint, for good: when this returns it and the sandbox's files are on disk.
-    /// The folder lies in the same pool. On an error there is no checkpoint: the processes that it was made of go on.
+    /// Makes a sealed folder the checkpoint of the sandbox. When this returns, the checkpoint and the sandbox's files
+    /// are on disk. The folder must be in the same pool. On an error there is no checkpoint, and the dumped processes
+    /// continue.
     pub(crate) fn commit(&self, sandbox: &SandboxId, folder: &Path) -> io::Result<()> {
         remove_all(&self.path(sandbox))?;
         self.failpoint.reach("commit.cleared");
         let root = File::open(&self.root)?;
-        // The images must not come to disk without the files that they go with, so it is all of the pool.
+        // The images must not be on disk without the files that belong to them, so the whole pool is synced.
         rustix::fs::syncfs(&root)?;
         self.failpoint.reach("commit.synced");
         fs::rename(folder, self.path(sandbox))?;
@@ -98,15 +100,15 @@ impl Checkpoints {
             remove_all(&self.path(sandbox))?;
             return Err(cause);
         }
-        // It names an instance that is not the sandbox's any more, so it says nothing, and the next spend removes it.
+        // It names an earlier instance of the sandbox, so it has no effect, and the next spend removes it.
         if let Err(cause) = remove_all(&self.named(sandbox, SPENT)) {
             tracing::warn!(%sandbox, %cause, "a used checkpoint could not be removed");
         }
         Ok(())
     }
 
-    /// Removes the whole checkpoint of a sandbox that is about to run, for good: memory must never meet files that were changed
-    /// after it was written. Mostly there is none, and that costs one look.
+    /// Removes the complete checkpoint of a sandbox that is about to run: memory must never be restored over files that
+    /// changed after it was written. Usually there is no checkpoint, and the call costs one check.
     pub(crate) fn discard(&self, sandbox: &SandboxId) -> io::Result<()> {
         if !self.exists(sandbox) {
             return Ok(());
@@ -116,7 +118,8 @@ impl Checkpoints {
         File::open(&self.root)?.sync_all()
     }
 
-    /// Says, for good, that the processes of the checkpoint live on as `restored`. It can't be restored again.
+    /// Records durably that the processes of the checkpoint live on as `restored`. The checkpoint can't be restored
+    /// again.
     pub(crate) fn spend(&self, sandbox: &SandboxId, restored: &Restored) -> io::Result<()> {
         let (whole, spent) = (self.path(sandbox), self.named(sandbox, SPENT));
         remove_all(&spent)?;
@@ -129,7 +132,7 @@ impl Checkpoints {
         File::open(&self.root)?.sync_all()
     }
 
-    /// Takes a spend back: nothing of the processes has run. Without a rename that was done there is nothing to take back.
+    /// Reverts a spend; none of the processes may have run. If the rename was not done, nothing is reverted.
     pub(crate) fn unspend(&self, sandbox: &SandboxId) -> io::Result<()> {
         let (whole, spent) = (self.path(sandbox), self.named(sandbox, SPENT));
         if self.exists(sandbox) || !spent.join(MANIFEST).exists() {
@@ -139,12 +142,12 @@ impl Checkpoints {
         File::open(&self.root)?.sync_all()
     }
 
-    /// Whom a spent checkpoint became.
+    /// The instance that a spent checkpoint became.
     pub(crate) fn restored(&self, sandbox: &SandboxId) -> Option<Restored> {
         serde_json::from_slice(&fs::read(self.named(sandbox, SPENT).join(RESTORED)).ok()?).ok()
     }
 
-    /// Frees what a spent checkpoint takes; whom it became stays known.
+    /// Frees the disk space of a spent checkpoint; the record of its instance stays.
     pub(crate) fn free_spent(&self, sandbox: &SandboxId) -> io::Result<()> {
         remove_all(&self.named(sandbox, SPENT).join(IMAGES))
     }
@@ -154,14 +157,14 @@ impl Checkpoints {
         remove_all(&self.named(sandbox, DRAFT))
     }
 
-    /// Removes everything of a sandbox. Nothing there is fine.
+    /// Removes every checkpoint folder of a sandbox. Missing folders are no error.
     pub(crate) fn remove(&self, sandbox: &SandboxId) -> io::Result<()> {
         [self.path(sandbox), self.named(sandbox, DRAFT), self.named(sandbox, SPENT)]
             .iter()
             .try_for_each(|folder| remove_all(folder))
     }
 
-    /// Every sandbox that has something here.
+    /// Every sandbox that has a folder here.
     pub(crate) fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -174,7 +177,7 @@ impl Checkpoints {
         Ok(names)
     }
 
-    /// At adoption: `kept` keeps a whole checkpoint, `lives` keeps whom a spent one became.
+    /// Removes folders at adoption. `kept` keeps the complete checkpoint, `lives` keeps the record in the spent one.
     pub(crate) fn sweep_named(&self, name: &str, kept: bool, lives: bool) -> io::Result<()> {
         remove_all(&self.root.join(format!("{name}.{DRAFT}")))?;
         let spent = self.root.join(format!("{name}.{SPENT}"));
@@ -182,8 +185,8 @@ impl Checkpoints {
         if kept { Ok(()) } else { remove_all(&self.root.join(name)) }
     }
 
-    /// Waits until no CRIU works on a sandbox any more. A server that died may have left one under way, and until it has ended
-    /// the processes are neither frozen nor free.
+    /// Waits until no CRIU process works on a sandbox. A server that died may have left one running, and until it ends,
+    /// the sandbox's processes are neither frozen nor free.
     pub(crate) fn wait_for_criu(&self, sandbox: &SandboxId, at_most: Duration) -> io::Result<()> {
         let end = Instant::now() + at_most;
         let folders = [self.named(sandbox, DRAFT), self.path(sandbox), self.named(sandbox, SPENT)];
@@ -191,7 +194,7 @@ impl Checkpoints {
     }
 }
 
-/// Waits until no CRIU works on the images of a folder any more.
+/// Waits until no CRIU process works on the images of a folder.
 pub(crate) fn wait_for_images(folder: &Path, end: Instant) -> io::Result<()> {
     let Ok(images) = File::open(folder.join(IMAGES)) else { return Ok(()) };
     while let Err(error) = rustix::fs::flock(images.as_fd(), FlockOperation::NonBlockingLockExclusive) {
@@ -203,10 +206,10 @@ pub(crate) fn wait_for_images(folder: &Path, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// The images of a checkpoint, held for a restore. Several may restore the same at once. Whoever has just written them has said
-/// so, but may need a moment more to end.
+/// Locks the images of a checkpoint for a restore. Several restores may use the same images at once. A CRIU process
+/// that has just reported the end of its dump may need a moment to exit.
 pub(crate) fn hold_images(folder: &Path) -> io::Result<OwnedFd> {
-    /// LIMIT: the end of a process that has nothing more to do.
+    /// LIMIT: the exit of a process that has finished its work.
     const WRITER_WITHIN: Duration = Duration::from_secs(5);
     let images = File::open(folder.join(IMAGES))?;
     let end = Instant::now() + WRITER_WITHIN;
@@ -219,7 +222,7 @@ pub(crate) fn hold_images(folder: &Path) -> io::Result<OwnedFd> {
     Ok(images.into())
 }
 
-/// Removes a folder, its manifest first: what is half removed is not taken for whole.
+/// Removes a folder, its manifest first, so that a partly removed folder does not count as complete.
 fn remove_all(folder: &Path) -> io::Result<()> {
     let gone = |outcome: io::Result<()>| match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -270,7 +273,10 @@ mod tests {
         assert!(checkpoints.wait_for_criu(&id(), Duration::from_millis(20)).is_err());
         let held = draft.images.try_clone().unwrap();
         drop(draft);
-        assert!(checkpoints.wait_for_criu(&id(), Duration::ZERO).is_err(), "whoever has a copy holds it");
+        assert!(
+            checkpoints.wait_for_criu(&id(), Duration::ZERO).is_err(),
+            "a copy of the descriptor keeps the lock"
+        );
         drop(held);
         checkpoints.wait_for_criu(&id(), Duration::ZERO).unwrap();
     }

@@ -1,12 +1,14 @@
-//! The one image that a restore replaces: the id maps of the user namespace. All other images hold ids as they are seen inside,
-//! so a sandbox may come back with another range of ids, also beside the one it was made from.
+//! The only image that a restore replaces: the id maps of the user namespace. All other images hold ids as seen inside
+//! the sandbox, so a sandbox can be restored with another range of ids, also beside the sandbox that it was copied
+//! from.
 
 use std::io;
 use std::path::Path;
 
 use super::manifest::{CheckpointManifest, IMAGES};
 
-/// CRIU marks every image file, and every kind of image, with a number of four bytes each.
+/// CRIU starts every image file with two magic numbers of four bytes: one for the file format, one for the kind of
+/// image.
 const MARKS: usize = 8;
 
 /// The name and new content of the image of the user namespace, for ids that begin at `first` on the host.
@@ -26,7 +28,7 @@ pub(crate) fn users_image(
     Ok((name.to_owned(), with_map(marks, first)))
 }
 
-/// Marks, the length of the entry, and the entry: a map of users and the same of groups.
+/// Magic numbers, the length of the entry, and the entry: a map of users and an equal map of groups.
 fn with_map(marks: &[u8], first: u32) -> Vec<u8> {
     let mut extent = Vec::new();
     for (field, value) in [(1, 0), (2, first), (3, crate::block::IDS_PER_SANDBOX)] {
@@ -36,7 +38,7 @@ fn with_map(marks: &[u8], first: u32) -> Vec<u8> {
     let mut entry = Vec::new();
     for field in [1u8, 2] {
         entry.push(field << 3 | 2);
-        // A handful of bytes.
+        // The map is a few bytes long.
         entry.push(extent.len() as u8);
         entry.extend_from_slice(&extent);
     }
@@ -44,7 +46,7 @@ fn with_map(marks: &[u8], first: u32) -> Vec<u8> {
     [marks, &length, &entry].concat()
 }
 
-/// A number as protocol buffers write it.
+/// Writes a number as a protocol-buffer varint.
 fn put_number(to: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         to.push((number & 0x7f) as u8 | 0x80);

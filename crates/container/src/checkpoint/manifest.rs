@@ -1,6 +1,6 @@
-//! The manifest of a checkpoint: every image with its length and hash, and what a restore needs to know.
+//! The manifest of a checkpoint: every image with its length and hash, and the data that a restore needs.
 //!
-//! The first line of the file is the hash of the rest, so a manifest vouches for itself too.
+//! The first line of the file is the hash of the rest, so changes of the manifest itself are detected too.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -14,23 +14,23 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const IMAGES: &str = "images";
 const FORMAT: u32 = 1;
 
-/// A checkpoint is not what was written.
+/// A checkpoint differs from what was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VerifyError {
-    /// It cannot be read.
+    /// A file cannot be read.
     #[error("{name} cannot be read")]
     Read {
         name: String,
         #[source]
         cause: io::Error,
     },
-    /// Its content is another one.
+    /// A file has other content.
     #[error("{name} {what}")]
     Differs { name: String, what: &'static str },
 }
 
 impl VerifyError {
-    /// Whether the checkpoint is to blame, and not the machine.
+    /// Whether the checkpoint is damaged; false for an error of the machine.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Read { cause, .. } => {
@@ -42,27 +42,26 @@ impl VerifyError {
     }
 }
 
-/// What a checkpoint is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CheckpointManifest {
     pub(crate) format: u32,
-    /// The sandbox whose processes these are. Checkpoints of before it was written down name none.
+    /// The sandbox whose processes these are. Checkpoints of earlier versions name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sandbox: Option<String>,
-    /// The version that wrote it.
+    /// The version of CRIU that wrote it.
     pub(crate) criu: String,
     pub(crate) template: String,
     pub(crate) template_version: String,
-    /// The name of the folder of the agent that runs.
+    /// The name of the folder with the agent that runs in the sandbox.
     pub(crate) agent: String,
-    /// Its own address, and those it had before.
+    /// The current address of the sandbox, and its earlier ones.
     pub(crate) addresses: Vec<Ipv4Addr>,
-    /// Sockets hold the IPv6 addresses that go with them.
+    /// Whether sockets use the IPv6 addresses that belong to `addresses`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) six: bool,
-    /// Mounts from outside: where they are, and which part of ours they are.
+    /// Mounts from outside the sandbox: the mount point, and the part of the launcher protocol that it belongs to.
     pub(crate) outside: Vec<(String, String)>,
-    /// What its processes read as the id of this boot; `None`: the machine's.
+    /// The boot id that the sandbox's processes read; `None`: the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
     pub(crate) images: Vec<Image>,
@@ -94,7 +93,7 @@ impl CheckpointManifest {
         }
     }
 
-    /// Why a sandbox cannot be restored from it: it was made of another one.
+    /// Why a sandbox cannot be restored from this checkpoint: it is of another sandbox.
     pub(crate) fn is_of_another(&self, sandbox: &SandboxId) -> Option<String> {
         let named = self.sandbox.as_deref().filter(|named| *named != sandbox.as_str())?;
         Some(format!("it belongs to sandbox {named}"))
@@ -105,7 +104,7 @@ impl CheckpointManifest {
         self.images.iter().fold(0, |sum, image| sum.saturating_add(image.length))
     }
 
-    /// Hashes the images in `folder`, writes the manifest beside them, and answers its hash. Nothing is synced.
+    /// Hashes the images in `folder`, writes the manifest beside them, and returns its hash. Nothing is synced.
     pub(crate) fn seal(&mut self, folder: &Path) -> io::Result<String> {
         self.images = list(folder)?;
         let body = serde_json::to_vec(self)?;
@@ -117,7 +116,7 @@ impl CheckpointManifest {
         Ok(hash)
     }
 
-    /// Reads the manifest of `folder`; answers it with its hash. The images are not looked at.
+    /// Reads the manifest of `folder`; returns it with its hash. The images are not read.
     pub(crate) fn read(folder: &Path) -> Result<(Self, String), VerifyError> {
         let name = || MANIFEST.to_owned();
         let differs = |what| VerifyError::Differs { name: name(), what };
@@ -136,7 +135,7 @@ impl CheckpointManifest {
         Ok((manifest, found.to_string()))
     }
 
-    /// Reads all of a checkpoint and says whether it is whole.
+    /// Reads the whole checkpoint and checks that it is complete and unchanged.
     pub(crate) fn verify(folder: &Path) -> Result<(Self, String), VerifyError> {
         let (manifest, hash) = Self::read(folder)?;
         for image in &manifest.images {
@@ -169,7 +168,7 @@ fn list(folder: &Path) -> io::Result<Vec<Image>> {
 }
 
 fn hash_of(path: &Path) -> io::Result<(u64, String)> {
-    // Large enough for the wide forms of the hash, small enough for the cache.
+    // Large enough for the vectorised code of the hash, small enough for the cache.
     const PIECE: usize = 256 * 1024;
     let mut file = File::open(path)?;
     let (mut hasher, mut buffer, mut length) = (blake3::Hasher::new(), vec![0; PIECE], 0);

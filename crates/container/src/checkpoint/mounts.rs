@@ -1,13 +1,13 @@
-//! Which mounts of a sandbox come from outside, so that a restore has to bring them along.
+//! Finds the mounts of a sandbox that come from outside, which a restore has to provide again.
 
 use std::io;
 
 use crate::launcher::protocol::BOOT_PART;
 
-/// Covered by a file of the sandbox's own.
+/// A file of the sandbox is mounted over it.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What the processes of a sandbox read as the id of this boot; `None`: the machine's own.
+/// The boot id that the processes of a sandbox read; `None`: the machine's.
 pub(crate) fn boot_id(pid: i32, outside: &[(String, String)]) -> io::Result<Option<String>> {
     if !outside.iter().any(|(_, part)| part == BOOT_PART) {
         return Ok(None);
@@ -16,8 +16,8 @@ pub(crate) fn boot_id(pid: i32, outside: &[(String, String)]) -> io::Result<Opti
     Ok(Some(text.trim_end().to_owned()))
 }
 
-/// Mount points of a process's namespace that come from outside, each with the part of ours that stands for it, and the name of
-/// the agent's folder.
+/// The mount points in a process's mount namespace that come from outside, each with its part of the launcher protocol,
+/// and the name of the agent's folder.
 pub(crate) fn outside_mounts(pid: i32) -> io::Result<(Vec<(String, String)>, String)> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidData, "the agent's folder in the sandbox is missing")

@@ -1,11 +1,11 @@
-//! What inside a frozen sandbox keeps its memory from going to disk. It only looks.
+//! Finds processes in a frozen sandbox that prevent a dump of its memory. It changes nothing.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// A process that CRIU can't catch.
+/// A process that CRIU can't dump.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     name: String,
@@ -14,11 +14,12 @@ pub(crate) struct Obstacle {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ObstacleKind {
-    /// Between vfork and the exec of its child it hears no signal, and a child that stands still never gets there.
+    /// Between vfork and the exec of its child the process handles no signal, and a frozen child never reaches its
+    /// exec.
     Vfork,
-    /// A process has one tracer.
+    /// A process can have only one tracer, and this process already has one.
     Traced,
-    /// CRIU reserves all of it a second time to bring it back.
+    /// The process maps too many addresses: a restore reserves all of them a second time.
     Wide,
 }
 
@@ -44,25 +45,25 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// LIMIT: half of the addresses that a process has are 64 TiB, less what CRIU needs itself. Sanitisers map some 20.
+/// LIMIT: half of a process's address space is 64 TiB, and CRIU needs some of it. Sanitisers map about 20 TiB.
 const MAPPED_MOST: u64 = 48 << 40;
 
-/// One that waits for its child in vfork. Mostly that passes within microseconds.
+/// A process that waits for its child in vfork. Usually the wait lasts microseconds.
 pub(crate) fn in_vfork(processes: &[i32]) -> Option<Obstacle> {
-    // The second is what the first is mostly built into.
+    // Compilers usually inline the first function into the second.
     let waits = |thread: &str| {
         fs::read_to_string(format!("{thread}/wchan"))
             .is_ok_and(|at| matches!(at.trim_end(), "wait_for_vfork_done" | "kernel_clone"))
     };
     processes.iter().find_map(|pid| {
-        // One that is gone is no obstacle.
+        // A process that has ended is no obstacle.
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let found = threads.map(|thread| thread.path().display().to_string()).find(|thread| waits(thread));
         found.map(|thread| Obstacle::new(&thread, ObstacleKind::Vfork))
     })
 }
 
-/// One that can't be caught, or not be brought back, as long as it lives.
+/// A process that can't be dumped or restored for as long as it lives.
 pub(crate) fn lasting(processes: &[i32]) -> Option<Obstacle> {
     processes.iter().find_map(|pid| {
         let at = format!("/proc/{pid}");
@@ -71,7 +72,7 @@ pub(crate) fn lasting(processes: &[i32]) -> Option<Obstacle> {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
             line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
         };
-        // Only first threads are looked at: whoever traces others traces those too.
+        // Only main threads are checked: a tracer of other threads traces the main thread too.
         let kind = match () {
             () if value("TracerPid:") != 0 => ObstacleKind::Traced,
             () if value("VmSize:") > MAPPED_MOST >> 10 => ObstacleKind::Wide,
@@ -81,7 +82,7 @@ pub(crate) fn lasting(processes: &[i32]) -> Option<Obstacle> {
     })
 }
 
-/// Bytes on disk of files that are open and have no name: they go into the images.
+/// Bytes on disk of files that are open and have no name: they are saved in the images.
 pub(crate) fn nameless_bytes(processes: &[i32]) -> u64 {
     let mut seen = HashSet::new();
     let open = |pid: &i32| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();

@@ -1,7 +1,8 @@
-//! After a restore: TCP connections whose other end is not in the sandbox are closed, both ways.
+//! After a restore: closes, on both sides, the TCP connections whose other end is not in the sandbox.
 //!
-//! Their peers (the outside, and the host's own dials) have not been restored. Left alone a reader would wait for ever; closed by
-//! the kernel it gets an error at once and the peer, if it is still there, a reset. Connections within the sandbox stay.
+//! Their peers (hosts outside, and the server's own connections) have not been restored. Without this, a reader would
+//! wait for ever. When the kernel closes the connection, the reader gets an error at once, and the peer gets a reset if
+//! it still exists. Connections within the sandbox stay.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,10 +24,10 @@ const HEADER: usize = 16;
 const ASK: usize = 8;
 /// Ports, addresses, interface and cookie.
 const ID: usize = 48;
-/// States of a connection that can carry something: established, both sides of opening and closing.
+/// States of a connection that can carry data: established, and both sides of opening and closing.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
-/// The other end has said that it sends nothing more: close wait, last ack, closing.
+/// The other end sends nothing more: close wait, last ack, closing.
 const ENDED: u32 = 1 << 8 | 1 << 9 | 1 << 11;
 
 /// One connected socket as the kernel names it.
@@ -38,13 +39,15 @@ struct ConnectedSocket {
     remote: SocketAddr,
 }
 
-/// Closes every connection in a network namespace that has one end there only; answers how many. Processes must stand still.
+/// Closes every connection that has only one end in the network namespace; returns how many. The processes must be
+/// frozen.
 pub(crate) fn close_halves(namespace: BorrowedFd<'_>) -> io::Result<usize> {
     close_where(namespace, |_, is_half| is_half)
 }
 
-/// Closes every connection to a port of the sandbox's own whose other end is gone or has ended; answers how many. The other
-/// end of such a connection is in the same namespace, with a process of the sandbox or with a server of ours that dialled.
+/// Closes every connection to a port of the sandbox whose other end is gone or has ended; returns how many. The other
+/// end of such a connection is in the same namespace and belongs to a process of the sandbox or to a server that
+/// connected to it.
 pub(crate) fn close_abandoned(namespace: BorrowedFd<'_>, port: u16) -> io::Result<usize> {
     close_where(namespace, |one, is_half| {
         let is_ours =
@@ -53,7 +56,7 @@ pub(crate) fn close_abandoned(namespace: BorrowedFd<'_>, port: u16) -> io::Resul
     })
 }
 
-/// `which` is told whether the other end is not in the namespace.
+/// The second argument of `which` says whether the other end is missing in the namespace.
 fn close_where(
     namespace: BorrowedFd<'_>,
     which: impl Fn(&ConnectedSocket, bool) -> bool + Sync,
@@ -122,7 +125,7 @@ fn destroy(socket: &OwnedFd, one: &ConnectedSocket) -> io::Result<()> {
     let (length, _) = rustix::net::recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
     match next(&buffer[..length]) {
         Some((ERROR, body, _)) => match failure(body) {
-            // It has gone by itself.
+            // The socket has been closed meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other,
         },
@@ -130,7 +133,7 @@ fn destroy(socket: &OwnedFd, one: &ConnectedSocket) -> io::Result<()> {
     }
 }
 
-/// The kind and body of the first message, and what comes after it.
+/// The kind and body of the first message, and the bytes after it.
 fn next(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
     let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
@@ -156,7 +159,7 @@ fn read(body: &[u8]) -> Option<ConnectedSocket> {
     })
 }
 
-/// An IPv4 address in the clothes of IPv6 is the same end.
+/// An IPv4 address that is mapped into IPv6 counts as the IPv4 address.
 fn address(family: u8, bytes: &[u8]) -> Option<IpAddr> {
     if i32::from(family) == libc::AF_INET {
         return Some(Ipv4Addr::from(<[u8; 4]>::try_from(&bytes[..4]).ok()?).into());
@@ -181,13 +184,13 @@ mod tests {
             let whole = (TcpStream::connect(at).unwrap(), listener.accept().unwrap().0);
             let half = TcpStream::connect(at).unwrap();
             let other = listener.accept().unwrap().0;
-            // As a restore leaves it: one end is simply not there.
+            // As after a restore: one end is missing.
             rustix::net::sockopt::set_socket_linger(&other, Some(std::time::Duration::ZERO)).unwrap();
             (whole, (half, other))
         })
         .unwrap();
         assert_eq!(close_halves(namespace.as_fd()).unwrap(), 0, "all have both ends");
-        // The kernel would tell the other end; destroying one by hand shows that destroying works.
+        // The kernel would inform the other end; destroying one socket directly shows that destroying works.
         let socket = atoll_network::netns::run_in(namespace.as_fd(), open).unwrap().unwrap();
         let wanted = half.0.local_addr().unwrap();
         let found = list(&socket, libc::AF_INET as u8).unwrap();
@@ -211,13 +214,14 @@ mod tests {
         })
         .unwrap();
         let port = agent.1.local_addr().unwrap().port();
-        assert_eq!(close_abandoned(namespace.as_fd(), port).unwrap(), 0, "somebody is at the other end");
-        // Both diallers end; only the one of that port is closed, what the other had said can still be read.
+        assert_eq!(close_abandoned(namespace.as_fd(), port).unwrap(), 0, "the other end is open");
+        // Both clients end; only the connection to that port is closed, and the data of the other one can still be
+        // read.
         let (mut cut, mut kept) = (agent.1, other.1);
         (&other.0).write_all(b"said").unwrap();
         drop((agent.0, other.0));
         assert_eq!(close_abandoned(namespace.as_fd(), port).unwrap(), 1);
-        // Its peer has ended, so a read says that; a write says that the connection is closed.
+        // The peer has ended, so a read returns the end of the stream; a write fails because the connection is closed.
         assert!(cut.write_all(b"x").is_err());
         let mut said = String::new();
         kept.read_to_string(&mut said).unwrap();

@@ -1,4 +1,5 @@
-//! After a restart: what still lives is watched again, everything else of ours is removed.
+//! Adoption after a restart: live instances of known sandboxes are watched again, everything else that this server made
+//! is removed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,13 +20,13 @@ use super::snapshot::blocking;
 use super::{EngineShared, failed};
 use crate::checkpoint::wait_for_images;
 
-/// LIMIT: how long ends of strangers are waited for; what is left then goes to the reaper.
+/// LIMIT: how long the sweep waits for unknown instances to end; the reaper does the rest.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
-/// LIMIT: how long a run of CRIU that an earlier server began is waited for.
+/// LIMIT: how long adoption waits for a CRIU process that an earlier server started.
 const CRIU_WITHIN: Duration = Duration::from_secs(60);
 
 impl EngineShared {
-    /// Finds known instances by their facts, never by parenthood, and sweeps the rest.
+    /// Finds known instances by their facts, not by process parenthood, and removes the rest.
     pub(super) async fn adopt(
         self: &Arc<Self>,
         known: Vec<KnownSandbox>,
@@ -54,7 +55,8 @@ impl EngineShared {
                 let told = told.map(|live| serde_json::to_value(&live.facts)).transpose();
                 (held, told.map_err(failed("writing facts"))?)
             } else if known.paused && self.checkpoints.exists(&known.sandbox) {
-                // Some of its processes may have been told to end, and all of them are in the checkpoint: the sweep ends them.
+                // Some of its processes may be killed already, and the checkpoint contains all of them: the sweep ends
+                // the rest.
                 (None, None)
             } else {
                 let (facts, told) = self.facts_of(&known.sandbox, instance, facts);
@@ -101,8 +103,8 @@ impl EngineShared {
         Ok(fates)
     }
 
-    /// Waits for dumps and restores that an earlier server left under way: CRIU ends by itself, and until then nobody can say
-    /// what stands and what does not.
+    /// Waits for dumps and restores that an earlier server left under way. CRIU ends by itself, and until then the
+    /// state of the sandbox is undefined.
     async fn dumps_end(&self, known: &[KnownSandbox]) {
         for known in known {
             let (checkpoints, sandbox) = (self.checkpoints.clone(), known.sandbox.clone());
@@ -111,7 +113,7 @@ impl EngineShared {
                 tracing::error!(sandbox = %known.sandbox, %cause, "CRIU still works on a sandbox");
             }
         }
-        // A dump for a snapshot freezes its sandbox too, until it has ended.
+        // A dump for a snapshot also keeps its sandbox frozen until it ends.
         let layers = Arc::clone(&self.resources.layers);
         let waited = blocking(move || {
             let end = Instant::now() + CRIU_WITHIN;
@@ -123,7 +125,7 @@ impl EngineShared {
         }
     }
 
-    /// Its facts as they were stored, or those of a restore that had come to its end without anybody writing it down.
+    /// The stored facts, or those of a restore that had finished before its facts were stored.
     fn facts_of(
         &self,
         sandbox: &SandboxId,
@@ -143,8 +145,8 @@ impl EngineShared {
         self.resources.cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false)
     }
 
-    /// Removes drafts and checkpoints of those that live or should not have one. Whom a spent one became stays known as
-    /// long as that instance lives.
+    /// Removes drafts, and checkpoints of sandboxes that run or should have none. The record of a spent checkpoint
+    /// stays as long as its instance lives.
     async fn sweep_checkpoints(
         &self,
         known: &[KnownSandbox],
@@ -161,7 +163,7 @@ impl EngineShared {
                 Some(AdoptionOutcome::Alive | AdoptionOutcome::Frozen) => drop(lives.insert(name)),
                 Some(AdoptionOutcome::Checkpointed) => drop(kept.insert(name)),
                 Some(AdoptionOutcome::Gone) => {}
-                // Only files, or files with the memory of a snapshot.
+                // The sandbox has only files, or files with the memory of a snapshot.
                 None if known.paused => drop(kept.insert(name)),
                 None => {}
             }
@@ -176,12 +178,12 @@ impl EngineShared {
         blocking(sweep).await.map_err(failed("sweeping checkpoints"))
     }
 
-    /// The instance that the facts speak of, if it is still that one.
+    /// The instance that the facts describe, if its process is still the same.
     fn find(&self, facts: Facts) -> Option<Live> {
         if facts.boot_id != self.boot_id {
             return None;
         }
-        // First hold the process, then look whether it is the right one: nobody can take its number any more.
+        // Open the process first, then check that it is the right one: while it is open, its pid cannot be reused.
         let pidfd = pidfd_open(Pid::from_raw(facts.pid)?, PidfdFlags::empty()).ok()?;
         let is_it = instance::started(facts.pid).ok()? == facts.started
             && self.resources.cgroups.processes(&facts.cgroup).ok()?.contains(&facts.pid);
@@ -203,15 +205,16 @@ impl EngineShared {
         let (sandbox, limits, egress) = (known.sandbox.clone(), known.limits, Arc::clone(&known.network));
         let stays = known.paused && self.stands_still(&live);
         let again = move || {
-            // First, and whatever becomes of the rest: what stands above its policy may be narrower than it was.
+            // First, and independent of the rest: the policies of operator and tenant may have become stricter.
             if let Some(link) = live.facts.link
                 && let Err(cause) = resources.networks.change(link, &sandbox, &egress, live.netns())
             {
-                // Better unreachable than with a policy of yesterday.
+                // No network is safer than an outdated policy.
                 let _ = resources.networks.detach(link);
                 return Err(io::Error::other(cause));
             }
-            // A create that was cut short may have left it frozen, and a dump that was cut short half frozen.
+            // An interrupted create may have left the instance frozen, and an interrupted dump may have left it half
+            // frozen.
             if stays {
                 resources.cgroups.freeze(&live.facts.cgroup)?
             } else {
@@ -229,7 +232,7 @@ impl EngineShared {
         }
     }
 
-    /// Whether this server has made or adopted it already, so that it is not watched twice.
+    /// Whether this server has made or adopted the instance already, so that it is not watched twice.
     fn is_held(&self, sandbox: &SandboxId, instance: &InstanceId) -> bool {
         let place = self.places().get(sandbox).cloned();
         place
@@ -241,7 +244,7 @@ impl EngineShared {
         self.places().values().filter_map(|place| place.live()).map(|(_, live)| live).collect()
     }
 
-    /// Ends instances that this server made itself but that are dead or not known any more.
+    /// Ends instances that this server made itself and that are dead or not known any more.
     async fn end_unknown(&self, known: &[KnownSandbox]) {
         let is_known = |sandbox: &SandboxId, instance: &InstanceId| {
             let same = |known: &KnownSandbox| known.instance.as_ref().is_some_and(|(id, _)| id == instance);
@@ -261,7 +264,8 @@ impl EngineShared {
 }
 
 impl HostResources {
-    /// Ends every instance and removes every link and layer that is not named. Answers what could not be removed in time.
+    /// Ends every instance and removes every link and layer that is not listed. Returns what could not be removed in
+    /// time.
     fn sweep(
         &self,
         links: &[SandboxLink],
@@ -272,7 +276,7 @@ impl HostResources {
             self.cgroups.list()?.into_iter().filter(|name| !cgroups.contains(name)).collect();
         let mut left = strangers;
         let begun = Instant::now();
-        // Their ids and links may be given out again only when they are dead.
+        // Their ids and links may be reused only when they are dead.
         while !left.is_empty() && begun.elapsed() < ENDS_WITHIN {
             left.retain(|name| self.clear_cgroup(name).is_err());
             if !left.is_empty() {
@@ -288,7 +292,7 @@ impl HostResources {
             .map(|name| InstanceRemains { cgroup: Some(name), ..InstanceRemains::default() })
             .collect();
         let lost = self.layers.list()?.into_iter().filter(|name| !layers.contains(name));
-        // What was half brought back is brought back again under the same name, maybe before the old files are gone.
+        // A partly restored layer is restored again under the same name, possibly before the old files are gone.
         let aside = lost.map(|name| self.layers.put_aside(&name).unwrap_or(Some(name)));
         remains.extend(aside.map(|layer| InstanceRemains { layer, ..InstanceRemains::default() }));
         Ok(remains)

@@ -1,4 +1,4 @@
-//! Threads for kernel work: short blocking calls that must not stand on an async thread.
+//! Threads for kernel work: short blocking calls that must not run on an async thread.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 
 type BlockingJob = Box<dyn FnOnce() + Send>;
 
-/// LIMIT: jobs that wait. Each create has at most two, so this is far above what admission lets in at once.
+/// LIMIT: jobs in the queue. Each create has at most two, so this is far above what admission allows at once.
 const QUEUE: usize = 4_096;
 
-/// A few threads with one queue. Dropping it ends them when the queue is empty.
+/// A few threads with one queue. When it is dropped, the threads end as soon as the queue is empty.
 #[derive(Debug)]
 pub(super) struct BlockingPool {
     jobs: SyncSender<BlockingJob>,
@@ -49,7 +49,7 @@ fn work(queue: &Mutex<Receiver<BlockingJob>>) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = next else { return };
-        // A panic of one job must not cost a thread.
+        // A panic in one job must not end the thread.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
     }
 }

@@ -1,4 +1,4 @@
-//! A claim: a ready instance becomes somebody's sandbox. Limits, name and layer on one thread, network on another.
+//! A claim: a ready instance becomes a sandbox. One thread sets limits, name and layer; another makes the network.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use super::{EngineShared, failed};
 const MIB: u64 = 1 << 20;
 
 impl EngineShared {
-    /// `None`: there is none ready, or the claim did not work out and the cold way is to be taken.
+    /// `None`: no instance is ready, or the claim failed and the sandbox has to be started cold.
     pub(super) async fn claim(&self, spec: &InstanceSpec) -> Option<(Live, Booted)> {
         let mut ready = self.take_ready(&spec.template, &spec.template_version, &spec.limits)?;
         match self.furnish(&mut ready, spec).await {
@@ -27,7 +27,7 @@ impl EngineShared {
                     cause = &cause as &dyn std::error::Error,
                     "an instance of the pool could not be claimed"
                 );
-                // The cold way makes a layer of this name itself. Not there under it: it was not renamed yet.
+                // The cold start makes a layer of this name itself. An error means that the layer was not renamed yet.
                 let _ = self.resources.layers.rename(spec.sandbox.as_str(), &ready.layer);
                 self.discard(ready);
                 None
@@ -56,7 +56,7 @@ impl EngineShared {
         serde_json::to_value(&ready.live.facts).map_err(failed("writing facts"))
     }
 
-    /// Layer, limits, host name, and then it runs.
+    /// Sets layer, limits and host name, then lets the instance run.
     fn personalise(
         &self,
         ready: &Ready,
@@ -80,7 +80,7 @@ impl EngineShared {
     }
 }
 
-/// Steps into the sandbox's UTS namespace for one call, and home again.
+/// Enters the sandbox's UTS namespace for one call, and returns.
 pub(super) fn set_hostname(pidfd: BorrowedFd<'_>, home: &OwnedFd, hostname: &str) -> io::Result<()> {
     let flags = rustix::thread::ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     rustix::thread::move_into_thread_name_spaces(pidfd, flags)?;
@@ -91,7 +91,7 @@ pub(super) fn set_hostname(pidfd: BorrowedFd<'_>, home: &OwnedFd, hostname: &str
     )
     .is_err()
     {
-        // Going on would mean to name the host after a sandbox one day.
+        // A thread that stayed in the namespace would later set the host's name instead of a sandbox's.
         std::process::abort();
     }
     Ok(named?)

@@ -1,4 +1,4 @@
-//! The cold start: from nothing to an agent that answers.
+//! The cold start: creates an instance up to an agent that answers.
 //!
 //! ```text
 //! layer, cgroups (a thread) ► launcher: clone3 ─┬► launcher: mounts ──────┐
@@ -30,15 +30,14 @@ use crate::launcher::protocol::{
 use crate::launcher::wire;
 use crate::storage::{Layers, Seal};
 
-/// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred may stand in line.
+/// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred starts may be queued.
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// LIMIT: an agent answers within a millisecond of its start.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// LIMIT: a file is at least a block; this keeps a layer in memory from being all inodes.
+/// LIMIT: a file takes at least a block; this bounds the inodes of a layer in memory.
 const BYTES_PER_INODE: u64 = 4_096;
 const MIB: u64 = 1 << 20;
 
-/// Where the layer of a new instance comes from.
 #[derive(Debug, Clone)]
 pub(super) enum LayerPlan {
     /// Made now, under this name.
@@ -52,7 +51,7 @@ pub(super) enum LayerPlan {
 }
 
 impl LayerPlan {
-    /// For a sandbox that has no files yet.
+    /// The layer of a sandbox that has no files yet.
     pub(super) fn of_new(spec: &InstanceSpec) -> Result<Self, ProviderError> {
         let name = spec.sandbox.as_str().to_owned();
         match &spec.origin {
@@ -70,7 +69,7 @@ impl LayerPlan {
         }
     }
 
-    /// The layer that is made for this instance, and goes if it can't be started.
+    /// The layer that is made for this instance; it is removed if the start fails.
     fn made(&self) -> Option<&String> {
         match self {
             Self::Fresh(name) | Self::Copy { name, .. } => Some(name),
@@ -78,7 +77,7 @@ impl LayerPlan {
         }
     }
 
-    /// The layer whose limit is open while the instance is being started: what is full must start too.
+    /// The layer whose limit is lifted during the start: a sandbox with a full disk must start too.
     fn open(&self) -> Option<&String> {
         match self {
             Self::Kept(name) | Self::Copy { name, .. } => Some(name),
@@ -87,25 +86,25 @@ impl LayerPlan {
     }
 }
 
-/// What to start.
+/// The request for one start.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// The name of its cgroups.
+    /// The name of the instance's cgroups.
     pub(super) name: String,
     pub(super) template: Arc<Template>,
     pub(super) layer: LayerPlan,
     pub(super) limits: Limits,
     pub(super) hostname: String,
-    /// What it may reach; without an owner it has no network yet.
+    /// The network policy; without an owner the instance has no network yet.
     pub(super) network: Arc<Egress>,
-    /// Whose; `None`: nobody's yet.
+    /// The sandbox; `None` for an instance of the pool.
     pub(super) owner: Option<(SandboxId, Arc<SandboxSlot>)>,
-    /// What it sees besides its root.
+    /// Mounts besides the root.
     pub(super) mounts: Vec<InstanceMount>,
 }
 
 impl Plan {
-    /// Waits for something that may be given up: for its end, for its owner's, or for the last moment.
+    /// Waits for a step until it is done, its sandbox is condemned, or the time is up.
     async fn unless_doomed<T>(
         &self,
         work: impl Future<Output = Result<T, ProviderError>>,
@@ -131,7 +130,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Makes the layer, and notes what is mounted in it.
+    /// Makes the layer, and records what is mounted in it.
     fn upper(&self, layers: &Layers) -> io::Result<Upper> {
         let upper = self.layer(layers)?;
         if let (Some(name), false) = (self.layer.name(), self.mounts.is_empty()) {
@@ -155,7 +154,7 @@ impl Plan {
                 Upper::Folder(path)
             }
             LayerPlan::Memory => {
-                // Beyond the memory limit a write would end a process instead of failing.
+                // Above the memory limit a write would end a process instead of failing.
                 let bytes = disk_bytes.min(u64::from(self.limits.memory_mib) * MIB);
                 Upper::Tmpfs { bytes, inodes: bytes / BYTES_PER_INODE }
             }
@@ -163,14 +162,14 @@ impl Plan {
     }
 }
 
-/// What came of it.
+/// The result of a cold start.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) live: Live,
     pub(super) token: String,
 }
 
-/// Hands what was made to the reaper unless told that all went well.
+/// When dropped without success, hands everything that was made to the reaper.
 struct Undo<'a> {
     engine: &'a EngineShared,
     remains: Option<InstanceRemains>,
@@ -179,7 +178,7 @@ struct Undo<'a> {
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         if let Some(mut remains) = self.remains.take() {
-            // The reaper works later, by name: the sandbox's own name must be free for whoever makes it next.
+            // The reaper works later and by name: the sandbox's own name must be free for the next start.
             if let Some(layer) = remains.layer.take() {
                 remains.layer = self.engine.resources.layers.put_aside(&layer).unwrap_or(Some(layer));
             }
@@ -194,7 +193,7 @@ impl Undo<'_> {
     }
 }
 
-/// Everything a spawn needs that takes kernel work.
+/// The results of the kernel work that a spawn needs.
 struct Prepared {
     upper: Upper,
     entry: crate::cgroup::CgroupPlacement,
@@ -203,7 +202,7 @@ struct Prepared {
     token_pipe: OwnedFd,
 }
 
-/// A full pool is no fault of ours: there is room again when somebody deletes something.
+/// A full pool is no internal error: there is room again when a sandbox is deleted.
 fn not_prepared(cause: io::Error) -> ProviderError {
     match cause.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -214,10 +213,10 @@ fn not_prepared(cause: io::Error) -> ProviderError {
 }
 
 impl EngineShared {
-    /// Starts an instance. On an error what was made is handed to the reaper.
+    /// Starts an instance. On an error everything that was made is handed to the reaper.
     ///
-    /// Not to be dropped half way: a thread may be making what nobody would remove. It gives up by itself when its sandbox
-    /// is condemned.
+    /// Do not drop this future: a thread may be making something that would never be removed. It gives up by itself
+    /// when its sandbox is condemned.
     pub(super) async fn cold_start(&self, plan: &Plan) -> Result<Started, ProviderError> {
         let begun = Instant::now();
         let found = self.find_mounts(&plan.mounts).await?;
@@ -239,8 +238,8 @@ impl EngineShared {
         times.push(("network".to_owned(), micros(networked)));
         let ready = async {
             times.extend(self.finish(&mut spawning, link).await?);
-            // One that is to be frozen must answer first. Anybody else's agent is greeted by the service anyway, and its
-            // port takes connections from now on.
+            // An instance that is to be frozen must answer first. The service greets the agents of sandboxes itself,
+            // and their port accepts connections from now on.
             if plan.owner.is_none() {
                 self.greet(spawning.netns.as_fd()).await?;
             }
@@ -248,7 +247,7 @@ impl EngineShared {
         };
         plan.unless_doomed(ready).await?;
         if let Some(name) = plan.layer.open() {
-            // Before anybody's program runs in it.
+            // Before a program of the tenant runs in it.
             let (layers, name, limits) = (Arc::clone(&self.resources.layers), name.clone(), plan.limits);
             let set = move || layers.set_limit(&name, u64::from(limits.disk_mib) * MIB);
             self.blocking.run(set).await.map_err(failed("limiting the layer"))?;
@@ -275,7 +274,7 @@ impl EngineShared {
         Ok(Started { live, token })
     }
 
-    /// Layer, cgroups, ids and token.
+    /// Makes layer, cgroups, ids and token.
     async fn prepare(&self, plan: &Plan, remains: &mut InstanceRemains) -> Result<Prepared, ProviderError> {
         let first_id =
             self.numbers().take().map_err(|_| ProviderError::Exhausted { what: "id ranges".into() })?;
@@ -289,7 +288,7 @@ impl EngineShared {
             move || Ok((cgroups.create(&plan.name, &plan.limits)?, make_token()?))
         };
         let ((entry, (token, token_pipe)), upper) = if let LayerPlan::Copy { snapshot, .. } = &plan.layer {
-            // The disk is waited for, so both at once.
+            // Both parts wait for the disk, so they run at the same time.
             let upper = {
                 let plan = plan.clone();
                 move || plan.upper(&layers)
@@ -309,7 +308,7 @@ impl EngineShared {
         Ok(Prepared { upper, entry, first_id, token, token_pipe })
     }
 
-    /// Makes the veth while the launcher makes mounts.
+    /// Makes the veth while the launcher makes the mounts.
     async fn connect(
         &self,
         plan: &Plan,
@@ -328,7 +327,7 @@ impl EngineShared {
         Ok(Some(link))
     }
 
-    /// Tells the first process that its network is there and waits until it listens.
+    /// Reports to the first process that its network is ready, and waits until it listens.
     async fn finish(
         &self,
         spawning: &mut Spawning,
@@ -343,13 +342,14 @@ impl EngineShared {
         let control =
             crate::sys::watch(spawning.control.try_clone().map_err(failed(step))?).map_err(failed(step))?;
         let mut mounted = None;
-        // Both branches only wait and take one message, so the one that is dropped loses nothing.
+        // Both branches only wait and take one message, so a dropped branch loses nothing.
         let told = loop {
             tokio::select! {
                 told = hear(&control) => break told.map_err(failed(step))?,
                 done = spawning.mounted(), if mounted.is_none() => match done {
                     Ok(()) => mounted = Some(()),
-                    // The launcher only says that nobody took the mounts when the process has ended; why is its own word.
+                    // When the process has ended, the launcher only reports that the mounts were not taken; the process
+                    // itself reports why.
                     Err(cause) => break Some(last_word(&control).ok_or(cause).map_err(failed("making its mounts"))?),
                 },
             }
@@ -360,7 +360,7 @@ impl EngineShared {
                 Err(mounts::explain(&failure).unwrap_or_else(|| failed(step)(failure)))
             }
             None => {
-                // It ended without a word. Perhaps the launcher ended it, and its reason is on the way.
+                // The process ended without a report. If the launcher ended it, its reason is still to come.
                 if mounted.is_none() {
                     let reason = tokio::time::timeout(ANSWER_WITHIN, spawning.mounted()).await;
                     reason.unwrap_or(Ok(())).map_err(failed("making its mounts"))?;
@@ -370,7 +370,7 @@ impl EngineShared {
         }
     }
 
-    /// Asks the agent whether it is there.
+    /// Checks that the agent answers.
     pub(super) async fn greet(&self, netns: std::os::fd::BorrowedFd<'_>) -> Result<(), ProviderError> {
         let late = |_| ProviderError::Late { what: "asking the agent".into(), after: ANSWER_WITHIN };
         let asked = tokio::time::timeout(ANSWER_WITHIN, self.ask_agent(netns)).await.map_err(late)?;
@@ -399,7 +399,7 @@ impl EngineShared {
     }
 }
 
-/// Where mounts from outside are, in their order.
+/// The mount points of mounts from outside, in order.
 pub(super) fn outside_of(mounts: &[MountSpec]) -> Vec<String> {
     mounts.iter().filter(|one| one.is_from_outside()).map(|one| format!("/{}", one.at)).collect()
 }
@@ -431,7 +431,7 @@ fn spawn_request(
     }
 }
 
-/// A random UUID, as the kernel makes one at each boot of a machine.
+/// A random UUID, like the boot id of a machine.
 fn new_boot_id() -> io::Result<String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -442,7 +442,7 @@ fn new_boot_id() -> io::Result<String> {
     Ok(parts.join("-"))
 }
 
-/// A fresh token, and a pipe that holds it for one reader.
+/// A new token, and a pipe that holds it for one reader.
 fn make_token() -> io::Result<(String, OwnedFd)> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -452,7 +452,8 @@ fn make_token() -> io::Result<(String, OwnedFd)> {
     Ok((token, read))
 }
 
-/// Sends a message to a first process. One that has ended already gets none, and its last word says more than a broken pipe.
+/// Sends a message to a first process. If the process has ended, the send fails silently: its last report says more
+/// than a broken pipe.
 fn tell_or_listen(control: &OwnedFd, message: &[u8]) -> io::Result<()> {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset};
     match wire::send(control, message, &[]) {
@@ -461,7 +462,7 @@ fn tell_or_listen(control: &OwnedFd, message: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The failure that a process has told of, if it has.
+/// The failure that a process reported, if it did.
 fn last_word(control: &AsyncFd<OwnedFd>) -> Option<FirstProcessReply> {
     let mut buffer = [0; 4 * 1024];
     let (length, _) = wire::receive(control.get_ref(), &mut buffer).ok()??;
@@ -491,7 +492,7 @@ mod tests {
     use super::*;
     use crate::launcher::protocol::StepFailure;
 
-    /// Our end to a first process that failed and ended before it was told anything.
+    /// The server's end of the control socket of a first process that failed and ended before it received a message.
     fn ended_early() -> OwnedFd {
         let (ours, theirs) = wire::pair().unwrap();
         let failure = StepFailure { step: "find a real folder /proc in the root".into(), errno: libc::ELOOP };

@@ -1,4 +1,4 @@
-//! One live instance as the server holds it, and the facts by which it is found again.
+//! A live instance as the server holds it, and the facts by which a later server finds it again.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -11,36 +11,35 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
-/// What goes into the store. No secret.
+/// Stored by the service. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Facts {
-    /// Pids mean nothing after a reboot.
+    /// Pids are invalid after a reboot.
     pub(super) boot_id: String,
     pub(super) pid: i32,
-    /// In clock ticks since boot: a reused pid has another one.
+    /// In clock ticks since boot: a process that reuses the pid has another value.
     pub(super) started: u64,
-    /// The name of its cgroups.
+    /// The name of the instance's cgroups.
     pub(super) cgroup: String,
     pub(super) first_id: u32,
     pub(super) link: Option<SandboxLink>,
-    /// Addresses that it had before a restore; its own sockets may still use them.
+    /// Addresses that the instance had before a restore; its sockets may still use them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) earlier: Vec<Ipv4Addr>,
     pub(super) template: String,
     pub(super) template_version: String,
     pub(super) storage: Storage,
-    /// Where volumes and folders of the host are mounted, in their order.
+    /// Mount points of volumes and of folders of the host, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) mounts: Vec<String>,
 }
 
-/// A live instance.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) facts: Facts,
     pidfd: AsyncFd<OwnedFd>,
     netns: OwnedFd,
-    /// We asked for its end, so nobody need be told of it.
+    /// The server has ended the instance itself, so its death is not reported.
     ending: AtomicBool,
     pub(super) oom_kills: AtomicU64,
 }
@@ -64,14 +63,14 @@ impl Live {
         self.pidfd.get_ref().as_fd()
     }
 
-    /// Bytes that left it over its link since its start; nothing where it has none, or is gone.
+    /// Bytes that the instance has sent over its link since its start; 0 if it has no link or is gone.
     pub(super) fn sent_bytes(&self) -> u64 {
-        // The kernel's own view of its network namespace; nobody inside may change or replace the link.
+        // The kernel's view of the network namespace; programs in the sandbox cannot change or replace the link.
         let text = std::fs::read_to_string(format!("/proc/{}/net/dev", self.facts.pid)).unwrap_or_default();
         sent_by_eth0(&text).unwrap_or(0)
     }
 
-    /// Says that its end is wanted from now on.
+    /// Marks the end of the instance as expected.
     pub(super) fn expect_end(&self) {
         self.ending.store(true, Ordering::SeqCst);
     }
@@ -80,12 +79,12 @@ impl Live {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// Ends it with everything in it: the death of the first process takes its namespace along.
+    /// Ends the instance with all its processes: the kernel ends the pid namespace with its first process.
     pub(super) fn kill(&self) -> io::Result<()> {
         kill(self.pidfd())
     }
 
-    /// Waits until it runs no more code.
+    /// Waits until no process of the instance runs.
     pub(super) async fn dead(&self) -> io::Result<()> {
         loop {
             let mut ready = self.pidfd.readable().await?;
@@ -97,13 +96,13 @@ impl Live {
     }
 }
 
-/// The ninth figure behind the name: bytes sent.
+/// Bytes sent: the ninth number after the interface name.
 fn sent_by_eth0(text: &str) -> Option<u64> {
     let figures = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"))?;
     figures.split_whitespace().nth(8)?.parse().ok()
 }
 
-/// Sends SIGKILL; a process that is gone already is fine.
+/// Sends SIGKILL; a process that has ended already is no error.
 pub(super) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     match rustix::process::pidfd_send_signal(pidfd, Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -121,14 +120,14 @@ pub(super) fn is_dead(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
 /// The start time of a process, from the 22nd field of its `stat`.
 pub(super) fn started(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field is a name in parentheses that may hold anything.
+    // The second field is a name in parentheses that may contain any character.
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest);
     rest.and_then(|rest| rest.split_whitespace().nth(19))
         .and_then(|field| field.parse().ok())
         .ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// This boot of the kernel.
+/// The id of this boot of the kernel.
 pub(super) fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }

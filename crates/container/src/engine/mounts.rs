@@ -1,9 +1,9 @@
-//! What a sandbox sees besides its root: found here, by descriptor, and cloned; the launcher gives it the sandbox's ids, the
-//! first process puts it in its place.
+//! Mounts of a sandbox besides its root. The server opens and clones them by descriptor, the launcher maps them to the
+//! sandbox's ids, and the first process attaches them.
 //!
-//! Sandboxes write to volumes and to folders of the host while others are being mounted, so no path is looked up twice and no
-//! link is ever followed. The clones are made here because only the server sees all mounts of the host: the launcher has let
-//! go of most.
+//! Sandboxes write to volumes and to folders of the host while other sandboxes mount them, so no path is resolved twice
+//! and no symbolic link is followed. The server makes the clones because only the server sees all mounts of the host:
+//! the launcher has detached most of them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,12 +21,12 @@ use crate::storage::{EntryAttributes, IDS, Layers, VolumeFolder};
 use crate::sys;
 
 const MIB: u64 = 1 << 20;
-/// What is ours in every root.
+/// Paths in every root that belong to the engine.
 const RESERVED: [&str; 4] = ["proc", "sys", "dev", ".atoll"];
-/// New folders of a volume: for every user inside.
+/// New folders of a volume are writable for every user in the sandbox.
 const FOR_ALL: EntryAttributes = EntryAttributes { uid: None, gid: None, mode: Some(0o777) };
 
-/// Mounts, and a detached clone of each that comes from outside, in the same order.
+/// Mounts, and a detached clone of each mount from outside, in the same order.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedMounts {
     pub(super) mounts: Vec<MountSpec>,
@@ -34,7 +34,7 @@ pub(super) struct ResolvedMounts {
 }
 
 impl EngineShared {
-    /// Finds what is to be mounted.
+    /// Resolves the mounts of a request.
     pub(super) async fn find_mounts(
         &self,
         wanted: &[InstanceMount],
@@ -79,7 +79,7 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
         MountSource::Volume { volume, sub_path } => {
             let root = layers.volume_folder(volume.as_str()).map_err(failed("opening a volume"))?;
             let root = root.ok_or_else(|| ProviderError::NoVolume { volume: volume.clone() })?;
-            // Nothing is made where nothing may be written.
+            // No folder is made through a read-only mount.
             let new = (!mount.read_only).then_some(FOR_ALL);
             let folder = VolumeFolder::new(root).for_mount(sub_path.as_deref(), new);
             (folder.map_err(not_there)?, Mounted::Volume)
@@ -112,7 +112,8 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
     Ok(())
 }
 
-/// A folder of the host and the owner of `path`. The path was found to be allowed with no link in it, and must still have none.
+/// A folder of the host, and the owner of `path`. The path was checked to be allowed and free of symbolic links, and
+/// must still have none.
 fn host_folder(path: &Path, sub_path: Option<&str>, read_only: bool) -> io::Result<(OwnedFd, (u32, u32))> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if !path.is_absolute() {
@@ -121,13 +122,13 @@ fn host_folder(path: &Path, sub_path: Option<&str>, read_only: bool) -> io::Resu
     let folder = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     let stat = rustix::fs::fstat(&folder)?;
     let owner = (stat.st_uid, stat.st_gid);
-    // Nothing is made where nothing may be written.
+    // No folder is made through a read-only mount.
     let new =
         (!read_only).then_some(EntryAttributes { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
     Ok((VolumeFolder::new(folder).for_mount(sub_path, new)?, owner))
 }
 
-/// A mount of this folder alone, attached nowhere; what is mounted below it on the host does not show.
+/// A detached mount of this folder alone; mounts below it on the host are not included.
 fn clone_of(folder: &OwnedFd) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -136,14 +137,14 @@ fn clone_of(folder: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(clone)
 }
 
-/// What a step that failed says about a mount, where it is about one.
+/// The error of a failed step that concerns a mount.
 pub(super) fn explain(failure: &StepFailure) -> Option<ProviderError> {
     let refused = |path: &str, why: &str| {
         Some(ProviderError::NotMountable { path: format!("/{path}"), why: why.to_owned() })
     };
     if let Some(path) = failure.step.strip_prefix(PLACE) {
         return match failure.errno {
-            // A link, where a folder is wanted, is one or the other.
+            // A symbolic link where a folder is expected causes one of the two errors.
             libc::ELOOP | libc::ENOTDIR => {
                 refused(path, "a file or a link is at that path inside, and links are not followed")
             }

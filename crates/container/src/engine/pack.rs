@@ -1,5 +1,5 @@
-//! The files of a sandbox as one stream, and back. A thread reads or writes the layer; a short queue of pieces is between it
-//! and the async side, so neither runs ahead of the other.
+//! Packs the files of a sandbox into one stream, and unpacks them. A thread reads or writes the layer. A short queue of
+//! pieces connects it with the async side, so that neither side runs ahead of the other.
 
 use std::io::{self, Read, Write};
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use crate::storage::ReadError;
 
 const MIB: u64 = 1 << 20;
 const PIECE: usize = 256 << 10;
-/// LIMIT: pieces between the two sides; 2 MiB per stream.
+/// LIMIT: pieces in the queue; 2 MiB per stream.
 const PIECES: usize = 8;
 
-/// A piece of the stream, or how it ended.
+/// A piece of the stream, or its end.
 enum Piece {
     Bytes(Vec<u8>),
     End(io::Result<()>),
@@ -90,7 +90,7 @@ impl EngineShared {
         let (layers, name) = (Arc::clone(&self.resources.layers), target.sandbox.as_str().to_owned());
         let limit = u64::from(limits.disk_mib) * MIB;
         let work = move || {
-            // The thread has the turn: when the call is dropped, the next one waits until nothing of this one is under way.
+            // The thread holds the turn: when the call is dropped, the next operation waits until this one has ended.
             let _turn = place.turn.blocking_lock();
             if place.live().is_some() || layers.exists(&name) {
                 return Ok(None);
@@ -101,7 +101,7 @@ impl EngineShared {
         let (feed, work) = (feed(files, sender), blocking(work));
         tokio::pin!(feed, work);
         let (fed, unpacked) = tokio::select! {
-            // It may end early, and what is still to come may never come.
+            // The thread may end early, and the rest of the stream may never arrive.
             unpacked = &mut work => (Ok(()), unpacked),
             fed = &mut feed => (fed, work.await),
         };
@@ -114,7 +114,7 @@ impl EngineShared {
     }
 }
 
-/// What a thread writes. It ends by itself, or when nobody reads any more.
+/// A stream of the bytes that a thread writes. The thread ends by itself, or when the reader is dropped.
 pub(super) fn stream(write: impl FnOnce(&mut ChunkWriter<'_>) -> io::Result<()> + Send + 'static) -> Packed {
     let (sender, pieces) = mpsc::channel(PIECES);
     tokio::task::spawn_blocking(move || {
@@ -140,7 +140,7 @@ fn not_unpacked(error: ReadError, limits: &Limits) -> ProviderError {
     }
 }
 
-/// Hands a stream on in pieces. Its error ends the other side, and is the reason that counts.
+/// Forwards a stream in pieces. An error of the stream ends the other side, and is the error that is reported.
 async fn feed(mut files: Packed, pieces: mpsc::Sender<Piece>) -> io::Result<()> {
     loop {
         let mut piece = Vec::with_capacity(PIECE);
@@ -151,7 +151,7 @@ async fn feed(mut files: Packed, pieces: mpsc::Sender<Piece>) -> io::Result<()> 
         }
         let is_end = piece.is_empty();
         let next = if is_end { Piece::End(Ok(())) } else { Piece::Bytes(piece) };
-        // Nobody there: it has its own reason.
+        // The other side has ended and reports its own error.
         if pieces.send(next).await.is_err() || is_end {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl AsyncRead for PackedFiles {
                     self.has_ended = true;
                     outcome?;
                 }
-                // Its thread is gone without a word.
+                // The thread ended without reporting a result.
                 None => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
             }
         }

@@ -1,11 +1,12 @@
-//! Pause and resume: every process stands still where it is, and then its memory may go to disk.
+//! Pause and resume: every process is frozen, and then its memory may be written to disk.
 //!
 //! ```text
 //! freeze ─► dump (left frozen) ─► hashes, manifest ─► all on disk ─► rename ─► end the processes
 //! ```
 //!
-//! Up to the rename there is a frozen instance, from it on there is a checkpoint. A crash that finds both goes by the checkpoint:
-//! some of the processes may have been told to end already. So nothing of a sandbox ever runs while it has a whole checkpoint.
+//! Up to the rename there is a frozen instance; after it there is a checkpoint. After a crash that leaves both, the
+//! checkpoint counts, because some of the processes may have been killed already. So no process of a sandbox ever runs
+//! while the sandbox has a complete checkpoint.
 
 use std::fs::File;
 use std::io;
@@ -32,18 +33,21 @@ use crate::checkpoint::{
 use crate::launcher::CriuMessage;
 use crate::launcher::protocol;
 
-/// LIMIT: some gigabytes of memory to a slow disk. Longer is given up, and what CRIU still does is waited for at adoption.
+/// LIMIT: some gigabytes of memory to a slow disk. A longer dump is given up; adoption waits for a CRIU that is still
+/// running.
 const DUMP_WITHIN: Duration = Duration::from_secs(300);
-/// LIMIT: packets on their way when the sandbox was frozen have arrived by then, and CRIU finds sockets that do not change.
+/// LIMIT: packets that were in flight when the sandbox was frozen have arrived by then, so CRIU finds sockets that do
+/// not change.
 const DUMP_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// LIMIT: how often, and how long at most each time, a frozen sandbox runs on so that a vfork under way comes to its end.
+/// LIMIT: how often, and for how long at most each time, a frozen sandbox runs again so that a vfork under way can
+/// complete.
 const VFORK_TRIES: u32 = 30;
 const VFORK_MOST: Duration = Duration::from_millis(20);
-/// LIMIT: killed processes are gone within milliseconds; what is left then is the reaper's.
+/// LIMIT: killed processes are gone within milliseconds; the reaper handles the rest.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
 
 impl EngineShared {
-    /// Whether memory can be brought to disk here.
+    /// Whether memory can be written to disk on this machine.
     pub(super) fn can_checkpoint(&self) -> bool {
         self.criu.is_ok()
     }
@@ -55,7 +59,8 @@ impl EngineShared {
         })
     }
 
-    /// To its end, also when the caller goes away: a freeze that is still under way when somebody else thaws would win.
+    /// Runs to its end, also when the caller goes away: otherwise a freeze still under way could undo the thaw of
+    /// another caller.
     #[expect(
         clippy::disallowed_methods,
         reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
@@ -82,7 +87,7 @@ impl EngineShared {
         }
     }
 
-    /// To its end, as [`EngineShared::pause`].
+    /// Runs to its end, as [`EngineShared::pause`] does.
     #[expect(
         clippy::disallowed_methods,
         reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
@@ -107,10 +112,10 @@ impl EngineShared {
         self.blocking.run(thaw).await.map_err(failed("thawing"))
     }
 
-    /// A place that was made only to wait in it.
+    /// Removes a slot that was made only to wait in it.
     pub(super) fn forget_empty(&self, sandbox: &SandboxId, place: &Arc<SandboxSlot>) {
         let mut places = self.places();
-        // The map's, and the caller's.
+        // The references of the map and of the caller.
         if place.live().is_none() && Arc::strong_count(place) <= 2 {
             places.remove(sandbox);
         }
@@ -128,8 +133,8 @@ impl EngineShared {
         self.blocking.run(freeze).await.map_err(failed("freezing"))
     }
 
-    /// As a task of its own: a caller that goes away before the point of no return leaves a frozen instance, after it a
-    /// checkpoint, and never anything between.
+    /// Runs as a task of its own: if the caller goes away before the rename, a frozen instance is left; after it, a
+    /// checkpoint; never anything in between.
     #[expect(
         clippy::disallowed_methods,
         reason = "must come to its end when the caller goes away; `starting` counts it, and a closing server waits"
@@ -137,7 +142,7 @@ impl EngineShared {
     pub(super) async fn checkpoint(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let (mut answer, waiting) = oneshot::channel();
-        // Counted as a start is: a server that closes waits for it.
+        // Counted like a start, so that a closing server waits for it.
         engine.starting.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
             let outcome = engine.checkpoint_in_turn(&target, &mut answer).await;
@@ -156,7 +161,7 @@ impl EngineShared {
         let _turn = place.turn.lock().await;
         let _changing = self.adoption.read().await;
         if caller.is_closed() {
-            // Whoever came before us may have resumed it since: nobody is left who would thaw what we freeze.
+            // An earlier caller may have resumed the sandbox since, and no caller is left who would thaw it.
             return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
         }
         let live = match self.live(target) {
@@ -209,8 +214,9 @@ impl EngineShared {
         committed.map_err(not_written)
     }
 
-    /// Dumps a frozen instance into a draft and seals it. Nothing is synced. The instance is frozen before and after, whatever
-    /// comes of it; somebody else thaws it. Where it was frozen in the middle of a vfork it runs for some milliseconds first.
+    /// Dumps a frozen instance into a draft and seals it. Nothing is synced. The instance is frozen before and after,
+    /// also on an error; the caller thaws it. If it was frozen in the middle of a vfork, it runs for some milliseconds
+    /// first.
     pub(super) async fn dump(
         &self,
         sandbox: &SandboxId,
@@ -244,8 +250,8 @@ impl EngineShared {
         sealed.map_err(not_written)
     }
 
-    /// Runs CRIU, and a second time where it failed of something that may have passed: the network is not locked, so a packet
-    /// that was on its way can change a connection while CRIU reads it. The instance is frozen when this returns.
+    /// Runs CRIU, and runs it again after a failure that may be temporary: the network is not locked, so a packet in
+    /// flight can change a connection while CRIU reads it. The instance is frozen when this returns.
     async fn dump_or_again(
         &self,
         criu: &Criu,
@@ -292,13 +298,13 @@ impl EngineShared {
         self.close_abandoned(live).await?;
         self.reach("dump.begin");
         let dumped = self.run_dump(criu, sandbox, live, draft).await;
-        // CRIU leaves it frozen. One that was ended by force does not.
+        // CRIU leaves the instance frozen. A CRIU that was killed does not.
         self.freeze(live).await?;
         dumped
     }
 
-    /// Closes connections to the agent whose other end, a dial of this or an earlier server, is gone. Nobody can read from them
-    /// or be answered over them, and CRIU may fail of what is left in their queues.
+    /// Closes connections to the agent whose other end, a connection of this or an earlier server, is gone. They are of
+    /// no use, and the data left in their queues can make CRIU fail.
     async fn close_abandoned(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
         let live = Arc::clone(live);
         let close = move || close_abandoned(live.netns(), AGENT_PORT);
@@ -309,7 +315,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// Sees to it that the frozen instance stands still where CRIU can catch every process: not in the middle of a vfork.
+    /// Makes sure that no process of the frozen instance is in the middle of a vfork, where CRIU cannot stop it.
     async fn vforks_end(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
         for tries in 0..=VFORK_TRIES {
             let Some(obstacle) = self.obstacle(live, in_vfork).await? else { return Ok(()) };
@@ -335,7 +341,8 @@ impl EngineShared {
         blocking(look).await.map_err(failed("inspecting the sandbox"))
     }
 
-    /// Refuses what cannot be written, before anything is, and has the pool grow in time for the rest.
+    /// Refuses a dump that does not fit on the disk before anything is written, and otherwise makes the pool grow in
+    /// time.
     async fn make_room(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
         let (resources, live) = (Arc::clone(&self.resources), Arc::clone(live));
         let look = move || {
@@ -413,7 +420,7 @@ impl EngineShared {
         Ok(manifest)
     }
 
-    /// Ends an instance whose memory is on disk. It stands still, and none of its processes runs another instruction.
+    /// Ends an instance whose memory is on disk. It is frozen, and none of its processes runs another instruction.
     async fn end_checkpointed(&self, place: &SandboxSlot, live: &Arc<Live>) {
         live.expect_end();
         place.set_live(None);
@@ -423,7 +430,7 @@ impl EngineShared {
             tracing::warn!(%cause, "a checkpointed sandbox's processes could not be ended at once");
         }
         self.reach("checkpoint.killed");
-        // Its connections are closed by the kernel meanwhile, and their peers told; only then the link goes.
+        // Meanwhile the kernel closes its connections and informs their peers; the link is removed after that.
         let _ = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         self.reach("checkpoint.dead");
         if let Some(link) = live.facts.link {
@@ -438,7 +445,6 @@ impl EngineShared {
         });
     }
 
-    /// A named place of [`crate::FailPoint`].
     pub(super) fn reach(&self, place: &'static str) {
         self.resources.failpoint.reach(place);
     }
@@ -447,7 +453,7 @@ impl EngineShared {
         self.memory_times.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Keeps what a step of a checkpoint or restore took.
+    /// Records the duration of a step of a checkpoint or restore.
     pub(super) fn note_memory(&self, step: &'static str, since: Instant) {
         let took = since.elapsed();
         metrics::histogram!("atoll_memory_step_seconds", "step" => step).record(took);
@@ -455,18 +461,18 @@ impl EngineShared {
         times.push((step.to_owned(), u32::try_from(took.as_micros()).unwrap_or(u32::MAX)));
     }
 
-    /// Removes what there is of a sandbox's memory on disk.
+    /// Removes everything of a sandbox's memory on disk.
     pub(super) async fn remove_checkpoint(&self, sandbox: &SandboxId) -> Result<(), ProviderError> {
         let (checkpoints, sandbox) = (self.checkpoints.clone(), sandbox.clone());
         blocking(move || checkpoints.remove(&sandbox)).await.map_err(failed("removing a checkpoint"))
     }
 }
 
-/// Where a process inside may watch files: every folder at the top of its root but those of the system.
+/// Folders in which processes of the sandbox may watch files: the top-level folders of its root, without the system's.
 fn places_to_watch(pid: i32) -> io::Result<Vec<String>> {
     const NOT_WATCHED: [&str; 11] =
         ["proc", "sys", "dev", ".atoll", "usr", "bin", "sbin", "lib", "lib32", "lib64", "boot"];
-    /// LIMIT: a root has some twenty.
+    /// LIMIT: a root has about twenty.
     const PLACES: usize = 64;
     let mut places = vec!["/usr/local".to_owned()];
     for entry in std::fs::read_dir(format!("/proc/{pid}/root"))? {
@@ -492,7 +498,7 @@ fn hierarchies(pid: i32, cgroup: &str) -> io::Result<Vec<String>> {
 
 /// Why there is no dump.
 enum NotDumped {
-    /// CRIU ended without one.
+    /// CRIU failed.
     Refused(CriuFailure),
     Provider(ProviderError),
 }
@@ -503,14 +509,14 @@ impl From<ProviderError> for NotDumped {
     }
 }
 
-/// How CRIU ended, and the errors in its log.
+/// CRIU's exit code, and the errors in its log.
 struct CriuFailure {
     code: i32,
     text: String,
 }
 
 impl CriuFailure {
-    /// The signal that ended it, if one did.
+    /// The signal that ended CRIU, if one did.
     fn signal(&self) -> Option<i32> {
         (self.code > 128).then_some(self.code - 128)
     }
@@ -519,10 +525,10 @@ impl CriuFailure {
         self.text.contains("No space left") || self.text.contains("quota exceeded")
     }
 
-    /// Whether it may work another time: it was ended by a signal, or it met something that changed while it looked.
+    /// Whether a retry may succeed: CRIU was ended by a signal, or a process or connection changed while CRIU read it.
     fn may_pass(&self) -> bool {
-        /// What CRIU says of a connection that changed between two of its questions, of a process that it could not stop, and
-        /// of one that still carries code of an earlier CRIU.
+        /// CRIU's messages about a connection that changed while CRIU read it, a process that it could not stop, and a
+        /// process that still contains code of an earlier CRIU.
         const PASSING: [&str; 10] = [
             "recv failed",
             "libsoccr_save() failed",
@@ -539,7 +545,7 @@ impl CriuFailure {
     }
 }
 
-/// CRIU has refused: something inside is of a kind that it can't write down, it met something that passes, or there is no room.
+/// CRIU refused: a process has something that CRIU can't save, the cause is temporary, or the disk is full.
 impl From<CriuFailure> for ProviderError {
     fn from(complaint: CriuFailure) -> Self {
         let said = || match complaint.signal() {
@@ -563,7 +569,7 @@ fn held_up(why: &str) -> ProviderError {
     }
 }
 
-/// A complaint without the places in CRIU's source.
+/// The message without CRIU's source locations.
 fn plain(complaint: &str) -> String {
     let without_place =
         |part: &str| match part.trim().strip_prefix('(').and_then(|rest| rest.split_once("): ")) {
@@ -573,7 +579,7 @@ fn plain(complaint: &str) -> String {
     complaint.split("; ").map(without_place).collect::<Vec<_>>().join("; ")
 }
 
-/// A full pool is no fault of ours.
+/// A full pool is no internal error.
 fn not_written(cause: io::Error) -> ProviderError {
     match cause.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -583,12 +589,12 @@ fn not_written(cause: io::Error) -> ProviderError {
     }
 }
 
-/// Where the dump of a running instance goes that somebody else keeps.
+/// A draft for the dump of a running instance that the caller keeps.
 pub(super) fn draft_at(folder: &Path) -> Result<Draft, ProviderError> {
     Draft::begin(folder).map_err(failed("reserving disk space for memory"))
 }
 
-/// Whether a socket holds an IPv6 address of a sandbox. A kernel without IPv6 has no such table.
+/// Whether a socket uses an IPv6 address of the sandbox. A kernel without IPv6 has no such table.
 fn holds_ipv6(pid: i32) -> bool {
     ["tcp6", "udp6", "raw6"].into_iter().any(|table| {
         let table = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));

@@ -1,7 +1,7 @@
 //! Ready instances: booted with the agent listening, without network, frozen. An instance is claimed once and never reused.
 //!
-//! Some pools are in the configuration, by the name of a template, and hold its newest version. Others are wished for while the
-//! server runs, each for one version; they shrink when a wish goes.
+//! Some pools are in the configuration, by the name of a template, and hold its newest version. Others are requested
+//! while the server runs, each for one version; they shrink when the request is withdrawn.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
@@ -18,38 +18,38 @@ use super::instance::Live;
 use super::reaper::InstanceRemains;
 use super::{EngineShared, PoolStats, failed};
 
-/// How often the pool is looked at when nobody claims.
+/// How often the pool is checked without a claim.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Pause between two that are made, so that filling does not disturb.
+/// Pause between two new instances, so that filling the pool does not slow down other work.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long filling waits after a start that somebody waited for: the new sandbox is about to run its first command, and on
-/// two cores a start beside it would double the time of that.
+/// How long filling waits after a start that a caller waited for. The new sandbox is about to run its first command,
+/// and on two cores a start at the same time would double the duration of that command.
 const AFTER_START: Duration = Duration::from_millis(25);
-/// How often it looks whether all is quiet, before one is made anyway.
+/// How many times filling waits for a quiet moment before it makes an instance anyway.
 const YIELD_AT_MOST: u32 = 40;
-/// Pause after a template was found not to be there: it may be made later.
+/// Pause after a template was not found: it may be made later.
 const AFTER_MISSING: Duration = Duration::from_secs(15);
-/// Pause after one could not be made, for its pool alone.
+/// Pause of one pool after an instance could not be made.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// LIMIT: instances that may be wished for in all; each takes about a megabyte and a range of ids.
+/// LIMIT: requested instances in total; each takes about a megabyte and a range of ids.
 const WISHED_MOST: usize = 64;
 
-/// Which pool.
+/// The key of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct PoolKey {
     pub(super) template: String,
-    /// Exactly this version; `None`: whichever is the newest.
+    /// Exactly this version; `None`: the newest.
     version: Option<String>,
 }
 
-/// All pools, and what there should be.
+/// All pools, and the requested sizes.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     ready: HashMap<PoolKey, Vec<Ready>>,
-    /// Made, and not yet prepared.
+    /// Instances that exist and are not prepared yet.
     pub(super) warming: Vec<(PoolKey, Ready)>,
     wished: BTreeMap<PoolKey, usize>,
-    /// Those that could not be filled, and until when nobody tries again.
+    /// Pools that could not be filled, and when the next attempt is due.
     resting: HashMap<PoolKey, Instant>,
 }
 
@@ -70,7 +70,7 @@ impl Pools {
         self.resting.insert(key, Instant::now() + pause);
     }
 
-    /// Takes out what is more than is wished for.
+    /// Takes out instances above the requested number.
     fn shrink(&mut self) -> Vec<Ready> {
         let wished = &self.wished;
         let mut excess = Vec::new();
@@ -83,17 +83,17 @@ impl Pools {
     }
 }
 
-/// One that waits to be claimed.
+/// An instance that waits to be claimed.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) live: Live,
     pub(super) token: String,
     pub(super) template: Arc<Template>,
-    /// The name its layer has until it is claimed.
+    /// The name of its layer until it is claimed.
     pub(super) layer: String,
-    /// Limits that it has now.
+    /// Its current limits.
     pub(super) limits: Limits,
-    /// How many processes and threads it has, where something was started in it.
+    /// How many processes and threads it has, if it was prepared.
     pub(super) prepared: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl EngineShared {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What there should be: those of the configuration first.
+    /// The wanted size of every pool, those of the configuration first.
     fn wanted(&self, pools: &Pools) -> Vec<(PoolKey, usize)> {
         let fixed = self
             .config
@@ -123,7 +123,7 @@ impl EngineShared {
         self.wanted(&pools).into_iter().map(stats).collect()
     }
 
-    /// Replaces what is wished for. What fits into the bound is taken in the order in which it is wished.
+    /// Replaces the requested pools. Requests are granted in their order up to the limit.
     pub(super) fn wish_pool(&self, wishes: Vec<PoolWish>) {
         let mut left = WISHED_MOST;
         let mut wished = BTreeMap::new();
@@ -144,7 +144,7 @@ impl EngineShared {
         self.pool_wanted.notify_one();
     }
 
-    /// Takes one made from exactly this version of the template, and lets go of those of another.
+    /// Takes an instance of exactly this version of the template, and discards those of other versions.
     pub(super) fn take_ready(&self, template: &str, version: &str, limits: &Limits) -> Option<Ready> {
         let mut pools = self.lock_pool();
         let fits = |one: &Ready| {
@@ -153,7 +153,7 @@ impl EngineShared {
                 && self.is_still_prepared(one)
         };
         let (mut taken, mut stale) = (None, Vec::new());
-        // A version is the same files whatever it is called today.
+        // A version has the same files whatever its current name is.
         let exact = pools.ready.keys().find(|key| key.version.as_deref() == Some(version)).cloned();
         for key in exact.into_iter().chain([PoolKey { template: template.to_owned(), version: None }]) {
             let Some(ready) = pools.ready.get_mut(&key) else { continue };
@@ -173,7 +173,7 @@ impl EngineShared {
         taken
     }
 
-    /// Ends one that nobody will claim.
+    /// Ends an instance that will not be claimed.
     pub(super) fn discard(&self, ready: Ready) {
         ready.live.expect_end();
         let _ = self.resources.cgroups.thaw(&ready.live.facts.cgroup);
@@ -197,7 +197,7 @@ impl EngineShared {
         all.into_iter().for_each(|one| self.discard(one));
     }
 
-    /// Nobody waits for a start, and none has just ended.
+    /// Whether no caller waits for a start, and none has just ended.
     fn is_quiet(&self) -> bool {
         let last = *self.last_start.lock().unwrap_or_else(PoisonError::into_inner);
         self.starting.load(Ordering::SeqCst) == 0 && last.is_none_or(|at| at.elapsed() >= AFTER_START)
@@ -212,13 +212,13 @@ impl EngineShared {
         let short = |(key, wanted): &(PoolKey, usize)| {
             pools.count_with_warming(key) < *wanted
                 && !pools.resting.contains_key(key)
-                // One at a time: each takes a core for a second.
+                // One at a time: each preparation takes a core for a second.
                 && (pools.warming.is_empty() || !self.is_prepared(key))
         };
         self.wanted(&pools).into_iter().find(short).map(|(key, _)| key)
     }
 
-    /// Puts one where it is waited for, unless nobody does any more.
+    /// Puts an instance into its pool, unless the pool is full or not wanted any more.
     pub(super) fn keep_ready(&self, key: PoolKey, ready: Ready) {
         let excess = {
             let mut pools = self.lock_pool();
@@ -263,7 +263,7 @@ impl EngineShared {
         Ok(Ready { live, token, template, layer, limits, prepared: None })
     }
 
-    /// Makes it stand still.
+    /// Freezes an instance.
     pub(super) async fn freeze_ready(&self, ready: Ready) -> Result<Ready, ProviderError> {
         let (cgroups, cgroup) = (Arc::clone(&self.resources.cgroups), ready.live.facts.cgroup.clone());
         if let Err(cause) = self.blocking.run(move || cgroups.freeze(&cgroup)).await {
@@ -290,13 +290,13 @@ impl EngineShared {
     }
 }
 
-/// Fills the pools one by one, behind the starts that somebody waits for.
+/// Fills the pools one by one, with lower priority than starts that a caller waits for.
 pub(super) async fn keep_filled(engine: Weak<EngineShared>) {
     loop {
         let Some(engine) = engine.upgrade() else { return };
         if engine.shortage().is_none() {
             let wake = Arc::clone(&engine.pool_wanted);
-            // Not held while waiting: the engine must be able to go.
+            // Not held while waiting, so that the engine can be dropped.
             drop(engine);
             let _ = tokio::time::timeout(LOOK_EVERY, wake.notified()).await;
             continue;
@@ -312,11 +312,11 @@ pub(super) async fn keep_filled(engine: Weak<EngineShared>) {
         if engine.is_closing.load(Ordering::SeqCst) {
             return;
         }
-        // Asked again under the lock: a prepared instance that left `warming` may have joined its pool meanwhile.
+        // Checked again under the lock: a prepared instance that left `warming` may have joined its pool meanwhile.
         let Some(key) = engine.shortage() else { continue };
         match engine.make_one(&key).await {
             Ok(()) => {}
-            // A pool may be set up for what nobody has made yet.
+            // A pool may be configured for a template that does not exist yet.
             Err(ProviderError::NoTemplate { .. }) if key.version.is_none() => {
                 engine.lock_pool().rest(key, AFTER_MISSING);
             }

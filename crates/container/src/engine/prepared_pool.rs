@@ -1,5 +1,6 @@
-//! Ready instances in which something was started before they stand still: a kernel takes half a second, and a sandbox that
-//! finds one need not wait for it. One is prepared at a time, at half a core, beside the filling of all other pools.
+//! Ready instances in which a process was started before they were frozen. A code interpreter takes half a second to
+//! start, and a sandbox that claims such an instance does not wait for it. One instance is prepared at a time, with
+//! half a core, while all other pools are filled.
 
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,27 +15,27 @@ use atoll_provider::{AGENT_PORT, ProviderError};
 use super::pool::{PoolKey, Ready};
 use super::{EngineShared, failed};
 
-/// LIMIT: for what is started; a kernel on a starved machine.
+/// LIMIT: for the preparation; a code interpreter on an overloaded machine.
 const PREPARE_WITHIN: Duration = Duration::from_secs(90);
 /// LIMIT: for one connection to the agent.
 const DIAL_WITHIN: Duration = Duration::from_secs(10);
-/// Pause after something could not be started, for its pool alone: it will hardly be different soon.
+/// Pause of one pool after a failed preparation: a retry soon after would probably fail too.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// CPU while it is prepared: creates and their first commands come first.
+/// CPU limit during the preparation: creates and their first commands have priority.
 const CPU_MILLI: u32 = 500;
-/// A machine with less free memory than this has better uses for it.
+/// No instance is prepared on a machine with less free memory than this.
 const FREE_MIB: u64 = 1_024;
-/// A sandbox that may use less than this gets one in which nothing runs.
+/// A sandbox with a lower memory limit than this gets an instance without a prepared process.
 const MEMORY_MIB: u32 = 256;
 
-/// Whether what runs in it leaves room within these limits.
+/// Whether the prepared processes leave room within these limits.
 pub(super) fn has_room(ready: &Ready, limits: &Limits) -> bool {
     ready
         .prepared
         .is_none_or(|tasks| limits.memory_mib >= MEMORY_MIB && limits.pids > tasks.saturating_mul(2))
 }
 
-/// Refuses to fill memory that sandboxes will want.
+/// Refuses to prepare an instance when memory is low.
 pub(super) fn need_memory() -> Result<(), ProviderError> {
     let about = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
     let free = about.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -46,7 +47,7 @@ pub(super) fn need_memory() -> Result<(), ProviderError> {
 }
 
 impl EngineShared {
-    /// Whether something is started in the instances of this pool.
+    /// Whether instances of this pool are prepared.
     pub(super) fn is_prepared(&self, key: &PoolKey) -> bool {
         self.config.prepare.as_ref().is_some_and(|prepare| prepare.wants(&key.template))
     }
@@ -59,7 +60,7 @@ impl EngineShared {
         Limits { cpu_milli: limits.cpu_milli.min(CPU_MILLI), ..limits }
     }
 
-    /// Whether all that was started in it is still there; a process of it may have been ended for want of memory.
+    /// Whether all prepared processes still exist; the OOM killer may have ended one.
     pub(super) fn is_still_prepared(&self, ready: &Ready) -> bool {
         let Some(tasks) = ready.prepared else { return true };
         self.tasks_of(ready).is_some_and(|now| now >= tasks)
@@ -69,7 +70,7 @@ impl EngineShared {
         self.resources.cgroups.figures(&ready.live.facts.cgroup).ok().map(|figures| figures.pids)
     }
 
-    /// Goes on beside the filling of pools, which would else wait for it.
+    /// Prepares the instance in a task of its own, so that the filling of pools does not wait.
     pub(super) fn warm_up(self: &Arc<Self>, key: PoolKey, ready: Ready) {
         let netns = match ready.live.netns().try_clone_to_owned() {
             Ok(netns) => Arc::new(netns),
@@ -90,9 +91,9 @@ impl EngineShared {
         });
     }
 
-    /// Keeps it, or throws it away. Not there: the pools were drained meanwhile.
+    /// Keeps the instance, or discards it. If it is missing, the pools were drained meanwhile.
     async fn warmed(self: &Arc<Self>, layer: &str, prepared: Result<(), Box<dyn Error + Send + Sync>>) {
-        // Whoever closes waits for this, and finds it in the pool or gone.
+        // `close` waits for this lock, and then finds the instance in the pool or gone.
         let _filling = self.filling.lock().await;
         let taken = {
             let mut pools = self.lock_pool();
@@ -153,7 +154,7 @@ async fn prepare(
     tokio::time::timeout(PREPARE_WITHIN, work).await?
 }
 
-/// As a sandbox of this template would be told, if nobody says otherwise.
+/// The settings that a sandbox of this template gets by default.
 fn settings(ready: &Ready) -> InitRequest {
     let template = &ready.template;
     InitRequest {

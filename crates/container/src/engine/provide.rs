@@ -1,4 +1,4 @@
-//! The verbs of [`Provider`].
+//! The operations of [`Provider`].
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -22,15 +22,14 @@ use super::instance::Live;
 use super::reaper::InstanceRemains;
 use super::{Engine, EngineShared, STOP_WITHIN, SandboxSlot, failed, watch};
 
-/// LIMIT: a kill takes milliseconds; beyond this the reaper goes on alone.
+/// LIMIT: a kill takes milliseconds; after this time the reaper continues alone.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
-/// LIMIT: a connection inside the machine.
+/// LIMIT: a connection within the machine.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
-/// What a new layer or volume needs before anything is written to it.
+/// Free space that a new layer or volume needs.
 pub(super) const LEAST_FREE: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 
-/// Whether the sandbox's files are new or left by an earlier instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FilesState {
     New,
@@ -173,7 +172,7 @@ impl Provider for Engine {
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
         let place = self.inner.place(&target.sandbox);
         let _turn = place.turn.lock().await;
-        // First, so that a crash between the two does not bring back what was ended.
+        // First, so that a crash between the two steps does not restore a halted instance.
         self.inner.remove_checkpoint(&target.sandbox).await?;
         match place.live() {
             Some((instance, live)) if target.instance.as_ref().is_none_or(|wanted| *wanted == instance) => {
@@ -196,7 +195,8 @@ impl Provider for Engine {
         let ended = match place.live() {
             Some((_, live)) => self.inner.end(&place, &live, Some(layer)).await,
             None => {
-                // Somebody may unpack files under this name at once: they must not meet the removal of the old ones.
+                // Files may be unpacked under this name at once: they must not collide with the removal of the old
+                // ones.
                 let layers = Arc::clone(&self.inner.resources.layers);
                 let aside = super::snapshot::blocking(move || layers.put_aside(&layer)).await;
                 let aside = aside.map_err(failed("moving files aside"))?;
@@ -232,7 +232,7 @@ impl Provider for Engine {
             let figures = cgroups.figures(&live.facts.cgroup)?;
             let disk_bytes = match live.facts.storage {
                 Storage::Disk => layers.used_bytes(&layer).unwrap_or(0),
-                // It is in memory and counted there.
+                // The layer is in memory and counted there.
                 Storage::Memory => 0,
             };
             Ok(InstanceUsage {
@@ -326,8 +326,8 @@ impl EngineShared {
         if is_it { Ok(live) } else { Err(gone()) }
     }
 
-    /// Waits until no start is under way. One that was given up hands what it had made to the reaper at its end, so the
-    /// reaper is done only after that.
+    /// Waits until no start is under way. A start that was given up hands what it made to the reaper at its end, so the
+    /// reaper is idle only after that.
     pub(super) async fn starts_end(&self) {
         let begun = Instant::now();
         while self.starting.load(Ordering::SeqCst) > 0 && begun.elapsed() < STOP_WITHIN {
@@ -352,7 +352,7 @@ impl EngineShared {
             });
         }
         let place = self.place(&spec.sandbox);
-        // Taken before the task begins: a destroy after a caller that went away must not overtake what it began.
+        // Taken before the task begins: a destroy after a caller that went away must not overtake the start.
         let turn = Arc::clone(&place.turn).lock_owned().await;
         let starting = Arc::clone(&self.adoption).read_owned().await;
         let (engine, spec) = (Arc::clone(self), spec.clone());
@@ -375,7 +375,7 @@ impl EngineShared {
         place: &Arc<SandboxSlot>,
     ) -> Result<Booted, ProviderError> {
         if let Some((_, live)) = place.live() {
-            // An instance that died is still in its place until somebody ends it.
+            // A dead instance stays in its slot until it is ended explicitly.
             self.end(place, &live, None).await?;
         }
         if place.is_doomed() {
@@ -404,7 +404,7 @@ impl EngineShared {
         ));
     }
 
-    /// From the pool where that is possible, else cold.
+    /// Claims an instance of the pool if possible, else starts cold.
     async fn start_somehow(
         self: &Arc<Self>,
         spec: &InstanceSpec,
@@ -419,7 +419,7 @@ impl EngineShared {
         if files == FilesState::New
             && spec.storage == Storage::Disk
             && spec.origin == FilesOrigin::Template
-            // One that waits has none, and nothing is mounted from outside later.
+            // Instances of the pool have no mounts, and mounts cannot be added later.
             && spec.mounts.is_empty()
             && let Some((live, booted)) = self.claim(spec).await
         {
@@ -465,7 +465,7 @@ impl EngineShared {
         Ok(())
     }
 
-    /// A policy that names ranges of IPv6 needs a machine that carries it; what is never reached must not be promised.
+    /// Refuses a policy with IPv6 ranges on a machine without IPv6: its ranges could never be reached.
     pub(super) async fn need_ipv6(&self, egress: &Egress) -> Result<(), ProviderError> {
         if egress.direct6.is_empty() {
             return Ok(());
@@ -483,7 +483,8 @@ impl EngineShared {
         }
     }
 
-    /// Plain folders keep no limit, so none may be asked for; the usual one is what nobody asked for.
+    /// Plain folders have no disk limit, so a request for one is refused. The default limit does not count as a
+    /// request.
     pub(super) fn refuse_disk_limit(&self, is_on_disk: bool, limits: &Limits) -> Result<(), ProviderError> {
         let is_asked = limits.disk_mib != self.config.pool_limits.disk_mib;
         if !is_on_disk || !is_asked || self.resources.layers.limits_disk() {
@@ -521,7 +522,8 @@ impl EngineShared {
         }
     }
 
-    /// Makes an instance unreachable and dead, and hands the rest to the reaper. `layer`: its files go too.
+    /// Makes an instance unreachable, kills it, and hands the rest to the reaper. With `layer`, its files are removed
+    /// too.
     pub(super) async fn end(
         &self,
         place: &SandboxSlot,
@@ -533,7 +535,7 @@ impl EngineShared {
         let doomed = Arc::clone(live);
         let work = move || {
             if let Some(link) = doomed.facts.link {
-                // What matters is that it dies; a link that cannot be closed dies with its namespace.
+                // The kill matters more; a link that cannot be closed ends with its namespace.
                 let _ = resources.networks.detach(link);
             }
             let _ = resources.cgroups.thaw(&doomed.facts.cgroup);

@@ -1,6 +1,6 @@
-//! Slow endings: what is left of an instance is removed behind the request, tried again until it works.
+//! Slow removals: the remains of an instance are removed in the background, and every failed removal is retried.
 //!
-//! It keeps nothing on disk. After a crash, adoption finds what nobody knows and ends it again.
+//! The reaper stores nothing on disk. After a crash, adoption finds unknown instances and ends them again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,11 +17,11 @@ use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;
 use crate::storage::Layers;
 
-/// LIMIT: most namespaces die within these tries, and their links with them for nothing. One that had a connection to the
-/// outside lives on in the kernel until that is given up, minutes later; its link is deleted by hand.
+/// LIMIT: most namespaces are gone within these tries, and their links with them. A namespace that had a connection to
+/// the outside lives on in the kernel until the connection is given up, minutes later; its link is deleted explicitly.
 const LINK_TRIES: u32 = 4;
 
-/// What is left of an instance. Each part is taken out when it is gone.
+/// The remains of an instance. Each part is taken out when it is removed.
 #[derive(Debug, Default)]
 pub(super) struct InstanceRemains {
     /// A first process that may still live.
@@ -34,7 +34,7 @@ pub(super) struct InstanceRemains {
     pub(super) tries: u32,
 }
 
-/// What a reaper works on.
+/// The resources that a reaper works on.
 #[derive(Debug)]
 pub(super) struct HostResources {
     pub(super) cgroups: Arc<dyn Cgroups>,
@@ -44,7 +44,6 @@ pub(super) struct HostResources {
     pub(super) failpoint: FailPoint,
 }
 
-/// Takes remains and removes them.
 #[derive(Debug)]
 pub(super) struct Reaper {
     remains: mpsc::UnboundedSender<InstanceRemains>,
@@ -52,7 +51,7 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    /// Answers the reaper and the loop that its owner runs.
+    /// Returns the reaper, and its loop for the owner to run.
     pub(super) fn new(resources: Arc<HostResources>) -> (Self, impl Future<Output = ()> + Send) {
         let (remains, queue) = mpsc::unbounded_channel();
         let pending = Arc::new(watch::Sender::new(0));
@@ -60,7 +59,7 @@ impl Reaper {
         (Self { remains, pending }, work)
     }
 
-    /// Takes remains over.
+    /// Queues remains for removal.
     pub(super) fn take(&self, remains: InstanceRemains) {
         self.pending.send_modify(|pending| *pending += 1);
         if self.remains.send(remains).is_err() {
@@ -68,7 +67,7 @@ impl Reaper {
         }
     }
 
-    /// Waits until nothing is left to do.
+    /// Waits until all remains are removed.
     pub(super) async fn settle(&self) {
         let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
@@ -99,7 +98,8 @@ async fn run(
                 None => pending.send_modify(|pending| *pending -= 1),
                 Some(mut left) => {
                     left.tries += 1;
-                    // LIMIT: a network namespace dies within some tens of milliseconds; a stuck process may take for ever.
+                    // LIMIT: a network namespace is gone within some tens of milliseconds; a stuck process may take for
+                    // ever.
                     let pause = Duration::from_millis(10 << left.tries.min(7));
                     let again = again.clone();
                     tokio::spawn(async move {
@@ -115,7 +115,7 @@ async fn run(
 }
 
 impl HostResources {
-    /// Removes what can be removed; answers what is still left.
+    /// Removes what can be removed; returns the rest.
     fn clear(&self, mut remains: InstanceRemains) -> Option<InstanceRemains> {
         match self.try_clear(&mut remains) {
             Ok(true) => None,
@@ -129,7 +129,7 @@ impl HostResources {
         }
     }
 
-    /// Removes what can be removed; answers whether nothing is left.
+    /// Removes what can be removed; returns whether nothing is left.
     pub(super) fn try_clear(&self, remains: &mut InstanceRemains) -> io::Result<bool> {
         if let Some(pidfd) = &remains.pidfd {
             instance::kill(pidfd.as_fd())?;
@@ -170,13 +170,13 @@ impl HostResources {
         Ok(true)
     }
 
-    /// Ends whoever is still inside, then removes the folders.
+    /// Ends all processes in a cgroup, then removes its folders.
     pub(super) fn clear_cgroup(&self, name: &str) -> io::Result<()> {
         self.kill_all(name)?;
         self.cgroups.remove(name)
     }
 
-    /// Ends all that are in a cgroup. Those that stand still run no more code of their own.
+    /// Ends all processes in a cgroup. Frozen processes run no more code of their own.
     pub(super) fn kill_all(&self, name: &str) -> io::Result<()> {
         let processes = self.cgroups.processes(name)?;
         let is_empty = processes.is_empty();
@@ -185,14 +185,15 @@ impl HostResources {
             let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
                 continue;
             };
-            // The number may have been given to a stranger meanwhile; now that it is held, it is looked at again.
+            // The pid may have been reused meanwhile; now that the process is held by descriptor, its cgroup is checked
+            // again.
             if self.cgroups.processes(name)?.contains(&pid.as_raw_nonzero().get()) {
                 instance::kill(pidfd.as_fd())?;
             }
         }
         if !is_empty {
             self.failpoint.reach("end.killed");
-            // A frozen process does not die. Each has its end before it now, so none comes to anything else.
+            // A frozen process does not die. Each has a pending SIGKILL now, so none runs any other code.
             let _ = self.cgroups.thaw(name);
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Changes limits of what is there. A limit below what is used is refused with the figures, before anything is changed.
+//! Changes the limits of a sandbox. A limit below the current use is refused with the figures, before anything is
+//! changed.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use super::{EngineShared, failed};
 use crate::cgroup::{Cgroups, Figures};
 
 const MIB: u64 = 1 << 20;
-/// Left above what can't be given back, so that the sandbox does not run out at once.
+/// Room above the memory that can't be reclaimed, so that the sandbox does not run out of memory at once.
 const MEMORY_ROOM: u64 = 2 * MIB;
 
-/// How a change ended.
+/// The result of a change.
 enum Resized {
     Done,
     Below { what: &'static str, wanted_mib: u32, used_bytes: u64 },
@@ -24,7 +25,7 @@ impl EngineShared {
     pub(super) async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
         let layers = Arc::clone(&self.resources.layers);
         let layer = target.sandbox.as_str().to_owned();
-        // A layer in memory keeps the size it was made with.
+        // The size of a layer in memory is fixed.
         let is_on_disk = layers.exists(&layer);
         self.refuse_disk_limit(is_on_disk, limits)?;
         let cgroup = match &target.instance {
@@ -36,7 +37,7 @@ impl EngineShared {
             let disk_bytes = u64::from(limits.disk_mib) * MIB;
             let below = |what, wanted_mib, used_bytes| Ok(Resized::Below { what, wanted_mib, used_bytes });
             if is_on_disk && layers.is_smaller(&layer, disk_bytes)? {
-                // To know it costs a write to disk, so only whoever shrinks pays for it.
+                // Measuring costs a write to disk, so it is done only when the limit shrinks.
                 let used = layers.used_bytes_now(&layer)?;
                 if used > disk_bytes {
                     return below("disk_mib", limits.disk_mib, used);
@@ -63,19 +64,20 @@ impl EngineShared {
     }
 }
 
-/// Sets the limits, or answers how many bytes of memory are in the way.
+/// Sets the limits, or returns how many bytes of memory are in the way.
 fn set_limits(cgroups: &dyn Cgroups, cgroup: &str, limits: &Limits) -> io::Result<Option<u64>> {
     let wanted = u64::from(limits.memory_mib) * MIB;
     let must_stay = |figures: Figures| figures.memory_bytes.saturating_sub(figures.cache_bytes);
     if cgroups.layout() == "v2" {
-        // v2 would end processes to get below a new limit, so it is asked only when what must stay fits.
+        // v2 would end processes to get below a new limit, so the limit is set only if the memory that can't be
+        // reclaimed fits.
         let used = must_stay(cgroups.figures(cgroup)?) + MEMORY_ROOM;
         if used > wanted {
             return Ok(Some(used));
         }
     }
     match cgroups.set_limits(cgroup, limits) {
-        // v1's word for memory that is used and can't be given back.
+        // v1's error for memory that is in use and can't be reclaimed.
         Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
             Ok(Some(must_stay(cgroups.figures(cgroup)?).max(wanted + 1)))
         }

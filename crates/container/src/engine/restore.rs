@@ -1,12 +1,13 @@
-//! From memory on disk to an instance that runs: the cold start's ground, and CRIU's processes on it.
+//! Restores an instance from its memory on disk: mounts and cgroups as in a cold start, and processes from CRIU.
 //!
 //! ```text
 //! check ─► ids, cgroups, layer ─► launcher: mounts, CRIU ─┬ namespaces ► veth, address ┬► frozen ─► spent on disk ─► thaw
 //!                                                          └────────────────────────────┘
 //! ```
 //!
-//! Nothing of the sandbox runs before the checkpoint is spent, and it is spent only when everything stands. A crash between the
-//! two leaves a frozen tree and a mark that names it: adoption finds both and the service lets it run.
+//! No process of the sandbox runs before the checkpoint is spent, and it is spent only when everything else is ready. A
+//! crash between the two leaves a frozen instance and a record that names it. Adoption finds both, and the service lets
+//! the instance run.
 
 use std::fs::File;
 use std::io;
@@ -40,20 +41,21 @@ use crate::launcher::{CriuChannel, CriuMessage};
 const RESTORE_WITHIN: Duration = Duration::from_secs(300);
 /// LIMIT: killed processes are gone within milliseconds.
 const DEAD_WITHIN: Duration = Duration::from_secs(5);
-/// LIMIT: cgroups and link of a restore that failed are mostly gone within some tens of milliseconds; the rest is the reaper's.
+/// LIMIT: cgroups and link of a failed restore are usually gone within some tens of milliseconds; the reaper handles
+/// the rest.
 const CLEAR_WITHIN: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
 
-/// Where memory comes from, and what becomes of it there.
+/// The source of the memory, and what happens to it after the restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CheckpointSource {
     /// The sandbox's own checkpoint, which is spent.
     Own,
-    /// A snapshot's, which stays as it is.
+    /// A snapshot's checkpoint, which stays unchanged.
     Kept,
 }
 
-/// What is there once CRIU is done.
+/// The restored processes when CRIU is done.
 struct RestoredInstance {
     pid: i32,
     pidfd: OwnedFd,
@@ -75,7 +77,7 @@ impl EngineShared {
             });
         }
         let place = self.place(&spec.sandbox);
-        // Taken before the task begins: whoever asks after a caller that went away waits for what it began.
+        // Taken before the task begins: later operations wait for it even if the caller goes away.
         let turn = Arc::clone(&place.turn).lock_owned().await;
         let starting = Arc::clone(&self.adoption).read_owned().await;
         let (engine, spec) = (Arc::clone(self), spec.clone());
@@ -112,7 +114,7 @@ impl EngineShared {
         self.reach("restore.watched");
         let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
         let failpoint = self.resources.failpoint.clone();
-        // What it takes on disk goes behind the caller's back.
+        // The disk space is freed in the background.
         self.spawn(async move {
             let _ = tokio::task::spawn_blocking(move || checkpoints.free_spent(&sandbox)).await;
             failpoint.reach("restore.freed");
@@ -125,8 +127,8 @@ impl EngineShared {
         self.watch(live, &spec.sandbox, &spec.instance);
     }
 
-    /// Makes the instance of `spec` from the images in `folder`, on the sandbox's layer. On an error nothing of it is left, and
-    /// none of its processes has run.
+    /// Makes the instance of `spec` from the images in `folder`, on the sandbox's layer. On an error nothing of it is
+    /// left, and none of its processes has run.
     pub(super) async fn restore_from(
         &self,
         folder: &Path,
@@ -143,7 +145,7 @@ impl EngineShared {
         let begun = Instant::now();
         self.criu()?;
         let manifest = self.verified(folder).await?;
-        // A snapshot's is known by its seal, and is meant for others too.
+        // The memory of a snapshot is checked by its seal and may be used for other sandboxes.
         if let (CheckpointSource::Own, Some(why)) = (source, manifest.is_of_another(&spec.sandbox)) {
             return Err(ProviderError::Damaged { what: "the checkpoint".into(), why });
         }
@@ -159,7 +161,7 @@ impl EngineShared {
         Ok((live, Booted { facts, agent_token: None, from_pool: false }))
     }
 
-    /// Runs CRIU, and a second time where a signal ended it: the images are as they were, and nothing of the tree has run.
+    /// Runs CRIU, and a second time if a signal ended it: the images are unchanged, and none of the processes has run.
     async fn restore_or_again(
         &self,
         folder: &Path,
@@ -227,7 +229,7 @@ impl EngineShared {
         self.let_go(source, spec, manifest, standing, first_id).await
     }
 
-    /// Cgroups, layer and what the launcher is asked for.
+    /// Makes cgroups and layer, and builds the request to the launcher.
     async fn restore_request(
         &self,
         folder: &Path,
@@ -244,7 +246,8 @@ impl EngineShared {
         let (images, seen) = (folder.to_owned(), manifest.clone());
         let prepare = move || {
             let upper = layers.reopen(&layer, with_usr)?;
-            // CRIU's moving in is not the sandbox's to pay; its own limits come before it runs.
+            // The memory that CRIU needs for the restore must not count against the sandbox; the sandbox's own limits
+            // are set before it runs.
             drop(cgroups.create(&name, &roomy(limits))?);
             Ok((upper, users_image(&images, &seen, first_id)?))
         };
@@ -273,7 +276,7 @@ impl EngineShared {
         Ok(protocol::Criu { id: 0, program, arguments, environment, rebuild: Some(rebuild) })
     }
 
-    /// Does the server's part of the steps that CRIU comes to.
+    /// Does the server's part at each step of CRIU.
     async fn attend(
         &self,
         line: &mut CriuChannel,
@@ -317,10 +320,10 @@ impl EngineShared {
         }
     }
 
-    /// The network of the new namespaces: loopback, its veth, and every address that its sockets may hold.
+    /// Makes the network of the new namespaces: loopback, the veth, and every address that the sockets may use.
     ///
-    /// Nothing passes yet. CRIU sends what a socket had not sent, and an answer from outside, such as a reset, would keep all of
-    /// the sandbox from coming back.
+    /// No traffic passes yet. CRIU sends the unsent data of sockets, and a reply from outside, such as a reset, would
+    /// make the whole restore fail.
     async fn connect_restored(
         &self,
         spec: &InstanceSpec,
@@ -358,7 +361,7 @@ impl EngineShared {
         Ok(RestoredInstance { pid, pidfd, netns, link })
     }
 
-    /// The address that it had, where nobody has it now.
+    /// The address that the sandbox had, if it is free.
     fn reserve_again(&self, manifest: &CheckpointManifest) -> Result<SandboxLink, LinkError> {
         let mut router = self.router();
         match manifest.addresses.first() {
@@ -367,7 +370,7 @@ impl EngineShared {
         }
     }
 
-    /// Makes the frozen tree the sandbox's own, spends the checkpoint, and lets it run.
+    /// Attaches the frozen processes to the sandbox, spends the checkpoint, and lets them run.
     async fn let_go(
         &self,
         source: CheckpointSource,
@@ -393,7 +396,7 @@ impl EngineShared {
             instance: spec.instance.clone(),
             facts: serde_json::to_value(&facts).map_err(failed("writing facts"))?,
         };
-        // Before the checkpoint is spent: from then on nothing may fail.
+        // Before the checkpoint is spent: after that no step may fail.
         let live =
             Live::new(facts, standing.pidfd, standing.netns).map_err(failed("watching the first process"))?;
         let live = Arc::new(live);
@@ -419,8 +422,8 @@ impl EngineShared {
         LetGo { resources: Arc::clone(&self.resources), checkpoints: self.checkpoints.clone() }
     }
 
-    /// Ends what stands of a restore that failed; answers whether its cgroups are gone, so that it can be tried again under the
-    /// same name. The layer must be free before anybody tries again.
+    /// Ends the processes of a failed restore. Returns whether their cgroups are gone, so that a retry can use the same
+    /// name. The layer must be free before a retry.
     async fn undo_restore(&self, spec: &InstanceSpec, mut remains: InstanceRemains) -> bool {
         let (resources, name) = (Arc::clone(&self.resources), spec.instance.as_str().to_owned());
         let end = move || {
@@ -435,7 +438,7 @@ impl EngineShared {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The address is the sandbox's own: the next try is to find it free.
+            // The address belongs to the sandbox: the next try should find it free.
             while ended.is_ok()
                 && begun.elapsed() < CLEAR_WITHIN
                 && !matches!(resources.try_clear(&mut remains), Ok(true))
@@ -462,14 +465,15 @@ impl EngineShared {
     }
 }
 
-/// What the last steps of a restore work on, on a thread of their own.
+/// The state for the last steps of a restore, which run on a thread.
 struct LetGo {
     resources: Arc<HostResources>,
     checkpoints: Checkpoints,
 }
 
 impl LetGo {
-    /// Makes the frozen tree the sandbox's own.
+    /// Attaches the frozen processes to the sandbox: closes foreign connections, sets limits and host name, opens the
+    /// network.
     fn make_own(&self, live: &Live, spec: &InstanceSpec, home: &OwnedFd, silent: bool) -> io::Result<()> {
         let (resources, name) = (&self.resources, spec.instance.as_str());
         if !resources.cgroups.processes(name)?.contains(&live.facts.pid) {
@@ -492,7 +496,7 @@ impl LetGo {
         Ok(())
     }
 
-    /// Lets the tree run. Where that fails the checkpoint is as it was: nothing has run.
+    /// Lets the processes run. If that fails, the checkpoint is usable again: none of them has run.
     fn spend_and_thaw(&self, live: &Live, spec: &InstanceSpec, restored: &Restored) -> io::Result<()> {
         let spent = self.checkpoints.spend(&spec.sandbox, restored);
         let let_run = spent.and_then(|()| {
@@ -512,13 +516,13 @@ fn damaged(error: &VerifyError) -> ProviderError {
     ProviderError::Damaged { what: "the checkpoint".into(), why: error.to_string() }
 }
 
-/// Where the mounts from outside were.
+/// The mount points of mounts from outside.
 fn mounts_of(manifest: &CheckpointManifest) -> Vec<String> {
     let outside = manifest.outside.iter().filter(|(_, part)| protocol::is_mount_part(part));
     outside.map(|(point, _)| point.clone()).collect()
 }
 
-/// Open files are in the images by their mounts, so they must be the same.
+/// Open files are saved in the images by their mounts, so the mounts must be the same.
 fn same_mounts(manifest: &CheckpointManifest, now: &[MountSpec]) -> Result<(), ProviderError> {
     let (before, now) = (mounts_of(manifest), outside_of(now));
     if before == now {
@@ -531,12 +535,12 @@ fn same_mounts(manifest: &CheckpointManifest, now: &[MountSpec]) -> Result<(), P
     })
 }
 
-/// Whether it holds sockets of IPv6 and has none now.
+/// Whether sockets use IPv6 and the policy no longer allows it.
 fn has_silent_way6(manifest: &CheckpointManifest, egress: &Egress) -> bool {
     manifest.six && egress.direct6.is_empty()
 }
 
-/// Addresses that it had and has not now.
+/// The earlier addresses of the sandbox, without the current one.
 fn earlier(manifest: &CheckpointManifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
     let mut all: Vec<Ipv4Addr> =
         manifest.addresses.iter().copied().filter(|address| *address != now).collect();
@@ -545,7 +549,7 @@ fn earlier(manifest: &CheckpointManifest, now: Ipv4Addr) -> Vec<Ipv4Addr> {
     all
 }
 
-/// Room for CRIU beside the sandbox's own processes while it moves them in.
+/// Limits with room for CRIU beside the sandbox's processes during the restore.
 fn roomy(limits: Limits) -> Limits {
     const CRIU_MIB: u32 = 256;
     const CRIU_PIDS: u32 = 64;

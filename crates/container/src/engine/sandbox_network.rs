@@ -1,7 +1,7 @@
-//! Everything between sandboxes and the world: packets in the router, names at the gate, and what is written down about both.
+//! Everything between sandboxes and the outside: packets in the router, names at the gate, and the egress log of both.
 //!
-//! One place, so that router, gate and log never disagree about whose a link is. It decides nothing: the policy it is
-//! given is compiled already.
+//! Router, gate and log are kept in one place so that they always agree about the owner of a link. No decision is made
+//! here: the policy is compiled already.
 
 use std::fmt;
 use std::io;
@@ -14,10 +14,10 @@ use atoll_network::{Flows, Fresh, Gate, LinkError, Router, RouterHandle, Sandbox
 use atoll_provider::Egressed;
 use tokio::sync::broadcast;
 
-/// The doors of all sandboxes.
+/// The networks of all sandboxes.
 pub(super) struct SandboxNetworks {
     router: Mutex<RouterHandle>,
-    /// `None`: its ports are taken by somebody else, and sandboxes reach addresses only.
+    /// `None`: another program uses its ports, and sandboxes reach addresses only.
     gate: Option<Gate>,
     flows: Flows,
     egressed: broadcast::Sender<Egressed>,
@@ -39,7 +39,7 @@ impl SandboxNetworks {
         let fresh = Fresh::open(router.namespace())?;
         let flows = Flows::open(router.namespace())?;
         let told = egressed.clone();
-        // Nobody listens: nobody wants to know.
+        // Without a listener the record is dropped.
         let log = move |sandbox: &SandboxId, record: EgressRecord| {
             let _ = told.send(Egressed { sandbox: sandbox.clone(), record });
         };
@@ -57,7 +57,7 @@ impl SandboxNetworks {
         self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects a sandbox. On an error it is as if nothing had been tried, but for the number.
+    /// Connects a sandbox. On an error everything is undone, except that the link number stays reserved.
     pub(super) fn attach(
         &self,
         link: SandboxLink,
@@ -66,12 +66,12 @@ impl SandboxNetworks {
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
         let mut router = self.router();
-        // Its first packet may be a question.
+        // The first packet of the sandbox may be a DNS query.
         self.admit(link, sandbox, egress);
         router.attach(link, egress, namespace).inspect_err(|_| self.dismiss(link))
     }
 
-    /// The first half of [`DoorSockets::attach`]: everything stands, and nothing passes either way.
+    /// The first half of [`SandboxNetworks::attach`]: all parts exist, and no traffic passes in either direction.
     pub(super) fn connect(
         &self,
         link: SandboxLink,
@@ -81,7 +81,7 @@ impl SandboxNetworks {
         self.router().connect(link, egress, namespace)
     }
 
-    /// The second half: it may send what its policy allows.
+    /// The second half: the sandbox may send what its policy allows.
     pub(super) fn let_through(
         &self,
         link: SandboxLink,
@@ -93,7 +93,7 @@ impl SandboxNetworks {
         router.admit(link, egress).inspect_err(|_| self.dismiss(link))
     }
 
-    /// Changes what a connected sandbox may reach.
+    /// Changes the policy of a connected sandbox.
     pub(super) fn change(
         &self,
         link: SandboxLink,
@@ -103,16 +103,16 @@ impl SandboxNetworks {
     ) -> Result<(), LinkError> {
         let mut router = self.router();
         router.set_policy(link, egress, namespace)?;
-        // Under the router's lock: a sandbox that is just being detached is not let in again.
+        // Under the router's lock: a sandbox that is being detached is not admitted again.
         self.admit(link, sandbox, egress);
         Ok(())
     }
 
-    /// Makes a sandbox unreachable, both ways.
+    /// Makes a sandbox unreachable in both directions.
     pub(super) fn detach(&self, link: SandboxLink) -> Result<(), LinkError> {
         let mut router = self.router();
         match router.detach(link) {
-            // Its address may be another's by now.
+            // The address may belong to another sandbox by now.
             Err(error @ LinkError::Unknown { .. }) => Err(error),
             other => {
                 self.dismiss(link);
@@ -121,7 +121,7 @@ impl SandboxNetworks {
         }
     }
 
-    /// Reads what the kernel has counted and tells what is new. Call about once a second.
+    /// Reads the kernel's counters and logs what is new. Call it about once a second.
     pub(super) fn write_down(&self) {
         match self.flows.read() {
             Ok(records) => {

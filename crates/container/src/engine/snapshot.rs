@@ -1,4 +1,4 @@
-//! Snapshots of files and memory, sandboxes that begin as one, and the way back to one.
+//! Snapshots of files and memory, sandboxes that are created from one, and rollback.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,7 +21,7 @@ use crate::storage::{CopyError, Seal};
 
 const MIB: u64 = 1 << 20;
 
-/// A sandbox that is made to stand still for a moment. It runs on when this is dropped, unless it stood still before.
+/// Freezes a sandbox temporarily. When this is dropped the sandbox runs again, unless it was frozen before.
 struct FreezeGuard<'a> {
     cgroups: &'a dyn Cgroups,
     cgroup: Option<&'a str>,
@@ -41,7 +41,7 @@ impl<'a> FreezeGuard<'a> {
         }
     }
 
-    /// Lets it run on; answers how long it stood still.
+    /// Lets the sandbox run again; returns how long it was frozen.
     fn end(self) -> Duration {
         let (was_running, since) = (self.cgroup.is_some(), self.since);
         drop(self);
@@ -64,7 +64,7 @@ impl EngineShared {
         true
     }
 
-    /// As a task of its own: a caller that goes away must not leave a frozen sandbox, nor a snapshot that nobody knows.
+    /// Runs as a task of its own: a caller that goes away must not leave a frozen sandbox or an unknown snapshot.
     #[expect(
         clippy::disallowed_methods,
         reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
@@ -112,7 +112,7 @@ impl EngineShared {
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
         let _turn = place.turn.lock().await;
-        // A sweep must not meet what is half made.
+        // A sweep must not find half-made snapshots.
         let _changing = self.adoption.read().await;
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let live = match (place.live(), &target.instance) {
@@ -157,7 +157,8 @@ impl EngineShared {
         Ok(Snapshotted { memory: false, bytes: seal.bytes, seal: seal.text(), stood_still })
     }
 
-    /// Processes and files of one moment: it stands still until both are copied, and is not waited for the disk.
+    /// Copies processes and files of one moment: the sandbox is frozen until both are copied, but not while they are
+    /// synced to disk.
     async fn snapshot_with_memory(
         &self,
         sandbox: &SandboxId,
@@ -200,7 +201,7 @@ impl EngineShared {
         Ok(Snapshotted { memory: true, bytes: seal.bytes + manifest.bytes(), seal: seal.text(), stood_still })
     }
 
-    /// Freezes it, and leaves it so.
+    /// Freezes the sandbox, and leaves it frozen.
     async fn copy_both(
         &self,
         sandbox: &SandboxId,
@@ -219,7 +220,7 @@ impl EngineShared {
         Ok(dumped)
     }
 
-    /// One whose memory is on disk already.
+    /// A snapshot of a sandbox whose memory is on disk already.
     async fn snapshot_of_checkpoint(
         &self,
         sandbox: &SandboxId,
@@ -251,7 +252,7 @@ impl EngineShared {
         self.resources.layers.snapshot_path(snapshot.as_str()).join("memory")
     }
 
-    /// A new sandbox with files and processes of a snapshot.
+    /// A new sandbox with the files and processes of a snapshot.
     pub(super) async fn fork_with_memory(
         &self,
         spec: &InstanceSpec,
@@ -308,7 +309,7 @@ impl EngineShared {
         blocking(work).await.map_err(not_copied(snapshot, None))
     }
 
-    /// Reads all of its memory, where it has some.
+    /// Reads and checks the whole memory of a snapshot, if it has memory.
     async fn verify_memory(&self, snapshot: &SnapshotId, seal: &Seal) -> Result<(), ProviderError> {
         if seal.images.is_none() {
             return Ok(());
@@ -322,13 +323,13 @@ impl EngineShared {
         blocking(work).await.map_err(not_copied(snapshot, None))
     }
 
-    /// At once for everybody who asks; its blocks are freed behind.
-    /// Snapshots that are being made, and whether somebody asked for their removal meanwhile.
+    /// Snapshots that are being made, and whether their removal was requested meanwhile.
     fn making(&self) -> MutexGuard<'_, HashMap<SnapshotId, bool>> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is still being made is removed by its maker: two who clear one folder get in each other's way.
+    /// Removes a snapshot; its blocks are freed in the background. A snapshot that is still being made is removed by
+    /// its maker, because two tasks that clear one folder would conflict.
     pub(super) async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         if let Some(unwanted) = self.making().get_mut(snapshot) {
             *unwanted = true;
@@ -376,9 +377,9 @@ impl EngineShared {
         task.await.map_err(failed("rolling back"))?
     }
 
-    /// The copy comes first, so that a snapshot that can't be used or a full disk does not cost the sandbox its processes. Then
-    /// the order is what a crash may leave: old files without memory, new files without memory, new files with theirs. Done
-    /// once more, it comes to its end.
+    /// Copies the snapshot first, so that an unusable snapshot or a full disk does not cost the sandbox its processes.
+    /// The following order defines what a crash may leave: old files without memory, new files without memory, new
+    /// files with their memory. A repeated rollback completes it.
     async fn rollback_in_turn(
         &self,
         place: &SandboxSlot,
@@ -395,7 +396,7 @@ impl EngineShared {
         }
         if seal.images.is_some() {
             self.check_snapshot(snapshot, seal).await?;
-            // A restore would find a rotten page too; then the processes that run now would be gone already.
+            // A restore would detect a damaged page too, but the running processes would be gone by then.
             self.verify_memory(snapshot, seal).await?;
         }
         self.reach("rollback.checked");
@@ -414,7 +415,7 @@ impl EngineShared {
             Ok(_) => self.swap_files(sandbox, &next).await,
             Err(_) => Ok(()),
         };
-        // The old files, or a copy that nobody wants. Only when nobody is in them any more.
+        // The old files, or an unused copy. Removed only when no process uses them.
         let (remains, ended) = remains
             .map_or_else(|error| (InstanceRemains::default(), Err(error)), |remains| (remains, Ok(())));
         self.reaper.take(InstanceRemains { layer: Some(next), ..remains });
@@ -427,7 +428,7 @@ impl EngineShared {
     }
 
     async fn swap_files(&self, sandbox: &SandboxId, next: &str) -> Result<(), ProviderError> {
-        // Memory of the old files must never meet the new ones.
+        // Memory must never be used with other files than its own.
         self.remove_checkpoint(sandbox).await?;
         self.reach("rollback.forgotten");
         let (layers, name, next) =
@@ -437,8 +438,8 @@ impl EngineShared {
         swapped.map_err(failed("putting files in place"))
     }
 
-    /// Ends an instance without waiting for the kernel to take it apart: it stands still first, and each of its processes has
-    /// its end before it when it goes on. Its layer may be put aside at once, and goes after what is answered.
+    /// Ends an instance without waiting until the kernel has removed it: it is frozen first, and when it is thawed
+    /// every process has a pending SIGKILL. Its layer may be moved aside at once; remove it after the returned remains.
     async fn end_at_once(
         &self,
         place: &SandboxSlot,
@@ -451,7 +452,7 @@ impl EngineShared {
         let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
         let work = move || {
             if let Some(link) = doomed.facts.link {
-                // A link that can't be closed dies with its namespace.
+                // A link that can't be closed ends with its namespace.
                 let _ = resources.networks.detach(link);
             }
             resources.kill_all(&doomed.facts.cgroup)
@@ -470,7 +471,7 @@ impl EngineShared {
         })
     }
 
-    /// Makes the memory of a snapshot the sandbox's checkpoint.
+    /// Makes the memory of a snapshot the checkpoint of the sandbox.
     async fn place_memory(&self, sandbox: &SandboxId, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         let (checkpoints, sandbox, from) =
             (self.checkpoints.clone(), sandbox.clone(), self.memory_of(snapshot));
@@ -487,7 +488,7 @@ impl EngineShared {
         placed.map_err(not_copied(snapshot, None))
     }
 
-    /// Every use makes this quick look.
+    /// The quick check before every use of a snapshot.
     async fn check_snapshot(&self, snapshot: &SnapshotId, seal: &Seal) -> Result<(), ProviderError> {
         let (layers, id, seal) =
             (Arc::clone(&self.resources.layers), snapshot.as_str().to_owned(), seal.clone());
@@ -504,7 +505,7 @@ impl EngineShared {
         blocking(work).await.map_err(not_copied(snapshot, None))
     }
 
-    /// At adoption, with everything else in place: removes every snapshot that is not wanted, and what a rollback left.
+    /// Removes, at adoption, every snapshot that is not wanted, and the leftovers of a rollback.
     pub(super) async fn sweep_snapshots(
         &self,
         _known: &[KnownSandbox],
@@ -520,15 +521,15 @@ impl EngineShared {
     }
 }
 
-/// Runs kernel work that waits for the disk. The threads of the engine are few, and twenty copies at once share one
-/// transaction only if they are asked for at once.
+/// Runs kernel work that waits for the disk. The engine has few threads of its own, and twenty copies share one
+/// transaction only if they start at the same time.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(io::Error::other("kernel work panicked")))
 }
 
-/// Takes a [`CopyError`] through interfaces that know I/O errors only.
+/// Carries a [`CopyError`] through interfaces that only know I/O errors.
 pub(super) fn copy_failed(error: CopyError) -> io::Error {
     match error {
         CopyError::Io(cause) => cause,
@@ -541,18 +542,18 @@ fn not_copied(snapshot: &SnapshotId, limits: Option<Limits>) -> impl Fn(io::Erro
     move |cause| explain(&name, limits.map(|limits| limits.disk_mib), cause)
 }
 
-/// Copies a checkpoint that nobody changes; on btrfs its blocks are shared. It is on disk when somebody syncs.
+/// Copies a checkpoint that does not change; on btrfs the blocks are shared. The caller syncs it to disk.
 fn copy_checkpoint(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::create_dir_all(to.join(IMAGES))?;
     for entry in std::fs::read_dir(from.join(IMAGES))? {
         let entry = entry?;
         std::fs::copy(entry.path(), to.join(IMAGES).join(entry.file_name()))?;
     }
-    // The manifest last: what has one is whole.
+    // The manifest last: a folder with a manifest is complete.
     std::fs::copy(from.join(MANIFEST), to.join(MANIFEST)).map(drop)
 }
 
-/// What an error with a snapshot means.
+/// Translates an error of a snapshot operation.
 pub(super) fn explain(what: &str, disk_mib: Option<u32>, cause: io::Error) -> ProviderError {
     match cause.get_ref().and_then(|inner| inner.downcast_ref::<CopyError>()) {
         Some(CopyError::Damaged(why)) => {

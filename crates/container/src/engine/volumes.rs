@@ -1,4 +1,5 @@
-//! Volumes, and their files without a sandbox. Everything waits for the disk, so everything runs on threads that may.
+//! Volumes, and access to their files without a sandbox. Every operation waits for the disk, so all run on blocking
+//! threads.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -84,7 +85,7 @@ impl EngineShared {
         blocking(move || layers.sweep_volumes(&known)).await.map_err(failed("sweeping volumes"))
     }
 
-    /// Plain folders keep no limit, so none may be asked for.
+    /// Plain folders have no size limit, so a request for one is refused.
     fn refuse_volume_size(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
         if size_mib.is_none() || self.resources.layers.limits_disk() {
             return Ok(());

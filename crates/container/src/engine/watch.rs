@@ -1,4 +1,4 @@
-//! What happens by itself: deaths, memory running out, space running low, addresses of the host changing.
+//! Background watchers: deaths, memory, disk space, egress counters, and addresses of the host.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -11,16 +11,16 @@ use tokio::sync::broadcast;
 use super::EngineShared;
 use super::instance::Live;
 
-/// How often the kernel's counter of deaths for memory is read.
+/// How often the kernel's counter of OOM kills is read.
 const MEMORY_EVERY: Duration = Duration::from_millis(200);
-/// How often the pool's free space is looked at.
+/// How often the pool's free space is checked.
 const SPACE_EVERY: Duration = Duration::from_millis(200);
 /// How often the counters of flows are read.
 const FLOWS_EVERY: Duration = Duration::from_secs(1);
-/// How many of those pass between two looks at the host's addresses.
+/// How many space checks pass between two reads of the host's addresses.
 const ADDRESSES_EVERY: u32 = 50;
 
-/// Tells, once, that an instance ended which nobody asked to end.
+/// Reports once that an instance died that the server did not end.
 pub(super) async fn death(
     live: Arc<Live>,
     sandbox: SandboxId,
@@ -31,12 +31,12 @@ pub(super) async fn death(
     if live.dead().await.is_err() || live.is_ending() {
         return;
     }
-    // Whoever hears of the death should have heard of its cause before.
+    // A listener should learn the cause before the death.
     tell_memory(&live, &sandbox, &instance, &*cgroups, &notices);
     let _ = notices.send(Notice { sandbox, instance, what: NoticeKind::Died });
 }
 
-/// Watches one counter of the whole machine, and only when it moves looks at each instance.
+/// Watches the machine-wide counter of OOM kills, and checks each instance only when it changes.
 pub(super) async fn memory(engine: Weak<EngineShared>) {
     let mut before = machine_oom_kills();
     let mut ticks = tokio::time::interval(MEMORY_EVERY);
@@ -80,7 +80,7 @@ fn machine_oom_kills() -> u64 {
     line.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// Writes down what passed without the gate, and what was refused.
+/// Logs the traffic that passed without the gate, and the traffic that was refused.
 pub(super) async fn flows(engine: Weak<EngineShared>) {
     let mut ticks = tokio::time::interval(FLOWS_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

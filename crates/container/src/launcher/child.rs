@@ -1,7 +1,8 @@
-//! The first process between its birth and becoming the agent. It runs inside the new namespaces and ends in `exec`.
+//! The first process between its clone and its exec of the agent. It runs inside the new namespaces.
 //!
-//! It resolves nothing through a path of the template: every mount goes from a descriptor to a descriptor, links are never
-//! followed, masks are made from nodes of our own. It trusts neither the template nor what an earlier instance left.
+//! It resolves no path through the template: every mount goes from a descriptor to a descriptor, symbolic links are
+//! never followed, and masks are made from the engine's own device nodes. It trusts neither the template nor the files
+//! of an earlier instance.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -22,16 +23,16 @@ use super::wire;
 use crate::seccomp::Clones;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
-/// What is left of root's capabilities inside: Docker's default list without raw sockets, device nodes and audit.
+/// The capabilities of root in a sandbox: Docker's default list without raw sockets, device nodes and audit.
 ///
 /// chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, setfcap.
 pub(crate) const CAPABILITIES: u64 = 0x8004_05fb;
 
-/// Folders in `/proc` and `/sys` that are covered by an empty one.
+/// Folders in `/proc` and `/sys` that are covered by an empty folder.
 const HIDDEN_FOLDERS: [(Tree, &str); 6] = [
     (Tree::Sys, "firmware"),
     (Tree::Sys, "devices/virtual/powercap"),
-    // Loop devices name the files behind them, by their paths on the host.
+    // Loop devices show the paths of their backing files on the host.
     (Tree::Sys, "devices/virtual/block"),
     (Tree::Proc, "acpi"),
     (Tree::Proc, "asound"),
@@ -40,10 +41,10 @@ const HIDDEN_FOLDERS: [(Tree, &str); 6] = [
 /// Files in `/proc` that read as empty.
 const HIDDEN_FILES: [&str; 8] =
     ["kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "interrupts", "kmsg"];
-/// What may be read but not written, whatever its permission bits say.
+/// Paths that are read-only, whatever their permission bits say.
 const READ_ONLY: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
-/// The kernel has one for the whole machine.
+/// The kernel has one boot id for the whole machine.
 const BOOT_ID: &str = "sys/kernel/random/boot_id";
 
 #[derive(Clone, Copy, PartialEq)]
@@ -52,7 +53,7 @@ enum Tree {
     Sys,
 }
 
-/// All that the first process is born with.
+/// Everything that the first process gets from the launcher.
 pub(super) struct ChildContext<'a> {
     pub(super) spawn: &'a Spawn,
     /// The launcher's socket to the server, to be closed at once.
@@ -68,14 +69,14 @@ struct Received {
     agent: OwnedFd,
     dev: OwnedFd,
     empty: OwnedFd,
-    /// A file.
+    /// The file with the boot id.
     boot: OwnedFd,
     usr: Option<OwnedFd>,
-    /// From outside, in their order.
+    /// Mounts from outside, in order.
     mounts: Vec<OwnedFd>,
 }
 
-/// Becomes the agent, or says which step failed and ends.
+/// Becomes the agent, or reports the failed step and ends.
 pub(super) fn run(inside: ChildContext<'_>) -> ! {
     let ChildContext { spawn, launcher, control, token, tasks } = inside;
     sys::close_for_good(launcher);
@@ -100,9 +101,9 @@ fn enter(
     tasks: Vec<OwnedFd>,
 ) -> Result<Never, StepFailure> {
     let mut watch = StepTimer::new();
-    // A protected server must not protect what runs in its sandboxes.
+    // The OOM protection of the server must not apply to processes in sandboxes.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
-    // The kernel lets a new user namespace mount these two only while it still sees the host's.
+    // The kernel lets a new user namespace mount these two only while the host's are still visible.
     let proc = fresh_mount("proc", &[], MountAttrFlags::empty()).step("mount proc")?;
     let sys = fresh_mount("sysfs", &[], MountAttrFlags::MOUNT_ATTR_RDONLY).step("mount sysfs")?;
     watch.lap("proc and sys");
@@ -135,7 +136,7 @@ fn enter(
     become_agent(spawn, &listener, token)
 }
 
-/// What arrives over the control socket, in any order.
+/// The messages of the control socket, which arrive in any order.
 struct Mailbox<'a> {
     control: &'a OwnedFd,
     /// Whether an overlay for `/usr` is among the mounts.
@@ -166,7 +167,7 @@ impl Mailbox<'_> {
     fn take_one(&mut self) -> Result<(), StepFailure> {
         let mut buffer = [0; 256];
         let message = wire::receive(self.control, &mut buffer).step("hear from the host")?;
-        // Nobody is left to tell; the caller's report goes nowhere and the process ends.
+        // The host is gone; the report goes nowhere and the process ends.
         let gone = StepFailure { step: "hear from the host".into(), errno: libc::EPIPE };
         let (length, descriptors) = message.ok_or(gone)?;
         match serde_json::from_slice(&buffer[..length])
@@ -188,13 +189,13 @@ impl Mailbox<'_> {
     }
 }
 
-/// Writing "0" moves the writer itself and skips the kernel's wait for all threads of all processes, which moving another
-/// process by its pid costs (10 ms for five controllers).
+/// Writing "0" moves the writer itself. Moving another process by its pid would make the kernel wait for all threads of
+/// all processes (10 ms for five controllers).
 fn join_cgroups(tasks: Vec<OwnedFd>) -> io::Result<()> {
     for file in tasks {
         rustix::io::write(&file, b"0")?;
     }
-    // Only now, so that the namespace begins at the sandbox's own cgroups.
+    // After the move, so that the root of the namespace is the sandbox's own cgroup.
     // SAFETY: this process has one thread and holds nothing that depends on its cgroup namespace.
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWCGROUP) }?)
 }
@@ -211,7 +212,7 @@ fn fresh_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags)
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, always | attributes)?)
 }
 
-/// Puts the tree together on the folder the process was born in; answers the root.
+/// Assembles the root on the folder in which the process started; returns the root.
 fn build_root(
     received: &Received,
     proc: &OwnedFd,
@@ -228,15 +229,15 @@ fn build_root(
     if let Some(usr) = &received.usr {
         place(usr, "usr")?;
     }
-    // Before ours, which nothing may cover.
+    // Before the engine's own mounts, which no mount may cover.
     place_mounts(&root, &spawn.mounts, &received.mounts)?;
     place(proc, "proc")?;
     place(sys, "sys")?;
     place(&received.dev, "dev")?;
     place(&received.agent, ".atoll")?;
-    // LIMIT: terminals of one sandbox. The kernel has some three thousand for all of them together.
+    // LIMIT: terminals of one sandbox. The kernel has about three thousand for all sandboxes together.
     let pts = [("mode", "0620"), ("ptmxmode", "0666"), ("gid", "5"), ("max", "128")];
-    // `nodev` is right for devpts' neighbours but would make its own terminals dead.
+    // devpts is mounted without `nodev`, because with it its terminals could not be opened.
     let context_pts = devpts(&pts).step("mount devpts")?;
     let size = spawn.shm_bytes.to_string();
     let shm = fresh_mount("tmpfs", &[("size", &size), ("mode", "1777")], MountAttrFlags::empty())
@@ -248,7 +249,7 @@ fn build_root(
     Ok(root)
 }
 
-/// Mounts volumes. Folders on the way are made where they are missing; links are refused, wherever they lead.
+/// Mounts volumes. Missing folders on the path are made; symbolic links are refused, wherever they lead.
 fn place_mounts(root: &OwnedFd, mounts: &[MountSpec], outside: &[OwnedFd]) -> Result<(), StepFailure> {
     let mut outside = outside.iter();
     for mount in mounts {
@@ -285,7 +286,7 @@ fn devpts(options: &[(&str, &str)]) -> io::Result<OwnedFd> {
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Opens a folder of the root that is neither a link nor reached over one; makes it when it is missing.
+/// Opens a folder of the root without following a symbolic link; makes it when it is missing.
 fn real_folder(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     match open_folder(root, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -322,7 +323,8 @@ fn clone_of(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(open_tree(at, name, flags)?)
 }
 
-/// Covers what a sandbox must not see and fixes what it must not write. What this kernel does not have is left out.
+/// Hides what a sandbox must not see and makes read-only what it must not write. Paths that this kernel does not have
+/// are skipped.
 fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), StepFailure> {
     let mut is_attached = false;
     for (tree, name) in HIDDEN_FOLDERS {
@@ -330,7 +332,7 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), StepFa
         let Some(target) = existing(tree, name, OFlags::DIRECTORY).step("find a folder to hide")? else {
             continue;
         };
-        // A mount that came from outside can be cloned only once it is attached somewhere here.
+        // A mount from outside can be cloned only after it has been attached in this namespace.
         if is_attached {
             let copy = clone_of(received.empty.as_fd(), "").step("clone the empty folder")?;
             attach(&copy, &target).step("hide a folder")?;
@@ -358,7 +360,7 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), StepFa
         sys::mount_setattr(copy.as_fd(), attributes, None).step("make a path of proc read-only")?;
         attach(&copy, &target).step("attach a read-only path of proc")?;
     }
-    // Above the read-only copy. Programs tell by it whether what they left behind still runs.
+    // On top of the read-only copy. Programs use the boot id to decide whether processes of an earlier run still exist.
     match existing(proc, BOOT_ID, OFlags::empty()).step("find the boot id")? {
         Some(target) => attach(&received.boot, &target).step("attach the boot id"),
         None => Ok(()),
@@ -378,12 +380,12 @@ fn existing(tree: &OwnedFd, name: &str, more: OFlags) -> io::Result<Option<Owned
 fn pivot(root: &OwnedFd) -> io::Result<()> {
     rustix::process::fchdir(root)?;
     rustix::process::pivot_root(".", ".")?;
-    // The old root lies on top of the new one now, and goes with everything on it.
+    // The old root now covers the new one; detaching it removes everything on it.
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")
 }
 
-/// The socket the agent serves. It is bound before anything of the template runs, so nobody else can take its port.
+/// The socket of the agent. It is bound before any program of the template runs, so no such program can take its port.
 fn listen() -> io::Result<OwnedFd> {
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -396,14 +398,15 @@ fn listen() -> io::Result<OwnedFd> {
 
 fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Never, StepFailure> {
     const MIB: u64 = 1 << 20;
-    // One byte, not none: where the host's core_pattern is a pipe, the kernel starts that program as root of the host also
-    // for a limit of zero, and refuses only for a limit of one. A file of one byte is never written.
+    // One byte, not zero: if the host's core_pattern is a pipe, the kernel starts that program as root of the host even
+    // for a limit of zero, and skips it only for a limit of one. A file of one byte is never written.
     sys::limit_resource(libc::RLIMIT_CORE, 1, 1).step("switch core files off")?;
-    // LIMIT: a browser and a build fit; a loop that forgets to close does not take the host's tables.
+    // LIMIT: enough for a browser or a build; too little for a program that leaks descriptors to exhaust the host's
+    // tables.
     sys::limit_resource(libc::RLIMIT_NOFILE, 16_384, 20_000).step("limit descriptors")?;
     sys::limit_resource(libc::RLIMIT_MEMLOCK, 8 * MIB, 8 * MIB).step("limit locked memory")?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    // A session of its own: the launcher's lies outside the pid namespace, and a checkpoint refuses such a tree.
+    // A new session: the launcher's session is outside the pid namespace, and CRIU refuses to dump such a process.
     rustix::process::setsid().step("begin a session")?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .step("open /dev/null")?;
@@ -422,8 +425,10 @@ fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Ne
     if !spawn.sudo {
         sys::no_new_privileges().step("forbid new privileges")?;
     }
-    // Still with CAP_SYS_ADMIN over its own user namespace: a `sudo` template may not set no_new_privs.
-    // One volume is enough: sandboxes that share it can hand each other files of others.
+    // The filter is installed while the process still has CAP_SYS_ADMIN over its own user namespace, because with
+    // `sudo` no_new_privs is not set.
+    // With any volume mounted, clones are refused: sandboxes that share a volume could pass each other blocks of other
+    // volumes.
     let is_volume = |mount: &MountSpec| matches!(mount.what, Mounted::Volume);
     let clones = if spawn.mounts.iter().any(is_volume) { Clones::Refused } else { Clones::Allowed };
     sys::install_filter(crate::seccomp::compile(clones)).step("install the seccomp filter")?;

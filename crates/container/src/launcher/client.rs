@@ -1,5 +1,5 @@
-//! The server's side of the launcher: starts it, sends requests, hands answers to those who wait, and starts it again when
-//! it has died. A request under way at its death gets an error.
+//! The server's side of the launcher: starts it, sends requests, passes replies to their callers, and starts it again
+//! when it has died. A request that is under way when the launcher dies gets an error.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 use super::protocol::{Criu, Hello, Reply, Request, Spawn, StepFailure, Times};
 use super::wire;
 
-/// LIMIT: a launcher prepares itself in some milliseconds.
+/// LIMIT: a launcher is ready within some milliseconds.
 const START_WITHIN: Duration = Duration::from_secs(10);
-/// LIMIT: clone and mounts take some milliseconds each, and a hundred requests may stand before one.
+/// LIMIT: clone and mounts take some milliseconds each, and a hundred requests may be queued before this one.
 const SPAWN_WITHIN: Duration = Duration::from_secs(20);
 
-/// How to run a launcher: our own program, with what makes it one.
+/// How to run a launcher: a program, and the arguments that make it a launcher.
 #[derive(Debug, Clone)]
 pub struct LauncherCommand {
     /// The program.
@@ -33,31 +33,31 @@ pub struct LauncherCommand {
 }
 
 impl LauncherCommand {
-    /// This very program as `<program> launcher`.
+    /// The running program as `<program> launcher`.
     #[must_use]
     pub fn myself() -> Self {
         Self { program: "/proc/self/exe".into(), arguments: vec!["launcher".into()] }
     }
 }
 
-/// A first process could not be had.
+/// The launcher could not start a first process.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// No launcher.
+    /// The launcher did not start.
     #[error("the launcher could not be started")]
     Start(#[source] io::Error),
-    /// It died with the request under way.
+    /// The launcher died while the request was under way.
     #[error("the launcher died")]
     Died,
-    /// It did not answer.
+    /// The launcher did not answer in time.
     #[error("the launcher did not answer in time")]
     Late,
     /// A step failed.
     #[error("{step}")]
     Step {
-        /// Which.
+        /// The name of the step.
         step: String,
-        /// Why.
+        /// The system error.
         #[source]
         cause: io::Error,
     },
@@ -69,7 +69,7 @@ impl From<StepFailure> for LaunchError {
     }
 }
 
-/// A process that exists and is being furnished.
+/// A process that exists and whose mounts and network are being made.
 #[derive(Debug)]
 pub(crate) struct Spawning {
     pub(crate) pid: i32,
@@ -81,7 +81,7 @@ pub(crate) struct Spawning {
 }
 
 impl Spawning {
-    /// What the launcher's steps took, as far as it has said.
+    /// The step times that the launcher has reported so far.
     pub(crate) fn launcher_times(&mut self) -> Times {
         if let Ok(LauncherReply::Mounted(times)) = self.rest.try_recv() {
             self.times = times;
@@ -89,7 +89,7 @@ impl Spawning {
         std::mem::take(&mut self.times)
     }
 
-    /// Waits until the launcher's part is done.
+    /// Waits until the launcher has made the mounts.
     pub(crate) async fn mounted(&mut self) -> Result<(), LaunchError> {
         match self.rest.recv().await {
             Some(LauncherReply::Mounted(times)) => {
@@ -130,7 +130,7 @@ struct LauncherProcess {
 #[derive(Debug, Default)]
 struct Waiting {
     is_over: bool,
-    // Unbounded, but each request gets two answers at most.
+    // Unbounded, but each request gets at most two replies.
     requests: HashMap<u64, mpsc::UnboundedSender<LauncherReply>>,
 }
 
@@ -139,7 +139,7 @@ impl Launcher {
         Self { command, hello, next: AtomicU64::new(1), running: tokio::sync::Mutex::new(None) }
     }
 
-    /// The process that serves now; started when there is none.
+    /// The running launcher process; starts one if there is none.
     async fn running(&self) -> Result<Arc<LauncherProcess>, LaunchError> {
         let mut slot = self.running.lock().await;
         if let Some(running) = slot.as_ref().filter(|running| !running.is_over()) {
@@ -152,17 +152,17 @@ impl Launcher {
         Ok(running)
     }
 
-    /// Starts it ahead of the first request.
+    /// Starts the launcher ahead of the first request.
     pub(crate) async fn warm(&self) -> Result<(), LaunchError> {
         self.running().await.map(drop)
     }
 
-    /// The pid of the process that serves now.
+    /// The pid of the running launcher process.
     pub(crate) async fn pid(&self) -> Option<u32> {
         self.running.lock().await.as_ref().filter(|running| !running.is_over()).map(|running| running.pid)
     }
 
-    /// Asks for a first process. `request` gets its id here.
+    /// Requests a first process. The id of `request` is set here.
     pub(crate) async fn spawn(
         &self,
         mut request: Spawn,
@@ -179,7 +179,7 @@ impl Launcher {
         }
     }
 
-    /// Has CRIU run; answers the line over which it says how it goes. `request` gets its id here.
+    /// Runs CRIU; returns the channel over which it reports its progress. The id of `request` is set here.
     pub(crate) async fn criu(
         &self,
         mut request: Criu,
@@ -215,18 +215,20 @@ impl Launcher {
     }
 }
 
-/// What CRIU says while it runs.
+/// A message of a running CRIU.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CriuMessage {
-    /// It has come to a step and waits for [`CriuChannel::go_on`]. The pid is that of the tree's first process.
+    /// CRIU has reached a step and waits for [`CriuChannel::go_on`]. The pid is that of the first process of the
+    /// sandbox.
     Step { action: String, pid: i32 },
-    /// It has ended with this code, and this complaint where it is not zero.
+    /// CRIU has ended with this code, and with this error text if the code is not zero.
     Ended(i32, String),
-    /// It could not even begin.
+    /// CRIU could not be started.
     Failed(String),
 }
 
-/// The line to a run of CRIU: a pipe each way, since its scripts can open a pipe of the keeper but no socket.
+/// The channel to a running CRIU: a pipe in each direction, because CRIU's scripts can open a pipe of the keeper but no
+/// socket.
 #[derive(Debug)]
 pub(crate) struct CriuChannel {
     heard: tokio::io::BufReader<tokio::net::unix::pipe::Receiver>,
@@ -234,7 +236,7 @@ pub(crate) struct CriuChannel {
 }
 
 impl CriuChannel {
-    /// A line, and the other ends of it: what is said there, what is heard there.
+    /// A channel, and the other ends of its pipes: one to write messages, one to read replies.
     fn new() -> io::Result<(Self, [OwnedFd; 2])> {
         use tokio::net::unix::pipe::{Receiver, Sender};
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
@@ -243,17 +245,17 @@ impl CriuChannel {
         Ok((Self { heard, said: Sender::from_owned_fd(said)? }, [they_say, they_hear]))
     }
 
-    /// The next word. An error when nobody is left to say one.
+    /// The next message. An error when the other side has ended.
     pub(crate) async fn hear(&mut self) -> io::Result<CriuMessage> {
         use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _};
-        /// LIMIT: what one line may hold; ours are some words.
+        /// LIMIT: the length of a message; the messages have a few words.
         const LINE_MAX: u64 = 4_096;
         let mut text = String::new();
         (&mut self.heard).take(LINE_MAX).read_line(&mut text).await?;
         read_word(text.trim_end()).ok_or(io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Lets it go on.
+    /// Lets CRIU continue.
     pub(crate) async fn go_on(&mut self) -> io::Result<()> {
         tokio::io::AsyncWriteExt::write_all(&mut self.said, b"ok\n").await
     }
@@ -275,13 +277,13 @@ impl LauncherProcess {
     #[expect(clippy::disallowed_methods, reason = "ends when the launcher's socket closes")]
     async fn start(command: &LauncherCommand, hello: &Hello) -> Result<Arc<Self>, LaunchError> {
         let (ours, theirs) = wire::pair().map_err(LaunchError::Start)?;
-        // `Command` forks and execs at once, without running code of ours in between, so the threads of this process do
-        // no harm. The socket travels as standard input.
+        // `Command` execs at once after the fork, without running Rust code in between, so the threads of this process
+        // are no problem. The socket is passed as standard input.
         let mut child = Command::new(&command.program)
             .args(&command.arguments)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            // Ctrl-C at a terminal is for the server, which still needs the launcher while it drains.
+            // Ctrl-C at a terminal is meant for the server, which still needs the launcher while it drains.
             .process_group(0)
             .spawn()
             .map_err(LaunchError::Start)?;
@@ -353,7 +355,7 @@ impl LauncherProcess {
         }
     }
 
-    /// Hands out answers until the process is gone. Ends with it, and reaps it.
+    /// Distributes replies until the launcher process ends, then reaps it.
     async fn listen(self: Arc<Self>, mut child: Child) {
         while let Ok(Some((reply, descriptors))) = self.receive().await {
             self.dispatch(reply, descriptors);
@@ -361,7 +363,7 @@ impl LauncherProcess {
         {
             let mut waiting = self.lock();
             waiting.is_over = true;
-            // Dropping their senders tells those who wait.
+            // Dropping the senders gives every waiting caller an error.
             waiting.requests.clear();
         }
         tracing::warn!(pid = child.id(), "the launcher ended");
@@ -392,7 +394,7 @@ impl LauncherProcess {
             None => Some(answer),
         };
         if let Some(LauncherReply::Spawned { pidfd, .. }) = unheard {
-            // Whoever asked has gone away, and nobody else knows this process.
+            // The caller has gone away, and no other code knows this process.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
         }
     }

@@ -1,15 +1,15 @@
 //! Repairs the processes of a dump whose CRIU was killed.
 //!
-//! CRIU runs code of its own inside every process. When its end of the socket closes, that code goes back to where the process
-//! was by itself; what it leaves is
+//! CRIU runs its own code inside every process. When CRIU's end of the socket closes, that code returns to where the
+//! process was. It leaves behind:
 //!
-//! - its mapping (`/memfd:CRIUMFD`), which the next CRIU takes for the program's text and cannot write to, so that no dump
-//!   would work any more;
-//! - connections in repair mode, which neither send nor answer;
-//! - for some microseconds, an instruction or a name at the beginning of the program's text.
+//! - its mapping (`/memfd:CRIUMFD`), which the next CRIU takes for the program's text and cannot write to, so that
+//!   every later dump would fail;
+//! - connections in repair mode, which neither send nor reply;
+//! - for some microseconds, an instruction or a file name at the beginning of the program's text.
 //!
-//! A process that CRIU was just making run a system call ends with SIGTRAP: nobody else has its registers. That is not
-//! repaired.
+//! A process in which CRIU was just running an injected system call ends with SIGTRAP, because only CRIU had its
+//! registers. That is not repaired.
 
 use std::fs;
 use std::io;
@@ -24,18 +24,18 @@ use crate::tracee::Tracee;
 
 /// The name of CRIU's mapping, and of the file behind it.
 const CRIU_MEMORY: &str = "/memfd:CRIUMFD";
-/// What CRIU writes into the text of a process: an instruction for a system call, and the name of its file.
+/// The bytes that CRIU writes into the text of a process: a syscall instruction, and the name of its file.
 const INJECTED: usize = 16;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const FILE_NAME: &[u8] = b"CRIUMFD";
-/// LIMIT: how often, every 5 ms, CRIU's code is looked for in a process that has not left it yet.
+/// LIMIT: how often, every 5 ms, a process is checked that still executes CRIU's code.
 const TRIES: u32 = 400;
 
-/// Repairs all processes of a cgroup, as far as they can be. The cgroup is thawed for it and frozen again.
+/// Repairs all processes of a cgroup as far as possible. The cgroup is thawed for the repair and frozen again.
 pub(super) fn repair(freezer: &Path) {
     set_frozen(freezer, false);
     let processes = processes(freezer);
-    // First what cannot wait: they run.
+    // The text first, because the processes run already.
     for pid in &processes {
         let _ = restore_text(*pid);
     }
@@ -46,13 +46,13 @@ pub(super) fn repair(freezer: &Path) {
     set_frozen(freezer, true);
 }
 
-/// Whether a process of a cgroup still has CRIU's code.
+/// Whether a process of a cgroup still contains CRIU's code.
 pub(super) fn is_needed(freezer: &Path) -> bool {
     let has_code = |pid: i32| Mapping::of(pid).is_ok_and(|all| all.iter().any(Mapping::is_of_criu));
     processes(freezer).into_iter().any(has_code)
 }
 
-/// Asks for it; the server sees to it that it comes true.
+/// Requests the new state; the server waits until it is reached.
 fn set_frozen(freezer: &Path, frozen: bool) {
     let v1 = freezer.join("freezer.state");
     let _ = if v1.exists() {
@@ -97,13 +97,13 @@ impl Mapping {
         self.name.starts_with(CRIU_MEMORY)
     }
 
-    /// Whether it is the process's own code. The last of all is not a mapping but an address of the kernel's.
+    /// Whether the mapping is the process's own code. `[vsyscall]`, the last entry, is an address of the kernel.
     fn is_text(&self) -> bool {
         self.rights.contains('x') && !self.is_of_criu() && self.name != "[vsyscall]"
     }
 }
 
-/// Puts back the beginning of the first text, where CRIU's is there.
+/// Restores the beginning of the first text mapping if CRIU has overwritten it.
 fn restore_text(pid: i32) -> io::Result<()> {
     let Some(text) = Mapping::of(pid)?.into_iter().find(Mapping::is_text) else { return Ok(()) };
     let memory = fs::OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
@@ -111,7 +111,7 @@ fn restore_text(pid: i32) -> io::Result<()> {
     memory.read_exact_at(&mut now, text.start)?;
     let mut before = [0; INJECTED];
     if text.name == "[vdso]" {
-        // All processes have the same one.
+        // All processes have the same vdso.
         let own = Mapping::of(std::process::id().cast_signed())?;
         let own = own.into_iter().find(|own| own.name == "[vdso]").ok_or(io::ErrorKind::NotFound)?;
         fs::File::open("/proc/self/mem")?.read_exact_at(&mut before, own.start)?;
@@ -124,7 +124,8 @@ fn restore_text(pid: i32) -> io::Result<()> {
     if !has_injected(&now, &before) {
         return Ok(());
     }
-    // A thread that stands there has lost its registers. It ends now, of CRIU's own instruction, and not after a later restore.
+    // A thread at this address has lost its registers. It ends now, at CRIU's own instruction, and not after a later
+    // restore.
     let site = text.start..=text.start + INJECTED as u64;
     for _ in 0..TRIES {
         let threads = stop_all(pid)?;
@@ -143,7 +144,7 @@ fn has_injected(now: &[u8; INJECTED], before: &[u8; INJECTED]) -> bool {
     has(0, &SYSCALL) || has(8, FILE_NAME)
 }
 
-/// Lets connections send and answer again.
+/// Ends the repair mode of connections, so that they send and reply again.
 fn end_repair_mode(pid: i32) -> io::Result<()> {
     let process = Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(process, PidfdFlags::empty())?;
@@ -158,7 +159,7 @@ fn end_repair_mode(pid: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// The numbers of a process's descriptors, and what they are.
+/// The descriptors of a process, and the target of each.
 fn open_files(pid: i32) -> io::Result<Vec<(i32, String)>> {
     let about = |entry: fs::DirEntry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
@@ -167,7 +168,7 @@ fn open_files(pid: i32) -> io::Result<Vec<(i32, String)>> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().filter_map(about).collect())
 }
 
-/// Removes CRIU's code from a process, once none of its threads is in it.
+/// Removes CRIU's code from a process when none of its threads executes it.
 fn remove_code(pid: i32) -> io::Result<()> {
     for _ in 0..TRIES {
         let mappings = Mapping::of(pid)?;
@@ -215,9 +216,9 @@ fn stop_all(pid: i32) -> io::Result<Vec<Tracee>> {
     Ok(stopped)
 }
 
-/// Where the process has an instruction for a system call.
+/// The address of a syscall instruction in the process.
 fn syscall_instruction(pid: i32, mappings: &[Mapping]) -> io::Result<u64> {
-    /// LIMIT: any program has one, and the kernel's own page too.
+    /// LIMIT: every program contains one, and so does the vdso.
     const LOOKED_AT: u64 = 16 << 20;
     let memory = fs::File::open(format!("/proc/{pid}/mem"))?;
     for text in mappings.iter().filter(|mapping| mapping.is_text()) {
@@ -264,7 +265,7 @@ mod tests {
         assert!(has_injected(&now, &before));
     }
 
-    /// The calls that are run inside another process leave it as it was, but for what they do.
+    /// System calls that are injected into another process change nothing in it except for their effect.
     #[test]
     fn a_process_is_freed_of_criu_s_mapping_and_runs_on() {
         let memory = rustix::fs::memfd_create("CRIUMFD", rustix::fs::MemfdFlags::empty()).unwrap();
@@ -290,7 +291,7 @@ mod tests {
             // SAFETY: the child calls nothing that takes a lock.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
-                // SAFETY: plain system calls on what the child owns.
+                // SAFETY: plain system calls on objects of the child.
                 unsafe {
                     let rights = libc::PROT_READ | libc::PROT_EXEC;
                     libc::mmap(std::ptr::null_mut(), 8192, rights, libc::MAP_SHARED, memory, 0);
@@ -309,7 +310,7 @@ mod tests {
 
         fn end(&mut self) -> i32 {
             let mut status = 0;
-            // SAFETY: the status is a place of ours.
+            // SAFETY: `status` lives through the call.
             unsafe { libc::waitpid(self.0, &raw mut status, 0) };
             libc::WEXITSTATUS(status)
         }

@@ -1,8 +1,10 @@
-//! The keeper of one run of CRIU: a child of the launcher that makes what CRIU stands on, runs it, and tells how it ended.
+//! The keeper of one run of CRIU: a child of the launcher that makes the mounts for CRIU, runs it, and reports how it
+//! ended.
 //!
-//! It has a mount namespace of its own with a `/run` that all runs share (CRIU remembers there what it learnt of the kernel)
-//! and a `/tmp` of its own. It goes on when launcher and server die: a dump that is cut short would leave half-stopped
-//! processes, one that ends leaves them as they were. It decides nothing; whether a restored tree may run is the server's word.
+//! The keeper has its own mount namespace with a private `/tmp`, and with a `/run` that all runs share (CRIU caches
+//! there what it has detected about the kernel). It continues when launcher and server die: an interrupted dump would
+//! leave half-stopped processes, a complete one leaves them unchanged. The keeper makes no decisions; the server
+//! decides whether a restored sandbox may run.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -21,18 +23,19 @@ use super::protocol::{Criu, FIRST_HANDED, Rebuild, SAY, StepFailure, StepResult,
 use super::serve::{user_namespace, whole_map};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY, CloneSide};
 
-/// Where the parts of a restored tree lie, each by the name that its checkpoint has for it.
+/// The folder with the parts of a restored sandbox, each under the name that the checkpoint has for it.
 pub(crate) const RESTORE: &str = "/run/restore";
 
-/// Where CRIU works, in the keeper's own view.
+/// CRIU's working folder, in the keeper's mount namespace.
 pub(crate) const WORK: &str = "/tmp";
-/// The name of its log there.
+/// The name of CRIU's log file there.
 pub(crate) const LOG: &str = "criu.log";
 
-/// What CRIU runs between its steps. The two that matter are asked of the server, which answers when it has done its part. No
-/// answer means no restore: the tree is ended by hand, since CRIU only logs a failure of the last step, and so are CRIU and its
-/// helpers, since it traces every thread by then and would wait for the first process for ever. Scripts of CRIU have no
-/// descriptors but the first three, so they open the keeper's pipes anew.
+/// The script that CRIU runs between its steps. For two actions the script asks the server, which answers when it has
+/// done its part. Without an answer the restore is aborted: the script kills the restored processes, because CRIU only
+/// logs a failure of the last step. It also kills CRIU and its helpers, because CRIU traces every thread by then and
+/// would wait for the first process for ever. CRIU's scripts have only the first three descriptors, so the script opens
+/// the keeper's pipes again.
 const ACTION: &str = r#"#!/bin/sh
 case $CRTOOLS_SCRIPT_ACTION in
 setup-namespaces | pre-resume) ;;
@@ -50,7 +53,7 @@ for helper in $helpers; do [ "$helper" = $$ ] || kill -9 "$helper"; done
 exit 1
 "#;
 
-/// Beyond every number that CRIU is handed.
+/// Above every descriptor number that is passed to CRIU.
 const ABOVE_ALL: i32 = 40;
 
 /// Starts a keeper and does not wait for it.
@@ -67,7 +70,7 @@ pub(super) fn begin(
             sys::close_for_good(launcher.as_fd());
             sys::reap_children_by_kernel(false);
             sys::unblock_signals();
-            // A copy that handing down does not overwrite.
+            // A copy that is not overwritten when descriptors are passed on.
             let line =
                 descriptors.first().and_then(|line| sys::duplicate_above(line.as_fd(), ABOVE_ALL).ok());
             let said = match keep(fixed, criu, &descriptors) {
@@ -76,7 +79,7 @@ pub(super) fn begin(
                 Err(failure) => format!("failed {failure}"),
             };
             if let Some(line) = line {
-                // A newline in a message would be another message.
+                // A newline within a message would start another message.
                 let _ = fs::File::from(line).write_all((said.replace('\n', " ") + "\n").as_bytes());
             }
             sys::exit_now(0)
@@ -84,9 +87,9 @@ pub(super) fn begin(
     }
 }
 
-/// Runs CRIU; answers its exit code, or 128 and the signal that ended it.
+/// Runs CRIU; returns its exit code, or 128 plus the signal that ended it.
 fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i32, StepFailure> {
-    // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
+    // SAFETY: this process has one thread, so no other thread is affected by the new mount namespace.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
     let outside = criu.rebuild.iter().flat_map(|rebuild| &rebuild.mounts).filter(|one| one.is_from_outside());
     let handed = descriptors.len().saturating_sub(outside.count());
@@ -99,12 +102,12 @@ fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i3
         data.map(|at| clone_all(at).map(|clone| (at, clone))).transpose().step("clone the data folder")?;
     attach_tmpfs(Path::new(WORK), c"mode=1777").step("mount a place for CRIU's work")?;
     if let Some((at, clone)) = data {
-        // It lies where CRIU's work is now.
+        // The data folder is below the path that CRIU's working folder now covers.
         fs::create_dir_all(at).step("make a place for the data folder")?;
         move_mount(clone.as_fd(), "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .step("attach the data folder")?;
     }
-    // The launcher has let go of the host's, and this much is enough.
+    // The launcher has detached the host's `/dev`; these devices are enough.
     rustix::mount::mount_bind(fixed.stage.join("dev"), "/dev").step("mount devices")?;
     let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NOEXEC;
     rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, c"newinstance").step("mount terminals")?;
@@ -132,7 +135,7 @@ fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i3
     {
         remove_ghosts(layer, begun);
     }
-    // One that was ended by force has not cleaned up behind itself, or an earlier one has not.
+    // A CRIU that was killed has not cleaned up, or an earlier one has not.
     let freezer = dump_freezer();
     let is_damaged = || status.signal().is_some() || !status.success() && dump_repair::is_needed(&freezer);
     if criu.rebuild.is_none() && is_damaged() {
@@ -141,21 +144,22 @@ fn keep(fixed: &SharedMounts, criu: &Criu, descriptors: &[OwnedFd]) -> Result<i3
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
-/// The folder of the sandbox's cgroup, as it was handed for a dump.
+/// The folder of the sandbox's cgroup, as passed for a dump.
 fn dump_freezer() -> PathBuf {
     format!("/proc/self/fd/{}", FIRST_HANDED + 1).into()
 }
 
-/// A CRIU that is killed in the middle of a dump leaves its code in the processes, so the OOM killer should choose others. Best
-/// effort: it takes CAP_SYS_RESOURCE. Not for a restore, whose processes would inherit it; a restore is simply tried again.
+/// Protects CRIU from the OOM killer, because a CRIU that is killed in the middle of a dump leaves its code in the
+/// processes. Best effort: it needs CAP_SYS_RESOURCE. Not used for a restore, whose processes would inherit the
+/// setting; a restore is simply retried.
 fn spare_from_oom_killer() {
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
 }
 
-/// Ends what a CRIU that failed has left behind: helpers that hold its images, and restored processes that had not come to
-/// their cgroups. Both would wait for it for ever.
+/// Ends the leftovers of a failed CRIU: helpers that hold its images, and restored processes that had not entered their
+/// cgroups. Both would wait for CRIU for ever.
 fn end_orphans() {
-    /// LIMIT: a generation of a tree each; killed processes are gone within milliseconds.
+    /// LIMIT: each try ends one generation of a process tree; killed processes are gone within milliseconds.
     const TRIES: u32 = 500;
     let own = format!("/proc/self/task/{}/children", std::process::id());
     for _ in 0..TRIES {
@@ -174,7 +178,7 @@ fn end_orphans() {
     }
 }
 
-/// A detached clone of a folder with all that is mounted in it.
+/// A detached clone of a folder with all mounts below it.
 fn clone_all(at: &Path) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -188,10 +192,10 @@ fn complaint() -> String {
 }
 
 fn errors(log: &str) -> String {
-    /// LIMIT: the first errors say why, the rest is what followed.
+    /// LIMIT: the first errors name the cause, later ones are consequences.
     const ERRORS: usize = 3;
     const LENGTH: usize = 1_000;
-    // These two are said on machines where all is well.
+    // These two messages also appear on healthy machines.
     let is_noise =
         |text: &str| text.contains("tun: Unable to create tun") || text.contains("setup RLIMIT_NOFILE");
     let found = log.lines().filter_map(|line| line.split_once("Error ").map(|(_, rest)| rest));
@@ -208,10 +212,10 @@ fn wall_time() -> std::time::SystemTime {
     std::time::SystemTime::now()
 }
 
-/// Removes files that a restore made for open files without a name and did not come to unlink: the next one would fail of them.
-/// Nothing else writes to the layer during a restore, so what is older is the sandbox's own.
+/// Removes files that an aborted restore made for open files without a name and did not unlink: the next restore would
+/// fail because of them. During a restore only CRIU writes to the layer, so older files belong to the sandbox.
 fn remove_ghosts(folder: &Path, begun: std::time::SystemTime) {
-    /// LIMIT: the clock of a file's times may be one tick behind.
+    /// LIMIT: file times may be one clock tick behind.
     const TICK: std::time::Duration = std::time::Duration::from_millis(20);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (Ok(about), name) = (entry.metadata(), entry.file_name()) else { continue };
@@ -228,7 +232,7 @@ fn remove_ghosts(folder: &Path, begun: std::time::SystemTime) {
     }
 }
 
-/// Puts the descriptors where CRIU and its scripts look for them.
+/// Duplicates the descriptors to the numbers at which CRIU and its scripts expect them.
 fn hand_down(descriptors: &[OwnedFd]) -> io::Result<()> {
     let copies: Vec<OwnedFd> = descriptors
         .iter()
@@ -240,7 +244,7 @@ fn hand_down(descriptors: &[OwnedFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// The mounts of a restored tree, not attached yet.
+/// The mounts of a restored sandbox, not attached yet.
 struct Rebuilt<'a> {
     handover: Handover,
     images: OwnedFd,
@@ -253,7 +257,7 @@ impl<'a> Rebuilt<'a> {
         let users = user_namespace(rebuild.first_id, &(map.clone(), map))?;
         let handover = Handover::make(fixed, &MountRequest::to_rebuild(rebuild, mounts), users.as_fd())?;
         let attributes = ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC;
-        // CRIU opens them as the root of the sandbox.
+        // CRIU opens the images as root of the sandbox.
         let images =
             mapped_clone(&rebuild.images, attributes, users.as_fd()).step("clone the images' folder")?;
         Ok(Self { handover, images, replaced: &rebuild.replaced })
@@ -271,7 +275,7 @@ impl<'a> Rebuilt<'a> {
         for (name, content) in self.replaced {
             let stand_in = at.join(name);
             fs::write(&stand_in, content).step("write an image")?;
-            // Readable to the root of the sandbox too: it holds no secret.
+            // Readable by root of the sandbox too: it contains no secret.
             fs::set_permissions(&stand_in, std::os::unix::fs::PermissionsExt::from_mode(0o644))
                 .step("write an image")?;
             rustix::mount::mount_bind(&stand_in, at.join("images").join(name)).step("replace an image")?;

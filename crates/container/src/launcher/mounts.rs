@@ -1,8 +1,9 @@
-//! The launcher's mounts: what it prepares once ([`SharedMounts`]) and what it makes for each sandbox ([`Handover`]).
+//! The launcher's mounts: those that it prepares once ([`SharedMounts`]) and those that it makes for each sandbox
+//! ([`Handover`]).
 //!
-//! Layers are clones of their own, seen through the sandbox's ids, so that files on disk keep canonical ids. On kernels
-//! from 6.15 none of them is ever attached anywhere; below that (`legacy`) they are attached in the launcher's private view
-//! while the overlay is mounted by path.
+//! Layers are separate clones, mapped to the sandbox's ids, so that files on disk keep canonical ids. On kernels from
+//! 6.15 none of them is ever attached; on older kernels (`legacy`) they are attached in the launcher's private mount
+//! namespace while the overlay is mounted by path.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -24,7 +25,7 @@ use super::protocol::{
 use super::serve::user_namespace;
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
-/// What all sandboxes share.
+/// Mounts that all sandboxes share.
 pub(super) struct SharedMounts {
     pub(super) stage: PathBuf,
     agent: PathBuf,
@@ -32,7 +33,8 @@ pub(super) struct SharedMounts {
 }
 
 impl SharedMounts {
-    /// Makes the launcher's view private and small, and fills `stage` with the device folder and the empty one.
+    /// Makes the launcher's mount namespace private and small, and fills `stage` with the device folder and the empty
+    /// folder.
     pub(super) fn prepare(hello: &Hello) -> Result<Self, StepFailure> {
         rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .step("make mounts private")?;
@@ -49,25 +51,25 @@ impl SharedMounts {
         attach_tmpfs(&stage.join(BOOT_PART), c"mode=0755,size=256m").step("mount the folder of boot ids")?;
         attach_tmpfs(&stage.join(AGENTS), c"mode=0755,size=256m").step("mount the place for agents")?;
         fill_dev(&stage.join("dev")).step("make the device folder")?;
-        // A first process starts in its own copy of this folder, whatever the permissions on the way to it.
+        // A first process starts in its own copy of this folder, whatever the permissions of the folders above it.
         std::env::set_current_dir(stage.join("root")).step("enter the stage")?;
         Ok(Self { stage, agent: hello.agent.clone(), legacy: hello.legacy })
     }
 }
 
-/// A folder of the stage with a copy of each agent that is in use.
+/// A folder of the stage with a copy of each agent in use.
 const AGENTS: &str = "agents";
 
 impl SharedMounts {
-    /// The folder of an agent, on a file system of its own: the mount of a sandbox shows where its root is, and a folder of
-    /// DATA would tell the host's path.
+    /// The folder of an agent, on a separate file system: a sandbox can read the source path of a mount, and a folder
+    /// of DATA would reveal the host's path.
     fn agent(&self, folder: &Path) -> io::Result<PathBuf> {
         let name = folder.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let at = self.stage.join(AGENTS).join(name);
         if at.exists() {
             return Ok(at);
         }
-        // Restores copy too, each in a process of its own: whoever is first puts its copy there, the others use that one.
+        // Restores copy too, each in its own process: the first one puts its copy in place, the others use that copy.
         let draft = self.stage.join(AGENTS).join(format!(".{}", std::process::id()));
         let _ = fs::remove_dir_all(&draft);
         copy_folder(folder, &draft)?;
@@ -98,18 +100,18 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Detaches, in this namespace, every mount that leads to none of `needed`. Otherwise the launcher would keep file systems
-/// alive that others unmount, and every sandbox would start with a copy of them all.
+/// Detaches, in this namespace, every mount that leads to none of `needed`. Otherwise the launcher would keep file
+/// systems in use that the host unmounts, and every sandbox would start with a copy of all of them.
 fn trim(needed: &[&Path]) -> io::Result<()> {
     let points = crate::mountinfo::read()?;
     for point in points.iter().rev().map(|mount| mount.point.as_path()) {
-        // A mount below one of them belongs to it: an operator may keep the templates on a disk of their own. Below
-        // `/usr` only its own files are shown, so nothing mounted there is needed.
+        // A mount below a needed path is kept: an operator may have the templates on a separate disk. Below `/usr` only
+        // the files of `/usr` itself are shown, so no mount there is needed.
         let on_the_way = needed
             .iter()
             .any(|path| path.starts_with(point) || (point.starts_with(path) && *path != Path::new("/usr")));
         if !on_the_way && point != Path::new("/proc") && point != Path::new("/sys") {
-            // It may be gone with its parent already.
+            // It may have been detached together with its parent.
             let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
         }
     }
@@ -120,7 +122,8 @@ pub(super) fn attach_tmpfs(at: &Path, options: &std::ffi::CStr) -> io::Result<()
     Ok(rustix::mount::mount("tmpfs", at, "tmpfs", rustix::mount::MountFlags::NOSUID, options)?)
 }
 
-/// The devices of every sandbox. They are made here once; sandboxes see them read-only, and open them by the devices cgroup.
+/// The devices of every sandbox. They are made once here. Sandboxes see the folder read-only, and the devices cgroup
+/// allows them to open the nodes.
 fn fill_dev(at: &Path) -> io::Result<()> {
     attach_tmpfs(at, c"mode=0755,size=64k")?;
     let nodes =
@@ -148,18 +151,18 @@ fn fill_dev(at: &Path) -> io::Result<()> {
     fs::create_dir(at.join("shm"))
 }
 
-/// The sandbox's own layer among those that are attached.
+/// The name of the sandbox's own layer among the attached layers.
 const CHANGES: &str = "changes";
 
-/// What mounts are wanted.
+/// A request for the mounts of one sandbox.
 pub(super) struct MountRequest<'a> {
     rootfs: &'a Rootfs,
     first_id: u32,
     sudo: bool,
-    /// Another agent than the launcher's own.
+    /// An agent other than the launcher's own.
     agent: Option<&'a Path>,
     mounts: &'a [MountSpec],
-    /// One for each mount from outside.
+    /// One descriptor for each mount from outside.
     descriptors: &'a [OwnedFd],
     boot_id: Option<&'a str>,
 }
@@ -190,18 +193,18 @@ impl<'a> MountRequest<'a> {
     }
 }
 
-/// The mounts of one sandbox, detached, ready to be handed to its first process.
+/// The mounts of one sandbox, detached, ready to be passed to its first process.
 pub(super) struct Handover {
     root: OwnedFd,
     agent: OwnedFd,
     dev: OwnedFd,
     empty: OwnedFd,
-    /// A file.
+    /// The file with the boot id.
     boot: Option<OwnedFd>,
     usr: Option<OwnedFd>,
-    /// From outside, in their order.
+    /// Mounts from outside, in order.
     mounts: Vec<OwnedFd>,
-    /// Held only so that closing them comes late.
+    /// Held only to close them later.
     _layers: Vec<OwnedFd>,
 }
 
@@ -222,7 +225,8 @@ impl Handover {
         let boot = boot.step("make the boot id")?;
         let mut layers = Vec::new();
         let changes = open_upper(ask.rootfs, ask.first_id, users)?;
-        // Both overlays write here. It is attached itself, as old kernels clone nothing that is attached nowhere.
+        // Both overlays write to this layer. It is attached, because old kernels cannot clone a mount that is not
+        // attached.
         let mut attached = AttachedLayers::default();
         if fixed.legacy {
             attached.add(fixed, changes.as_fd(), CHANGES).step("attach the sandbox's layer")?;
@@ -243,7 +247,7 @@ impl Handover {
         Ok(Self { root, agent, dev, empty, boot, usr, mounts, _layers: layers })
     }
 
-    /// Each with the name that a checkpoint has for it.
+    /// The mounts, each with its name in a checkpoint.
     pub(super) fn named(&self) -> Vec<(String, BorrowedFd<'_>)> {
         let mut all = vec![
             ("root".to_owned(), self.root.as_fd()),
@@ -266,8 +270,8 @@ impl Handover {
     }
 }
 
-/// Gives the mounts that came along the ids of the sandbox, and takes away what nobody may do through them. They were found and
-/// cloned by the server, so no path of a tenant is looked up here.
+/// Maps the received mounts to the ids of the sandbox, and sets their restrictions (nosuid, nodev, read-only). The
+/// server opened and cloned them, so no path of a tenant is resolved here.
 fn map_mounts(ask: &MountRequest<'_>, users: BorrowedFd<'_>) -> Result<Vec<OwnedFd>, StepFailure> {
     let outside = ask.mounts.iter().filter(|mount| mount.is_from_outside());
     let mut mapped = Vec::new();
@@ -291,8 +295,8 @@ fn map_mounts(ask: &MountRequest<'_>, users: BorrowedFd<'_>) -> Result<Vec<Owned
     Ok(mapped)
 }
 
-/// A read-only file that holds a boot id. Its name is the sandbox's range of ids, which nobody else has, and which a later
-/// sandbox gets only when this one is gone; so there are never more files than ranges, and none has to be cleaned up.
+/// A read-only file with a boot id. Its name is the first id of the sandbox's range, which is unique and is reused only
+/// when this sandbox is gone. So there are never more files than ranges, and no cleanup is needed.
 fn boot_file(fixed: &SharedMounts, first_id: u32, id: &str, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = fixed.stage.join(BOOT_PART).join(first_id.to_string());
     match fs::remove_file(&path) {
@@ -304,7 +308,7 @@ fn boot_file(fixed: &SharedMounts, first_id: u32, id: &str, users: BorrowedFd<'_
     mapped_clone(&path, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC, users)
 }
 
-/// A detached clone of the mount at `path`, seen through the ids of `users`.
+/// A detached clone of the mount at `path`, with ids mapped by `users`.
 pub(super) fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(CWD, path, flags)?;
@@ -312,7 +316,7 @@ pub(super) fn mapped_clone(path: &Path, attributes: u64, users: BorrowedFd<'_>) 
     Ok(mount)
 }
 
-/// The folder that holds `upper` and `work`, as the sandbox sees it.
+/// The folder with `upper` and `work`, mapped for the sandbox.
 fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<OwnedFd, StepFailure> {
     match &rootfs.upper {
         Upper::Folder(path) => mapped_clone(path, ATTR_NODEV, users).step("clone the sandbox's layer"),
@@ -323,7 +327,7 @@ fn open_upper(rootfs: &Rootfs, first_id: u32, users: BorrowedFd<'_>) -> Result<O
     }
 }
 
-/// A tmpfs dies with its instance, so its files carry the sandbox's own ids and no map is needed.
+/// A tmpfs ends with its instance, so its files have the sandbox's own ids and no map is needed.
 fn memory_layer(bytes: u64, inodes: u64, first_id: u32, with_usr: bool) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in
@@ -372,22 +376,23 @@ impl Overlay<'_> {
             self.name_by_descriptor(&context, &lower).step("name the overlay's layers")?;
             None
         };
-        // Whatever this kernel does by itself: each layer must say all by its own files, since it is captured, copied and
-        // packed without those below. A folder that is moved is copied then, as `mv` does between disks.
+        // Set explicitly, whatever the kernel's defaults are: each layer must be complete in itself, because it is
+        // captured, copied and packed without the layers below. As a result a moved folder is copied, as `mv` does
+        // between disks.
         for (key, value) in [("metacopy", "off"), ("redirect_dir", "follow"), ("index", "off")] {
             fsconfig_set_string(context.as_fd(), key, value).step("set up the overlay")?;
         }
         if self.ask.rootfs.volatile {
             fsconfig_set_flag(context.as_fd(), "volatile").step("make the overlay volatile")?;
         }
-        // The overlay works with its mounter's file-system ids. The sandbox does not know id 0 of the host, so with it
-        // the overlay could not write to its own work folder and would silently be read-only.
+        // The overlay uses the file-system ids of its mounter. The sandbox's user namespace has no id 0 of the host, so
+        // with id 0 the overlay could not write to its work folder and would silently be read-only.
         sys::with_fs_ids(self.ask.first_id, || fsconfig_create(context.as_fd())).step("mount the overlay")?;
         let attributes = MountAttrFlags::from_bits_retain(u32::try_from(self.attributes).unwrap_or(0));
         let root =
             fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("take the overlay")?;
         drop(attached);
-        let flags = rustix::fs::fstatvfs(&root).step("look at the overlay")?.f_flag;
+        let flags = rustix::fs::fstatvfs(&root).step("inspect the overlay")?.f_flag;
         if flags.contains(StatVfsMountFlags::RDONLY) {
             return Err(StepFailure {
                 step: "check that the overlay can be written".into(),
@@ -417,8 +422,8 @@ impl Overlay<'_> {
             names.push(index.to_string());
             attached.add(self.fixed, layer.as_fd(), &index.to_string())?;
         }
-        // The kernel takes 255 bytes for all of them, so they are named from where they lie. It looks for them at the latest
-        // when the overlay is made.
+        // The kernel accepts at most 255 bytes for all layers, so they are named relative to their folder. The kernel
+        // resolves the names at the latest when the overlay is created.
         attached.stay_in(&self.fixed.stage)?;
         let changes = Path::new(CHANGES);
         fsconfig_set_string(context.as_fd(), "lowerdir", names.join(":"))?;
@@ -428,11 +433,11 @@ impl Overlay<'_> {
     }
 }
 
-/// Layers attached for the moment of mounting.
+/// Layers that are attached during the mount.
 #[derive(Default)]
 struct AttachedLayers {
     points: Vec<PathBuf>,
-    /// Where to go back to.
+    /// The previous working directory.
     left: Option<PathBuf>,
 }
 
@@ -445,7 +450,7 @@ impl AttachedLayers {
         Ok(at)
     }
 
-    /// Stands beside the layers until this is dropped.
+    /// Changes to the folder with the layers until this is dropped.
     fn stay_in(&mut self, stage: &Path) -> io::Result<()> {
         std::env::set_current_dir(stage.join("layers"))?;
         self.left = Some(stage.join("root"));
@@ -458,7 +463,7 @@ impl Drop for AttachedLayers {
         if let Some(left) = &self.left
             && std::env::set_current_dir(left).is_err()
         {
-            // A first process would be born in the wrong folder.
+            // A first process would start in the wrong folder.
             std::process::abort();
         }
         for point in self.points.iter().rev() {

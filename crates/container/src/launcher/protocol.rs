@@ -1,4 +1,5 @@
-//! What server, launcher and first process say to each other. Both ends are the same program, so there are no versions.
+//! The messages between server, launcher and first process. All of them are the same program, so the protocol has no
+//! versions.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,41 +9,42 @@ use serde::{Deserialize, Serialize};
 /// The first message to a launcher. Answered by [`Reply::Ready`] or [`Reply::Failed`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// An empty folder of ours on which a first process may mount its root before it moves there.
+    /// An empty folder of this server on which a first process mounts its root before it moves there.
     pub(crate) stage: PathBuf,
     /// The folder with the agent.
     pub(crate) agent: PathBuf,
-    /// Mounts that lead to these paths are kept in the launcher's view; all others are let go of.
+    /// Mounts that lead to these paths are kept in the launcher's mount namespace; all others are detached.
     pub(crate) needed: Vec<PathBuf>,
-    /// Layers are attached and mounted by path, for kernels below 6.15.
+    /// Attach layers and mount them by path, for kernels before 6.15.
     pub(crate) legacy: bool,
 }
 
-/// What a launcher is asked for.
+/// A request to a launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// A first process.
+    /// Start a first process.
     Spawn(Spawn),
-    /// A run of CRIU.
+    /// Run CRIU.
     Criu(Criu),
 }
 
-/// A run of CRIU in a mount namespace of its own. Descriptors: the two pipes of the line to the server, then those that CRIU finds at
-/// [`FIRST_HANDED`] and above.
+/// Runs CRIU in a mount namespace of its own. Descriptors: the two pipes of the channel to the server, then those that
+/// CRIU finds at [`FIRST_HANDED`] and above.
 ///
-/// The launcher answers that it has begun. All else is said over the line, one line of text each: an action of
-/// CRIU with the pid of the first process (answered `ok` by the server), and at the end `ended` with the exit code and a complaint.
+/// The launcher replies that CRIU has begun. All further messages go over the channel, one line of text each: an action
+/// of CRIU with the pid of the first process (the server replies `ok`), and at the end `ended` with the exit code and
+/// an error text.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Criu {
     pub(crate) id: u64,
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
-    /// For a restore: what its tree stands on.
+    /// For a restore: the mounts of the restored processes.
     pub(crate) rebuild: Option<Rebuild>,
 }
 
-/// What a restored tree stands on, made as for a first process.
+/// The mounts for restored processes, made as for a first process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Rebuild {
     pub(crate) rootfs: Rootfs,
@@ -50,64 +52,64 @@ pub(crate) struct Rebuild {
     pub(crate) sudo: bool,
     /// The folder with the agent that was running.
     pub(crate) agent: PathBuf,
-    /// The folder with the images; seen through the sandbox's ids.
+    /// The folder with the images; mapped to the sandbox's ids.
     pub(crate) images: PathBuf,
-    /// Images that others stand in for.
+    /// Images to replace: name and new content.
     pub(crate) replaced: Vec<(String, Vec<u8>)>,
-    /// What else it sees. Their descriptors come last.
+    /// Mounts besides the root. Their descriptors come last.
     pub(crate) mounts: Vec<MountSpec>,
-    /// The boot id that its processes know; `None`: they see the machine's.
+    /// The boot id that the processes know; `None`: they see the machine's.
     pub(crate) boot_id: Option<String>,
 }
 
-/// Something that a sandbox sees besides its root: nosuid and nodev always.
+/// A mount of a sandbox besides its root; always nosuid and nodev.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MountSpec {
-    /// Where inside; clean, without a slash at the beginning.
+    /// The mount point in the sandbox: a normalised path without a leading slash.
     pub(crate) at: String,
     pub(crate) read_only: bool,
     pub(crate) what: Mounted,
 }
 
-/// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mounted {
-    /// A detached mount that comes along as a descriptor; its ids are canonical.
+    /// A detached mount that is passed as a descriptor; its ids are canonical.
     Volume,
-    /// The same of a folder of the host: the one owner's user and group are seen as these inside, and nobody else is known.
+    /// A folder of the host, passed the same way. Files of `owner` appear with the ids `seen_as` in the sandbox; other
+    /// owners are not mapped.
     Folder { owner: (u32, u32), seen_as: (u32, u32) },
-    /// Memory, made inside.
+    /// A tmpfs, made in the sandbox.
     Memory { bytes: u64 },
 }
 
 impl MountSpec {
-    /// Whether a descriptor comes along.
+    /// Whether a descriptor is passed for the mount.
     pub(crate) fn is_from_outside(&self) -> bool {
         !matches!(self.what, Mounted::Memory { .. })
     }
 }
 
-/// The step of finding the place for a mount inside; its path follows.
+/// The step that finds a mount point in the sandbox; its path follows.
 pub(crate) const PLACE: &str = "find a real folder for a mount at /";
-/// The step of mapping the ids of a mount; its path follows.
+/// The step that maps the ids of a mount; its path follows.
 pub(crate) const MAP: &str = "map ids for the mount at /";
 
-/// The name that the parts of a restored tree have for a mount from outside, by its place among them.
+/// The name of a mount from outside among the parts of a restored sandbox, by its index.
 pub(crate) fn mount_part(index: usize) -> String {
     format!("mount{index}")
 }
 
-/// The name that the parts of a restored tree have for the file with the boot id.
+/// The name of the file with the boot id among the parts of a restored sandbox.
 pub(crate) const BOOT_PART: &str = "boot";
 
-/// Whether a part of a tree is a mount from outside.
+/// Whether a part of a restored sandbox is a mount from outside.
 pub(crate) fn is_mount_part(part: &str) -> bool {
     part.starts_with("mount")
 }
 
-/// The number that the first of the two pipes of the line has in the keeper; the second follows it.
+/// The descriptor number of the first of the channel's two pipes in the keeper; the second follows it.
 pub(crate) const SAY: i32 = 3;
-/// The number of the first of the other descriptors that are handed to CRIU.
+/// The number of the first of the other descriptors that are passed to CRIU.
 pub(crate) const FIRST_HANDED: i32 = 5;
 
 /// A request for a first process. Descriptors: token, the mounts from outside, then the cgroups.
@@ -115,29 +117,28 @@ pub(crate) const FIRST_HANDED: i32 = 5;
 pub(crate) struct Spawn {
     pub(crate) id: u64,
     pub(crate) rootfs: Rootfs,
-    /// The first of its 65,536 host ids.
+    /// The first of the sandbox's 65,536 host ids.
     pub(crate) first_id: u32,
     pub(crate) cgroup: CgroupEntry,
     pub(crate) hostname: String,
-    /// Programs inside may gain privileges by setuid.
+    /// Programs in the sandbox may gain privileges by setuid.
     pub(crate) sudo: bool,
     pub(crate) shm_bytes: u64,
-    /// What else it sees.
+    /// Mounts besides the root.
     pub(crate) mounts: Vec<MountSpec>,
-    /// What it reads as the id of this boot.
+    /// The boot id that processes of the sandbox read.
     pub(crate) boot_id: String,
 }
 
-/// How the first process gets into its cgroups.
+/// How the first process enters its cgroups.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum CgroupEntry {
-    /// It writes itself into the `tasks` files whose descriptors come along.
+    /// It writes itself into the `tasks` files that are passed as descriptors.
     Tasks,
-    /// It is born there; the descriptor of the folder comes along.
+    /// It starts there; the folder is passed as a descriptor.
     Born,
 }
 
-/// What the root is made of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Rootfs {
     /// Lower folders, the top one first.
@@ -145,31 +146,31 @@ pub(crate) struct Rootfs {
     /// Lower folders of a second overlay at `/usr`.
     pub(crate) usr_layers: Vec<PathBuf>,
     pub(crate) upper: Upper,
-    /// Nothing of it is needed after the instance: no sync when it ends.
+    /// No file of it is needed after the instance ends, so nothing is synced.
     pub(crate) volatile: bool,
 }
 
-/// Where changes go.
+/// Where changes are written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Upper {
     /// A folder with `upper` and `work` in it (and `usr-upper`, `usr-work` where there is a second overlay).
     Folder(PathBuf),
-    /// Memory.
+    /// A tmpfs.
     Tmpfs { bytes: u64, inodes: u64 },
 }
 
-/// What a launcher answers.
+/// A reply of the launcher.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// It is ready for requests.
     Ready,
     /// The process exists. Descriptors: pidfd, network namespace, control socket.
     Spawned { id: u64, pid: i32 },
-    /// CRIU is about to run; the rest is said over its line.
+    /// CRIU is about to run; further messages go over its channel.
     Begun { id: u64 },
-    /// All mounts are made and handed over.
+    /// All mounts are made and passed to the first process.
     Mounted { id: u64, times: Times },
-    /// A step failed; what was made is undone, the process told to end. `id` 0: the launcher itself.
+    /// A step failed; all earlier steps are undone and the process is killed. With `id` 0 the launcher itself failed.
     Failed { id: u64, failure: StepFailure },
 }
 
@@ -187,7 +188,7 @@ impl StepFailure {
     }
 }
 
-/// Names the step an error belongs to.
+/// Adds the name of the failed step to an error.
 pub(crate) trait StepResult<T> {
     fn step(self, step: &str) -> Result<T, StepFailure>;
 }
@@ -201,21 +202,21 @@ impl<T, E: Into<std::io::Error>> StepResult<T> for Result<T, E> {
 /// Microseconds per step, in order.
 pub(crate) type Times = Vec<(String, u32)>;
 
-/// What a first process is told over its control socket.
+/// A message to a first process, over its control socket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum FirstProcessRequest {
-    /// Descriptors: root, agent, dev, empty folder, boot id, the overlay for `/usr` where there is one, and the mounts from
-    /// outside.
+    /// Descriptors: root, agent, dev, empty folder, boot id, the overlay for `/usr` if there is one, and the mounts
+    /// from outside.
     Mounts,
-    /// Its veth is there (or it gets none for now).
+    /// The veth is ready, or the instance gets none for now.
     Network { address: Option<Ipv4Addr> },
 }
 
-/// What a first process answers.
+/// A message from a first process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum FirstProcessReply {
-    /// It listens and is about to become the agent.
+    /// It listens and is about to exec the agent.
     Ready { times: Times },
-    /// It could not go on, and has ended.
+    /// A step failed, and the process has ended.
     Failed(StepFailure),
 }

@@ -1,4 +1,4 @@
-//! The launcher's own side: start, then one request after the other until the server is gone.
+//! The launcher process: its start, and its loop over requests until the server is gone.
 //!
 //! It never waits for a first process and never writes into a sandbox's files.
 
@@ -20,7 +20,7 @@ use crate::sys::{self, CloneSide};
 /// Call it first in `main`: the process must have one thread only.
 pub fn main() -> io::Result<()> {
     match run() {
-        // The server went away in the middle of an answer.
+        // The server went away while a reply was being sent.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
             Ok(())
         }
@@ -59,9 +59,9 @@ fn run() -> io::Result<()> {
 fn start(hello: &Hello) -> Result<SharedMounts, StepFailure> {
     sys::keep_capabilities_over_setuid().step("set secure bits")?;
     sys::reap_children_by_kernel(true);
-    // A restored first process is left behind by CRIU, and comes here to be reaped.
+    // CRIU leaves a restored first process behind; the launcher becomes its parent and reaps it.
     sys::adopt_orphans().step("become a reaper of orphans")?;
-    // SAFETY: this process has one thread, so nobody is surprised by another view of the mounts.
+    // SAFETY: this process has one thread, so no other thread is affected by the new mount namespace.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
     for clones in [Clones::Allowed, Clones::Refused] {
         let _ = crate::seccomp::compile(clones);
@@ -81,7 +81,7 @@ fn serve(socket: &OwnedFd, fixed: &SharedMounts, spawn: &Spawn, descriptors: Vec
     reply(socket, &answer, &[])
 }
 
-/// Clones, hands the process to the server, then makes its mounts while the server makes its network.
+/// Clones, passes the process to the server, then makes its mounts while the server makes its network.
 fn launch(
     socket: &OwnedFd,
     fixed: &SharedMounts,
@@ -103,7 +103,8 @@ fn launch(
     // SAFETY: the launcher has one thread and has set its secure bits at the start.
     let (pid, pidfd) = match unsafe { sys::clone_into_namespaces(born_in, spawn.first_id) }.step("clone3")? {
         CloneSide::Child => {
-            // Its own end only: with the other one open it would never see the launcher die.
+            // The child keeps its own end only: with the other end open it would never notice the death of the
+            // launcher.
             drop(ours);
             let tasks = match spawn.cgroup {
                 CgroupEntry::Tasks => cgroups,
@@ -131,19 +132,19 @@ fn launch(
     match made {
         Ok(handover) => {
             watch.lap("hand over");
-            // Closing a detached mount waits for the kernel: after the child has what it needs.
+            // Closing a detached mount waits for the kernel, so it is done after the child has everything.
             drop(handover);
             Ok(watch.times)
         }
         Err(failure) => {
-            // It has nothing yet and waits for its mounts.
+            // The process has nothing yet and waits for its mounts.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
             Err(failure)
         }
     }
 }
 
-/// Gives the process its ids; answers its user and network namespaces.
+/// Gives the process its ids; returns its user and network namespaces.
 fn map_ids(pid: i32, first_id: u32) -> Result<(OwnedFd, OwnedFd), StepFailure> {
     let users = map_users(pid, first_id)?;
     let net = std::fs::File::open(format!("/proc/{pid}/ns/net")).map(OwnedFd::from);
@@ -155,21 +156,21 @@ fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, StepFailure> {
     write_maps(pid, (&map, &map))
 }
 
-/// The ids of a sandbox, users and groups alike.
+/// The id map of a sandbox, equal for users and groups.
 pub(super) fn whole_map(first_id: u32) -> String {
     format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX)
 }
 
-/// Gives the process maps of users and groups; answers its user namespace.
+/// Writes the user and group maps of the process; returns its user namespace.
 fn write_maps(pid: i32, (users, groups): (&str, &str)) -> Result<OwnedFd, StepFailure> {
     std::fs::write(format!("/proc/{pid}/uid_map"), users).step("write the uid map")?;
     std::fs::write(format!("/proc/{pid}/gid_map"), groups).step("write the gid map")?;
     std::fs::File::open(format!("/proc/{pid}/ns/user")).map(OwnedFd::from).step("open the user namespace")
 }
 
-/// A user namespace with these maps, held by descriptor only.
+/// A user namespace with these maps that exists only through its descriptor.
 pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<OwnedFd, StepFailure> {
-    // SAFETY: launcher and keeper have one thread; their secure bits are those that the launcher set.
+    // SAFETY: launcher and keeper have one thread; both have the secure bits that the launcher set.
     match unsafe { sys::clone_into_users(owner) }.step("make a user namespace")? {
         CloneSide::Child => sys::wait_for_ever(),
         CloneSide::Parent { pid, pidfd } => {
@@ -180,7 +181,7 @@ pub(super) fn user_namespace(owner: u32, maps: &(String, String)) -> Result<Owne
     }
 }
 
-/// Takes the time of steps.
+/// Measures the time of steps.
 pub(super) struct StepTimer {
     last: Instant,
     pub(super) times: Times,

@@ -1,4 +1,4 @@
-//! Messages with descriptors over a SOCK_SEQPACKET socket. It knows nothing of what they mean.
+//! Messages with descriptors over a SOCK_SEQPACKET socket, independent of their meaning.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ pub(crate) const MESSAGE_MAX: usize = 64 * 1024;
 /// LIMIT: descriptors in one message.
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
 
-/// Two ends of a channel.
+/// The two ends of a channel.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
@@ -43,7 +43,8 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option
         let mut parts = [IoSliceMut::new(buffer)];
         match rustix::net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
-            // The other side ended with something of ours unread. The kernel says so once, ahead of what it has sent.
+            // The other side ended with unread data from this side. The kernel reports it once, before the data that
+            // the other side has sent.
             Err(rustix::io::Errno::CONNRESET) => {}
             other => break other?,
         }
@@ -57,7 +58,7 @@ pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option
     if message.flags.contains(rustix::net::ReturnFlags::TRUNC) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is longer than any of ours"));
     }
-    // Nobody here sends an empty message, so nothing read means that the other side is gone.
+    // Empty messages are never sent, so an empty read means that the other side is gone.
     Ok((message.bytes > 0).then_some((message.bytes, descriptors)))
 }
 

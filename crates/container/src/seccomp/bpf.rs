@@ -1,4 +1,5 @@
-//! From the table to a classic BPF program: call numbers with equal verdicts form intervals, and the program searches them.
+//! Compiles the table to a classic BPF program: call numbers with equal verdicts form intervals, and the program
+//! searches them.
 
 use std::sync::OnceLock;
 
@@ -28,10 +29,10 @@ const fn errno(number: i32) -> u32 {
 const REFUSE: u32 = errno(libc::EPERM);
 const UNKNOWN: u32 = errno(libc::ENOSYS);
 const NO_FAMILY: u32 = errno(libc::EAFNOSUPPORT);
-/// As if the file system did not know the request, so that programs fall back.
+/// The error of a file system that does not know the request, so that programs fall back.
 const NO_REQUEST: u32 = errno(libc::ENOTTY);
 
-/// The filter of every sandbox, compiled once in either form.
+/// The filter of every sandbox, compiled once for each variant.
 pub(crate) fn compile(clones: Clones) -> &'static [libc::sock_filter] {
     static ALLOWED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
     static REFUSED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
@@ -48,10 +49,10 @@ pub(crate) fn compile(clones: Clones) -> &'static [libc::sock_filter] {
     })
 }
 
-/// Where each run of equal verdicts begins.
+/// The first number of each interval with equal verdicts.
 fn intervals() -> Vec<(u32, SyscallVerdict)> {
     let mut runs: Vec<(u32, SyscallVerdict)> = Vec::new();
-    // One past the newest stands for all numbers above, x32's among them.
+    // The number after the newest stands for all higher numbers, including those of x32.
     for number in 0..=NEWEST + 1 {
         let verdict = table::verdict(number);
         if runs.last().is_none_or(|run| run.1 != verdict) {
@@ -71,7 +72,7 @@ fn search(runs: &[(u32, SyscallVerdict)], clones: Clones) -> Vec<libc::sock_filt
     match u8::try_from(below.len()) {
         Ok(over) => program.push(op(JUMP_AT_LEAST, high[0].0, over, 0)),
         Err(_) => {
-            // A conditional jump reaches 255 instructions only.
+            // A conditional jump reaches only 255 instructions.
             let over = u32::try_from(below.len()).expect("a filter has a few hundred instructions");
             program.extend([op(JUMP_AT_LEAST, high[0].0, 0, 1), op(JUMP, over, 0, 0)]);
         }
@@ -100,7 +101,7 @@ fn leaf(verdict: SyscallVerdict, clones: Clones) -> Vec<libc::sock_filter> {
     }
 }
 
-/// The kernel takes these arguments as 32-bit numbers, so their low halves decide.
+/// The offset of an argument's low half. The kernel takes these arguments as 32-bit numbers, so the low half decides.
 const fn argument(index: u32) -> u32 {
     16 + index * 8
 }

@@ -1,8 +1,9 @@
-//! The table itself. Everything that it does not name is refused, and numbers above the newest one it knows are unknown.
+//! The table of system calls. Calls that it does not name are refused, and numbers above the newest one it knows are
+//! unknown.
 
 use super::{Check, SyscallVerdict};
 
-/// The newest call the table was written for (`mseal`); what came later answers ENOSYS until somebody has looked at it.
+/// The newest call of the table (`mseal`); later calls return ENOSYS until they have been reviewed.
 pub(super) const NEWEST: u32 = 462;
 
 /// The verdict on a call number of x86-64.
@@ -12,7 +13,7 @@ pub(super) fn verdict(number: u32) -> SyscallVerdict {
     }
     match i64::from(number) {
         libc::SYS_clone => SyscallVerdict::Depends(Check::NoNamespaces),
-        // A pair makes a socket of its family first and is refused by it only then: the same surface.
+        // `socketpair` first makes a socket of the family and is refused only after that, so it exposes the same code.
         libc::SYS_socket | libc::SYS_socketpair => SyscallVerdict::Depends(Check::PlainSocket),
         libc::SYS_personality => SyscallVerdict::Depends(Check::HarmlessPersona),
         libc::SYS_ioctl => SyscallVerdict::Depends(Check::HarmlessRequest),
@@ -22,8 +23,8 @@ pub(super) fn verdict(number: u32) -> SyscallVerdict {
     }
 }
 
-/// `clone3` hides its flags behind a pointer, so libraries are sent back to `clone`. The contexts of `io_setup` come out of
-/// one small table of the whole machine, which one sandbox could take; databases do without.
+/// `clone3` passes its flags behind a pointer, so libraries have to use `clone`. The contexts of `io_setup` come from
+/// one small machine-wide table, which one sandbox could exhaust; databases work without them.
 const UNKNOWN: &[i64] = &[libc::SYS_clone3, libc::SYS_io_setup];
 
 /// Namespace flags of `clone`.
@@ -36,17 +37,17 @@ pub(super) const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWNET) as u32
     | NEWTIME;
 const NEWTIME: u32 = 0x80;
-/// Linux, its 32-bit and its legacy forms, and "tell me".
+/// Linux, its 32-bit and legacy variants, and the query.
 pub(super) const PERSONAS: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 pub(super) const FAMILIES: [u32; 3] = [libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32];
 pub(super) const NETLINK: u32 = libc::AF_NETLINK as u32;
 pub(super) const NETLINK_ROUTE: u32 = 0;
 /// TIOCSTI and TIOCLINUX.
 pub(super) const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
-/// Where a request says of which driver it is, and what it says for btrfs.
+/// The bits of a request that name its driver, and their value for btrfs.
 pub(super) const DRIVER: u32 = 0xff00;
 pub(super) const BTRFS: u32 = 0x9400;
-/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which other file systems have too.
+/// FICLONE, FICLONERANGE and FIDEDUPERANGE, which other file systems support too.
 pub(super) const CLONES: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 #[rustfmt::skip]

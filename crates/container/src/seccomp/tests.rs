@@ -1,4 +1,4 @@
-//! The filter against the table, and against seccompiler's filter of the same table.
+//! Compares the filter with the table, and with seccompiler's filter of the same table.
 
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +58,7 @@ fn condition(index: u8, cmp: Cmp, value: u32) -> Condition {
     Condition::new(index, Len::Dword, cmp, u64::from(value)).unwrap()
 }
 
-/// A request of another driver differs in one bit at least.
+/// A request of another driver differs in at least one bit.
 fn requests() -> Vec<SeccompRule> {
     let bits = (0..32).map(|bit| 1u32 << bit).filter(|bit| DRIVER & bit != 0);
     let others = bits.map(|bit| {
@@ -70,7 +70,7 @@ fn requests() -> Vec<SeccompRule> {
     others.chain(clones).collect()
 }
 
-/// The same table as rules of seccompiler, where a match allows.
+/// The same table as rules of seccompiler, where a match allows the call.
 fn oracle() -> Vec<(u16, u8, u8, u32)> {
     let rule = |conditions| SeccompRule::new(conditions).unwrap();
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
@@ -111,7 +111,8 @@ fn every_call_number_gets_the_verdict_of_the_table() {
         let allowed = match table::verdict(number) {
             SyscallVerdict::Allow => true,
             SyscallVerdict::Refuse | SyscallVerdict::Unknown => false,
-            // With all arguments zero: no namespace, no persona, no terminal input; but family 0 is no family.
+            // With all arguments zero: no namespace, no persona, no terminal input; but family 0 is not a socket
+            // family.
             SyscallVerdict::Depends(check) => check != Check::PlainSocket,
         };
         assert_eq!(answer == ALLOW, allowed, "call {number}");
@@ -150,7 +151,8 @@ fn nothing_is_asked_of_btrfs_but_clones_and_with_volumes_not_even_those() {
         interpret(program, libc::SYS_ioctl as u32, X86_64, [3, request, 0, 0, 0, 0])
     };
     let not_known = 0x0005_0000 | libc::ENOTTY as u32;
-    // Subvolumes and snapshots in their forms, removal, defragmenting, sync, flags; and with a high half that the kernel drops.
+    // All forms of subvolumes and snapshots, removal, defragmenting, sync, flags; and a request with a high half, which
+    // the kernel ignores.
     for request in [
         0x5000_940e,
         0x5000_9418,
@@ -199,7 +201,7 @@ fn what_must_never_be_reached_is_refused() {
 
 #[test]
 fn the_longest_search_is_short() {
-    // What a call costs: the depth of the tree and its check, not the length of the table.
+    // The cost of a call is the depth of the tree and its check, not the length of the table.
     for clones in [Clones::Allowed, Clones::Refused] {
         assert!(compile(clones).len() < 400, "{} instructions", compile(clones).len());
     }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::World;
 
-/// A layer with these files; a path that ends in `/` is a folder, `None` a mark without content.
+/// A layer with these files; a path that ends in `/` is a folder.
 pub(crate) fn tar(files: &[(&str, &str)]) -> Vec<u8> {
     let mut out = tar::Builder::new(Vec::new());
     for (path, content) in files {
@@ -29,7 +29,7 @@ impl World {
         self.images.add_layer(None, tar, &CancellationToken::new()).unwrap().diff_id
     }
 
-    /// A sandbox of a version that stands on busybox, the bottom layer first.
+    /// A sandbox of a version with these layers on top of busybox, the bottom layer first.
     pub(crate) fn stacked(&self, layers: Vec<DiffId>) -> InstanceSpec {
         let busybox = self.catalog.get("busybox").unwrap();
         let version = self.images.put_version(NewVersion {
@@ -41,7 +41,7 @@ impl World {
         InstanceSpec { template: "stacked".into(), template_version: version.unwrap(), ..self.spec() }
     }
 
-    /// Layer `n` has `/l/n`, says so in `/l/top`, and removes what the one two below it had.
+    /// Layer `n` has `/l/n`, writes its number to `/l/top`, and removes the file of the layer two below it.
     pub(crate) fn many_layers(&self, count: usize) -> InstanceSpec {
         let mut layers = Vec::new();
         for n in 0..count {

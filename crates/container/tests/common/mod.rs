@@ -1,4 +1,5 @@
-//! A world for one test: a data folder, a network namespace that stands for the host's, an engine in it, and a leak check.
+//! The environment of one test: a data folder, a network namespace in place of the host's, an engine in it, and a leak
+//! check.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(dead_code, clippy::unwrap_used)]
 
@@ -24,7 +25,7 @@ pub(crate) struct World {
     pub(crate) config: EngineConfig,
 }
 
-/// Runs a test in a world of its own, and then sees that nothing is left of it.
+/// Runs a test in its own environment, and then checks that nothing is left.
 pub(crate) fn in_world<F: Future<Output = World>>(
     adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
@@ -41,7 +42,7 @@ pub(crate) fn in_world_below<F: Future<Output = World>>(
     in_world_of(below, None, adjust, test);
 }
 
-/// The same with templates that somebody has made before.
+/// The same with existing templates.
 pub(crate) fn in_world_with<F: Future<Output = World>>(
     templates: Option<PathBuf>,
     adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
@@ -56,7 +57,7 @@ fn in_world_of<F: Future<Output = World>>(
     adjust: impl FnOnce(&mut EngineConfig) + Send + 'static,
     test: impl FnOnce(World) -> F + Send + 'static,
 ) {
-    // A name in mountinfo and on loop devices; removed with everything in it at the end.
+    // The prefix appears in mountinfo and on loop devices; the folder is removed at the end.
     let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in(below).unwrap();
     let data = folder.path().to_owned();
     let check = LeakCheck::before(&data);
@@ -67,7 +68,7 @@ fn in_world_of<F: Future<Output = World>>(
     let worker = std::thread::spawn(move || {
         let host = atoll_network::netns::create().unwrap();
         atoll_network::netns::join(std::os::fd::AsFd::as_fd(&host)).unwrap();
-        // As every host has it.
+        // As on every host.
         atoll_network::loopback_up().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -83,7 +84,7 @@ fn in_world_of<F: Future<Output = World>>(
             let mut config = config(&data);
             adjust(&mut config);
             let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
-            // As a server does: whoever had this block before may have left something.
+            // As a server does: an earlier server with this block may have left instances.
             engine.adopt(Vec::new(), Vec::new()).await.unwrap();
             let world = test(World { engine, catalog, images, config }).await;
             world.engine.close().await;
@@ -150,7 +151,7 @@ impl World {
         self.engine.create(spec).await.unwrap_or_else(|error| panic!("create: {}", chain(&error)))
     }
 
-    /// As [`World::create`], with the refusal as one line.
+    /// As [`World::create`], with the error as one line.
     pub(crate) async fn engine_create(&self, spec: &InstanceSpec) -> Result<Booted, String> {
         self.engine.create(spec).await.map_err(|error| chain(&error))
     }
@@ -159,7 +160,7 @@ impl World {
         self.engine.destroy(&target(spec)).await.unwrap_or_else(|error| panic!("destroy: {}", chain(&error)));
     }
 
-    /// Its agent.
+    /// A client of the sandbox's agent.
     pub(crate) fn agent(&self, spec: &InstanceSpec, booted: &Booted) -> AgentClient {
         let (engine, target) = (Arc::downgrade(&self.engine), target(spec));
         let connect = move || {
@@ -172,7 +173,7 @@ impl World {
         AgentClient::new(connect, &AgentToken::new(booted.agent_token.as_deref().unwrap()))
     }
 
-    /// Runs a line of shell as root; answers its exit code and what it printed on both streams.
+    /// Runs a shell command as root; returns its exit code and its output of both streams.
     pub(crate) async fn sh(&self, spec: &InstanceSpec, booted: &Booted, line: &str) -> (i32, String) {
         self.sh_as(spec, booted, "root", line).await
     }
@@ -197,11 +198,11 @@ impl World {
         (output.status.shell_code(), String::from_utf8_lossy(&text).trim().to_owned())
     }
 
-    /// Drops the engine without a farewell, as a killed server would leave it, and opens the same data folder again.
+    /// Drops the engine without closing it, as a killed server would, and opens the same data folder again.
     pub(crate) async fn reopen(self) -> Self {
         let Self { engine, catalog, images, config } = self;
         drop(engine);
-        // Its tasks end at their next turn.
+        // The tasks of the old engine end at their next turn.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
         Self { engine, catalog, images, config }

@@ -1,4 +1,4 @@
-//! What tests of snapshots and packs share.
+//! Helpers for tests of snapshots and packs.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use crate::common::{self, World, chain, target};
 
 pub(crate) fn snapshot_id() -> SnapshotId {
-    // The same form as the id of a sandbox has, with entropy of its own.
+    // The same form as a sandbox id, with its own entropy.
     let bytes: Vec<u8> = common::sandbox_id().as_str().bytes().rev().take(20).collect();
     SnapshotId::from_entropy(bytes.try_into().unwrap())
 }
