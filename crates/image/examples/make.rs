@@ -1,5 +1,5 @@
-//! Makes templates into a folder: `cargo run -p atoll-image --example make -- FOLDER debian code-interpreter-slim`. What is
-//! made of packages is kept in the cache too, so that servers and tests find it there.
+//! Makes templates into a folder: `cargo run -p atoll-image --example make -- FOLDER debian code-interpreter-slim`.
+//! Templates made from packages are also stored in the cache, where servers and tests find them.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 

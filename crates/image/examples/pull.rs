@@ -1,6 +1,6 @@
-//! Pulls an image from a registry into a folder and says what it cost, and pushes it elsewhere where that is asked for:
-//! `cargo run --release --example pull -- DIR IMAGE [PUSH_TO]`.
-//! `ATOLL_REGISTRY_INSECURE` names the registries that may be on this machine.
+//! Pulls an image from a registry into a folder and prints the cost; with `PUSH_TO` it also pushes the image there:
+//! `cargo run --release --example pull -- DIR IMAGE [PUSH_TO]`. `ATOLL_REGISTRY_INSECURE` names registries that may be
+//! on this machine.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! How fast a layer is unpacked, beside GNU tar with the same archive: `unpack ARCHIVE.tar FOLDER [ROUNDS]`.
+//! Compares the speed of unpacking a layer with GNU tar: `unpack ARCHIVE.tar FOLDER [ROUNDS]`.
 //!
-//! The archive is read once before, so that both find it in memory; each round unpacks into fresh folders below `FOLDER`.
+//! The archive is read once before, so that it is in memory for both; each round unpacks into new folders below
+//! `FOLDER`.
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::path::Path;
@@ -21,7 +22,7 @@ fn main() -> anyhow::Result<()> {
     for round in 0..rounds {
         let work = Path::new(&folder).join(format!("unpack-{}-{round}", std::process::id()));
         std::fs::create_dir_all(&work)?;
-        // Whoever is first pays for what the one before left unwritten.
+        // The order alternates, because the first one pays for unwritten data of the one before.
         if round % 2 == 0 {
             theirs.push(by_tar(&archive, &work.join("tar"))?);
             ours.push(by_us(&archive, &work.join("images"))?);
@@ -45,7 +46,7 @@ fn by_us(archive: &str, folder: &Path) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// With the same duty: the files are on the disk in the end.
+/// Under the same condition: the files are on disk at the end.
 fn by_tar(archive: &str, folder: &Path) -> anyhow::Result<Duration> {
     std::fs::create_dir(folder)?;
     rustix::fs::sync();

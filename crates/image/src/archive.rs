@@ -1,11 +1,11 @@
 //! Packed files of sandboxes in object storage: a folder, or any S3.
 //!
 //! ```text
-//! <sandbox>/chunks/<sha256>              pieces of the stream, each compressed by itself and named by what it holds
-//! <sandbox>/<sha256 of this file>.json   the manifest, written last: an archive exists only when this does
+//! <sandbox>/chunks/<sha256>              pieces of the stream, each compressed separately and named by its content
+//! <sandbox>/<sha256 of this file>.json   the manifest, written last: an archive exists only when its manifest does
 //! ```
 //!
-//! Every byte is checked before it is handed out. What is in a pack, and who may read it, is decided elsewhere.
+//! Every byte is checked before it is returned. This module does not know what a pack contains or who may read it.
 
 mod location;
 mod read;
@@ -25,11 +25,11 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// LIMIT: bytes of the stream per piece. Larger ones compress no better; smaller ones cost more requests.
+/// LIMIT: bytes of the stream per piece. Larger pieces compress no better; smaller ones cost more requests.
 const CHUNK: usize = 8 << 20;
-/// LIMIT: pieces on their way at once, each held in memory twice.
+/// LIMIT: pieces in transfer at once, each held in memory twice.
 const AT_ONCE: usize = 4;
-/// LIMIT: a manifest has about 150 bytes per piece; this is one of 4 TiB.
+/// LIMIT: a manifest has about 150 bytes per piece; this is enough for 4 TiB.
 const MANIFEST_MAX: u64 = 96 << 20;
 const FORMAT: u32 = 1;
 
@@ -38,28 +38,28 @@ const FORMAT: u32 = 1;
 pub struct Archives {
     store: Arc<dyn ObjectStore>,
     place: String,
-    /// Asked before anything is written to a folder.
+    /// Checked before anything is written to a folder.
     disk: Option<Arc<Reserve>>,
 }
 
-/// What a sandbox was, so that it can be made again anywhere.
+/// The properties of an archived sandbox, so that it can be created again on any server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ArchivedSandbox {
     /// Which sandbox.
     pub sandbox: SandboxId,
     /// Its template.
     pub template: String,
-    /// Exactly which version of it.
+    /// The exact version of the template.
     pub template_version: String,
-    /// Environment without what is private.
+    /// Environment without private values.
     pub env: BTreeMap<String, String>,
-    /// Who commands run as.
+    /// The user that runs commands.
     pub user: String,
     /// Where commands start.
     pub workdir: String,
     /// Run at every boot.
     pub command: Option<Vec<String>>,
-    /// What it might use.
+    /// Its limits.
     pub limits: Limits,
     /// When it was archived, in milliseconds since the Unix epoch.
     pub archived_at_ms: i64,
@@ -85,10 +85,10 @@ struct Chunk {
 /// An archive could not be written, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The place is not one that we know how to reach.
+    /// The configured location is not supported.
     #[error("archives cannot be stored at {place:?}: {why}")]
     BadPlace {
-        /// What was configured, without credentials.
+        /// The configured value, without credentials.
         place: String,
         /// What is wrong with it.
         why: String,
@@ -96,11 +96,11 @@ pub enum ArchiveError {
     /// There is no such archive.
     #[error("there is no archive {key}")]
     NotFound { key: String },
-    /// What is there is not what was written.
+    /// The stored data differs from what was written.
     #[error("archive {key} is damaged: {why}")]
     Damaged {
         key: String,
-        /// How one can tell.
+        /// How the damage was detected.
         why: String,
     },
     /// The packed files could not be read.
@@ -119,7 +119,7 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    /// What sort of failure it is.
+    /// The class of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -133,8 +133,8 @@ impl ArchiveError {
     }
 }
 
-/// Removes what a process that was killed in the middle of a write left in a folder, beside the name that the object was to get: no
-/// listing shows it.
+/// Removes files that a killed process left half-written in a folder. They have temporary names, which no listing
+/// shows.
 fn remove_half_written(folder: &std::path::Path) -> std::io::Result<()> {
     for folder in [folder.join("chunks"), folder.to_owned()] {
         let entries = match std::fs::read_dir(&folder) {
@@ -147,7 +147,7 @@ fn remove_half_written(folder: &std::path::Path) -> std::io::Result<()> {
                 std::fs::remove_file(entry.path())?;
             }
         }
-        // Where something is left in it, it stays.
+        // A folder that is not empty stays.
         let _ = std::fs::remove_dir(&folder);
     }
     Ok(())
@@ -158,32 +158,33 @@ fn storage(action: &'static str) -> impl Fn(object_store::Error) -> ArchiveError
 }
 
 impl Archives {
-    /// Opens a place: a folder (`/path` or `file:///path`), or `s3://bucket/prefix` with the options `endpoint`, `region` and
-    /// `allow_http` behind a `?`. Credentials come from the environment as every S3 tool has them. Nothing is sent yet.
+    /// Opens a location: a folder (`/path` or `file:///path`), or `s3://bucket/prefix` with the options `endpoint`,
+    /// `region` and `allow_http` after a `?`. Credentials come from the usual environment variables of S3 tools. No
+    /// request is sent yet.
     pub fn open(place: &str) -> Result<Self, ArchiveError> {
         let (store, place) = location::open(place)?;
         Ok(Self { store, place, disk: None })
     }
 
-    /// Keeps archives in a folder from filling its disk. Object storage elsewhere has limits of its own.
+    /// Keeps archives in a folder from filling its disk. Remote object storage has its own limits.
     #[must_use]
     pub fn with_reserve(self, disk: &Arc<Reserve>) -> Self {
         let disk = self.folder().is_some().then(|| Arc::clone(disk));
         Self { disk, ..self }
     }
 
-    /// The folder where they are, if it is one.
+    /// The folder of the archives, if they are in one.
     fn folder(&self) -> Option<&std::path::Path> {
         self.place.starts_with('/').then(|| std::path::Path::new(&self.place))
     }
 
-    /// Where it is, for people; without credentials.
+    /// The location for display, without credentials.
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// The archive that a key names, with what it holds.
+    /// The archive with this key, and its content.
     pub async fn find(&self, key: &str) -> Result<(ArchiveRef, ArchivedSandbox), ArchiveError> {
         let manifest = self.manifest(key).await?;
         let sum = |of: fn(&Chunk) -> u64| manifest.chunks.iter().map(of).sum();
@@ -195,12 +196,12 @@ impl Archives {
         Ok((found, manifest.about))
     }
 
-    /// Removes everything of a sandbox, unfinished uploads included. Nothing there is fine.
+    /// Removes everything of a sandbox, including unfinished uploads. A sandbox without archives is no error.
     pub async fn remove(&self, sandbox: &SandboxId) -> Result<(), ArchiveError> {
         self.remove_all_but(sandbox, &HashSet::new()).await
     }
 
-    /// Manifests go first: an archive that lost a piece must not be found.
+    /// Manifests are removed first: an archive that lacks a piece must not be found.
     async fn remove_all_but(&self, sandbox: &SandboxId, keep: &HashSet<Key>) -> Result<(), ArchiveError> {
         let prefix = Key::from(sandbox.as_str());
         let all: Vec<_> = self.store.list(Some(&prefix)).try_collect().await.map_err(storage("list"))?;
@@ -261,6 +262,6 @@ fn chunk_key(sandbox: &SandboxId, sha256: &str) -> Key {
     Key::from(format!("{sandbox}/chunks/{sha256}"))
 }
 
-/// LIMIT: how long a request may hang before it is tried again, and for how long it is tried.
+/// LIMIT: how long a request may hang before it is retried, and for how long it is retried.
 const REQUEST: Duration = Duration::from_secs(60);
 const TRIES: Duration = Duration::from_secs(90);

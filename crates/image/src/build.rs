@@ -1,4 +1,4 @@
-//! What a build does, decided without doing anything: Dockerfiles and declared builds become stages, stages become steps.
+//! Plans builds without running anything: Dockerfiles and declared builds become stages, stages become steps.
 //!
 //! ```text
 //! text ─▶ Dockerfile ──▶ Plan ──▶ Stage ──▶ Walk ──▶ Step …
@@ -6,9 +6,9 @@
 //!         args, target ─────┘                             └─▶ cache_key, Context::write_tar
 //! ```
 //!
-//! Docker's rules hold, those of its newer builder where the two differ and the older has nothing to say. What is not
-//! supported is refused with its line, never read in another way: `ONBUILD`, `ADD` of addresses, `--mount=type=ssh`,
-//! `--network=host`, symbolic modes. Nothing here starts a sandbox, reaches a network or writes a file.
+//! The rules are Docker's; where its two builders differ, those of the newer one. Unsupported features are refused with
+//! their line and never reinterpreted: `ONBUILD`, `ADD` of addresses, `--mount=type=ssh`, `--network=host`, symbolic
+//! modes. This module starts no sandbox, uses no network and writes no file.
 
 mod context;
 mod context_merge;

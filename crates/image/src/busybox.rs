@@ -1,5 +1,5 @@
-//! The template `busybox`: one static program under a few hundred names. Two megabytes, made in a moment; for trying things
-//! out and for tests of the kernel side.
+//! The template `busybox`: one static program under a few hundred names. It has two megabytes and is made quickly; it
+//! is meant for trials and for tests of the kernel side.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) const NAME: &str = "busybox";
 const BUSYBOX: Tool =
     Tool { name: "busybox", package: "busybox-static", template: NAME, limit: Duration::from_secs(10) };
 
-/// Where Debian's package puts the program.
+/// Where Debian's package installs the program.
 const PLACES: &[&str] = &["/usr/bin/busybox", "/bin/busybox"];
 
 /// Fills `folder` with root and manifest.
@@ -36,7 +36,7 @@ pub(crate) fn build(folder: &Path) -> Result<(), TemplateError> {
         skeleton::link(Path::new("/bin/busybox"), &rootfs.join(applet))?;
     }
     etc::own(&rootfs.join("etc"))?;
-    // There is no bash here.
+    // The template has no bash.
     let passwd = etc::PASSWD.replace("/bin/bash", "/bin/sh");
     skeleton::file(&rootfs.join("etc/passwd"), passwd.as_bytes(), 0o644)?;
 
@@ -44,7 +44,7 @@ pub(crate) fn build(folder: &Path) -> Result<(), TemplateError> {
     TemplateManifest::new(NAME, TemplateKind::Rootfs, digest).write(folder)
 }
 
-/// The paths of all applets but the program itself.
+/// The paths of all applets except the program itself.
 fn applets(program: &Path) -> Result<Vec<String>, TemplateError> {
     let output = BUSYBOX.output(Command::new(program).arg("--list-full"))?;
     let list = String::from_utf8_lossy(&output);
@@ -56,12 +56,12 @@ fn applets(program: &Path) -> Result<Vec<String>, TemplateError> {
     Ok(list.lines().filter(known).filter(|path| *path != "bin/busybox").map(str::to_owned).collect())
 }
 
-/// `[` and `[[` are applets too; a separator or a dot name is not.
+/// `[` and `[[` are applets too; a separator or a name with a leading dot is not.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('/')
 }
 
-/// Whether a 64-bit ELF program asks for no interpreter. Anything else is taken for dynamic.
+/// Whether a 64-bit ELF program has no interpreter. Anything else counts as dynamic.
 fn is_static(elf: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let u16_at = |at: usize| elf.get(at..at + 2).map(|b| usize::from(u16::from_le_bytes([b[0], b[1]])));
@@ -86,6 +86,6 @@ mod tests {
         assert!(!is_static(b""));
         assert!(!is_static(b"\x7fELF\x02\x01"));
         assert!(!is_static(b"#!/bin/sh\n"));
-        assert!(!is_static(&shell[..70]), "a table cut short proves nothing");
+        assert!(!is_static(&shell[..70]), "a truncated table does not count as static");
     }
 }

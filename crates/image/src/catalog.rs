@@ -1,9 +1,11 @@
 //! The folder of templates: finding, adding and removing them.
 //!
-//! A template is added whole or not at all, and found by its name or one of its aliases. `host` exists in versions, one per
-//! state of the host's packages; asking for it gives the version of now, made on the spot (about a second) when missing.
+//! A template is added completely or not at all, and found by its name or one of its aliases. `host` exists in
+//! versions, one per state of the host's packages; a lookup returns the current version, which is made at once (about a
+//! second) if missing.
 //!
-//! The catalog does not know who uses a template. Its caller does, and removes nothing that a sandbox still stands on.
+//! The catalog does not know which sandboxes use a template. The caller does, and must not remove a template that a
+//! sandbox uses.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +26,7 @@ use crate::template::Template;
 use crate::tool::Progress;
 use crate::{busybox, debian};
 
-/// LIMIT: what must be free before a template is made of packages; most are smaller.
+/// LIMIT: space that must be free before a template is made from packages; most are smaller.
 const TEMPLATE_BYTES: u64 = 1 << 30;
 
 /// All templates of one server.
@@ -34,18 +36,20 @@ pub struct Catalog {
     cache: PathBuf,
     host: HostSource,
     debian: DebianSource,
-    /// The host version found last, so that a create costs a check and no reading. Also lets one thread make it at a time.
+    /// The last host version, so that a create only has to check it. The lock also lets only one thread make a version
+    /// at a time.
     current_host: Mutex<Option<Template>>,
-    /// Versions made of layers: templates of tenants, and what builds leave on their way.
+    /// Versions made of layers: templates of tenants, and intermediate results of builds.
     images: Option<Arc<Images>>,
 }
 
 impl Catalog {
-    /// Opens the folder, makes it when missing, and clears what interrupted makers left in it.
+    /// Opens the folder, makes it when missing, and removes the leftovers of interrupted operations.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, TemplateError> {
         let dir = dir.into();
         std::fs::create_dir_all(&dir).map_err(TemplateError::io("create", &dir))?;
-        // Files inside have canonical ids: root's setuid programs are real ones on the host. Nobody else gets in.
+        // Files inside have canonical ids: root's setuid programs are real ones on the host. Only root may enter the
+        // folder.
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))
             .map_err(TemplateError::io("close", &dir))?;
         let mut swept = staging::sweep(&dir)?;
@@ -65,28 +69,28 @@ impl Catalog {
         })
     }
 
-    /// Keeps archives elsewhere than in [`default_cache_dir`].
+    /// Uses another cache folder than [`default_cache_dir`].
     pub fn with_cache(self, cache: impl Into<PathBuf>) -> Self {
         Self { cache: cache.into(), ..self }
     }
 
-    /// Shows another host, or also `/usr/local` and `/usr/src`.
+    /// Uses another host, or also shows `/usr/local` and `/usr/src`.
     pub fn with_host(self, host: HostSource) -> Self {
         Self { host, ..self }
     }
 
-    /// Makes another Debian than the host's own.
+    /// Makes another Debian than the host's.
     pub fn with_debian(self, debian: DebianSource) -> Self {
         Self { debian, ..self }
     }
 
-    /// Finds versions made of layers too, and lets those stand on the templates of this catalog.
+    /// Also finds versions made of layers, which may be based on the templates of this catalog.
     pub fn with_images(self, images: Arc<Images>) -> Self {
         images.stand_on(&self.dir);
         Self { images: Some(images), ..self }
     }
 
-    /// All templates, by name; of `host` the newest version. Damaged ones are left out and logged.
+    /// All templates, by name; of `host` the newest version. Damaged templates are skipped and logged.
     pub fn list(&self) -> Result<Vec<Template>, TemplateError> {
         let mut found = Vec::new();
         for name in subfolders(&self.dir)? {
@@ -103,7 +107,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Every name and alias that means a template of ours, made or not.
+    /// Every name and alias of a built-in or existing template.
     pub fn names(&self) -> Result<Vec<String>, TemplateError> {
         let known =
             [host::NAME, busybox::NAME].into_iter().chain(debian::RECIPES.iter().flat_map(Recipe::names));
@@ -117,8 +121,8 @@ impl Catalog {
         Ok(names)
     }
 
-    /// The template of this name or alias. `host` is made when missing or out of date, so that may take a second: not on an
-    /// async thread.
+    /// The template with this name or alias. `host` is made when missing or out of date, which may take a second: do
+    /// not call it on an async thread.
     pub fn get(&self, name_or_alias: &str) -> Result<Template, TemplateError> {
         name::check_alias(name_or_alias)?;
         if name_or_alias == host::NAME {
@@ -143,9 +147,9 @@ impl Catalog {
         Err(TemplateError::NotFound { name: name_or_alias.to_owned(), near })
     }
 
-    /// The very template a sandbox was made from, for starting it again. Nothing is made; for `host` call
-    /// [`crate::verify_host`] too. A version made of layers (`sha256:…`) is found by its digest alone, whatever it is
-    /// called today.
+    /// The exact template that a sandbox was made from, to start it again. Nothing is made; for `host` call
+    /// [`crate::verify_host`] too. A version made of layers (`sha256:…`) is found by its digest alone, whatever its
+    /// current name is.
     pub fn pinned(&self, name: &str, digest: &str) -> Result<Template, TemplateError> {
         if let (Some(images), true) = (&self.images, digest.starts_with("sha256:")) {
             let mut template = images.template(digest)?;
@@ -165,7 +169,7 @@ impl Catalog {
         if template.digest == digest { Ok(template) } else { Err(replaced()) }
     }
 
-    /// The host template for the host as it is now; made when there is none.
+    /// The template of the host in its current state; made when missing.
     pub fn ensure_host(&self) -> Result<Template, TemplateError> {
         let mut current = self.lock_host();
         if let Some(template) = current.as_ref()
@@ -178,7 +182,7 @@ impl Catalog {
         Ok(template)
     }
 
-    /// Removes versions of the host template that are neither of now nor in `used` (digests); returns how many.
+    /// Removes versions of the host template that are neither current nor in `used` (digests); returns how many.
     pub fn prune_host(&self, used: &[String]) -> Result<usize, TemplateError> {
         let _turn = self.lock_host();
         let mut removed = 0;
@@ -191,8 +195,9 @@ impl Catalog {
         Ok(removed)
     }
 
-    /// Makes one of the templates we know how to make: `host`, `busybox`, `debian`, `data-science`, `code-interpreter`,
-    /// `code-interpreter-full` or `code-interpreter-slim`. Those of packages take minutes the first time, and are kept as an archive.
+    /// Makes one of the built-in templates: `host`, `busybox`, `debian`, `data-science`, `code-interpreter`,
+    /// `code-interpreter-full` or `code-interpreter-slim`. Templates of packages take minutes the first time, and are
+    /// cached as an archive.
     pub fn make(&self, name: &str, progress: Progress) -> Result<Template, TemplateError> {
         match name {
             host::NAME => self.ensure_host(),
@@ -218,7 +223,7 @@ impl Catalog {
         self.add(busybox::NAME, busybox::build)
     }
 
-    /// Removes a template with its files. The caller has made sure that no sandbox stands on it.
+    /// Removes a template with its files. The caller has made sure that no sandbox uses it.
     pub fn remove(&self, name: &str) -> Result<(), TemplateError> {
         name::check_name(name)?;
         let folder = self.dir.join(name);
@@ -238,7 +243,7 @@ impl Catalog {
         staging::discard(&folder)
     }
 
-    /// Adds a template whose folder `fill` fills (rootfs and manifest); whole, or not at all.
+    /// Adds a template whose folder `fill` fills (rootfs and manifest); completely or not at all.
     pub(crate) fn add(
         &self,
         name: &str,
@@ -246,21 +251,21 @@ impl Catalog {
     ) -> Result<Template, TemplateError> {
         name::check_name(name)?;
         let folder = self.dir.join(name);
-        // Asked before the work, not only after it.
+        // Checked before the work, not only after it.
         if folder.exists() {
             return Err(TemplateError::Exists { name: name.to_owned() });
         }
         self.need_room(name, TEMPLATE_BYTES)?;
         let staging = Staging::new(&self.dir)?;
         fill(staging.path())?;
-        // Programs wrote it, which know no reserve.
+        // The programs that wrote it do not respect the reserve.
         self.need_room(name, 0)?;
         self.check_aliases(name, &TemplateManifest::read(staging.path())?.aliases)?;
         staging.publish(name, &folder)?;
         self.read(&folder)
     }
 
-    /// Refuses what would leave less than the reserve of the disk.
+    /// Refuses work that would leave less free space than the reserve of the disk.
     fn need_room(&self, name: &str, bytes: u64) -> Result<(), TemplateError> {
         let Some(images) = &self.images else { return Ok(()) };
         let bytes = if name == busybox::NAME { 0 } else { bytes };
@@ -298,10 +303,10 @@ impl Catalog {
         let folder = versions.join(&id);
         let staging = Staging::new(&versions)?;
         host::build(&self.host, fingerprint.clone(), staging.path())?;
-        // Packages that changed while we copied would leave a picture of neither state.
+        // Packages that changed during the copy would give a mixture of two states.
         fingerprint.check()?;
         match staging.publish(host::NAME, &folder) {
-            // Another process was quicker; its version is of the same state.
+            // Another process was faster; its version is of the same state.
             Ok(()) | Err(TemplateError::Exists { .. }) => self.read(&folder),
             Err(other) => Err(other),
         }
@@ -314,7 +319,7 @@ impl Catalog {
             .is_some_and(|fingerprint| fingerprint.fits(&self.host) && fingerprint.check().is_ok())
     }
 
-    /// Notes new times of unchanged files, so that later checks need not hash again.
+    /// Stores new times of unchanged files, so that later checks need not hash them again.
     fn refreshed(&self, mut version: Template) -> Result<Template, TemplateError> {
         let now = Fingerprint::take(&self.host)?;
         if version.manifest.host.as_ref() != Some(&now) && now.id() == version.digest {
@@ -324,7 +329,7 @@ impl Catalog {
         Ok(version)
     }
 
-    /// All whole versions of the host template, oldest first.
+    /// All complete versions of the host template, oldest first.
     fn host_versions(&self) -> Result<Vec<Template>, TemplateError> {
         let folder = self.dir.join(host::NAME);
         if !folder.is_dir() {
@@ -341,12 +346,12 @@ impl Catalog {
     }
 
     fn lock_host(&self) -> MutexGuard<'_, Option<Template>> {
-        // What it guards is a cache: a thread that panicked while holding it has broken nothing.
+        // The lock guards a cache: a thread that panicked while holding it has left no invalid state.
         self.current_host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether `make` knows how to make a template of this name.
+/// Whether `make` can make a template of this name.
 #[must_use]
 pub fn is_built_in(name: &str) -> bool {
     let known = debian::RECIPES.iter().map(|recipe| recipe.name).chain([host::NAME, busybox::NAME]);
@@ -358,7 +363,7 @@ fn subfolders(dir: &Path) -> Result<Vec<String>, TemplateError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(TemplateError::io("list", dir))? {
         let entry = entry.map_err(TemplateError::io("list", dir))?;
-        // A link to a folder is one that is found by its name too.
+        // A symbolic link to a folder is also found by its name.
         let is_folder = entry.path().is_dir();
         if let Ok(name) = entry.file_name().into_string()
             && is_folder

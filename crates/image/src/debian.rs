@@ -1,9 +1,9 @@
-//! Templates made from Debian's packages by mmdebstrap, with python3, git, node and a user who may become root: `debian`, and
-//! `code-interpreter` with a Python kernel and the libraries that people expect beside it. What Debian lacks of them comes from
-//! the Python registry, by the host's own settings for pip.
+//! Templates made from Debian packages by mmdebstrap, with python3, git, node and a user with sudo: `debian`, and
+//! `code-interpreter` with a Python kernel and commonly used libraries. Libraries that Debian lacks come from the
+//! Python registry, with the host's own settings for pip.
 //!
-//! The archive that mmdebstrap writes is kept in a cache under the home directory, named by its recipe and guarded by its
-//! digest, so that a test run or a second server unpacks it instead of downloading for a minute.
+//! The archive that mmdebstrap writes is cached in the home directory, named by its recipe and checked by its digest,
+//! so that a test run or a second server unpacks it instead of downloading for a minute.
 
 mod mirror;
 
@@ -23,23 +23,23 @@ use crate::tool::{Progress, Tool, contained, installed};
 
 pub(crate) const NAME: &str = "debian";
 
-/// Names what a template of packages is made of now; `None` for a name that is no such template. Whoever keeps made templates
-/// knows by it which of them are still what would be made.
+/// A digest of everything that a template of packages is currently made from; `None` for a name that is no such
+/// template. It shows which existing templates are up to date.
 #[must_use]
 pub fn recipe_digest(name: &str) -> Option<String> {
     let suite = mirror::suite(&DebianSource::default(), Path::new("/etc/os-release"));
     Recipe::find(name).map(|recipe| recipe.digest(&suite))
 }
 
-/// One of the templates.
+/// A template that is made from packages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
-    /// What is installed besides [`PACKAGES`].
+    /// Packages besides [`PACKAGES`].
     more: &'static [&'static [&'static str]],
-    /// What Debian does not have, from the Python registry.
+    /// Packages from the Python registry that Debian does not have.
     pip: &'static [&'static str],
-    /// Names that users of other systems know it by, besides those with the suite.
+    /// Aliases that users of other systems expect, besides those with the suite.
     aliases: &'static [&'static str],
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Recipe {
 const KERNEL: &[&str] = &["python3-ipykernel", "python3-jupyter-client"];
 const DATA_SCIENCE: &[&str] =
     &["python3-matplotlib", "python3-numpy", "python3-pandas", "python3-scipy", "python3-sklearn"];
-/// COMPAT(e2b): what code finds in the vendor's interpreter template, beside the libraries above.
+/// COMPAT(e2b): libraries of the vendor's interpreter template, besides those above.
 const LIBRARIES: &[&str] = &[
     "python3-aiohttp",
     "python3-bs4",
@@ -70,14 +70,13 @@ const LIBRARIES: &[&str] = &[
     "python3-xarray",
     "python3-xlrd",
 ];
-/// The same, as far as Debian has none. Debian's OpenCV would bring a desktop's libraries; a later kaleido needs a browser
-/// beside it; later versions of spaCy need another numpy than Debian's.
+/// The same, for libraries that Debian lacks. Debian's OpenCV would install desktop libraries; a later kaleido needs a
+/// browser; later versions of spaCy need another numpy than Debian's.
 const PIP_LIBRARIES: &[&str] =
     &["bokeh", "kaleido==0.2.1", "librosa", "opencv-python-headless", "orjson", "spacy<3.8", "textblob"];
-/// R and Java of the code interpreter.
+/// R and Java for the code interpreter.
 const R_AND_JAVA: &[&str] = &["default-jdk-headless", "r-base-core"];
 
-/// All of them.
 pub(crate) const RECIPES: &[Recipe] = &[
     Recipe { name: NAME, more: &[], pip: &[], aliases: &["base"] },
     Recipe {
@@ -93,7 +92,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
         aliases: &[],
     },
     Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[], aliases: &[] },
-    // The kernel and charts alone; Debian's matplotlib brings numpy, scipy and their compiler with it.
+    // Only the kernel and charts; Debian's matplotlib installs numpy, scipy and their compiler too.
     Recipe {
         name: "code-interpreter-slim",
         more: &[KERNEL, &["python3-matplotlib"]],
@@ -103,7 +102,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
 ];
 
 impl Recipe {
-    /// What it is called, whether it is made or not; names with the suite come when it is.
+    /// Its names, whether it is made or not; names with the suite are added when it is made.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         [self.name].into_iter().chain(self.aliases.iter().copied())
     }
@@ -125,7 +124,7 @@ impl Recipe {
         aliases
     }
 
-    /// Names everything that decides the content, except the day's package versions.
+    /// A digest of everything that determines the content, except the current package versions.
     fn digest(&self, suite: &str) -> String {
         let (packages, pip) = (self.packages().join(","), self.pip.join(","));
         let options = DPKG_OPTIONS.join(",");
@@ -137,10 +136,10 @@ impl Recipe {
     }
 }
 
-/// What is installed besides Debian's smallest system.
+/// Packages besides Debian's minimal system.
 ///
-/// `esbuild` takes the types away from TypeScript, which Debian's node can't; `npm` is 100 MiB of small files and is what
-/// templates are made with; `python3-pylsp` is the language server that costs 6 MiB.
+/// `esbuild` removes the types from TypeScript, which Debian's node can't do. `npm` has 100 MiB of small files and is
+/// needed to make templates. `python3-pylsp` is the language server; it takes 6 MiB.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "curl",
@@ -158,8 +157,8 @@ const PACKAGES: &[&str] = &[
     "python3-venv",
     "sudo",
 ];
-/// Documentation and translations are most of the files and nobody reads them in a sandbox; licences stay. So do the folders of
-/// manual pages: packages with alternatives (a JDK) fail to install where they are missing.
+/// Documentation and translations are most of the files and are not needed in a sandbox; licences stay. Folders of
+/// manual pages stay too: packages with alternatives (a JDK) fail to install without them.
 const DPKG_OPTIONS: &[&str] = &[
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -171,14 +170,14 @@ const DPKG_OPTIONS: &[&str] = &[
 const CUSTOMIZE: &str = include_str!("debian/customize.sh");
 const PIP_INSTALL: &str = include_str!("debian/pip-install.sh");
 
-/// LIMIT: a minute on the reference machine, and mirrors can be slow.
+/// LIMIT: a minute on the reference machine; mirrors can be slow.
 const MAKE_LIMIT: Duration = Duration::from_secs(20 * 60);
 const MMDEBSTRAP: Tool =
     Tool { name: "mmdebstrap", package: "mmdebstrap", template: NAME, limit: MAKE_LIMIT };
 const ZSTD: Tool = Tool { name: "zstd", package: "zstd", template: NAME, limit: MAKE_LIMIT };
 const TAR: Tool = Tool { name: "tar", package: "tar", template: NAME, limit: Duration::from_secs(5 * 60) };
 
-/// Which Debian to make; by default the host's own, from the host's own mirror.
+/// The Debian to make; by default the host's own, from the host's own mirror.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DebianSource {
     /// A code name such as `bookworm`.
@@ -187,7 +186,7 @@ pub struct DebianSource {
     pub mirror: Option<String>,
 }
 
-/// Fills `folder` with root and manifest, from the cache where it has the archive.
+/// Fills `folder` with root and manifest, from the cached archive if there is one.
 pub(crate) fn build(
     recipe: &Recipe,
     source: &DebianSource,
@@ -223,7 +222,7 @@ pub(crate) fn build(
     manifest.write(folder)
 }
 
-/// The archive of this recipe and its digest; made when the cache has none that is whole.
+/// The archive of this recipe and its digest; made when the cache has no complete one.
 fn archive(
     recipe: &Recipe,
     source: &DebianSource,
@@ -251,7 +250,7 @@ fn archive(
     Ok((path, digest))
 }
 
-/// The digest of a kept archive, if it is whole. The digest is written last, so half an archive never has one.
+/// The digest of a cached archive, if it is complete. The digest is written last, so a partial archive never has one.
 fn cached(archive: &Path) -> Option<String> {
     let noted = std::fs::read_to_string(digest_file(archive)).ok()?;
     let found = hash_file(archive).ok()?;
@@ -266,7 +265,7 @@ fn digest_file(archive: &Path) -> PathBuf {
     archive.with_extension("zst.sha256")
 }
 
-/// Runs mmdebstrap. Everything it writes lies in `work`, everything it mounts ends with it.
+/// Runs mmdebstrap. Everything that it writes is in `work`, everything that it mounts ends with it.
 fn bootstrap(
     recipe: &Recipe,
     source: &DebianSource,
@@ -298,7 +297,7 @@ fn bootstrap(
     command.arg(format!("--include={}", recipe.packages().join(",")));
     command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
     if !recipe.pip.is_empty() {
-        // Before the network's settings in the root become a sandbox's.
+        // Before the network settings in the root are replaced by those of a sandbox.
         let packages = recipe.pip.iter().map(|package| format!("'{package}'")).collect::<Vec<_>>().join(" ");
         command.arg(format!("--customize-hook='{}' \"$1\" {packages}", pip_install.display()));
     }
@@ -307,7 +306,7 @@ fn bootstrap(
     MMDEBSTRAP.run(&mut command, progress)
 }
 
-/// One maker at a time per cache: a second waits and then finds the archive.
+/// Lets one process per cache make an archive at a time: a second one waits and then finds the archive.
 fn take_turn(cache: &Path, progress: Progress) -> Result<File, TemplateError> {
     let path = cache.join("debian.lock");
     let mut file = File::create(&path).map_err(TemplateError::io("create", &path))?;
@@ -332,7 +331,7 @@ fn take_turn(cache: &Path, progress: Progress) -> Result<File, TemplateError> {
             }
         }
     }
-    // For a person who wonders who holds it; nothing reads this.
+    // For a person who wants to know which process holds the lock; no program reads it.
     let _ = writeln!(file, "{}", std::process::id());
     Ok(file)
 }
@@ -359,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_interpreter_has_what_code_for_e2b_expects() {
-        // The facts' list, by the names under which Debian or the Python registry has them.
+        // The list of libraries, by their names in Debian or the Python registry.
         let expected = [
             "numpy",
             "pandas",
@@ -411,7 +410,7 @@ mod tests {
 
     #[test]
     fn folders_of_manual_pages_are_kept() {
-        // The last rule that fits a path holds, so the exception stands behind.
+        // The last rule that matches a path counts, so the exception comes last.
         let at = |option: &str| DPKG_OPTIONS.iter().position(|one| *one == option).unwrap();
         assert!(at("path-exclude=/usr/share/man/*") < at("path-include=/usr/share/man/man[1-9]"));
     }

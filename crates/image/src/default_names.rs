@@ -5,7 +5,7 @@
 
 use crate::host;
 
-/// Templates that a server makes by itself at its first start: together they serve every name of [`candidates`].
+/// Templates that a server makes at its first start: together they serve every name of [`candidates`].
 pub const MADE_AT_FIRST_START: &[&str] = &["debian", "code-interpreter-slim"];
 
 const SLIM: &str = "code-interpreter-slim";
@@ -17,7 +17,7 @@ const DAYTONA: &[&str] = &[SLIM, "code-interpreter", FULL, "debian", host::NAME]
 /// The built-in templates that a vendor's default name resolves to, best first; `None` for every other name.
 #[must_use]
 pub fn candidates(name: &str) -> Option<&'static [&'static str]> {
-    // COMPAT(leap0): the tag names a release of the vendor's image; there is one of each here.
+    // COMPAT(leap0): the tag names a release of the vendor's image; here each image has one version.
     let untagged = name.split([':', '@']).next().unwrap_or(name);
     match untagged {
         "base" | "system/debian" => Some(BASE),

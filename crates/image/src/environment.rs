@@ -1,9 +1,9 @@
-//! The environment variables that this crate reads, all of them.
+//! All environment variables that this crate reads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where archives are kept between runs: `$ATOLL_CACHE`, or `~/.cache/atoll`.
+/// The folder for cached archives: `$ATOLL_CACHE`, or `~/.cache/atoll`.
 pub fn default_cache_dir() -> PathBuf {
     let home = || variable("HOME").map(|home| Path::new(&home).join(".cache/atoll"));
     variable("ATOLL_CACHE")
@@ -14,13 +14,13 @@ pub fn default_cache_dir() -> PathBuf {
 
 /// The base address of a Debian mirror: `$ATOLL_DEBIAN_MIRROR`, for hosts whose own apt sources name none.
 pub(crate) fn debian_mirror() -> Option<String> {
-    // A space or line end would add options or a whole line to the list of sources.
+    // A space or line break would add options or a whole line to the list of sources.
     variable("ATOLL_DEBIAN_MIRROR")
         .and_then(|value| value.into_string().ok())
         .filter(|uri| !uri.contains(char::is_whitespace))
 }
 
-/// The folders in which programs are looked for.
+/// The search path for programs.
 pub(crate) fn program_path() -> OsString {
     variable("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into())
 }

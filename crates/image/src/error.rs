@@ -1,4 +1,5 @@
-//! What can go wrong with templates. Each variant says what was tried on what; the cause is attached, not printed twice.
+//! Errors of templates. Each variant says what was attempted and on what; the cause is attached as the source and not
+//! repeated in the text.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ pub enum TemplateError {
     #[error("template {name} does not exist")]
     NotFound {
         name: String,
-        /// Known names near to the one asked for.
+        /// Known names that are similar to the requested one.
         near: Vec<String>,
     },
     #[error("{name:?} cannot be the name of a template: {reason}")]
@@ -59,7 +60,7 @@ pub enum TemplateError {
 }
 
 impl TemplateError {
-    /// The class of the error, which is all that an edge needs to answer.
+    /// The class of the error, which is all that a front needs to answer.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NotFound { .. } => ErrorKind::NotFound,
@@ -76,7 +77,7 @@ impl TemplateError {
         }
     }
 
-    /// What to try next, in one line, where there is something.
+    /// What to try next, in one line, if there is a suggestion.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotFound { name, .. } if crate::is_built_in(name) => {
@@ -109,13 +110,13 @@ impl TemplateError {
         })
     }
 
-    /// Wraps an I/O error with what was being done to which path.
+    /// Adds the action and the path to an I/O error.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |cause| Self::Io { action, path: path.to_owned(), cause }
     }
 }
 
-/// The host is no longer what its template was made from: a sandbox of it must not start again.
+/// The host is no longer in the state that its template was made from: a sandbox of it must not start again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the host's programs changed since this sandbox was made: {what} differs")]
 pub struct HostChanged {

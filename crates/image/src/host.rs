@@ -1,14 +1,14 @@
-//! The template `host`: a skeleton of our own over the host's `/usr`. Nothing is downloaded.
+//! The template `host`: a generated root over the host's `/usr`. Nothing is downloaded.
 //!
 //! ```text
 //! /            rootfs/ of the template: links into /usr, a synthesised /etc, empty home, tmp, var, run   (host::skeleton)
-//! /etc         our own files, plus the few of the host that programs in /usr need and everybody may read (host::etc)
+//! /etc         generated files, plus the few public files of the host that programs in /usr need         (host::etc)
 //! /usr         the host's, below a mask of whiteouts                                                     (host::mask)
 //! ```
 //!
-//! It is for the first minutes. The template belongs to one state of the host's packages ([`Fingerprint`]): a sandbox of it
-//! starts again only while that holds, and a new sandbox gets a new version. What somebody puts into `/usr` behind the
-//! package manager's back is not noticed until then.
+//! It is meant for first trials. The template belongs to one state of the host's packages ([`Fingerprint`]): a sandbox
+//! of it starts again only while the host is in that state, and a new sandbox gets a new version. Files that are put
+//! into `/usr` without the package manager are not noticed until then.
 //!
 //! It never shows home directories, secrets of `/etc`, sockets, or anything mounted below `/usr`.
 
@@ -27,10 +27,10 @@ use crate::manifest::{TemplateKind, TemplateManifest};
 
 pub(crate) const NAME: &str = "host";
 
-/// Which host to take a picture of.
+/// The host to make a template from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSource {
-    /// Its root; another folder in tests.
+    /// The root of the host; another folder in tests.
     pub root: PathBuf,
     /// Whether `/usr/local` and `/usr/src` are shown too.
     pub with_local: bool,
@@ -48,7 +48,7 @@ impl HostSource {
     }
 }
 
-/// Fills `folder` with skeleton, mask and manifest for the state that `fingerprint` names.
+/// Fills `folder` with root, mask and manifest for the state that `fingerprint` names.
 pub(crate) fn build(
     source: &HostSource,
     fingerprint: Fingerprint,

@@ -1,20 +1,20 @@
-//! Images: the content-addressed store of layers, blobs and versions that templates of tenants stand on.
+//! Images: the content-addressed store of layers, blobs and versions for templates of tenants.
 //!
 //! ```text
 //! DATA/images/
-//!   blobs/sha256/<hex>          compressed layers as they came, `<hex>.part` while they come
-//!   layers/<hex>/               fs/ (what the overlay stacks), layer.json (written last)
+//!   blobs/sha256/<hex>          compressed layers as received, `<hex>.part` while they are downloaded
+//!   layers/<hex>/               fs/ (the folder that the overlay stacks), layer.json (written last)
 //!   merged/<hex>/               the same form, made of several layers by hard links
-//!   versions/<hex>.json         what a version is made of
-//!   packed/<hex>.json           which blob a layer without one was packed to
-//!   cache/<hex>                 a build step's key, and the version it gave
-//!   */.build-*, */.trash-*      being made or removed; swept at open unless locked
+//!   versions/<hex>.json         the parts of a version
+//!   packed/<hex>.json           the blob that a layer without one was packed to
+//!   cache/<hex>                 a build step's key, and the resulting version
+//!   */.build-*, */.trash-*      being made or removed; removed at open unless locked
 //! ```
 //!
-//! Everything appears whole or not at all. Nothing is changed after it appeared, so readers need no lock; what is removed
-//! is removed by [`Images::collect`] alone, which spares what is held, in use, or young.
+//! Every entry appears complete or not at all. It does not change after that, so readers need no lock. Only
+//! [`Images::collect`] removes entries, and it spares those that are held, in use, or young.
 //!
-//! Whose a version is, and which name and tag point to it, is the caller's to know.
+//! The caller knows which tenant owns a version, and which name and tag point to it.
 
 mod cache;
 mod collect;
@@ -52,7 +52,7 @@ use crate::layers::{Digest, LayerError};
 use crate::staging;
 use in_use::UseTracker;
 
-/// How much may come in.
+/// Limits of the store.
 #[derive(Debug, Clone)]
 pub struct Bounds {
     /// LIMIT: bytes of one layer once unpacked.
@@ -61,9 +61,9 @@ pub struct Bounds {
     pub image_bytes: u64,
     /// LIMIT: entries of one layer.
     pub entries: u64,
-    /// What stays free on the disk.
+    /// The disk space that stays free.
     pub disk: Arc<Reserve>,
-    /// LIMIT: what is younger than this is not collected.
+    /// LIMIT: entries younger than this are not collected.
     pub grace: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Default for Bounds {
 pub struct Images {
     dir: PathBuf,
     bounds: Bounds,
-    /// Where built-in templates are.
+    /// The folder of the built-in templates.
     templates: OnceLock<PathBuf>,
     uses: UseTracker,
     flights: layer::UnpacksInFlight,
@@ -96,11 +96,12 @@ const VERSIONS: &str = "versions";
 const PACKED: &str = "packed";
 const CACHE: &str = "cache";
 const BLOBS: &str = "blobs/sha256";
-/// Where archives are unpacked that may turn out to be images.
+/// The folder in which archives are unpacked that may be images.
 const IMPORTS: &str = "imports";
 
 impl Images {
-    /// Opens the folder, makes it when missing, and clears what interrupted makers left. Downloads that were under way stay.
+    /// Opens the folder, makes it when missing, and removes the leftovers of interrupted operations. Partial downloads
+    /// stay.
     pub fn open(dir: impl Into<PathBuf>, bounds: Bounds) -> Result<Arc<Self>, ImageError> {
         let dir = dir.into();
         let mut swept = 0;
@@ -109,7 +110,8 @@ impl Images {
             std::fs::create_dir_all(&folder).map_err(ImageError::io("create", &folder))?;
             swept += staging::sweep(&folder)?;
         }
-        // Files inside have canonical ids: root's setuid programs are real ones on the host. Nobody else gets in.
+        // Files inside have canonical ids: root's setuid programs are real ones on the host. Only root may enter the
+        // folder.
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))
             .map_err(ImageError::io("close", &dir))?;
         if swept > 0 {
@@ -120,9 +122,9 @@ impl Images {
         Ok(Arc::new(Self { dir, bounds, templates: OnceLock::new(), uses, flights }))
     }
 
-    /// Where built-in templates are, for versions that stand on one.
+    /// Sets the folder of the built-in templates, for versions that are based on one.
     pub(crate) fn stand_on(&self, templates: &Path) {
-        // There is one catalog per server; a second one would be of the same folder.
+        // There is one catalog per server; a second one would use the same folder.
         let _ = self.templates.set(templates.to_owned());
     }
 
@@ -132,26 +134,26 @@ impl Images {
         &self.bounds.disk
     }
 
-    /// Answers whether so many bytes more leave the reserve of the disk alone.
+    /// Checks that so many more bytes leave the reserve of the disk untouched.
     pub fn room_for(&self, bytes: u64) -> Result<(), LayerError> {
         let asked = self.bounds.disk.admit(&self.dir, Purpose::Data, bytes);
-        asked.map_err(LayerError::io("look at the disk of", &self.dir))
+        asked.map_err(LayerError::io("measure the disk of", &self.dir))
     }
 
-    /// Asks for room while something long is written here.
+    /// Checks the free space during a long write.
     pub(crate) fn space(&self) -> Result<SpaceWriter, LayerError> {
         let space = self.bounds.disk.writer(&self.dir, Purpose::Data);
-        space.map_err(LayerError::io("look at the disk of", &self.dir))
+        space.map_err(LayerError::io("measure the disk of", &self.dir))
     }
 
-    /// Where a blob is, or would be.
+    /// The path of a blob, whether it exists or not.
     #[must_use]
     pub fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.uses.touch(digest);
         self.dir.join(BLOBS).join(digest.hex())
     }
 
-    /// Where a blob is while it comes.
+    /// The path of a blob during its download.
     #[must_use]
     pub fn part_path(&self, digest: &Digest) -> PathBuf {
         self.uses.touch(digest);

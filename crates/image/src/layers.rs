@@ -1,7 +1,7 @@
 //! Layers: archives of files (OCI layer tars) and the folders they become.
 //!
-//! [`unpack`] is the single way in: whatever becomes files of a template goes through it, and it believes nothing it reads.
-//! [`pack`] is the way out. On disk a layer has the form that the kernel's overlay stacks:
+//! [`unpack`] is the only way in: all files of a template pass through it, and its input is untrusted. [`pack`] is the
+//! way out. On disk a layer has the form that the kernel's overlay stacks:
 //!
 //! | in the archive | in the folder |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `dir/.wh..wh..opq` | `trusted.overlay.opaque=y` on `dir` |
 //! | everything else | itself, with canonical (unshifted) ids |
 //!
-//! Nothing here follows a link, opens a path by more than one name at a time, or knows who owns a layer.
+//! This module follows no symbolic link, resolves one path component at a time, and does not know who owns a layer.
 
 mod digest;
 mod error;

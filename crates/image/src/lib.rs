@@ -1,18 +1,19 @@
 //! Templates, and archives in object storage: what a sandbox starts from.
 //!
-//! A [`Catalog`] is a folder of templates. `host` shows the host's own `/usr` and needs no download; `debian` is made from
-//! Debian packages; `busybox` is one static program. A template is a folder of its own that appears whole or not at all:
-//!
+//! A [`Catalog`] is a folder of templates. `host` shows the host's own `/usr` and needs no download; `debian` is made
+//! from Debian packages; `busybox` is one static program. A template is a separate folder that appears completely or
+//! not at all:
 //! ```text
 //! DATA/templates/
 //!   debian/                manifest.json  rootfs/
 //!   host/<fingerprint>/    manifest.json  rootfs/ (the skeleton)  mask/ (whiteouts above the host's /usr)
-//!   .build-*               being made; locked by its maker, swept when that one is gone
+//!   .build-*               being made; locked by its maker, removed when the lock is free
 //! ```
 //!
 //! [`archive`] keeps the packed files of sandboxes in object storage.
 //!
-//! This crate never mounts anything, never runs a program of a template, and never writes to one after it is published.
+//! This crate never mounts anything, never runs a program of a template, and never writes to a template after it is
+//! published.
 
 pub mod archive;
 pub mod build;

@@ -1,4 +1,5 @@
-//! The record beside a template's files: `manifest.json`. Written last, so a folder without one is not a template.
+//! The record beside a template's files: `manifest.json`. It is written last, so a folder without one is not a
+//! template.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,39 +16,39 @@ pub(crate) const FILE: &str = "manifest.json";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateKind {
-    /// A skeleton of our own over the host's `/usr`.
+    /// A generated root over the host's `/usr`.
     Host,
     /// A complete root filesystem in a folder.
     Rootfs,
 }
 
-/// What is known of a template besides its files.
+/// The properties of a template besides its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateManifest {
     pub name: String,
     pub kind: TemplateKind,
     /// Names the exact content: equal digests mean equal files.
     pub digest: String,
-    /// Who commands run as unless they say otherwise.
+    /// The default user of commands.
     pub default_user: String,
     /// The home of the default user.
     pub home: String,
-    /// Where commands start unless they say otherwise.
+    /// The default working directory of commands.
     pub workdir: String,
     pub env: BTreeMap<String, String>,
-    /// Whether programs inside may gain privileges (no_new_privs stays off).
+    /// Whether programs in the sandbox may gain privileges (no_new_privs stays off).
     pub sudo: bool,
-    /// What the agent starts first, where the template has such a thing.
+    /// The program that the agent starts first, if the template has one.
     pub start_command: Option<Vec<String>>,
     pub created_at: jiff::Timestamp,
     pub aliases: Vec<String>,
-    /// Of which state of the host this is a picture; only for [`TemplateKind::Host`].
+    /// The state of the host that this was made from; only for [`TemplateKind::Host`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Fingerprint>,
 }
 
 impl TemplateManifest {
-    /// A manifest with the settings that all our own templates share.
+    /// A manifest with the settings that all built-in templates share.
     #[expect(clippy::disallowed_methods, reason = "the creation time that a template shows")]
     pub(crate) fn new(name: &str, kind: TemplateKind, digest: String) -> Self {
         let env =

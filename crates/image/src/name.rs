@@ -1,13 +1,14 @@
-//! Names of templates: what may be one, and which known name a mistyped one is near to.
+//! Names of templates: which are valid, and which known name is similar to a mistyped one.
 //!
-//! A name becomes a folder, so its alphabet is closed: no separator, no leading dot, nothing a shell or a path would read
-//! otherwise. An alias never becomes a path and may also look like an image reference (`system/debian:bookworm`).
+//! A name becomes a folder, so its alphabet is limited: no separator, no leading dot, no character that a shell or a
+//! path interprets. An alias never becomes a path and may also have the form of an image reference
+//! (`system/debian:bookworm`).
 
 use crate::error::TemplateError;
 
-/// LIMIT: longer than any name people type, shorter than a file name may be on every filesystem.
+/// LIMIT: longer than names that people type, shorter than the limit of every file system.
 const NAME_MAX: usize = 64;
-/// LIMIT: an image reference with registry, path and tag fits; nothing longer is looked up or echoed back.
+/// LIMIT: enough for an image reference with registry, path and tag; longer names are not looked up or echoed.
 const ALIAS_MAX: usize = 128;
 
 /// Checks a name that is about to become a folder.
@@ -40,12 +41,12 @@ fn check(name: &str, max: usize, allowed: impl Fn(char) -> bool) -> Result<(), T
     Ok(())
 }
 
-/// The name as it may be shown: control characters escaped, cut to a length that fits a line.
+/// The name, safe to display: control characters are escaped, and it is cut to fit a line.
 fn printable(name: &str) -> String {
     name.chars().take(48).flat_map(char::escape_default).collect()
 }
 
-/// The known names a person may have meant, nearest first.
+/// Known names that are similar to the wanted one, the most similar first.
 pub(crate) fn near<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let allowed = (wanted.chars().count() / 3).clamp(1, 2);
     let mut found: Vec<(usize, &str)> = known

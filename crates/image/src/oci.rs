@@ -3,15 +3,15 @@
 //! ```text
 //! pull:  manifest ─► (index ─► manifest of the platform) ─► config ─► layers, four at a time ─► a version
 //!                     each layer:  registry ─► .part file, hashed ─┬─ verified ─► blob
-//!                                                └─ read behind, unzipped, unpacked ─► layer (published when both agree)
-//! push:  pack ─► blobs that are not there, four at a time ─► config ─► manifest, last
+//!                                                └─ read behind, decompressed, unpacked ─► layer (published when both agree)
+//! push:  pack ─► missing blobs, four at a time ─► config ─► manifest, last
 //! ```
 //!
-//! A registry is a stranger that a tenant chose, and we reach it from inside the operator's network. So every URL, also of
-//! redirects, of token servers and of uploads, passes the urls in `address.rs`; every answer is bounded; and nothing is
-//! believed that its digest does not prove.
+//! A registry is an untrusted host that a tenant chose, and the server reaches it from inside the operator's network.
+//! So every URL, including those of redirects, token servers and uploads, is checked by `address.rs`; every response is
+//! bounded; and all content is verified by its digest.
 //!
-//! Nothing here decides who may pull, keeps a credential longer than one pull, or writes to a layer.
+//! This module does not decide who may pull, keeps no credential longer than one pull, and never writes to a layer.
 
 mod address;
 mod auth;
@@ -50,11 +50,11 @@ const AT_ONCE: usize = 16;
 /// How registries are reached.
 #[derive(Debug, Clone)]
 pub struct RegistrySettings {
-    /// `HOST[:PORT]` that may be reached without TLS and at addresses that are not public, because the operator says so.
+    /// `HOST[:PORT]` that the operator allows without TLS and at addresses that are not public.
     pub insecure: Vec<String>,
     /// Docker's `config.json` of the operator, for [`Auth::Operator`].
     pub docker_config: Option<PathBuf>,
-    /// LIMIT: one pull or push takes no longer than this.
+    /// LIMIT: the longest duration of one pull or push.
     pub limit: Duration,
 }
 
@@ -64,71 +64,70 @@ impl Default for RegistrySettings {
     }
 }
 
-/// What happened during a pull or a push. Called from several threads, never more than ten times a second for a layer.
+/// Receives the progress of a pull or a push. Called from several threads, at most ten times a second per layer.
 pub type Progress = Arc<dyn Fn(Progressed) + Send + Sync>;
 
-/// One thing that happened.
+/// One progress report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progressed {
-    /// A line for a person.
+    /// A line for the user.
     Step(String),
-    /// How far a layer is.
+    /// The progress of a layer.
     Layer {
-        /// Of its blob.
+        /// Digest of its blob.
         digest: String,
-        /// Bytes that came or went.
+        /// Bytes transferred.
         done: u64,
-        /// Bytes that it has.
+        /// Size in bytes.
         total: u64,
-        /// What is done with it.
         state: LayerState,
     },
 }
 
-/// What is done with a layer.
+/// The state of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerState {
-    /// Others come first.
+    /// Other layers are transferred first.
     Waiting,
-    /// Its bytes come; they are unpacked as they do.
+    /// Its bytes arrive and are unpacked at the same time.
     Downloading,
-    /// All its bytes are here and unpacking is not over.
+    /// All its bytes have arrived and unpacking is not finished.
     Unpacking,
-    /// Its bytes go.
+    /// Its bytes are sent.
     Uploading,
-    /// It was there already.
+    /// It existed already.
     Exists,
-    /// It is there now.
+    /// It is complete.
     Done,
 }
 
-/// The registries, as far as this server may reach them.
+/// The registries that this server may reach.
 #[derive(Debug)]
 pub struct Registry {
     settings: RegistrySettings,
     urls: UrlPolicy,
-    /// Whether a host that may go without TLS has it, and when that was asked.
+    /// Whether a host that is allowed without TLS has TLS, and when that was checked.
     has_tls: Mutex<HashMap<String, (bool, Instant)>>,
-    /// Pulls and pushes under way.
+    /// Limits the pulls and pushes under way.
     slots: Semaphore,
 }
 
 impl Registry {
-    /// Nothing is reached yet.
+    /// Opens no connection yet.
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
         let urls = UrlPolicy::new(&settings.insecure);
         Self { settings, urls, has_tls: Mutex::default(), slots: Semaphore::new(AT_ONCE) }
     }
 
-    /// Waits until there is room for one more pull or push.
+    /// Waits for a slot for one more pull or push.
     async fn slot(&self, progress: &Progress) -> SemaphorePermit<'_> {
         if let Ok(slot) = self.slots.try_acquire() {
             return slot;
         }
         progress(Progressed::Step("waiting for other pulls to end".into()));
-        self.slots.acquire().await.expect("nobody closes it")
+        self.slots.acquire().await.expect("the semaphore is never closed")
     }
 }
 

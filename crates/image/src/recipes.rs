@@ -1,23 +1,22 @@
-//! Templates that are built on `debian` from other registries' packages: `atoll template make NAME` runs a build of the
-//! Dockerfile kept here.
+//! Templates that are built on `debian` with packages of other registries: `atoll template make NAME` builds the
+//! Dockerfile that is stored here.
 //!
-//! Debian's node is older than these programs ask for, so each brings a node from the Python registry first. Behind a
-//! mirror, give its address as a build argument (`PIP_INDEX_URL`, `NPM_CONFIG_REGISTRY`).
+//! Debian's node is too old for these programs, so each installs a node from the Python registry first. Behind a
+//! mirror, pass its address as a build argument (`PIP_INDEX_URL`, `NPM_CONFIG_REGISTRY`).
 
-/// One of them.
+/// A built-in Dockerfile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BuiltRecipe {
-    /// What it is called.
+    /// The name of the template.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub about: &'static str,
-    /// How it is built.
+    /// The Dockerfile.
     pub dockerfile: &'static str,
-    /// What runs in it from the start, and on which port; most have nothing.
+    /// The program that runs from the start, and its port; most have none.
     pub start: Option<(&'static [&'static str], u16)>,
 }
 
-/// All of them.
 pub const BUILT_RECIPES: &[BuiltRecipe] = &[
     BuiltRecipe {
         name: "claude-code",
@@ -56,13 +55,13 @@ pub const BUILT_RECIPES: &[BuiltRecipe] = &[
     },
 ];
 
-/// The Dockerfile of a template that is built, by its name.
+/// The Dockerfile of a template with this name.
 #[must_use]
 pub fn recipe(name: &str) -> Option<&'static str> {
     built_recipe(name).map(|recipe| recipe.dockerfile)
 }
 
-/// A template that is built, by its name.
+/// The recipe with this name.
 #[must_use]
 pub fn built_recipe(name: &str) -> Option<&'static BuiltRecipe> {
     BUILT_RECIPES.iter().find(|recipe| recipe.name == name)

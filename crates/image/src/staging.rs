@@ -1,11 +1,11 @@
-//! Making a folder appear whole or not at all.
+//! Makes a folder appear completely or not at all.
 //!
 //! ```text
 //! mkdir .build-PID-N, lock it ── fill ── sync ── rename to its name ── sync the parent
 //!                       └─ error, cancel, crash ─► removed by Drop, or by the next sweep once the lock is free
 //! ```
 //!
-//! The lock is on the folder itself: a sweep takes away only what nobody is making any more, also in another process.
+//! The lock is on the folder itself: a sweep removes only folders that no process is making any more.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::Write;
@@ -20,21 +20,21 @@ use crate::error::TemplateError;
 const BUILD: &str = ".build-";
 const TRASH: &str = ".trash-";
 
-/// Numbers the folders of this process apart.
+/// Distinguishes the folders of this process.
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// A folder being filled; gone when dropped unless published.
+/// A folder being filled; removed when dropped unless published.
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
-    /// Held for as long as the folder is ours; closing it frees the lock.
+    /// Held as long as this process owns the folder; closing it releases the lock.
     lock: Option<File>,
 }
 
 impl Staging {
-    /// A fresh, locked folder inside `parent`.
+    /// A new, locked folder inside `parent`.
     pub(crate) fn new(parent: &Path) -> Result<Self, TemplateError> {
-        // A sweep may take the new folder away between mkdir and lock; the next number is then tried.
+        // A sweep may remove the new folder between mkdir and lock; then the next number is tried.
         for _ in 0..16 {
             let path = parent.join(unique(BUILD));
             DirBuilder::new().mode(0o700).create(&path).map_err(TemplateError::io("create", &path))?;
@@ -53,10 +53,10 @@ impl Staging {
         &self.path
     }
 
-    /// Gives the finished folder its name. Fails with [`TemplateError::Exists`] when that is taken.
+    /// Gives the finished folder its name. Fails with [`TemplateError::Exists`] if the name is taken.
     pub(crate) fn publish(mut self, name: &str, destination: &Path) -> Result<(), TemplateError> {
         let lock = self.lock.take().expect("only publish takes the lock, and it consumes the staging");
-        // One flush of the filesystem is far cheaper than an fsync for each of ten thousand files.
+        // One sync of the file system is far cheaper than an fsync for each of ten thousand files.
         rustix::fs::syncfs(&lock).map_err(|errno| TemplateError::io("flush", &self.path)(errno.into()))?;
         match rustix::fs::renameat_with(CWD, &self.path, CWD, destination, RenameFlags::NOREPLACE) {
             Ok(()) => {}
@@ -73,7 +73,7 @@ impl Drop for Staging {
         if self.path.as_os_str().is_empty() {
             return;
         }
-        // The processes of a cancelled tool die a moment after it and may still be writing here.
+        // The processes of a cancelled tool end slightly later than the tool and may still be writing here.
         for last in [false, false, false, true] {
             match std::fs::remove_dir_all(&self.path) {
                 Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
@@ -88,19 +88,19 @@ impl Drop for Staging {
     }
 }
 
-/// Removes a folder so that its name is free at once, whatever happens while its files go.
+/// Removes a folder so that its name is free at once, even if the removal of its files fails.
 pub(crate) fn discard(folder: &Path) -> Result<(), TemplateError> {
     let trash = Trash::take(folder)?;
     sync_parent(folder)?;
     trash.empty()
 }
 
-/// A folder that has lost its name; what is left of it when nobody empties it goes with the next sweep.
+/// A folder that has lost its name; the next sweep removes it if it is not emptied before.
 #[must_use]
 pub(crate) struct Trash(PathBuf);
 
 impl Trash {
-    /// Takes the name away: one rename.
+    /// Removes the name with one rename.
     pub(crate) fn take(folder: &Path) -> Result<Self, TemplateError> {
         let trash = folder.parent().unwrap_or(Path::new(".")).join(unique(TRASH));
         std::fs::rename(folder, &trash).map_err(TemplateError::io("remove", folder))?;
@@ -113,7 +113,7 @@ impl Trash {
     }
 }
 
-/// Removes what crashed makers and removers left in `parent`; returns how many folders went.
+/// Removes the leftovers of crashed processes in `parent`; returns how many folders were removed.
 pub(crate) fn sweep(parent: &Path) -> Result<usize, TemplateError> {
     let mut swept = 0;
     for entry in std::fs::read_dir(parent).map_err(TemplateError::io("list", parent))? {
@@ -135,7 +135,7 @@ pub(crate) fn sweep(parent: &Path) -> Result<usize, TemplateError> {
     Ok(swept)
 }
 
-/// The lock on a folder, or nothing when another holds it or it is gone.
+/// The lock on a folder; `None` if another process holds it or the folder is gone.
 fn lock_folder(path: &Path) -> Result<Option<File>, TemplateError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -153,7 +153,7 @@ fn lock_folder(path: &Path) -> Result<Option<File>, TemplateError> {
     Ok(same.then_some(file))
 }
 
-/// Writes a file so that after a crash it is either the old one or the new one.
+/// Writes a file so that after a crash it has either the old or the new content.
 pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), TemplateError> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(unique(".new-"));

@@ -1,11 +1,11 @@
-//! A template as the engine sees it: which folders to stack, and the settings to start with.
+//! A template for the engine: the folders to stack, and the start settings.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use crate::manifest::{TemplateKind, TemplateManifest};
 
-/// A complete template on disk. Its files are shared by all sandboxes of it and never written to.
+/// A complete template on disk. All its sandboxes share its files, which are never written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pub manifest: TemplateManifest,
@@ -15,13 +15,13 @@ pub struct Template {
     pub usr_overlay: Option<HostUsr>,
 }
 
-/// The host's `/usr` with what must not be seen masked.
+/// The host's `/usr` with a mask of hidden files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUsr {
     /// The host's own folder.
     pub path: PathBuf,
-    /// Whiteouts and opaque folders for what is left out: it goes above `path`. Clone `path` without its submounts
-    /// (a folder that something is mounted on is whited out here).
+    /// Whiteouts and opaque folders for hidden files; it goes above `path`. Clone `path` without its submounts (a
+    /// folder with a mount on it is whited out here).
     pub mask: PathBuf,
 }
 

@@ -1,7 +1,7 @@
-//! Running the few programs that make a template (mmdebstrap, tar, apt-get): with a deadline, with their lines passed on,
-//! and so that they end when we do.
+//! Runs the few programs that make a template (mmdebstrap, tar, apt-get): with a deadline, with their output passed on
+//! line by line, and so that they end with this process.
 //!
-//! Nothing here runs a program of a template or of a sandbox; those are the launcher's and the agent's.
+//! Programs of templates and sandboxes are never run here; the launcher and the agent run those.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use crate::environment::program_path;
 use crate::error::TemplateError;
 
-/// Called with each line of progress; answering `Break` cancels the work.
+/// Called with each line of progress; returning `Break` cancels the work.
 pub type Progress<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 
 /// LIMIT: lines of output kept to explain a failure.
 const TAIL_LINES: usize = 12;
-/// LIMIT: bytes of one line that are passed on; a tool that writes no line ends cannot fill memory.
+/// LIMIT: bytes of one line that are passed on; a tool that writes no line breaks cannot fill memory.
 const LINE_MAX: u64 = 4096;
 /// LIMIT: bytes of captured standard output.
 const OUTPUT_MAX: u64 = 4 << 20;
-/// How often a silent tool is checked on.
+/// How often a silent tool is checked.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A program to run, and what to say when it is not there.
+/// A program to run, and the data for the error if it is missing.
 pub(crate) struct Tool {
     pub name: &'static str,
     pub package: &'static str,
@@ -33,12 +33,12 @@ pub(crate) struct Tool {
 }
 
 impl Tool {
-    /// Runs `command` to its end, handing each line of its standard error to `progress`.
+    /// Runs `command` to its end and passes each line of its standard error to `progress`.
     pub(crate) fn run(&self, command: &mut Command, progress: Progress) -> Result<(), TemplateError> {
         let mut child = ChildGuard(
             self.spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()))?,
         );
-        let lines = lines_of(child.0.stderr.take().expect("stderr was asked for as a pipe"));
+        let lines = lines_of(child.0.stderr.take().expect("stderr is a pipe"));
         let deadline = Instant::now() + self.limit;
         let mut tail: Vec<String> = Vec::new();
         let status = loop {
@@ -51,7 +51,7 @@ impl Tool {
                     let excess = tail.len().saturating_sub(TAIL_LINES);
                     tail.drain(..excess);
                 }
-                // A grandchild may hold the pipe open after the tool itself ended.
+                // A grandchild may hold the pipe open after the tool itself has ended.
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(status) = self.ended(&mut child.0)? {
                         break status;
@@ -66,7 +66,7 @@ impl Tool {
         self.judge(status, &tail.join(" | "))
     }
 
-    /// Runs `command` and returns what it wrote to standard output. For tools that answer at once.
+    /// Runs `command` and returns its standard output. For tools that end quickly.
     #[expect(
         clippy::disallowed_methods,
         reason = "ends when the tool's pipe closes; a tool that takes too long is killed"
@@ -75,7 +75,7 @@ impl Tool {
         let mut child = ChildGuard(
             self.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()))?,
         );
-        let stdout = child.0.stdout.take().expect("stdout was asked for as a pipe");
+        let stdout = child.0.stdout.take().expect("stdout is a pipe");
         let (send, receive) = sync_channel(1);
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -130,14 +130,15 @@ impl Tool {
     }
 }
 
-/// Whether a program of this name is in the path. Asked before a long work begins, not in its middle.
+/// Whether a program of this name is in the search path. Checked before long work begins, not in its middle.
 pub(crate) fn installed(program: &str) -> bool {
     std::env::split_paths(&program_path()).any(|folder| folder.join(program).is_file())
 }
 
-/// A command whose whole process tree dies with the thread that started it: a build must not go on for a dead server.
+/// A command whose whole process tree ends with the thread that started it: a build must not continue after the
+/// server's death.
 ///
-/// Its own process and mount namespace also end what it mounted.
+/// It has its own pid and mount namespaces, which also removes its mounts.
 pub(crate) fn contained(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args([
@@ -156,7 +157,7 @@ pub(crate) fn contained(program: &str) -> Command {
     command
 }
 
-/// A child that is killed and reaped when nobody waits for it any more.
+/// A child that is killed and reaped when this is dropped.
 struct ChildGuard(Child);
 
 impl Drop for ChildGuard {

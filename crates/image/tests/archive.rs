@@ -1,4 +1,4 @@
-//! Archives in a folder: whole or not at all, every byte checked.
+//! Archives in a folder: complete or not at all, every byte checked.
 
 #![allow(clippy::unwrap_used)]
 
@@ -101,7 +101,7 @@ async fn the_next_archive_of_a_sandbox_replaces_the_one_before_and_remove_leaves
     assert_eq!(files_below(folder.path()), Vec::<PathBuf>::new());
 }
 
-/// Gives some bytes and then fails, as a disk or a packer may.
+/// Returns some bytes and then fails, as a disk or a packer may.
 struct Broken(usize);
 
 impl tokio::io::AsyncRead for Broken {
@@ -178,7 +178,7 @@ async fn keys_and_places_without_sense_are_refused() {
     assert!(!secret.contains("hunter2"), "{secret}");
 }
 
-/// Mounts a file system at `folder` that only this test writes to. The mount ends with the test's thread; the threads that
+/// Mounts a file system at `folder` that only this test writes to. The mount ends with the test's thread; threads that
 /// the runtime starts from it see it too.
 fn mount_own_disk(folder: &Path) {
     let nothing = None::<&str>;
@@ -195,7 +195,7 @@ async fn an_archive_that_the_disk_has_no_room_for_leaves_nothing_and_spares_the_
     let before = open().put(about(), noise(1, 9 * MIB).as_slice()).await.unwrap();
     let sorted = || std::collections::BTreeSet::from_iter(files_below(folder.path()));
     let files = sorted();
-    // Room for the first pieces, not for all of them.
+    // Space for the first pieces, not for all of them.
     let free = atoll_disk::free_bytes(folder.path()).unwrap();
     let full = open().with_reserve(&atoll_disk::Reserve::new(free - 50 * MIB as u64));
     let refused = full.put(about(), noise(2, 200 * MIB).as_slice()).await.unwrap_err();
@@ -203,5 +203,5 @@ async fn an_archive_that_the_disk_has_no_room_for_leaves_nothing_and_spares_the_
     assert_eq!(sorted(), files);
     assert!(read(&full, &before).await.unwrap() == noise(1, 9 * MIB));
     full.remove(&about().sandbox).await.unwrap();
-    assert_eq!(files_below(folder.path()), Vec::<PathBuf>::new(), "removing asks nobody");
+    assert_eq!(files_below(folder.path()), Vec::<PathBuf>::new(), "removing ignores the reserve");
 }

@@ -1,4 +1,4 @@
-//! Plans of builds: against what Docker made of the same Dockerfiles, against reviewed snapshots, against bad input.
+//! Build plans, compared with Docker's results for the same Dockerfiles, with reviewed snapshots, and with bad input.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +61,7 @@ fn context_of(files: &[(&str, &str)]) -> (TempDir, BuildContext) {
     (dir, context)
 }
 
-/// Every step of every stage that is built, and the settings in the end.
+/// Every step of every stage that is built, and the final settings.
 fn walk(
     plan: &Plan,
     context: &BuildContext,
@@ -116,7 +116,7 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-/// The case's context as it is when it is built.
+/// The staged context of the case.
 fn staged(case: &Path) -> (TempDir, BuildContext) {
     let dir = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").arg("-a").arg(case.join("context")).arg(dir.path()).status().unwrap();
@@ -131,7 +131,7 @@ fn staged(case: &Path) -> (TempDir, BuildContext) {
     (dir, context)
 }
 
-/// Docker's names for what OCI's settings leave out are dropped.
+/// Drops Docker's fields that OCI's settings do not have.
 fn comparable(config: &Value) -> Value {
     let mut config = config.as_object().cloned().unwrap_or_default();
     for name in ["Healthcheck", "Shell", "OnBuild"] {
@@ -156,7 +156,7 @@ fn settings_are_those_that_docker_makes_of_the_same_dockerfiles() {
         let done =
             plan(&text, &args, asked["target"].as_str(), &context).and_then(|plan| walk(&plan, &context));
         if let Some(fails) = asked.get("fails") {
-            // A step that fails when it runs is planned.
+            // A step that fails only when it runs can be planned.
             if let Err(error) = done {
                 assert_eq!(error.line as u64, fails["line"].as_u64().unwrap(), "{}: {error}", case.display());
                 assert!(error.to_string().contains(fails["names"].as_str().unwrap()), "{error}");
@@ -173,7 +173,7 @@ fn settings_are_those_that_docker_makes_of_the_same_dockerfiles() {
     assert!(compared >= 30, "{compared}");
 }
 
-/// A plan for people to review.
+/// A plan as text for review.
 fn shown(
     title: &str,
     text: &str,
@@ -305,7 +305,7 @@ fn plans_are_as_they_were_reviewed() {
     }
     let expected = fs::read_to_string(&reviewed).unwrap_or_default();
     for (ours, theirs) in out.split("=== ").zip(expected.split("=== ")) {
-        assert_eq!(ours, theirs, "run with ATOLL_REVIEW=1 and look at the difference");
+        assert_eq!(ours, theirs, "run with ATOLL_REVIEW=1 and review the difference");
     }
     assert_eq!(out.len(), expected.len());
 }

@@ -24,7 +24,7 @@ fn can_make_busybox(test: &str) -> bool {
     can
 }
 
-/// Puts a template there by hand, as a released version of ours once wrote it.
+/// Writes a template as an earlier version did.
 fn plant(dir: &Path, name: &str, aliases: &[&str]) {
     fs::create_dir_all(dir.join(name).join("rootfs")).unwrap();
     let manifest = serde_json::json!({
@@ -150,7 +150,7 @@ fn two_makers_at_once_leave_one_whole_template() {
     assert_eq!(names(dir.path()), BTreeSet::from(["busybox".to_owned()]));
 }
 
-/// Whether the archive of Debian is kept on this machine, or making it was asked for.
+/// Whether the Debian archive is cached on this machine, or making it was requested.
 fn can_make_debian(test: &str) -> bool {
     let kept = fs::read_dir(default_cache_dir()).is_ok_and(|mut entries| {
         entries.any(|entry| {
@@ -196,7 +196,7 @@ fn debian_has_python_git_node_and_a_user_who_may_become_root() {
     let size = Command::new("du").arg("-sm").arg(rootfs).output().unwrap();
     let megabytes: u32 =
         String::from_utf8(size.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
-    // npm and esbuild, which the SDKs' users expect, are 120 of them.
+    // npm and esbuild, which users of the SDKs expect, are 120 of them.
     assert!(megabytes < 600, "{megabytes} MB");
 }
 

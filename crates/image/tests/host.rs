@@ -1,4 +1,4 @@
-//! The host template on a host made up for the test, and on the real one. Whiteouts need root; without it each test says so.
+//! The host template on a fake host, and on the real one. Whiteouts need root; without it each test says so.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs::{self, Permissions};
@@ -12,7 +12,7 @@ use atoll_image::{Catalog, HostSource, Template, TemplateError, verify_host};
 
 const SECRET: &str = "do-not-show-this";
 
-/// A small host: programs, a package list, and secrets wherever people leave them.
+/// A small host: programs, a package list, and secrets in common places.
 struct FakeHost {
     dir: tempfile::TempDir,
 }
@@ -154,7 +154,7 @@ fn what_others_may_not_read_is_whited_out_and_local_is_emptied() {
     assert!(is_whiteout(&mask.join("bin/pipe")) && is_whiteout(&mask.join("share/socket")));
     assert!(is_whiteout(&mask.join("share/polkit/rules")));
     assert!(is_whiteout(&mask.join("share/private")), "an unreadable folder goes whole");
-    assert!(!mask.join("bin/tool").exists(), "what everybody may read needs no mask");
+    assert!(!mask.join("bin/tool").exists(), "a public file needs no mask");
     assert!(is_opaque(&mask.join("local")) && is_opaque(&mask.join("src")));
     assert_eq!(template.usr_overlay.as_ref().unwrap().layers(), [mask, host.root().join("usr").as_path()]);
 }
@@ -236,6 +236,6 @@ fn the_real_host_makes_a_template_whose_check_is_cheap() {
         .collect();
     times.sort_unstable();
     eprintln!("verify_host: median {} ns", times[50]);
-    // Ten times the promise of 20 µs: a busy machine is not a failure, hashing a file on every start would be.
+    // Ten times the promise of 20 µs: a busy machine must not fail the test, hashing a file on every start must.
     assert!(times[50] < 200_000, "median {} ns", times[50]);
 }

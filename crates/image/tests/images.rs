@@ -1,4 +1,4 @@
-//! Versions of layers: made, stacked, booted from, held, collected, imported and exported. Needs root.
+//! Versions of layers: made, stacked, started, held, collected, imported and exported. Needs root.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashSet};
@@ -65,7 +65,7 @@ fn a_template_says_what_its_files_and_settings_say() {
     assert_eq!((template.workdir.as_str(), template.sudo), ("/srv", true));
     assert_eq!(template.env["A"], "1");
     assert!(template.env["PATH"].contains("/usr/bin"), "there is always a PATH");
-    // Above the layers lies what images do not bring: where names are asked for.
+    // The resolver configuration, which images do not contain, is above the layers.
     assert_eq!(template.layers.len(), 2);
     assert_eq!(template.layers[1], store.files(&layer.diff_id));
     assert!(
@@ -166,14 +166,14 @@ fn versions_stand_on_built_in_templates() {
     catalog.remove("small").unwrap();
 }
 
-/// Mounts folders as an overlay for as long as it lives.
+/// Mounts folders as an overlay until it is dropped.
 struct Overlay(PathBuf);
 
 impl Overlay {
     fn mount(at: &Path, top_first: &[PathBuf]) -> Self {
         std::fs::create_dir_all(at).unwrap();
         let lower = top_first.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>().join(":");
-        // One folder alone is no overlay.
+        // A single folder cannot be an overlay.
         let empty = at.with_extension("empty");
         std::fs::create_dir_all(&empty).unwrap();
         let options = format!("ro,lowerdir={lower}:{}", empty.display());
@@ -189,7 +189,7 @@ impl Drop for Overlay {
     }
 }
 
-/// Numbers that are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -199,7 +199,7 @@ impl Dice {
     }
 }
 
-/// A layer that adds, hides and replaces a few of the same names as all others.
+/// A layer that adds, hides and replaces a few names that all layers share.
 fn random_layer(dice: &mut Dice, scratch: &Store) -> Tar {
     let mut tar = Tar::new();
     for _ in 0..1 + dice.roll(7) {
@@ -215,7 +215,7 @@ fn random_layer(dice: &mut Dice, scratch: &Store) -> Tar {
             3 => Tar::new().symlink(&at(name), "x"),
             _ => Tar::new().file(&at(name), &[b'0' + dice.roll(10) as u8]),
         };
-        // What cannot be after what came before is left out.
+        // Entries that are impossible after the earlier ones are left out.
         let (before, next) = (tar.done(), next.done());
         let before = before[..before.len() - 1024].to_vec();
         let both = [before.clone(), next].concat();
@@ -235,8 +235,8 @@ fn merged_layers_look_as_the_kernel_stacks_them() {
         let (store, scratch) = (Store::new(), Store::new());
         let layers: Vec<DiffId> =
             (0..40).map(|_| store.add(random_layer(&mut dice, &scratch)).diff_id).collect();
-        // Few layers are stacked as they are; with forty, groups are merged. What is seen of both must be the same as of
-        // the plain ones, but for rights of folders that no archive named.
+        // A few layers are stacked unchanged; with forty, groups are merged. Both must show the same as the plain
+        // layers, except for permissions of folders that no archive names.
         for count in [3, 40] {
             let version = version_of(&store, &layers[..count]);
             let template = store.images.template(&version).unwrap();
@@ -244,7 +244,7 @@ fn merged_layers_look_as_the_kernel_stacks_them() {
             let merged = Overlay::mount(&store.dir.path().join("merged"), &template.layers[1..]);
             let mut plain: Vec<PathBuf> =
                 layers[..count].iter().rev().map(|layer| store.files(layer)).collect();
-            // The kernel takes no folder twice. Of two equal layers only the upper one is seen.
+            // The kernel accepts no folder twice. Of two equal layers only the upper one is visible.
             let mut known = HashSet::new();
             plain.retain(|folder| known.insert(folder.clone()));
             let stacked = Overlay::mount(&store.dir.path().join("stacked"), &plain);
@@ -280,7 +280,7 @@ fn folders_that_an_archive_never_named_have_the_rights_of_those_below() {
         (seen["root/old"].as_str(), seen["root/new"].as_str()),
         ("file 0644 0:0 o", "file 0644 0:0 n")
     );
-    // The layer itself is untouched, and alone it is what its archive says.
+    // The layer itself is unchanged, and alone it is as its archive says.
     assert_eq!(store.images.template(&version_of(&store, &[above])).unwrap().layers[1], store.files(&above));
 }
 
@@ -302,7 +302,7 @@ fn a_layer_that_is_there_twice_is_stacked_once() {
     let template = store.images.template(&version_of(&store, &[empty, a, b, empty, a, empty])).unwrap();
     assert_eq!(template.layers[1..], [store.files(&a), store.files(&b)]);
     let nothing = store.images.template(&version_of(&store, &[])).unwrap();
-    assert_eq!(nothing.layers.len(), 1, "from nothing, with nothing");
+    assert_eq!(nothing.layers.len(), 1, "an empty version has only the resolver files");
     assert!(store.images.template(&version_of(&store, &[empty])).is_ok());
 }
 
@@ -371,7 +371,7 @@ fn the_cache_of_builds_is_kept_as_far_as_it_may_be() {
 
 #[test]
 fn creating_and_collecting_at_once_never_breaks_what_is_needed() {
-    // The rows are read before the collection begins; what is let go of in between is what the grace is for.
+    // The rows are read before the collection begins; the grace period protects versions that are released in between.
     let grace = std::time::Duration::from_millis(50);
     let store = Store::with(atoll_image::Bounds { grace, ..bounds() });
     let done = AtomicBool::new(false);
@@ -382,7 +382,7 @@ fn creating_and_collecting_at_once_never_breaks_what_is_needed() {
                 let (store, kept) = (&store, &kept);
                 scope.spawn(move || {
                     for round in 0..12 {
-                        // Layers that others make and leave too: found, or made anew, but there in the end.
+                        // Layers that other threads make and drop too: found, or made again, but present in the end.
                         let _working = store.images.begin();
                         let layers: Vec<DiffId> = [round % 5, 5 + (round + worker) % 7]
                             .map(|at| {
@@ -400,7 +400,8 @@ fn creating_and_collecting_at_once_never_breaks_what_is_needed() {
                         let version = version_of(store, &layers);
                         // It may be gone before it is held; then it is made again, as a create does.
                         let Ok(held) = store.images.hold(&version) else { continue };
-                        let template = store.images.template(held.version()).expect("what is held is whole");
+                        let template =
+                            store.images.template(held.version()).expect("a held version is complete");
                         assert!(template.layers.iter().all(|folder| folder.read_dir().is_ok()));
                         if round == 11 {
                             // The row that a create writes while it holds the version.
@@ -484,7 +485,7 @@ fn an_exported_image_comes_back_as_the_same_image() {
             for (was, is) in was.layers.iter().zip(&is.layers) {
                 assert_eq!(tree(&other.files(is)), tree(&store.files(was)));
             }
-            // What came with its blobs goes out with them: the same again, to the byte.
+            // Imported blobs are exported unchanged, byte by byte.
             let mut third = Vec::new();
             other.images.export(&imported.version, what, &names, &mut third, &cancel).unwrap();
             assert!(third == archive);
@@ -525,7 +526,7 @@ fn an_oci_layout_folder_is_read_and_its_lies_are_found() {
     let other = Store::new();
     let imported = other.images.import_layout(folder.path(), &cancel).unwrap();
     assert_eq!(other.images.version(&imported.version).unwrap().layers.len(), 2);
-    // A blob that is not what its name says is found, wherever it is used.
+    // A blob that does not match its digest is detected wherever it is used.
     for entry in std::fs::read_dir(folder.path().join("blobs/sha256")).unwrap() {
         let path = entry.unwrap().path();
         let whole = std::fs::read(&path).unwrap();
@@ -539,7 +540,7 @@ fn an_oci_layout_folder_is_read_and_its_lies_are_found() {
         assert_eq!(std::fs::read_dir(third.dir.path().join("images/versions")).unwrap().count(), 0);
         std::fs::write(&path, whole).unwrap();
     }
-    // A link out of the folder leads nowhere.
+    // A symbolic link out of the folder is not followed.
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::remove_file(folder.path().join("index.json")).unwrap();
     std::os::unix::fs::symlink(secret.path(), folder.path().join("index.json")).unwrap();

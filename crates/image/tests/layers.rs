@@ -1,4 +1,4 @@
-//! What becomes of archives: good ones, odd ones and hostile ones. Needs root: owners and whiteouts are real.
+//! Unpacking of valid, unusual and hostile archives. Needs root: owners and whiteouts are real.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;
@@ -41,7 +41,7 @@ fn an_ordinary_layer_becomes_files_with_all_they_have() {
     let files = store.files(&layer.diff_id);
     let about = |name: &str| std::fs::symlink_metadata(files.join(name)).unwrap();
     assert_eq!(about("etc/hosts").ino(), about("etc/other").ino());
-    // Folders too: what was made in them later does not change their time.
+    // Folders too: entries made in them later do not change their time.
     for name in ["etc", "etc/hosts", "tmp", "etc/mtab", "pipe"] {
         assert_eq!(about(name).mtime(), 1_000_000_000, "{name}");
     }
@@ -83,7 +83,7 @@ fn whiteouts_and_opaque_folders_have_the_form_of_the_overlay() {
             .file("var/new", b"n")
             .file(".wh..wh.plnk/123.456", b"")
             .file(".wh..wh.aufs", b"")
-            // Hidden and made anew in the same layer, in both orders.
+            // Hidden and made again in the same layer, in both orders.
             .file(".wh.again", b"")
             .folder("again/", 0o700)
             .folder("before/", 0o700)
@@ -294,7 +294,7 @@ fn names_of_any_bytes_and_any_length_are_kept() {
 #[test]
 fn sparse_files_are_stretched_and_stay_sparse() {
     let store = Store::new();
-    // What GNU tar writes of a file of 1 MiB with data at 512 KiB: its own form, and each of PAX.
+    // The forms in which GNU tar writes a file of 1 MiB with data at 512 KiB: its own, and each PAX form.
     let data = [b'x'; 4096];
     let old = Tar::new().raw(EntryType::GNUSparse, b"old", b"", &data, |header| {
         let bytes = header.as_mut_bytes();
@@ -352,7 +352,7 @@ fn broken_archives_are_refused_wherever_they_break() {
     let before = store.tree(".");
     for cut in (1..whole.len() - 1024).step_by(97) {
         let result = store.try_add(&whole[..cut]);
-        // At the end of an entry it may end: old programs write no blocks of zeros.
+        // The archive may end after an entry: old programs write no blocks of zeros.
         let may = [512, 512 + 512 + 2048, 512 + 512 + 2048 + 512].contains(&cut);
         assert_eq!(result.is_ok(), may, "cut at {cut}");
     }
@@ -381,7 +381,7 @@ fn bombs_meet_their_bounds_and_leave_nothing() {
     let sparse =
         Tar::new().pax(&[("GNU.sparse.size", b"1099511627776"), ("GNU.sparse.map", b"0,1")]).file("s", b"x");
     assert!(matches!(error(&sparse.done()), LayerError::TooBig { what: "bytes", .. }));
-    // A lie about the size is found before a byte of it is written.
+    // A wrong size is detected before a byte is written.
     let huge = Tar::new().pax(&[("size", b"18446744073709551615")]).file("h", b"x");
     assert!(matches!(error(&huge.done()), LayerError::TooBig { what: "bytes", .. }));
     let again = (0..11).fold(Tar::new(), |tar, _| tar.file("same", &vec![0; 1 << 20]));
@@ -526,7 +526,7 @@ fn a_layer_that_is_here_is_given_only_to_who_has_its_bytes() {
         let error = store.images.add_layer(Some(&id), wrong, &CancellationToken::new()).unwrap_err();
         assert!(matches!(error, LayerError::WrongDigest { .. }), "{error}");
     }
-    // What never ends is not read for ever.
+    // An endless archive is not read for ever.
     let error = store.images.add_layer(Some(&id), std::io::repeat(0), &CancellationToken::new()).unwrap_err();
     assert!(matches!(error, LayerError::WrongDigest { .. }), "{error}");
     assert_eq!(store.images.add_layer(Some(&id), &tar[..], &CancellationToken::new()).unwrap().diff_id, id);

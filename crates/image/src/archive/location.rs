@@ -1,4 +1,4 @@
-//! From a configured place to a store.
+//! Opens the object store of a configured location.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn open(place: &str) -> Result<OpenedLocation, ArchiveError> {
 }
 
 fn bad(place: &str, why: impl Into<String>) -> ArchiveError {
-    // An address may carry a password in front of its host or among its options.
+    // A URL may contain a password before its host or in its options.
     let plain = place.split('?').next().unwrap_or_default();
     let shown = match (plain.split_once("://"), plain.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
@@ -41,7 +41,7 @@ fn bad(place: &str, why: impl Into<String>) -> ArchiveError {
 fn folder(path: &Path) -> Result<OpenedLocation, ArchiveError> {
     use std::os::unix::fs::DirBuilderExt;
     let shown = path.display().to_string();
-    // Archives hold what people wrote into their sandboxes.
+    // Archives contain private files of sandboxes.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

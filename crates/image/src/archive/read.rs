@@ -1,4 +1,4 @@
-//! From pieces back to the stream. A piece is handed out only after its digest was found right.
+//! Reads the pieces of an archive as one stream. A piece is returned only after its digest was verified.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use super::{AT_ONCE, ArchiveError, ArchivedSandbox, Archives, CHUNK, Chunk, chun
 pub type PackedFiles = Box<dyn AsyncRead + Send + Unpin>;
 
 impl Archives {
-    /// What an archive holds, and its stream. A piece that is missing or damaged is an error of the stream, whose source is an
+    /// The archived sandbox, and its stream. A missing or damaged piece is an error of the stream, whose source is an
     /// [`ArchiveError`].
     pub async fn get(&self, at: &ArchiveRef) -> Result<(ArchivedSandbox, PackedFiles), ArchiveError> {
         let manifest = self.manifest(&at.key).await?;

@@ -1,4 +1,4 @@
-//! From a stream to pieces: cut, compressed, named and sent, a few at once, the manifest last.
+//! Writes a stream as pieces: split, compressed, named and sent, a few at a time, with the manifest last.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -18,13 +18,13 @@ use super::{
     storage,
 };
 
-/// LIMIT: the fastest level; a disk or a network is slower than it.
+/// LIMIT: the fastest level; disks and networks are slower than it.
 const LEVEL: i32 = 1;
 
 impl Archives {
-    /// Keeps a stream. When it returns, all of it is in object storage and was seen there; an earlier archive of the same
-    /// sandbox is removed. On error there may be pieces left, never an archive; the next `put` or `remove` finds them. Where
-    /// the disk had no room for all of them, none is left.
+    /// Stores a stream. When it returns, all of it is in object storage and was verified there; an earlier archive of
+    /// the same sandbox is removed. On an error pieces may be left, but never an archive; the next `put` or `remove`
+    /// deletes them. If the disk had no space for all of them, none is left.
     pub async fn put(
         &self,
         about: ArchivedSandbox,
@@ -76,7 +76,7 @@ impl Archives {
                 break;
             }
             if let Some(space) = &mut space {
-                // Those before it may still be on their way.
+                // Earlier pieces may still be in transfer.
                 space.take((piece.len() * AT_ONCE) as u64).map_err(no_space)?;
             }
             sending.push_back(self.send(&sandbox, piece));
@@ -107,7 +107,8 @@ impl Archives {
         Ok(Chunk { sha256, bytes, stored })
     }
 
-    /// An answer of 200 is a promise; seeing every piece with its length in the listing is better.
+    /// Checks that the listing shows every piece with its length, which is stronger evidence than the status 200 of
+    /// each upload.
     async fn see_all(&self, sandbox: &SandboxId, chunks: &[Chunk]) -> Result<(), ArchiveError> {
         let prefix = Key::from(format!("{sandbox}/chunks"));
         let seen: HashMap<Key, u64> = self
@@ -136,7 +137,8 @@ impl Archives {
             manifest.chunks.iter().map(|chunk| chunk_key(&sandbox, &chunk.sha256)).collect();
         keep.insert(location.clone());
         self.store.put(&location, PutPayload::from(text)).await.map_err(not_written("write a manifest"))?;
-        // Read back and checked like any other; what came before may go now, and is found again if it does not.
+        // Read back and checked like any other. Earlier archives may be removed now; if that fails, a later call
+        // removes them.
         let (found, _) = self.find(&key).await?;
         if let Err(error) = self.remove_all_but(&sandbox, &keep).await {
             tracing::warn!(%sandbox, %error, "an earlier archive could not be removed from object storage");
@@ -149,12 +151,12 @@ fn no_space(cause: io::Error) -> ArchiveError {
     if atoll_disk::is_full(&cause) {
         return ArchiveError::NoSpace(cause);
     }
-    // The folder of archives cannot be looked at: it is as if object storage did not answer.
+    // The folder of archives cannot be inspected; reported like unreachable object storage.
     let cause = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(cause) };
     ArchiveError::Storage { action: "write", cause }
 }
 
-/// A full disk below a folder has its own name, however deep it is in what object storage says.
+/// Reports a full disk below a folder as such, however deep the cause is in the error of the object store.
 fn not_written(action: &'static str) -> impl Fn(object_store::Error) -> ArchiveError {
     move |cause| {
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(&cause);

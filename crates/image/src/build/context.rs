@@ -1,6 +1,7 @@
-//! A build's context: an index of the staged tar, by path. Files stay in the tar; a step reads those that it copies.
+//! The context of a build: an index of the staged tar, by path. Files stay in the tar; a step reads those that it
+//! copies.
 //!
-//! The tar is hostile: names are checked, numbers bounded, and nothing of it is ever written to a disk of ours.
+//! The tar is untrusted: names are checked, numbers are bounded, and none of its files is written to the host's disk.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -17,23 +18,23 @@ use atoll_glob::docker::WORK_MAX;
 use atoll_tar::read::Archive;
 use atoll_tar::{TarEntry, TarKind, write};
 
-/// LIMIT: entries of a context; the index holds some 200 bytes of each.
+/// LIMIT: entries of a context; the index holds about 200 bytes for each.
 const ENTRIES_MAX: usize = 500_000;
-/// LIMIT: bytes of all paths of the index, of which a step holds a few copies. An entry in a deep folder brings all folders
-/// above it: 1 MB of archive can name gigabytes.
+/// LIMIT: bytes of all paths of the index, of which a step holds a few copies. An entry in a deep folder adds all
+/// folders above it: 1 MB of archive can name gigabytes of paths.
 const PATHS_MAX: usize = 64 << 20;
-/// LIMIT: levels of links that are followed to find a source.
+/// LIMIT: levels of symbolic links that are followed to find a source.
 const LINKS_MAX: usize = 40;
-/// LIMIT: of a `.dockerignore`.
+/// LIMIT: bytes of a `.dockerignore`.
 const IGNORE_MAX: u64 = 1 << 20;
 
 /// The files a build may copy.
 #[derive(Debug, Default)]
 pub struct BuildContext {
     tar: Option<PathBuf>,
-    /// By path, without a slash in front; folders that no entry spoke of included.
+    /// By path, without a leading slash; includes folders that have no entry of their own.
     entries: BTreeMap<String, ContextEntry>,
-    /// Bytes of all their paths.
+    /// Bytes of all paths.
     path_bytes: usize,
 }
 
@@ -42,14 +43,14 @@ pub(crate) struct ContextEntry {
     pub(crate) kind: ContextEntryKind,
     mode: u32,
     modified_s: i64,
-    /// `.dockerignore` leaves it out.
+    /// Excluded by `.dockerignore`.
     hidden: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum ContextEntryKind {
     Folder,
-    /// `at` is where its bytes lie in the tar; files with the same one are one file with several names.
+    /// `at` is the position of its bytes in the tar; files with the same position are one file with several names.
     File {
         at: u64,
         size: u64,
@@ -65,12 +66,12 @@ impl BuildContext {
         Self::default()
     }
 
-    /// Reads a plain (not compressed) tar once. Blocking. What its `.dockerignore` leaves out is left out.
+    /// Reads a plain (not compressed) tar once. Blocking. Files that its `.dockerignore` excludes are hidden.
     pub fn open(tar: &Path, cancel: &CancellationToken) -> Result<Self, BadContext> {
         Self::open_for(tar, None, cancel)
     }
 
-    /// The same for a Dockerfile of another name, whose own `<name>.dockerignore` goes before the common one.
+    /// The same for a Dockerfile of another name, whose own `<name>.dockerignore` has precedence over the common one.
     pub fn open_for(
         tar: &Path,
         dockerfile: Option<&str>,
@@ -129,7 +130,7 @@ impl BuildContext {
                 *linked = true;
                 ContextEntryKind::File { at: *at, size: *size, sha256: *sha256, linked: true }
             }
-            // As Docker's own client does: they mean nothing in another place.
+            // Docker's own client skips them too: they are meaningless in another place.
             TarKind::Fifo | TarKind::CharDevice | TarKind::BlockDevice => return Ok(()),
         };
         if path.is_empty() {
@@ -156,7 +157,7 @@ impl BuildContext {
         Ok(())
     }
 
-    /// A file as text, if it is there. The Dockerfile is found also where `.dockerignore` leaves it out.
+    /// A file as text, if it exists. The Dockerfile is found even if `.dockerignore` excludes it.
     pub fn read_text(&self, path: &str, max: u64) -> io::Result<Option<String>> {
         let clean = super::path::clean(path);
         let Some(found) = self.resolve(&clean[1..], false) else { return Ok(None) };
@@ -174,7 +175,7 @@ impl BuildContext {
         Ok(Some(text))
     }
 
-    /// Leaves out what is ignored; a folder stays where a `!` line took something in it back.
+    /// Hides ignored entries; a folder stays visible if a `!` line includes something in it again.
     fn hide(&mut self, ignore: &Ignore, cancel: &CancellationToken) -> Result<(), BadContext> {
         let mut work = 0;
         let mut is_ignored = |path: &str| {
@@ -203,38 +204,38 @@ impl BuildContext {
         Ok(())
     }
 
-    /// An entry that steps may see.
+    /// An entry that is visible to steps.
     pub(crate) fn get(&self, path: &str) -> Option<&ContextEntry> {
         self.entries.get(path).filter(|entry| !entry.hidden)
     }
 
-    /// Whether `.dockerignore` is why a path is not seen.
+    /// Whether a path is hidden by `.dockerignore`.
     pub(crate) fn is_hidden(&self, path: &str) -> bool {
         self.entries.get(path).is_some_and(|entry| entry.hidden)
     }
 
-    /// Everything below a folder, sorted by path; all of it for the empty path.
+    /// Everything below a folder, sorted by path; the empty path means the whole context.
     fn below<'a>(&'a self, folder: &str) -> impl Iterator<Item = (&'a String, &'a ContextEntry)> + use<'a> {
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         self.entries.range(prefix.clone()..).take_while(move |(path, _)| path.starts_with(&prefix))
     }
 
-    /// What steps may see below a folder: path and entry, folders before what they hold.
+    /// The visible entries below a folder: path and entry, folders before their content.
     pub(crate) fn seen_below(&self, folder: &str) -> Vec<(&String, &ContextEntry)> {
         let mut seen: Vec<_> = self.below(folder).filter(|(_, entry)| !entry.hidden).collect();
-        // By parts: `a-b` sorts before `a/b` as text, and would part a folder from its content.
+        // By path components: as text `a-b` sorts before `a/b` and would separate a folder from its content.
         seen.sort_by(|(a, _), (b, _)| a.split('/').cmp(b.split('/')));
         seen
     }
 
-    /// The names directly in a folder that steps may see.
+    /// The visible names directly in a folder.
     pub(crate) fn names_in(&self, folder: &str) -> Vec<&str> {
         let skip = if folder.is_empty() { 0 } else { folder.len() + 1 };
         let direct = self.below(folder).filter(|(path, _)| !path[skip..].contains('/'));
         direct.filter(|(_, entry)| !entry.hidden).map(|(path, _)| &path[skip..]).collect()
     }
 
-    /// Where a path leads when its links are followed inside of the context; the last part too unless it is `kept`.
+    /// Resolves the symbolic links of a path inside the context; also those of the last component, unless `kept`.
     pub(crate) fn resolve(&self, path: &str, kept: bool) -> Option<String> {
         let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
         let (mut at, mut links) = (String::new(), 0);
@@ -267,7 +268,8 @@ impl BuildContext {
         Some(at)
     }
 
-    /// What a step takes from the context, as a hash: names, kinds, bits, content; no times and no owners.
+    /// A hash of everything that a step takes from the context: names, kinds, mode bits, content; no times and no
+    /// owners.
     pub fn hash_of(&self, step: &BuildStep) -> String {
         let mut hasher = Sha256::new();
         match &step.kind {
@@ -307,15 +309,15 @@ impl BuildContext {
         }
     }
 
-    /// The tar of what a copy takes from the context and the Dockerfile, named as it shall be below the destination, owned by
-    /// root. Archives to be extracted are not in it. Blocking.
+    /// Writes the tar of everything that a copy takes from the context and the Dockerfile, with names relative to the
+    /// destination, owned by root. Archives to be extracted are not included. Blocking.
     pub fn write_tar(&self, copy: &Copy, to: &mut dyn Write) -> io::Result<()> {
         let mut out = write::Archive::new(to);
         let mut tar = self.tar.as_ref().map(File::open).transpose()?;
         let mut first: HashMap<u64, &str> = HashMap::new();
         for matched in &copy.entries {
             let Some(entry) = self.entries.get(&matched.path) else {
-                // The root of the context has no entry of its own.
+                // The root of the context has no entry.
                 out.entry(&folder(&matched.name, 0o755, 0))?;
                 continue;
             };
@@ -359,12 +361,12 @@ impl BuildContext {
         }
     }
 
-    /// Writes the same. Blocking.
+    /// Writes the uncompressed archive. Blocking.
     pub fn write_archive(&self, path: &str, to: &mut dyn Write) -> io::Result<()> {
         io::copy(&mut self.open_archive(path)?, to).map(|_| ())
     }
 
-    /// Whether `ADD` extracts this file: a tar, compressed or not. What cannot be read is none.
+    /// Whether `ADD` extracts this file: a tar, compressed or not. An unreadable file is not one.
     pub(crate) fn is_archive(&self, path: &str) -> bool {
         let Ok(bytes) = self.open_archive(path) else { return false };
         let mut archive = Archive::new(BufReader::with_capacity(4096, bytes));
@@ -417,7 +419,7 @@ fn hash<R: BufRead>(archive: &mut Archive<R>) -> Result<[u8; 32], BadContext> {
     }
 }
 
-/// A name without `./` in front and a slash at its end.
+/// A name without a leading `./` and without a trailing slash.
 fn name_of(raw: &[u8]) -> Result<String, BadContext> {
     let shown = || String::from_utf8_lossy(raw).into_owned();
     let Ok(text) = std::str::from_utf8(raw) else {

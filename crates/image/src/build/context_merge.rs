@@ -1,5 +1,5 @@
-//! Archives that were sent one by one, as one context: each in a folder of its own. What is in them is believed as little as
-//! any context, which is read anew afterwards.
+//! Combines archives that were sent one by one into one context, each in its own folder. Their content is as untrusted
+//! as any context, and is checked when the result is read.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -14,7 +14,7 @@ use atoll_tar::{BLOCK, TarEntry, TarKind, write};
 
 const BUFFER: usize = 256 << 10;
 
-/// Writes the tar of all `parts` (a folder, and an archive: plain, gzip or zstd) to `to`, of `limit` bytes at most.
+/// Writes the tar of all `parts` (a folder, and an archive: plain, gzip or zstd) to `to`, with at most `limit` bytes.
 /// Blocking.
 pub fn gather(
     parts: &[(&str, &Path)],

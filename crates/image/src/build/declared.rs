@@ -1,8 +1,8 @@
 //! Builds that an SDK declares step by step instead of writing a Dockerfile (E2B's `Template()`).
 //!
-//! Where they differ from Dockerfiles: a user that a step names is made when it is missing, the folder that steps work in is
-//! that user's, and so is what is copied. Patterns were matched by whoever sent the files; what lies below the part without
-//! them is copied. Never looks at a file.
+//! Differences from Dockerfiles: a user that a step names is created if missing, and owns the working directory and
+//! copied files. The SDK matched patterns when it sent the files; everything below the part of the path without a
+//! pattern is copied. This module reads no file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::error::BadDockerfile;
 use super::instruction::{CommandForm, CopyWords, Flag, Instruction, InstructionKind, SourceWord};
 use super::plan::{Base, BuildScope, BuildStage, platform_args};
 
-/// Makes a folder that is missing, and gives what was made to its user. Arguments: folder, user.
+/// Makes a folder if it is missing, and gives the new folders to its user. Arguments: folder, user.
 pub(super) const MAKE_WORKDIR: &str = r#"
 if [ -d "$1" ]; then exit 0; fi
 top=$1
@@ -25,7 +25,7 @@ mkdir -p "$1" || exit 1
 chown -R "$2" "$top" && case $2 in *:*) ;; *) chgrp -R "$(id -g "$2")" "$top" ;; esac
 "#;
 
-/// Makes a user that is missing, with a home. Arguments: user.
+/// Makes a user with a home if it is missing. Arguments: user.
 pub(super) const MAKE_USER: &str = r#"
 if id -u "$1" >/dev/null 2>&1; then exit 0; fi
 shell=/bin/sh
@@ -35,25 +35,25 @@ if adduser --help 2>&1 | grep -q -e '-D'; then exec adduser -D -s "$shell" "$1";
 exec adduser --disabled-password --gecos '' "$1"
 "#;
 
-/// Whether a user can be made by this name: numbers and `user:group` mean what is there.
+/// Whether a user of this name can be created: numbers and `user:group` always refer to existing accounts.
 pub(super) fn is_plain_user(user: &str) -> bool {
     user.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && user.len() <= 32
         && user.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'))
 }
 
-/// What an SDK declared.
+/// A build that an SDK declared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeclaredBuild {
-    /// The image or template that it stands on.
+    /// The image or template that it is based on.
     pub base: TemplateRef,
-    /// What is done before the first step; no number is theirs.
+    /// Steps before the first step of the caller; they have no number.
     #[serde(default)]
     pub prepare: Vec<DeclaredStep>,
-    /// In order.
+    /// The steps, in order.
     #[serde(default)]
     pub steps: Vec<DeclaredStep>,
-    /// What runs commands; empty: `/bin/sh -c`. COMPAT(e2b): `/bin/bash -l -c`.
+    /// The shell that runs commands; empty: `/bin/sh -c`. COMPAT(e2b): `/bin/bash -l -c`.
     #[serde(default)]
     pub shell: Vec<String>,
 }
@@ -66,22 +66,22 @@ pub struct DeclaredStep {
     /// RUN: command, user. COPY: source, destination, user, mode. ENV: name, value, name, value, … WORKDIR: path. USER: name.
     #[serde(default)]
     pub args: Vec<String>,
-    /// COPY: the folder of the context that holds the files which were sent for this step; E2B's `filesHash`.
+    /// COPY: the folder of the context with the files that were sent for this step; E2B's `filesHash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<String>,
-    /// Done again, whatever is in the cache.
+    /// Run again, even if the result is cached.
     #[serde(default)]
     pub force: bool,
 }
 
 impl DeclaredBuild {
-    /// Whether the step of this number is done again, whatever is in the cache.
+    /// Whether the step with this number runs again, even if the result is cached.
     pub fn forces(&self, number: u32) -> bool {
         let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
         at.and_then(|at| self.steps.get(at)).is_some_and(|step| step.force)
     }
 
-    /// The sent files that its steps copy, each once.
+    /// The sent files that the steps copy, each once.
     pub fn files(&self) -> Vec<&str> {
         let mut files: Vec<&str> = self.steps.iter().filter_map(|step| step.files.as_deref()).collect();
         files.sort_unstable();
@@ -89,7 +89,7 @@ impl DeclaredBuild {
         files
     }
 
-    /// The one stage that it is. Numbers of steps, from 1, stand where a Dockerfile has lines.
+    /// The single stage of the build. Step numbers, from 1, take the place of line numbers.
     pub(crate) fn stage(&self) -> Result<BuildStage, BadDockerfile> {
         if self.prepare.len() + self.steps.len() > STEPS_MAX {
             return Err(BadDockerfile::at(0, format!("a build has at most {STEPS_MAX} steps")));
@@ -181,7 +181,7 @@ impl DeclaredStep {
     }
 }
 
-/// A path up to its first part with a pattern.
+/// A path up to its first component with a pattern.
 fn plain_part(path: &str) -> String {
     let plain = path.split('/').take_while(|part| !part.contains(['*', '?', '[', '{']));
     let plain: Vec<&str> = plain.filter(|part| !matches!(*part, "" | ".")).collect();

@@ -1,5 +1,5 @@
-//! A Dockerfile's text becomes instructions. The grammar is `parse-dockerfile`'s; what it leaves to others (pairs,
-//! here-documents, flags that do not exist) is checked here, so that a plan never meets a surprise.
+//! Parses the text of a Dockerfile into instructions. The grammar is that of `parse-dockerfile`. Everything that it
+//! does not check (pairs, here-documents, unknown flags) is checked here, so that planning can rely on it.
 
 use parse_dockerfile::{self as grammar, Instruction as Parsed};
 
@@ -50,8 +50,8 @@ impl Dockerfile {
     }
 }
 
-/// Whether a build of this text reads a context: any `COPY` or `ADD` without `--from`, or a mount of one. A text that cannot be
-/// parsed might.
+/// Whether a build of this text reads a context: any `COPY` or `ADD` without `--from`, or a mount of one. True for a
+/// text that cannot be parsed.
 pub fn needs_context(text: &str) -> bool {
     let from = |flags: &[Flag]| flags.iter().any(|flag| flag.name == "from");
     let Ok(dockerfile) = Dockerfile::parse(text) else { return true };
@@ -68,7 +68,7 @@ pub fn needs_context(text: &str) -> bool {
     })
 }
 
-/// LIMIT: of a step's text in logs.
+/// LIMIT: characters of a step's text in logs.
 const SHOWN_MAX: usize = 300;
 
 fn shown(text: &str) -> String {
@@ -90,7 +90,7 @@ fn word_of(line: &InstructionLine) -> String {
     line.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase()
 }
 
-/// LIMIT: how far a word may be from one that it was meant to be.
+/// LIMIT: the edit distance up to which a similar word is suggested.
 const TYPO: usize = 2;
 
 const WORDS: [&str; 18] = [

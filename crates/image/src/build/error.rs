@@ -1,14 +1,14 @@
-//! What is wrong with a Dockerfile, its context or a declared build, and what to do about it.
+//! Errors in a Dockerfile, its context or a declared build, with hints.
 
 use atoll_model::ErrorKind;
 
-/// A Dockerfile cannot be planned, or one of its steps cannot be done as it is written.
+/// A Dockerfile cannot be planned, or one of its steps cannot be run as written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{why}", if *line == 0 { String::new() } else { format!("line {line}: ") })]
 pub struct BadDockerfile {
     /// From 1; 0: the whole file.
     pub line: usize,
-    /// What is wrong, with the instruction's name.
+    /// What is wrong, with the name of the instruction.
     pub why: String,
     /// What to do instead.
     pub hint: Option<String>,
@@ -24,7 +24,7 @@ impl BadDockerfile {
         self
     }
 
-    /// The closed kind that edges map.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Invalid
     }
@@ -34,29 +34,29 @@ impl BadDockerfile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadContext {
-    /// It is not a tar archive, or a damaged one.
+    /// The context is not a tar archive, or is damaged.
     #[error("the build context is not a valid tar archive")]
     Archive(#[source] crate::LayerError),
-    /// An entry that no context has.
+    /// An entry that is not allowed in a context.
     #[error("the build context contains {path:?}, {why}")]
     Entry {
         path: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Too much of something.
+    /// The context exceeds a limit.
     #[error("the build context has more than {limit} {what}")]
     TooMany { what: &'static str, limit: u64 },
-    /// It could not be read.
+    /// The context could not be read.
     #[error("reading the build context")]
     Read(#[source] std::io::Error),
-    /// Its reader gave up.
+    /// The build was cancelled.
     #[error("the build was cancelled")]
     Cancelled,
 }
 
 impl BadContext {
-    /// The closed kind that edges map.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Archive(_) | Self::Entry { .. } => ErrorKind::Invalid,

@@ -1,4 +1,4 @@
-//! The instructions of a Dockerfile, owned and as they are written: nothing is expanded, nothing is looked up.
+//! The instructions of a Dockerfile as written: nothing is expanded or resolved.
 
 use super::source::Document;
 
@@ -7,7 +7,7 @@ use super::source::Document;
 pub(crate) struct Instruction {
     /// From 1.
     pub(crate) line: usize,
-    /// On one line.
+    /// As one line.
     pub(crate) text: String,
     pub(crate) kind: InstructionKind,
 }
@@ -38,7 +38,7 @@ pub(crate) enum InstructionKind {
     Shell(Vec<String>),
     Healthcheck,
     Maintainer(String),
-    /// E2B's `RUN` and `COPY` name a user of their own.
+    /// The instruction with a user of its own, as in E2B's `RUN` and `COPY`.
     As(String, Box<InstructionKind>),
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct Flag {
 
 #[derive(Debug, Clone)]
 pub(crate) enum CommandForm {
-    /// For the shell.
+    /// Run by the shell.
     Shell(String),
-    /// A JSON list: as it is.
+    /// A JSON list, run without a shell.
     Exec(Vec<String>),
 }

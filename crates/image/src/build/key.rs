@@ -1,16 +1,16 @@
-//! The name under which a step's result is kept: the same name, the same files.
+//! The cache key of a step: an equal key means equal files.
 
 use atoll_model::TenantId;
 use sha2::{Digest as _, Sha256};
 
 use super::step::{BuildStep, Copy, CopyFrom, Run, StepKind};
 
-/// Changes when the same words mean something else than before.
+/// Changed when the same instruction gets another meaning.
 const GENERATION: &[u8] = b"atoll-build-1";
 
-/// The key of a step on files of a version. `content`: what the step takes from elsewhere, as
-/// [`super::Context::hash_of`] says it, and the versions of stages and templates that it copies from. Secrets count by
-/// their id alone; a tenant's key is nobody else's.
+/// The key of a step on top of the files of a version. `content` covers everything that the step takes from elsewhere:
+/// the hash from [`super::Context::hash_of`], and the versions of stages and templates that it copies from. Secrets
+/// count only by their id. The tenant is part of the key, so tenants never share entries.
 pub fn cache_key(files: &str, step: &BuildStep, content: &str, tenant: &TenantId) -> String {
     let mut key = CacheKeyBuilder(Sha256::new());
     key.put(GENERATION);
@@ -32,7 +32,7 @@ pub fn cache_key(files: &str, step: &BuildStep, content: &str, tenant: &TenantId
     hex::encode(key.0.finalize())
 }
 
-/// Every part with its length in front, so that no two lists of parts are the same bytes.
+/// Adds every part with its length in front, so that different lists of parts never give the same bytes.
 struct CacheKeyBuilder(Sha256);
 
 impl CacheKeyBuilder {
@@ -80,7 +80,7 @@ impl CacheKeyBuilder {
         self.text("copy");
         match &copy.from {
             CopyFrom::Context => self.text("context"),
-            // Which version it is, is part of the content.
+            // The version is part of the content.
             CopyFrom::Stage(_) | CopyFrom::Template(_) => {
                 self.text("elsewhere");
                 self.list(copy.sources.iter());

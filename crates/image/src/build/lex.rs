@@ -1,21 +1,21 @@
-//! Variables in a Dockerfile's words, as a shell reads them: quotes, escapes, `$A`, `${A:-b}`, `${A:+b}`, `${A:?b}`,
-//! `${A#b}`, `${A##b}`, `${A%b}`, `${A%%b}`, `${A/b/c}`, `${A//b/c}`. No other part of a shell.
+//! Expands variables in the words of a Dockerfile as a shell does: quotes, escapes, `$A`, `${A:-b}`, `${A:+b}`,
+//! `${A:?b}`, `${A#b}`, `${A##b}`, `${A%b}`, `${A%%b}`, `${A/b/c}`, `${A//b/c}`. No other part of a shell.
 
 use std::collections::BTreeMap;
 
-/// LIMIT: a word after expansion; `ENV A=$A$A` doubles with every line.
+/// LIMIT: bytes of a word after expansion; `ENV A=$A$A` doubles with every line.
 const WORD_MAX: usize = 256 << 10;
-/// LIMIT: how deep `${A:-${B:-…}}` nests.
+/// LIMIT: nesting depth of `${A:-${B:-…}}`.
 const DEPTH_MAX: usize = 32;
-/// LIMIT: of a value that is matched against a pattern inside of braces, as that takes the square of it.
+/// LIMIT: length of a value that is matched against a pattern in braces, because the time is quadratic.
 const MATCHED_MAX: usize = 1024;
 
-/// What is read as what.
+/// The rules for expansion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lex {
-    /// `\`, or what the escape directive says.
+    /// `\`, or the character of the escape directive.
     pub(crate) escape: char,
-    /// Quotes stand for themselves: the text is a document, not a word.
+    /// Quotes are literal: the text is a document, not a word.
     pub(crate) document: bool,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Lex {
 pub(crate) type Vars = BTreeMap<String, String>;
 
 impl Lex {
-    /// The word with its variables expanded and its quotes gone. The error says why, without the word.
+    /// The word with its variables expanded and its quotes removed. The error gives the reason without the word.
     pub(crate) fn expand(&self, word: &str, vars: &Vars) -> Result<String, String> {
         let mut reader =
             WordReader { lex: *self, vars, chars: word.chars().collect(), at: 0, depth: 0, written: 0 };
@@ -59,7 +59,7 @@ impl WordReader<'_> {
         }
     }
 
-    /// Reads up to a sign outside of quotes, which stays, or to the end.
+    /// Reads up to an unquoted stop character, which is not consumed, or to the end.
     fn until(&mut self, stop: Option<char>) -> Result<String, String> {
         let mut out = String::new();
         loop {
@@ -146,7 +146,7 @@ impl WordReader<'_> {
         Ok(value)
     }
 
-    /// After the name inside of braces.
+    /// Reads the rest of an expansion after the name in braces.
     fn braced(&mut self, name: &str) -> Result<String, String> {
         let set = self.vars.get(name).cloned();
         let colon = self.peek() == Some(':');
@@ -154,7 +154,7 @@ impl WordReader<'_> {
             self.at += 1;
         }
         let sign = self.next().ok_or("a brace is not closed")?;
-        // With a colon an empty value counts as none.
+        // With a colon an empty value counts as unset.
         let found = if colon { set.clone().filter(|value| !value.is_empty()) } else { set.clone() };
         match sign {
             '}' if !colon => Ok(set.unwrap_or_default()),
@@ -212,7 +212,7 @@ impl WordReader<'_> {
     }
 }
 
-/// `reach[n]`: the pattern, up to where we are, matches the first `n` characters. `*` goes over everything here.
+/// `reach[n]`: the pattern up to the current position matches the first `n` characters. `*` also matches slashes here.
 fn prefixes(text: &[char], pattern: &[char]) -> Vec<bool> {
     let mut reach = vec![false; text.len() + 1];
     reach[0] = true;

@@ -1,14 +1,13 @@
-//! `RUN --mount=…`: secrets, scratch folders and files that are there for one run.
+//! `RUN --mount=…`: secrets, scratch folders and files that exist for one run.
 
 use super::path;
 use super::step::{ScratchMount, SecretMount};
 
-/// One mount, read from its words.
 #[derive(Debug)]
 pub(crate) enum RunMount {
     Secret(SecretMount),
     Scratch(ScratchMount),
-    /// A cache is a scratch folder here: it is empty each time. The note says so.
+    /// A cache is a scratch folder here: it is empty each time. The text is a note about that.
     Cache(ScratchMount, String),
     Bind {
         from: Option<String>,
@@ -17,7 +16,7 @@ pub(crate) enum RunMount {
     },
 }
 
-/// What is wrong, and a way out.
+/// What is wrong, and a hint.
 pub(crate) type MountError = (String, Option<String>);
 
 #[derive(Debug, Default)]
@@ -41,7 +40,7 @@ impl Words {
 }
 
 impl RunMount {
-    /// Reads the words after `--mount=`, variables expanded.
+    /// Parses the text after `--mount=`, with variables expanded.
     pub(crate) fn parse(text: &str, workdir: &str) -> Result<Self, MountError> {
         let mut words = Words::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -81,7 +80,7 @@ impl RunMount {
             }
             other => {
                 let hint = "there are secret, tmpfs, cache and bind";
-                return Err((format!("{other:?} is no type of a mount"), Some(hint.into())));
+                return Err((format!("{other:?} is not a mount type"), Some(hint.into())));
             }
         };
         match words.pairs.first() {
@@ -116,9 +115,9 @@ fn secret(words: &mut Words, workdir: &str) -> Result<SecretMount, MountError> {
         (None, Some(target)) => path::base(target).to_owned(),
         (None, None) => return Err(("its secret has no id".into(), Some("name it with id=NAME".into()))),
     };
-    // A path of its own: an id with slashes would lead elsewhere.
+    // The id becomes a file name: an id with slashes would lead elsewhere.
     if id.is_empty() || id.contains('/') || id.starts_with('.') {
-        return Err((format!("{id:?} is no id of a secret"), None));
+        return Err((format!("{id:?} is not a valid secret id"), None));
     }
     let env = words.take(&["env"]).filter(|env| !env.is_empty());
     let target = match (target, &env) {

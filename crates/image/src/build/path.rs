@@ -1,6 +1,6 @@
-//! Paths as text, without a file system: cleaned as Go's `path.Clean` does, always from a root.
+//! Paths as text, without a file system: normalised as Go's `path.Clean` does, always from a root.
 
-/// Absolute, without `.`, `..`, doubled slashes and a slash at the end. Nothing leads above the root.
+/// Absolute, without `.`, `..`, repeated slashes and a trailing slash. No path leads above the root.
 pub(crate) fn clean(path: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
@@ -21,12 +21,12 @@ pub(crate) fn join(workdir: &str, path: &str) -> String {
     }
 }
 
-/// The last name; empty for the root.
+/// The last component; empty for the root.
 pub(crate) fn base(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a destination is written so that it can only be a folder.
+/// Whether a destination is written as a folder.
 pub(crate) fn is_folder(text: &str) -> bool {
     text.ends_with('/') || text == "." || text == ".." || text.ends_with("/.") || text.ends_with("/..")
 }

@@ -1,5 +1,5 @@
-//! What a `.dockerignore` or `--exclude` leaves out of a context. Its text is untrusted: lines are bounded here, and the work
-//! of matching is counted by [`atoll_glob::docker`].
+//! The files that a `.dockerignore` or `--exclude` excludes from a context. Its text is untrusted: lines are bounded
+//! here, and [`atoll_glob::docker`] counts the work of matching.
 
 use atoll_glob::docker::{Effect, Exclusions, Glob};
 
@@ -12,7 +12,7 @@ const LINE_MAX: usize = 4096;
 pub struct Ignore(Exclusions);
 
 impl Ignore {
-    /// Reads the text of a `.dockerignore`. Lines that are no pattern are left out, as are those beyond the bound.
+    /// Parses the text of a `.dockerignore`. Invalid lines are skipped, as are those beyond the limit.
     pub fn parse(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = text.lines().filter(|line| !line.starts_with('#') && line.len() <= LINE_MAX);
@@ -24,22 +24,22 @@ impl Ignore {
         Self(patterns.iter().filter_map(|pattern| line(pattern)).collect())
     }
 
-    /// Whether it says nothing.
+    /// Whether there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a path (relative, without `./` in front) is left out.
+    /// Whether a path (relative, without a leading `./`) is excluded.
     pub fn is_ignored(&self, path: &str) -> bool {
         self.is_ignored_within(path, &mut 0)
     }
 
-    /// The same, counting what it takes; beyond `docker::WORK_MAX` the answer means nothing.
+    /// The same, with a count of the work; beyond `docker::WORK_MAX` the result is undefined.
     pub(crate) fn is_ignored_within(&self, path: &str, work: &mut u64) -> bool {
         self.0.is_excluded(path.trim_matches('/'), work)
     }
 
-    /// Whether a line with `!` takes something back in: then folders that are left out must be looked into.
+    /// Whether a line with `!` includes paths again: then excluded folders must be searched too.
     pub fn has_exceptions(&self) -> bool {
         self.0.has_exceptions()
     }
@@ -53,7 +53,7 @@ fn line(text: &str) -> Option<(Effect, Glob)> {
         return None;
     }
     let clean = super::path::clean(text);
-    // The context itself cannot be left out; Docker passes over such a line.
+    // The context itself cannot be excluded; Docker skips such a line too.
     let clean = clean.strip_prefix('/').filter(|rest| !rest.is_empty())?;
     Glob::path(clean).ok().map(|glob| (effect, glob))
 }

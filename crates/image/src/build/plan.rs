@@ -1,11 +1,11 @@
-//! Which stages of a Dockerfile are built, in which order, on what; and a walk through each.
+//! Plans the stages of a Dockerfile: which are built, in which order and on which base; each stage gives a walk.
 //!
 //! ```text
 //! text ─▶ Dockerfile ─▶ Plan ─▶ Stage ─▶ Walk ─▶ Step …
 //!                 args, target      settings of the base
 //! ```
 //!
-//! A walk begins when the base is known, since `$VARIABLES` of its environment count. Nothing here does anything.
+//! A walk begins when the base is known, because variables may refer to its environment. Planning has no side effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,58 +21,58 @@ use super::instruction::{CommandForm, Flag, Instruction, InstructionKind};
 use super::lex::{Lex, Vars};
 use super::walk::Walk;
 
-/// What a build does.
+/// The plan of a build.
 #[derive(Debug, Clone)]
 pub struct Plan {
     stages: Vec<BuildStage>,
     order: Vec<usize>,
-    /// What people should know: what was left out, what is treated in another way.
+    /// Notes for the user: ignored instructions, and differences from Docker.
     pub notes: Vec<String>,
 }
 
 /// One stage.
 #[derive(Debug, Clone)]
 pub struct BuildStage {
-    /// What it stands on.
+    /// The base.
     pub base: Base,
-    /// In the Dockerfile, from 0.
+    /// Its number in the Dockerfile, from 0.
     pub number: usize,
     /// `AS name`.
     pub name: Option<String>,
-    /// `--platform`, where it says one.
+    /// `--platform`, if given.
     pub platform: Option<String>,
     /// The line of its `FROM`.
     pub line: usize,
     pub(crate) instructions: Arc<[Instruction]>,
     pub(crate) scope: Arc<BuildScope>,
-    /// What runs commands that are no list, in the beginning.
+    /// The initial shell for commands that are not a list.
     pub(crate) shell: Vec<String>,
-    /// Steps of the stages before it.
+    /// Number of steps in the stages before it.
     pub(crate) steps_before: u32,
 }
 
-/// What a stage stands on.
+/// The base of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
     /// A template or image.
     Template(TemplateRef),
-    /// A stage before it.
+    /// An earlier stage.
     Stage(usize),
-    /// Nothing at all.
+    /// An empty root.
     Scratch,
 }
 
-/// What all stages of a Dockerfile share.
+/// State that all stages of a Dockerfile share.
 #[derive(Debug)]
 pub(crate) struct BuildScope {
-    /// Arguments of whoever builds.
+    /// Build arguments of the caller.
     pub(crate) given: BTreeMap<String, String>,
-    /// `ARG`s before the first `FROM`, and what every build knows of its platform.
+    /// `ARG`s before the first `FROM`, and the predefined platform arguments.
     pub(crate) file: Vars,
-    /// Stages by name, lower case.
+    /// Stages by lower-case name.
     pub(crate) names: BTreeMap<String, usize>,
     pub(crate) escape: char,
-    /// Variables are expanded at all: builds declared by SDKs have none.
+    /// Whether variables are expanded; not in builds that an SDK declared.
     pub(crate) expands: bool,
 }
 
@@ -81,7 +81,7 @@ impl BuildScope {
         Lex { escape: self.escape, document: false }
     }
 
-    /// A stage before this one by name or number; else the name of a template.
+    /// An earlier stage with this name or number; `None` if the text is the name of a template.
     pub(crate) fn stage(&self, text: &str, before: usize) -> Option<usize> {
         let named = self.names.get(&text.to_ascii_lowercase()).copied();
         named.or_else(|| text.parse().ok()).filter(|number| *number < before)
@@ -89,14 +89,15 @@ impl BuildScope {
 }
 
 impl BuildStage {
-    /// Goes through its steps, on a base with these settings.
+    /// Starts a walk through the steps, on a base with these settings.
     pub fn walk(&self, base: ImageConfiguration) -> Walk {
         Walk::new(self.clone(), base)
     }
 }
 
 impl Plan {
-    /// Plans a Dockerfile. `args`: build arguments; `target`: the stage to end with, by name or number; else the last.
+    /// Plans a Dockerfile. `args`: build arguments; `target`: the last stage to build, by name or number; default is
+    /// the last one.
     pub fn of(
         dockerfile: &Dockerfile,
         args: &BTreeMap<String, String>,
@@ -139,14 +140,14 @@ impl Plan {
         Self { stages, order: Vec::new(), notes }.ordered(last)
     }
 
-    /// Plans what an SDK declared.
+    /// Plans a build that an SDK declared.
     pub fn declared(build: &DeclaredBuild, context: &BuildContext) -> Result<Self, BadDockerfile> {
         let _ = context;
         let stage = build.stage()?;
         Self { stages: vec![stage], order: Vec::new(), notes: Vec::new() }.ordered(0)
     }
 
-    /// Leaves out stages that the last one does not need, and numbers the steps.
+    /// Drops stages that the last one does not need, and numbers the steps.
     fn ordered(mut self, last: usize) -> Result<Self, BadDockerfile> {
         let mut needed = BTreeSet::from([last]);
         let mut todo = vec![last];
@@ -167,7 +168,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// Steps of all stages that are built.
+    /// Number of steps in all stages that are built.
     pub fn steps(&self) -> u32 {
         self.order.iter().map(|number| self.stages[*number].steps()).sum()
     }
@@ -185,7 +186,7 @@ impl Plan {
         &self.stages[number]
     }
 
-    /// Every template that a `FROM` of a stage that is built names.
+    /// Every template that is the base of a stage to be built.
     pub fn bases(&self) -> Vec<&TemplateRef> {
         let bases = self.order.iter().filter_map(|number| match &self.stages[*number].base {
             Base::Template(template) => Some(template),
@@ -197,14 +198,14 @@ impl Plan {
 
 impl BuildStage {
     fn steps(&self) -> u32 {
-        // What a declared build does before its first step stands on no line.
+        // The preparing steps of a declared build have no line.
         let counts = |i: &&Instruction| {
             i.line > 0 && !matches!(i.kind, InstructionKind::Arg(_) | InstructionKind::From { .. })
         };
         u32::try_from(self.instructions.iter().filter(counts).count()).unwrap_or(u32::MAX)
     }
 
-    /// The stages that it stands on or copies from.
+    /// The stages that it is based on or copies from.
     fn needs(&self) -> Vec<usize> {
         let mut needs = Vec::new();
         if let Base::Stage(number) = self.base {
@@ -228,7 +229,7 @@ fn values<'a>(flags: &'a [Flag], name: &'a str) -> impl Iterator<Item = &'a str>
     flags.iter().filter(move |flag| flag.name == name).filter_map(|flag| flag.value.as_deref())
 }
 
-/// What a build always knows. Sandboxes run on the machine's own platform.
+/// Predefined build arguments. Sandboxes run on the machine's own platform.
 pub(crate) fn platform_args() -> Vars {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -245,7 +246,7 @@ pub(crate) fn platform_args() -> Vars {
     vars
 }
 
-/// `ARG`s before the first `FROM`: each sees those before it.
+/// Evaluates the `ARG`s before the first `FROM`: each sees those before it.
 fn file_args(
     before: &[Instruction],
     given: &BTreeMap<String, String>,
@@ -335,7 +336,7 @@ fn target_of(
     })
 }
 
-/// Arguments that are used without a word.
+/// Arguments that may be used without an `ARG`.
 pub(crate) const PROXIES: [&str; 10] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -349,7 +350,7 @@ pub(crate) const PROXIES: [&str; 10] = [
     "all_proxy",
 ];
 
-/// Build arguments that no `ARG` names: mostly a slip.
+/// Build arguments that no `ARG` names: usually a typing error.
 fn unused(given: &BTreeMap<String, String>, dockerfile: &Dockerfile) -> Vec<String> {
     let named: BTreeSet<&str> = dockerfile
         .instructions
@@ -366,7 +367,7 @@ fn unused(given: &BTreeMap<String, String>, dockerfile: &Dockerfile) -> Vec<Stri
     unused.map(|name| format!("no ARG uses the build argument {name}")).collect()
 }
 
-/// What is left out of what a Dockerfile asks for.
+/// Notes about instructions that are ignored.
 fn noted(instructions: &[Instruction]) -> Vec<String> {
     let note = |instruction: &Instruction| match &instruction.kind {
         InstructionKind::Healthcheck => Some(format!(

@@ -1,4 +1,4 @@
-//! What instructions change in an image's settings, by Docker's rules.
+//! Applies instructions to the settings of an image, by Docker's rules.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,10 +6,10 @@ use oci_spec::image::{Config, ImageConfiguration};
 
 use super::lex::Vars;
 
-/// What every image has whose base says nothing.
+/// The default `PATH` if the base has none.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Settings while a stage is walked.
+/// The settings during a walk.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) image: ImageConfiguration,
@@ -26,7 +26,7 @@ impl Settings {
         self.image.set_config(Some(config));
     }
 
-    /// The environment; the last of two with the same name counts.
+    /// The environment; of two entries with the same name the last one counts.
     pub(crate) fn env(&self) -> Vars {
         let list = self.config().and_then(|config| config.env().clone()).unwrap_or_default();
         let pair = |item: String| match item.split_once('=') {
@@ -36,7 +36,7 @@ impl Settings {
         list.into_iter().map(pair).collect()
     }
 
-    /// Sets a variable where it stands, or behind the others.
+    /// Replaces a variable in place, or appends it.
     pub(crate) fn set_env(&mut self, name: &str, value: &str) {
         self.change(|config| {
             let mut list = config.env().clone().unwrap_or_default();
@@ -60,7 +60,7 @@ impl Settings {
         });
     }
 
-    /// Absolute; `/` where none is set.
+    /// Absolute; `/` if not set.
     pub(crate) fn workdir(&self) -> String {
         let said = self.config().and_then(|config| config.working_dir().clone()).unwrap_or_default();
         super::path::clean(&said)
@@ -86,7 +86,7 @@ impl Settings {
         });
     }
 
-    /// A new entrypoint makes an inherited command meaningless.
+    /// A new entrypoint resets an inherited command.
     pub(crate) fn set_entrypoint(&mut self, argv: Vec<String>, keeps_cmd: bool) {
         self.change(|config| {
             config.set_entrypoint((!argv.is_empty()).then_some(argv));
@@ -122,7 +122,7 @@ fn with(list: &Option<Vec<String>>, more: Vec<String>) -> Vec<String> {
     all.into_iter().collect()
 }
 
-/// `80`, `80/udp`, `7000-7010/tcp`: each port with its protocol.
+/// Parses `80`, `80/udp`, `7000-7010/tcp`: each port with its protocol.
 pub(crate) fn ports(text: &str) -> Result<Vec<String>, String> {
     let bad = || format!("{text:?} is not a port; write 80, 80/udp or 7000-7010");
     let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));

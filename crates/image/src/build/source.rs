@@ -1,18 +1,18 @@
-//! A Dockerfile's text made ready for the parser: each instruction on one line, here-documents taken out.
+//! Prepares the text of a Dockerfile for the parser: each instruction on one line, here-documents cut out.
 //!
-//! The parser we keep knows a here-document only at the beginning of a `RUN`, and only one. So they are cut out here, by
-//! Docker's own rules, and joined to their instruction by its line. Line numbers stay: what was joined or cut leaves empty
-//! lines.
+//! The parser supports only one here-document, at the beginning of a `RUN`. So they are cut out here, by Docker's
+//! rules, and attached to their instruction by its line. Line numbers stay correct: joined or cut lines are replaced by
+//! empty lines.
 
 use super::error::BadDockerfile;
 
-/// LIMIT: of a Dockerfile.
+/// LIMIT: bytes of a Dockerfile.
 pub(crate) const TEXT_MAX: usize = 1 << 20;
 
-/// Stands for the `<` of a here-document while the parser looks at its line.
+/// Replaces the `<` of a here-document in the line that the parser sees.
 pub(crate) const MASK: char = '\u{1}';
 
-/// Ready to be parsed.
+/// The text and lines for the parser.
 #[derive(Debug)]
 pub(crate) struct DockerfileSource {
     pub(crate) text: String,
@@ -23,9 +23,9 @@ pub(crate) struct DockerfileSource {
 /// One instruction.
 #[derive(Debug)]
 pub(crate) struct InstructionLine {
-    /// Where it begins, from 1.
+    /// The line where it begins, from 1.
     pub(crate) number: usize,
-    /// Joined.
+    /// As one line.
     pub(crate) text: String,
     pub(crate) documents: Vec<Document>,
 }
@@ -34,15 +34,15 @@ pub(crate) struct InstructionLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Document {
     pub(crate) name: String,
-    /// Variables in it are expanded: its name is not quoted.
+    /// Whether variables in it are expanded: its name is not quoted.
     pub(crate) expands: bool,
-    /// `<<-`: leading tabs go.
+    /// `<<-`: leading tabs are removed.
     pub(crate) trims: bool,
     pub(crate) content: String,
 }
 
 impl Document {
-    /// The content without leading tabs where they go.
+    /// The content, without leading tabs for `<<-`.
     pub(crate) fn trimmed(&self) -> String {
         match self.trims {
             true => self.content.split_inclusive('\n').map(|line| line.trim_start_matches('\t')).collect(),
@@ -80,7 +80,7 @@ impl DockerfileSource {
         self.text.push('\n');
     }
 
-    /// Joins the instruction that begins here; answers the first line after it.
+    /// Joins the instruction that begins here; returns the first line after it.
     fn instruction(&mut self, physical: &[&str], from: usize) -> Result<usize, BadDockerfile> {
         let first = physical[from].trim_start();
         if first.is_empty() || first.starts_with('#') {
@@ -100,7 +100,7 @@ impl DockerfileSource {
             joined.push_str(part.as_str());
             more = goes_on;
         }
-        // Two escapes at an end leave one, which would join what follows.
+        // Two escapes at the end leave one, which would join the next line.
         let joined = joined.trim_end().trim_end_matches(self.escape).trim_end().to_owned();
         let mut documents = Vec::new();
         for (name, expands, trims) in opened(&joined, self.escape) {
@@ -143,7 +143,7 @@ impl Document {
     }
 }
 
-/// How many lines at the top are directives: `# syntax=…` and the like. The first other comment ends them.
+/// Number of directives (`# syntax=…` and the like) at the top. The first other comment ends them.
 fn directives(physical: &[&str]) -> usize {
     let is_directive = |line: &&&str| {
         let rest = line.trim().strip_prefix('#').map(str::trim_start);
@@ -166,7 +166,7 @@ fn escape(directives: &[&str]) -> char {
     }
 }
 
-/// The here-documents that a line opens: name, whether variables in it are expanded, whether tabs go.
+/// The here-documents that a line opens: name, whether variables are expanded, whether tabs are removed.
 fn opened(line: &str, escape: char) -> Vec<(String, bool, bool)> {
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let takes = ["RUN", "COPY", "ADD"].iter().any(|name| word.eq_ignore_ascii_case(name));
@@ -183,7 +183,7 @@ fn opened(line: &str, escape: char) -> Vec<(String, bool, bool)> {
     super::words::words(rest, escape).iter().filter_map(|word| open(word)).collect()
 }
 
-/// `[n]<<[-]name`, the name maybe in quotes.
+/// `[n]<<[-]name`, with optional quotes around the name.
 fn open(word: &str) -> Option<(String, bool, bool)> {
     let rest = word.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix("<<")?;
     let (rest, trims) = rest.strip_prefix('-').map_or((rest, false), |rest| (rest, true));

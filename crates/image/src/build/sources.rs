@@ -1,4 +1,4 @@
-//! What `COPY` and `ADD` find in a context, and what it is called below the destination.
+//! The sources of `COPY` and `ADD` in a context, and their names below the destination.
 
 use atoll_glob::docker::{Glob, WORK_MAX, is_pattern};
 
@@ -10,22 +10,22 @@ use super::step::Matched;
 /// LIMIT: sources that all patterns of one step match.
 const SOURCES_MAX: usize = 100_000;
 
-/// What one step finds.
+/// The matches of one step.
 #[derive(Debug, Default)]
 pub(crate) struct MatchedSources {
     pub(crate) entries: Vec<Matched>,
-    /// Archives that are extracted.
+    /// Archives to extract.
     pub(crate) extract: Vec<String>,
-    /// How many sources there are, patterns counted by what they match.
+    /// Number of sources; a pattern counts once per match.
     pub(crate) tops: usize,
-    /// What looking for them took.
+    /// Work of matching so far.
     work: u64,
 }
 
-/// What is wrong with a source, and a way out.
+/// What is wrong with a source, and a hint.
 pub(crate) type Missing = (String, Option<String>);
 
-/// How sources are looked for.
+/// Options of the search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner<'a> {
     /// Sources keep their path.
@@ -36,14 +36,14 @@ pub(crate) struct Manner<'a> {
 }
 
 impl MatchedSources {
-    /// Looks for one source, as it is written.
+    /// Adds the matches of one source as written.
     pub(crate) fn look(
         &mut self,
         context: &BuildContext,
         word: &str,
         how: Manner<'_>,
     ) -> Result<(), Missing> {
-        // What follows `/./` is what `--parents` keeps.
+        // `--parents` keeps the part after `/./`.
         let above = |at: usize| path::clean(&word[..at]).split('/').filter(|part| !part.is_empty()).count();
         let pivot = word.find("/./").map_or(0, above);
         let clean = path::clean(word);
@@ -111,7 +111,7 @@ fn missing(context: &BuildContext, asked: &str) -> Missing {
         return (why, Some("its .dockerignore excludes it".into()));
     }
     let (folder, base) = asked.rsplit_once('/').unwrap_or(("", asked));
-    // LIMIT: comparing takes the product of both lengths, of each.
+    // LIMIT: each comparison takes time proportional to the product of both lengths.
     let like = |name: &&str| base.len() <= 255 && name.len().abs_diff(base.len()) <= 8;
     let names: Vec<&str> = context.names_in(folder).into_iter().filter(like).take(1000).collect();
     let near = names.iter().min_by_key(|name| strsim::levenshtein(name, base));

@@ -1,5 +1,4 @@
-//! What a build does, one step after another, with nothing left to look up: variables are expanded, paths absolute,
-//! sources matched.
+//! The steps of a build, with everything resolved: variables are expanded, paths absolute, sources matched.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +9,16 @@ use atoll_model::TemplateRef;
 pub struct BuildStep {
     /// From 1, over all stages that are built.
     pub number: u32,
-    /// As it is written, on one line.
+    /// As written, on one line.
     pub text: String,
-    /// In the Dockerfile, from 1; 0: there is none.
+    /// The line in the Dockerfile, from 1; 0: none.
     pub line: usize,
     /// What it does.
     pub kind: StepKind,
 }
 
 impl BuildStep {
-    /// Whether it changes settings alone, and no file.
+    /// Whether the step changes only settings and no file.
     pub fn is_config_only(&self) -> bool {
         match self.kind {
             StepKind::Config => true,
@@ -35,9 +34,9 @@ pub enum StepKind {
     Run(Run),
     /// Writes files.
     Copy(Copy),
-    /// Makes a folder (0755, root's) if it is not there.
+    /// Makes a folder (0755, owned by root) if it is missing.
     Workdir(String),
-    /// Only settings change; the walk has changed them already.
+    /// Changes only settings; the walk has applied them already.
     Config,
 }
 
@@ -46,23 +45,23 @@ pub enum StepKind {
 pub struct Run {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// What it reads; `None`: nothing.
+    /// Standard input; `None`: empty.
     pub stdin: Option<Vec<u8>>,
-    /// A file (0755) that has to be there while it runs and is gone afterwards.
+    /// A file (0755) that must exist during the run and is removed afterwards.
     pub script: Option<Script>,
-    /// The whole environment: ENV, ARGs that are in sight, `PATH`.
+    /// The whole environment: `ENV`, visible `ARG`s, `PATH`.
     pub env: BTreeMap<String, String>,
-    /// Names in `env` that do not decide about the cache: proxies that only the caller named.
+    /// Names in `env` that are not part of the cache key: proxies that only the caller set.
     pub unkeyed: Vec<String>,
     /// `user[:group]`, by name or number; empty: root.
     pub user: String,
-    /// Absolute.
+    /// The working directory; absolute.
     pub workdir: String,
     /// Files or variables that leave no trace.
     pub secrets: Vec<SecretMount>,
-    /// Folders that are empty in the beginning and gone in the end: `type=tmpfs` and `type=cache`.
+    /// Folders that are empty at the start and removed at the end: `type=tmpfs` and `type=cache`.
     pub scratch: Vec<ScratchMount>,
-    /// Files that are there while it runs: `type=bind`. `dest` is the mount's target.
+    /// Files that exist during the run: `type=bind`. `dest` is the mount's target.
     pub binds: Vec<Copy>,
     /// `false`: `--network=none`.
     pub network: bool,
@@ -71,7 +70,7 @@ pub struct Run {
 /// A file for one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
-    /// Absolute, on memory that is never captured.
+    /// Absolute, on a tmpfs that is never captured.
     pub path: String,
     /// Its content.
     pub content: Vec<u8>,
@@ -82,9 +81,9 @@ pub struct Script {
 pub struct SecretMount {
     /// The caller's name for it.
     pub id: String,
-    /// Absolute; `None`: it is only wanted as a variable.
+    /// Absolute; `None`: only the variable is set.
     pub target: Option<String>,
-    /// The variable that holds it.
+    /// The variable that contains it.
     pub env: Option<String>,
     /// Permission bits of the file.
     pub mode: u32,
@@ -101,30 +100,30 @@ pub struct SecretMount {
 pub struct ScratchMount {
     /// Absolute.
     pub target: String,
-    /// At most so much; `None`: what the engine gives.
+    /// Size limit; `None`: the default of the engine.
     pub size_mib: Option<u32>,
 }
 
 /// Files to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
-    /// Where they come from.
+    /// The source of the files.
     pub from: CopyFrom,
-    /// As they are written, variables expanded. Outside the context: absolute, and patterns.
+    /// As written, with variables expanded. Outside the context: absolute, and may be patterns.
     pub sources: Vec<String>,
-    /// What is left out below a source, in the manner of `.dockerignore`.
+    /// Excluded below a source, in the syntax of `.dockerignore`.
     pub exclude: Vec<String>,
     /// Sources keep their path below the destination.
     pub parents: bool,
     /// Absolute.
     pub dest: String,
-    /// The destination can only be a folder.
+    /// The destination is written as a folder.
     pub into_folder: bool,
-    /// `user[:group]`; `None`: root for files of the context, and as it is for others.
+    /// `user[:group]`; `None`: root for files of the context, unchanged for others.
     pub chown: Option<String>,
     /// Permission bits of every file and folder.
     pub chmod: Option<u32>,
-    /// What was found in the context, with names below the destination.
+    /// The matches in the context, with names below the destination.
     pub entries: Vec<Matched>,
     /// Files whose content is in the Dockerfile.
     pub inline: Vec<InlineFile>,
@@ -133,18 +132,18 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Whether [`super::Context::write_tar`] has anything to write: an `ADD` of archives alone has not.
+    /// Whether [`super::Context::write_tar`] has anything to write: false for an `ADD` of archives alone.
     pub fn has_plain(&self) -> bool {
         !self.entries.is_empty() || !self.inline.is_empty()
     }
 }
 
-/// Where files come from.
+/// The source of copied files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyFrom {
     /// The build's context, or the Dockerfile itself.
     Context,
-    /// A stage before this one, by its number from 0.
+    /// An earlier stage, by its number from 0.
     Stage(usize),
     /// A template or image.
     Template(TemplateRef),
@@ -153,9 +152,9 @@ pub enum CopyFrom {
 /// An entry of the context and its name below the destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matched {
-    /// In the context.
+    /// Path in the context.
     pub path: String,
-    /// Below the destination; `./`: the destination itself is a folder.
+    /// Name below the destination; `./`: the destination itself is a folder.
     pub name: String,
 }
 

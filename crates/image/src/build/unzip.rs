@@ -1,8 +1,8 @@
-//! Undoing the compression of an archive that `ADD` extracts, whatever its name says: what counts is how it begins.
+//! Decompresses an archive that `ADD` extracts. The format is detected from the first bytes, not from the name.
 
 use std::io::{self, BufRead, Read};
 
-/// LIMIT: how far back a zstd frame may reach (64 MiB); it is memory of ours, chosen by who made the archive.
+/// LIMIT: the window of a zstd frame (64 MiB); the archive chooses how much of the server's memory it needs.
 const ZSTD_WINDOW_LOG: u32 = 26;
 /// LIMIT: the same for xz; its highest level needs 65 MiB.
 const XZ_MEMORY: u64 = 128 << 20;

@@ -1,5 +1,5 @@
-//! One stage, instruction after instruction: variables are expanded with what is in sight at that line, settings change,
-//! and what has to be done comes out as steps.
+//! Walks through one stage, instruction by instruction: expands variables with the values visible at that line, applies
+//! settings, and returns the work as steps.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use super::source::Document;
 use super::sources::{Manner, MatchedSources};
 use super::step::{BuildStep, Copy, CopyFrom, InlineFile, Run, Script, StepKind};
 
-/// LIMIT: of all variables together; a program cannot be started with more than 2 MiB of them.
+/// LIMIT: bytes of all variables together; a program cannot be started with more than 2 MiB of them.
 const ENV_MAX: usize = 1 << 20;
-/// Where a script of a here-document lies while it runs: memory, never captured.
+/// The folder for scripts of here-documents during a run: a tmpfs, never captured.
 const SCRIPTS: &str = "/dev/shm/.atoll-run";
 
 /// A stage being walked.
@@ -29,10 +29,10 @@ const SCRIPTS: &str = "/dev/shm/.atoll-run";
 pub struct Walk {
     stage: BuildStage,
     settings: Settings,
-    /// `ARG`s that are in sight.
+    /// Visible `ARG`s.
     args: Vars,
     shell: Vec<String>,
-    /// This stage said `CMD`.
+    /// Whether this stage has a `CMD`.
     has_cmd: bool,
     at: usize,
     number: u32,
@@ -51,7 +51,7 @@ impl Walk {
         Self { stage, settings, args: Vars::new(), shell, has_cmd: false, at: 0, number, notes: Vec::new() }
     }
 
-    /// The next step; `None` after the last. Settings are changed already when a step comes out.
+    /// The next step; `None` after the last. Settings are applied before the step is returned.
     pub fn next(&mut self, context: &BuildContext) -> Outcome<Option<BuildStep>> {
         while let Some(instruction) = self.stage.instructions.get(self.at).cloned() {
             self.at += 1;
@@ -71,12 +71,12 @@ impl Walk {
         &self.settings.image
     }
 
-    /// The settings in the end.
+    /// The final settings.
     pub fn into_config(self) -> ImageConfiguration {
         self.settings.image
     }
 
-    /// What people should know of the steps so far; each once.
+    /// Notes for the user about the steps so far; each is returned once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -127,12 +127,12 @@ impl Walk {
         }))
     }
 
-    /// Whether an SDK declared this.
+    /// Whether an SDK declared this build.
     fn is_declared(&self) -> bool {
         !self.stage.scope.expands
     }
 
-    /// A script of ours, which needs nobody and no network.
+    /// A built-in script, run as root without a network.
     fn as_root(&self, script: &str, args: &[String]) -> Run {
         let argv = ["/bin/sh", "-c", script, "sh"].map(str::to_owned);
         let env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
@@ -140,7 +140,7 @@ impl Walk {
         Run { argv, env, user: "root".to_owned(), workdir: "/".to_owned(), ..Run::default() }
     }
 
-    /// An instruction that changes settings alone.
+    /// Applies an instruction that changes only settings.
     fn setting(&mut self, at: &Instruction, kind: &InstructionKind) -> Outcome<()> {
         match kind {
             InstructionKind::Env(pairs) => self.env(at, pairs)?,
@@ -199,7 +199,7 @@ impl Walk {
         Ok(())
     }
 
-    /// What `$NAME` means here: `ENV` goes before `ARG`, whichever came last.
+    /// The visible variables: `ENV` has precedence over `ARG`, whichever came last.
     fn vars(&self) -> Vars {
         let mut vars = self.args.clone();
         vars.extend(self.settings.env());
@@ -227,9 +227,9 @@ impl Walk {
         Ok(())
     }
 
-    /// All values see the environment as it was before the line.
+    /// All values see the environment before the line.
     fn env(&mut self, at: &Instruction, pairs: &[(String, String)]) -> Outcome<()> {
-        // A declared value has variables but no quotes of a Dockerfile.
+        // A declared value has variables but no Dockerfile quotes.
         let lex = Lex { escape: self.stage.scope.escape, document: !self.stage.scope.expands };
         let vars = self.vars();
         let read = |text: &String| lex.expand(text, &vars).map_err(|why| bad(at, why));
@@ -287,7 +287,7 @@ impl Walk {
         Ok(run)
     }
 
-    /// `ENV`, `ARG`s in sight, proxies of whoever builds, and a `PATH`. The names of the proxies beside it.
+    /// `ENV`, visible `ARG`s, proxies of the caller, and a `PATH`. Also returns the names of the proxies.
     fn run_env(&self) -> (BTreeMap<String, String>, Vec<String>) {
         let mut env = self.vars();
         let mut unkeyed = Vec::new();
@@ -303,8 +303,8 @@ impl Walk {
         (env, unkeyed)
     }
 
-    /// What runs: a list as it is, a line by the shell; a lone here-document by the shell, or by the program that its
-    /// first line names; further ones are the shell's to read.
+    /// The command to run. A list runs as it is, a line by the shell. A single here-document is run by the shell, or by
+    /// the program that its first line names; further ones are read by the shell.
     fn command(&self, command: &CommandForm, documents: &[Document]) -> (Vec<String>, Option<Script>) {
         let (CommandForm::Shell(text), Some(first)) = (command, documents.first()) else {
             return (self.argv(command), None);
@@ -319,7 +319,7 @@ impl Walk {
         let Some(program) = content.strip_prefix("#!") else {
             return (self.argv(&CommandForm::Shell(content)), None);
         };
-        // As the kernel reads such a line: the program, and the rest as one argument.
+        // As the kernel parses such a line: the program, and the rest as one argument.
         let line = program.lines().next().unwrap_or_default().trim();
         let (program, argument) = line.split_once([' ', '\t']).unwrap_or((line, ""));
         let path = format!("{SCRIPTS}/{}", first.name.replace('/', "_"));
@@ -377,7 +377,7 @@ impl Walk {
                 "exclude" => ask.exclude.push(self.expand(at, value)?),
                 "parents" => ask.parents = value != "false",
                 "unpack" => ask.extracts = value != "false",
-                // A link is a matter of Docker's store; the files are the same.
+                // A link concerns only Docker's storage; the files are the same.
                 "link" | "keep-git-dir" => {}
                 name => {
                     return Err(bad(at, format!("--{name} is for downloads, which ADD does not support")));
@@ -418,7 +418,7 @@ impl Walk {
         Ok(InlineFile { name: path::base(&document.name).to_owned(), content: content.into_bytes() })
     }
 
-    /// Looks for the sources in the context; elsewhere they are looked for when the step is done.
+    /// Finds the sources in the context; sources elsewhere are resolved when the step runs.
     fn found(&self, at: &Instruction, ask: CopyRequest, context: &BuildContext) -> Outcome<Copy> {
         let exclude = Ignore::of(&ask.exclude);
         let how = Manner { parents: ask.parents, extracts: ask.extracts, exclude: &exclude };
@@ -434,7 +434,7 @@ impl Walk {
             }
             if ask.from != CopyFrom::Context {
                 sources.push(match word.split_once("/./") {
-                    // What follows is what `--parents` keeps.
+                    // `--parents` keeps the part after it.
                     Some((above, kept)) if ask.parents => {
                         format!("{}/.{}", path::clean(above), path::clean(kept))
                     }
@@ -470,7 +470,7 @@ impl Walk {
     }
 }
 
-/// A copy as it is written, variables expanded.
+/// A copy as written, with variables expanded.
 #[derive(Debug)]
 struct CopyRequest {
     from: CopyFrom,

@@ -1,4 +1,5 @@
-//! A line's words as Dockerfiles split them: by white space outside of quotes, quotes and escapes kept for the expansion.
+//! Splits a line into words as Dockerfiles do: by white space outside of quotes. Quotes and escapes are kept for the
+//! expansion.
 
 /// The words of `ENV`, `LABEL` and `ARG`.
 pub(crate) fn words(rest: &str, escape: char) -> Vec<String> {
@@ -19,7 +20,7 @@ pub(crate) fn words(rest: &str, escape: char) -> Vec<String> {
             None | Some(_) => {}
         }
         if c == escape && quote != Some('\'') {
-            // An escape at the very end escapes nothing.
+            // An escape at the very end is dropped.
             let Some(next) = chars.next() else { break };
             word.push(c);
             word.push(next);
@@ -33,7 +34,7 @@ pub(crate) fn words(rest: &str, escape: char) -> Vec<String> {
     words
 }
 
-/// `name=value …`, or the old form `name rest of the line`. The error says what is missing.
+/// Parses `name=value …`, or the old form `name rest of the line`. The error says what is missing.
 pub(crate) fn pairs(rest: &str, escape: char) -> Result<Vec<(String, String)>, String> {
     let words = words(rest, escape);
     let Some(first) = words.first() else { return Err("it needs a name and a value".into()) };

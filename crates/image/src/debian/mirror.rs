@@ -1,5 +1,5 @@
-//! Which Debian to install, and from where: read from the host's own apt configuration, so that a private mirror or proxy
-//! that works for the host works here. No address is written down in this program.
+//! Which Debian to install, and from where: read from the host's own apt configuration, so that a private mirror or
+//! proxy that works for the host works here. This program contains no mirror address.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::tool::Tool;
 
 const APT: Tool = Tool { name: "apt-get", package: "apt", template: NAME, limit: Duration::from_secs(30) };
 const FORMAT: &str = "$(REPO_URI) $(RELEASE) $(CODENAME) $(COMPONENT)";
-/// The suite when the host is not a Debian and nobody said otherwise.
+/// The suite when the host is not a Debian and none is configured.
 const DEFAULT_SUITE: &str = "bookworm";
 
 /// The suite and the lines of `sources.list` for it.
@@ -20,7 +20,7 @@ pub(crate) struct Sources {
     pub lines: Vec<String>,
 }
 
-/// The suite to install: as asked for, or the host's own.
+/// The suite to install: the requested one, or the host's.
 pub(crate) fn suite(source: &DebianSource, os_release: &Path) -> String {
     let text = std::fs::read_to_string(os_release).unwrap_or_default();
     let field = |name: &str| {
@@ -32,7 +32,7 @@ pub(crate) fn suite(source: &DebianSource, os_release: &Path) -> String {
     source.suite.clone().or_else(hosts).unwrap_or_else(|| DEFAULT_SUITE.to_owned())
 }
 
-/// Where to install it from.
+/// The sources to install it from.
 pub(crate) fn sources(source: &DebianSource, suite: &str) -> Result<Sources, TemplateError> {
     if let Some(mirror) = &source.mirror {
         return Ok(Sources { lines: vec![format!("deb {mirror} {suite} main")] });
@@ -46,14 +46,14 @@ pub(crate) fn sources(source: &DebianSource, suite: &str) -> Result<Sources, Tem
     choose(&String::from_utf8_lossy(&targets), suite)
 }
 
-/// Picks the suite itself, its updates and its security fixes; only Debian's free software, nothing third-party.
+/// Picks the suite itself, its updates and its security fixes; only Debian's free software, no third-party sources.
 fn choose(targets: &str, suite: &str) -> Result<Sources, TemplateError> {
     let wanted = [suite.to_owned(), format!("{suite}-updates"), format!("{suite}-security")];
     let mut lines: Vec<String> = Vec::new();
     let mut has_base = false;
     for row in targets.lines() {
         let fields: Vec<&str> = row.split_whitespace().collect();
-        // The code name is only known once the lists were fetched; a release may also be named `stable`.
+        // The code name is known only after the lists were fetched; a release may also be named `stable`.
         let (uri, names, component) = match fields[..] {
             [uri, release, component] => (uri, [release, release], component),
             [uri, release, codename, component] => (uri, [release, codename], component),

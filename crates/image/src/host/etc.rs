@@ -1,7 +1,7 @@
-//! `/etc` of a host template: files of our own, and copies of the few of the host that programs in `/usr` cannot do without.
+//! `/etc` of a host template: generated files, and copies of the few host files that programs in `/usr` need.
 //!
-//! A copy is made only of what every user of the host may read already. Never copied, by not being in the table: accounts,
-//! shadow, keys, tokens, mounts, and settings that people put credentials into (gitconfig, npmrc, pip.conf, environment).
+//! Only files that every user of the host may read are copied. The table deliberately omits accounts, shadow, keys,
+//! tokens, mounts, and settings that often contain credentials (gitconfig, npmrc, pip.conf, environment).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
@@ -10,33 +10,33 @@ use super::HostSource;
 use super::skeleton::{self, FolderOwner};
 use crate::error::TemplateError;
 
-/// "*" in place of a password: nobody can log in, and there is no shadow file to read.
+/// "*" in place of a password: no login is possible, and there is no shadow file to read.
 pub(crate) const PASSWD: &str = "root:*:0:0:root:/root:/bin/bash\n\
                                  daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n\
                                  nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n\
                                  user:*:1000:1000:user:/home/user:/bin/bash\n";
 
-/// Files that are the same in every root we make by hand.
+/// Files that are the same in every generated root.
 #[rustfmt::skip]
 const OWN: &[(&str, &str)] = &[
     ("passwd", PASSWD),
-    // tty is 5: terminals inside belong to it.
+    // The group id of tty is 5: terminals in a sandbox belong to it.
     ("group", "root:*:0:\ndaemon:*:1:\ntty:*:5:\nutmp:*:43:\nstaff:*:50:\nusers:*:100:\nuser:*:1000:\nnogroup:*:65534:\n"),
     ("hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
     ("hostname", "sandbox\n"),
     // The router's address in every sandbox; DNS is answered there.
     ("resolv.conf", "nameserver 169.254.0.1\n"),
     ("nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nrpc: files\n"),
-    // Empty: a login shell of a sandbox starts as fast as any other.
+    // Empty, so that a login shell starts as fast as any other.
     ("profile", ""),
-    // Who and where, as people know it; a bare bash says its version.
+    // A prompt with user, host and folder; bash's default shows its version.
     ("bash.bashrc", "PS1='\\u@\\h:\\w\\$ '\n"),
     ("shells", "/bin/sh\n/bin/bash\n"),
     ("fstab", ""),
     ("machine-id", ""),
 ];
 
-/// What is copied from the host's `/etc`, and why. A `*` at the end matches any rest of the name.
+/// Files that are copied from the host's `/etc`, and why. A `*` at the end matches any rest of the name.
 #[rustfmt::skip]
 const COPIED: &[(&str, &str)] = &[
     ("ld.so.cache",         "where the dynamic linker finds libraries"),
@@ -61,12 +61,12 @@ const COPIED: &[(&str, &str)] = &[
     ("inputrc",             "keys of the shell's line editor"),
 ];
 
-/// Left out although the table names their folder: it identifies the host.
+/// Skipped although the table names their folder: they identify the host.
 const SKIPPED: &[&str] = &["etc/ssl/certs/ssl-cert-snakeoil.pem"];
 
 /// LIMIT: the largest useful file (a bundle of authorities, a linker cache) has a few hundred kB.
 const FILE_MAX: u64 = 8 << 20;
-/// LIMIT: nothing in the table is nested deeper.
+/// LIMIT: no path in the table is nested deeper.
 const DEPTH_MAX: usize = 6;
 
 /// Fills the `/etc` of a host template.
@@ -85,7 +85,7 @@ pub(crate) fn build(source: &HostSource, etc: &Path) -> Result<(), TemplateError
     Ok(())
 }
 
-/// Writes the files that are ours.
+/// Writes the generated files.
 pub(crate) fn own(etc: &Path) -> Result<(), TemplateError> {
     OWN.iter().try_for_each(|(name, content)| skeleton::file(&etc.join(name), content.as_bytes(), 0o644))
 }
@@ -101,14 +101,14 @@ fn matching(etc: &Path, pattern: &str) -> Vec<PathBuf> {
     names
 }
 
-/// Copies public things. Paths are relative to the host's root and begin with `etc/`.
+/// Copies public files. Paths are relative to the host's root and begin with `etc/`.
 struct Copier<'a> {
     source: &'a HostSource,
     etc: &'a Path,
 }
 
 impl Copier<'_> {
-    /// Copies a file, link or folder; leaves out without a word what is absent or not public.
+    /// Copies a file, link or folder; silently skips what is missing or not public.
     fn copy(&self, relative: &Path, depth: usize) -> Result<(), TemplateError> {
         let from = self.source.root.join(relative);
         let Ok(metadata) = std::fs::symlink_metadata(&from) else { return Ok(()) };
@@ -129,7 +129,7 @@ impl Copier<'_> {
         if metadata.is_file() { self.copy_file(&from, &to) } else { Ok(()) }
     }
 
-    /// A link that works inside stays one; otherwise the file behind it is copied.
+    /// A link that works in the sandbox stays a link; otherwise the file behind it is copied.
     fn copy_link(&self, relative: &Path, from: &Path, to: &Path) -> Result<(), TemplateError> {
         let target = std::fs::read_link(from).map_err(TemplateError::io("read", from))?;
         let place = normal(&relative.parent().unwrap_or(Path::new("")).join(&target));
@@ -137,18 +137,18 @@ impl Copier<'_> {
         if sibling || self.shown(&place) {
             return skeleton::link(&target, to);
         }
-        // An alternative is a link or nothing: a program from elsewhere does not become a copy here.
+        // An alternative is copied only as a link: a program from elsewhere is not copied.
         if relative.starts_with("etc/alternatives") {
             return Ok(());
         }
-        // Chains of links are followed by the kernel; a chain through another root cannot be, and is left out.
+        // The kernel follows chains of links; a chain through another root cannot be followed and is skipped.
         match std::fs::canonicalize(self.source.root.join(&place)) {
             Ok(real) if real.starts_with(&self.source.root) => self.copy_file(&real, to),
             _ => Ok(()),
         }
     }
 
-    /// Whether a path of the host is seen under the same name inside.
+    /// Whether a path of the host has the same name in the sandbox.
     fn shown(&self, place: &Path) -> bool {
         let left_out = ["usr/local", "usr/src"].iter().any(|folder| place.starts_with(folder));
         place.starts_with("usr") && (self.source.with_local || !left_out)
@@ -163,7 +163,7 @@ impl Copier<'_> {
             return Ok(());
         }
         let content = std::fs::read(from).map_err(TemplateError::io("read", from))?;
-        // Readable for all is not the same as meant for all: a private key is never copied, wherever it lies.
+        // A file that all may read can still be private: a private key is never copied, wherever it is.
         if content.windows(KEY.len()).any(|window| window == KEY) {
             return Ok(());
         }

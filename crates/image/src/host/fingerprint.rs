@@ -1,4 +1,4 @@
-//! Which state of the host a template is a picture of, and whether that still holds.
+//! The state of the host that a template was made from, and the check whether it is still current.
 //!
 //! The check before a start is four system calls; contents are hashed only when a time or size differs.
 
@@ -13,10 +13,10 @@ use super::HostSource;
 use crate::error::{HostChanged, TemplateError};
 use crate::template::Template;
 
-/// Grows when skeleton, mask or their rules change, so that an old template is not taken for a new one.
+/// Increased when skeleton, mask or their rules change, so that an old template does not count as current.
 const RECIPE: u32 = 2;
 
-/// Files that change with every package that comes, goes or is upgraded.
+/// Files that change whenever a package is installed, removed or upgraded.
 const WATCHED: &[&str] = &["var/lib/dpkg/status", "etc/ld.so.cache"];
 
 /// A state of the host's packages.
@@ -29,7 +29,7 @@ pub struct Fingerprint {
     files: Vec<FileState>,
 }
 
-/// The filesystem and folder that `/usr` is. The filesystem's own id survives a reboot; a device number may not.
+/// The file system and folder of `/usr`. The id of the file system survives a reboot; a device number may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     filesystem: u64,
@@ -39,7 +39,7 @@ struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FileState {
     path: PathBuf,
-    /// Absent on hosts without this package manager.
+    /// `None` on hosts without this package manager.
     seen: Option<PackageDatabase>,
 }
 
@@ -52,7 +52,7 @@ struct PackageDatabase {
 }
 
 impl Fingerprint {
-    /// Takes the fingerprint of a host as it is now.
+    /// Takes the fingerprint of the current state of a host.
     pub(crate) fn take(source: &HostSource) -> Result<Self, TemplateError> {
         let usr = source.usr();
         let usr_identity = identity(&usr).map_err(TemplateError::io("identify", &usr))?;
@@ -67,7 +67,7 @@ impl Fingerprint {
         Ok(Self { recipe: RECIPE, with_local: source.with_local, usr, usr_identity, files })
     }
 
-    /// Names the state: equal contents give equal names, whatever the times say.
+    /// The name of the state: equal contents give equal names, whatever the times are.
     pub fn id(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(format!(
@@ -81,7 +81,7 @@ impl Fingerprint {
         hex::encode(&hash.finalize()[..12])
     }
 
-    /// Whether this was made by the rules of this program, for this choice of folders.
+    /// Whether this was made by the rules of this program, for the same choice of folders.
     pub(crate) fn fits(&self, source: &HostSource) -> bool {
         self.recipe == RECIPE && self.with_local == source.with_local && self.usr == source.usr()
     }
@@ -101,7 +101,8 @@ impl Fingerprint {
     }
 }
 
-/// Whether a sandbox of this template may start again. Costs a few system calls; templates not of the host always pass.
+/// Whether a sandbox of this template may start again. Costs a few system calls; always succeeds for templates other
+/// than `host`.
 pub fn verify_host(template: &Template) -> Result<(), HostChanged> {
     template.host.as_ref().map_or(Ok(()), Fingerprint::check)
 }
@@ -116,7 +117,7 @@ impl FileState {
             {
                 true
             }
-            // Written again with the same content: still the same state.
+            // Rewritten with the same content: still the same state.
             (Some(seen), Ok(now)) if seen.size == now.size() => {
                 hash_file(&self.path).is_ok_and(|sha256| sha256 == seen.sha256)
             }
@@ -136,7 +137,7 @@ fn look(path: &Path) -> std::io::Result<Option<PackageDatabase>> {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(cause),
     };
-    // Times are taken before the content: a change in between is found by the next check, never lost.
+    // Times are read before the content: a change in between is detected by the next check.
     Ok(Some(PackageDatabase {
         modified_s: before.mtime(),
         modified_ns: before.mtime_nsec(),

@@ -1,11 +1,11 @@
-//! What of the host's `/usr` is not shown: a folder of whiteouts that the engine stacks above it.
+//! Hides parts of the host's `/usr`: a folder of whiteouts that the engine stacks above it.
 //!
-//! Root inside a sandbox owns what root owns on the host, so a file that only root may read would be readable inside.
-//! Everything that others may not read on the host is therefore whited out; so are mount points, sockets, pipes and
-//! devices. `/usr/local` and `/usr/src` are replaced by empty folders. A mark of Debian's that keeps pip from installing
-//! packages is left out: a sandbox is thrown away, and what pip installs in it harms no host.
+//! Root in a sandbox has the permissions of the host's root on these files, so a file that only root may read would be
+//! readable. Everything that other users may not read on the host is therefore whited out; so are mount points,
+//! sockets, pipes and devices. `/usr/local` and `/usr/src` are replaced by empty folders. Debian's marker file that
+//! keeps pip from installing packages is hidden too, because packages in a sandbox cannot harm the host.
 //!
-//! Setuid programs stay visible: host templates are not `sudo`, so no_new_privs takes their bit away, and inside a user
+//! Setuid programs stay visible: host templates are not `sudo`, so no_new_privs disables the setuid bit, and in a user
 //! namespace it could give no more than that namespace's root.
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use super::HostSource;
 use super::skeleton::{self, FolderOwner};
 use crate::error::TemplateError;
 
-/// Folders that are replaced by empty ones unless asked for, with what programs expect to find in them.
+/// Folders that are replaced by empty ones by default, with the subfolders that programs expect in them.
 const EMPTIED: &[(&str, &[&str])] =
     &[("local", &["bin", "etc", "games", "include", "lib", "sbin", "share", "src"]), ("src", &[])];
 
@@ -41,7 +41,7 @@ pub(crate) fn build(source: &HostSource, mask: &Path) -> Result<(), TemplateErro
     Ok(())
 }
 
-/// Debian's mark that pip must not install packages for a Python of the system.
+/// Debian's marker that pip must not install packages for the system's Python.
 fn is_pip_refusal(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "EXTERNALLY-MANAGED")
         && path
@@ -50,7 +50,7 @@ fn is_pip_refusal(path: &Path) -> bool {
             .is_some_and(|folder| folder.as_encoded_bytes().starts_with(b"python3"))
 }
 
-/// Every path that must not be seen, topmost only: what lies below a hidden folder is hidden with it.
+/// Every path to hide, topmost only: everything below a hidden folder is hidden with it.
 fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
     let table = Path::new("/proc/self/mountinfo");
     let mounts = mount_points(&std::fs::read(table).map_err(TemplateError::io("read", table))?, usr);
@@ -69,7 +69,7 @@ fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
             }
             let metadata = match entry.metadata() {
                 Ok(metadata) => metadata,
-                // Removed while we walked; a package is being changed, which the fingerprint finds.
+                // Removed during the walk; a package is being changed, which the fingerprint detects.
                 Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
                 Err(cause) => return Err(TemplateError::io("stat", &path)(cause)),
             };
@@ -87,14 +87,14 @@ fn hidden(usr: &Path, with_local: bool) -> Result<Vec<PathBuf>, TemplateError> {
     Ok(hidden)
 }
 
-/// The folders and files below `usr` that something is mounted on, from a mount table as the kernel writes it.
+/// The mount points below `usr`, from a mount table in the kernel's format.
 fn mount_points(table: &[u8], usr: &Path) -> HashSet<PathBuf> {
     let fields =
         table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     fields.map(unescape).filter(|point| point.starts_with(usr) && point != usr).collect()
 }
 
-/// A path of mountinfo, where space, tab, newline and backslash are written as `\ooo`.
+/// A path of mountinfo, in which space, tab, newline and backslash are written as `\ooo`.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -117,7 +117,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(out))
 }
 
-/// Makes the folders above a whiteout. The upper folder's owner and mode are what is seen, so they are copied.
+/// Makes the folders above a whiteout. Owner and mode of the upper folder are visible, so they are copied.
 fn parents(usr: &Path, mask: &Path, relative: &Path) -> Result<(), TemplateError> {
     let mut above: Vec<&Path> =
         relative.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -134,7 +134,7 @@ fn same_folder(original: &Path, copy: &Path) -> Result<(), TemplateError> {
     chown(copy, Some(metadata.uid()), Some(metadata.gid())).map_err(TemplateError::io("give away", copy))
 }
 
-/// The overlay's sign for "nothing here": a character device 0:0.
+/// Makes a whiteout of the overlay: a character device 0:0.
 fn whiteout(path: &Path) -> Result<(), TemplateError> {
     rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
         .map_err(|errno| TemplateError::io("white out", path)(errno.into()))

@@ -1,4 +1,4 @@
-//! The folders of a root that shows the host's `/usr`: links into it, and empty places for everything else.
+//! The folders of a root that shows the host's `/usr`: links into it, and empty folders for everything else.
 
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) enum FolderOwner {
     User,
 }
 
-/// Folders of every root we make by hand: path, mode, owner. `/.atoll` and `/usr` are mount points.
+/// Folders of every generated root: path, mode, owner. `/.atoll` and `/usr` are mount points.
 #[rustfmt::skip]
 pub(crate) const FOLDERS: &[(&str, u32, FolderOwner)] = &[
     ("",           0o755,  FolderOwner::Root), (".atoll",    0o755,  FolderOwner::Root), ("usr",       0o755,  FolderOwner::Root),
@@ -27,10 +27,10 @@ pub(crate) const FOLDERS: &[(&str, u32, FolderOwner)] = &[
 
 const LINKS: &[(&str, &str)] = &[("var/run", "/run"), ("var/lock", "/run/lock")];
 
-/// Where a host with everything in `/usr` has links into it.
+/// Links into `/usr` on a host with a merged `/usr`.
 const MERGED: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// Makes the root of a host template, all but its `/etc`.
+/// Makes the root of a host template, except its `/etc`.
 pub(crate) fn build(host_root: &Path, rootfs: &Path) -> Result<(), TemplateError> {
     folders(rootfs)?;
     for name in MERGED {
@@ -40,7 +40,7 @@ pub(crate) fn build(host_root: &Path, rootfs: &Path) -> Result<(), TemplateError
                 link(&target, &rootfs.join(name))?
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
-            // A folder of its own (or a link elsewhere) would have to be copied with all programs in it.
+            // A separate folder (or a link elsewhere) would have to be copied with all its programs.
             _ => return Err(TemplateError::HostNotMerged { folder: name }),
         }
     }
@@ -65,12 +65,12 @@ pub(crate) fn folder(path: &Path, mode: u32, owner: FolderOwner) -> Result<(), T
     if let FolderOwner::User = owner {
         chown(path, Some(1000), Some(1000)).map_err(TemplateError::io("give away", path))?;
     }
-    // Set after creation, so that our own umask has no say.
+    // Set after creation, so that the umask has no effect.
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
         .map_err(TemplateError::io("set the mode of", path))
 }
 
-/// Writes a file that is everybody's to read, or to run.
+/// Writes a file that all users may read, or run.
 pub(crate) fn file(path: &Path, content: &[u8], mode: u32) -> Result<(), TemplateError> {
     std::fs::write(path, content).map_err(TemplateError::io("write", path))?;
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode))

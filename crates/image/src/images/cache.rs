@@ -1,4 +1,4 @@
-//! The cache of builds: which version a step gave before. A key is whatever its maker hashed; a file per key.
+//! The build cache: the resulting version of each step. A key is a hash from the build; each key is one file.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::layers::Digest;
 use crate::staging::write_durably;
 
 impl Images {
-    /// The version that a build step with this key gave before. It is not collected for the grace from now.
+    /// The version that a build step with this key gave before. It is not collected within the grace period from now.
     #[expect(clippy::disallowed_methods, reason = "the file time that says when an entry was used last")]
     #[must_use]
     pub fn cached(&self, key: &str) -> Option<String> {
@@ -18,14 +18,14 @@ impl Images {
         if !self.version_path(&digest).is_file() {
             return None;
         }
-        // Its time says when it was of use last.
+        // The file time is the time of the last use.
         if let Ok(file) = std::fs::File::open(&path) {
             let _ = file.set_modified(std::time::SystemTime::now());
         }
         Some(digest.to_string())
     }
 
-    /// Notes which version a build step with this key gave.
+    /// Stores the version that a build step with this key gave.
     pub fn remember(&self, key: &str, version: &str) -> Result<(), ImageError> {
         let digest = Digest::parse(version)?;
         if !self.version_path(&digest).is_file() {

@@ -1,12 +1,12 @@
-//! Collecting what nobody needs any more.
+//! Collects entries that are not needed any more.
 //!
 //! ```text
 //! versions: not in `used`, not held, not touched lately, not worth keeping as build cache
-//!   └─ merged folders and layers of no version that is left
-//!        └─ notes of blobs, then blobs of no layer; downloads that nobody went on with for a day
+//!   └─ merged folders and layers of no remaining version
+//!        └─ records of blobs, then blobs of no layer; downloads that were not continued for a day
 //! ```
 //!
-//! Each is renamed under the lock of `held` and deleted outside it, so a create never waits for files to go.
+//! Each is renamed under the lock of `held` and deleted outside it, so a create never waits for the deletion of files.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -20,23 +20,23 @@ use super::{BLOBS, CACHE, ImageError, Images, LAYERS, MERGED, PACKED, PackedLaye
 use crate::layers::Digest;
 use crate::staging::{self, Trash};
 
-/// LIMIT: a download that nobody went on with for so long is not gone on with.
+/// LIMIT: a download that was not continued for this long is deleted.
 const PART_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// What a collection removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CollectionReport {
-    /// Versions that nobody uses.
+    /// Unused versions.
     pub versions: u64,
     /// Layers of no version.
     pub layers: u64,
-    /// Blobs of no layer, and downloads that nobody went on with.
+    /// Blobs of no layer, and abandoned downloads.
     pub blobs: u64,
-    /// Bytes that were freed, as far as they are known.
+    /// Bytes that were freed, as far as known.
     pub bytes: u64,
 }
 
-/// What is still needed, by digest.
+/// Digests that are still needed.
 #[derive(Default)]
 struct Needed {
     layers: HashSet<Digest>,
@@ -45,8 +45,9 @@ struct Needed {
 }
 
 impl Images {
-    /// Removes versions that are not in `used`, not held, not younger than the grace and not worth keeping as build cache
-    /// (the newest of those up to `keep_cache_bytes`); then layers of no version, blobs of no layer and old downloads.
+    /// Removes versions that are not in `used`, not held, not within the grace period and not worth keeping as build
+    /// cache (the newest of those up to `keep_cache_bytes`); then layers of no version, blobs of no layer and old
+    /// downloads.
     pub fn collect(
         &self,
         used: &HashSet<String>,
@@ -56,8 +57,8 @@ impl Images {
         let used: HashSet<Digest> = used.iter().filter_map(|version| Digest::parse(version).ok()).collect();
         let mut collected = CollectionReport::default();
         self.collect_versions(&used, keep_cache_bytes, began, &mut collected)?;
-        // Read again: a version that came meanwhile has touched its layers after `began`, and one that could not be
-        // removed still needs them.
+        // Read again: a version that was added meanwhile has touched its layers after `began`, and one that could not
+        // be removed still needs them.
         let needed = Needed::of(&self.all_versions()?);
         self.collect_folders(LAYERS, &needed.layers, began, &mut collected)?;
         self.collect_folders(MERGED, &needed.merged, began, &mut collected)?;
@@ -94,7 +95,7 @@ impl Images {
                 kept.extend(version.layers.iter().map(|layer| layer.0));
                 continue;
             }
-            // What was of use longer ago than something that has no room goes too.
+            // Versions that were used before one that did not fit are removed too.
             full |= order(&version).is_some();
             self.remove_version(version, began, collected)?;
         }
@@ -122,7 +123,7 @@ impl Images {
         }
     }
 
-    /// Versions that the cache of builds names, the one of use last first.
+    /// Versions in the build cache, the last used first.
     fn cached_versions(&self, all: &[ImageVersion]) -> Result<Vec<String>, ImageError> {
         let mut found: Vec<(SystemTime, String)> = Vec::new();
         for path in files_of(&self.dir.join(CACHE))? {
@@ -139,14 +140,14 @@ impl Images {
         Ok(found.into_iter().map(|(_, version)| version).collect())
     }
 
-    /// Forgets cache entries of versions that are gone.
+    /// Removes cache entries of versions that are gone.
     fn forget_cached(&self) -> Result<(), ImageError> {
         for path in files_of(&self.dir.join(CACHE))? {
             let version = std::fs::read_to_string(&path).unwrap_or_default();
             let is_here =
                 Digest::parse(version.trim()).is_ok_and(|digest| self.version_path(&digest).is_file());
             if !is_here {
-                // Another build may be writing the same key; then it is of a version that is here.
+                // Another build may be writing the same key; then its version exists.
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -179,7 +180,7 @@ impl Images {
         Ok(())
     }
 
-    /// Removes notes of blobs whose layer is gone; answers the blobs that are still needed.
+    /// Removes records of blobs whose layer is gone; returns the blobs that are still needed.
     fn collect_notes(&self, needed: &Needed, began: Instant) -> Result<HashSet<Digest>, ImageError> {
         let mut blobs = HashSet::new();
         for path in files_of(&self.dir.join(PACKED))? {
@@ -237,7 +238,7 @@ impl Needed {
     }
 }
 
-/// Whether somebody is going on with a download at this moment.
+/// Whether a download is being continued at this moment.
 fn is_locked(path: &Path) -> bool {
     std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_err())
 }

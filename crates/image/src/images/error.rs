@@ -1,4 +1,4 @@
-//! What can go wrong with versions of templates that are kept as layers.
+//! Errors of template versions that are stored as layers.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,22 @@ use crate::layers::{BadDigest, DiffId, LayerError};
 /// A version, a layer or a blob could not be found, made, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// An archive did not become a layer.
+    /// An archive could not be made a layer.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// No digest.
+    /// Not a digest.
     #[error(transparent)]
     BadDigest(#[from] BadDigest),
     /// There is no such version.
     #[error("there is no template version {version}")]
     NotFound {
-        /// Which was asked for.
+        /// The requested version.
         version: String,
     },
-    /// A version names a layer that is not here.
+    /// A version names a layer that is missing.
     #[error("the layer {layer} is missing")]
     LayerMissing { layer: DiffId },
-    /// It is here, but not whole.
+    /// An entry is incomplete or has changed.
     #[error("{what} is damaged: {why}")]
     Damaged {
         /// A version, a layer or a blob.
@@ -40,27 +40,27 @@ pub enum ImageError {
         /// How many are allowed.
         limit: u64,
     },
-    /// What was given is no image.
+    /// The input is not an image.
     #[error("this is not an image that can be imported: {why}")]
     NotAnImage {
-        /// What was looked for and not found.
+        /// What is missing.
         why: String,
     },
-    /// Cannot be done with this template.
+    /// The operation is not possible with this template.
     #[error("{what}")]
     Unsupported {
-        /// What cannot be done, and why.
+        /// What is not possible, and why.
         what: String,
     },
-    /// The built-in template below it.
+    /// The built-in template below it failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Our own disk failed.
+    /// The server's disk failed.
     #[error("cannot {action} {path}")]
     Io {
         action: &'static str,
         path: PathBuf,
-        /// What the kernel said.
+        /// The system error.
         #[source]
         cause: std::io::Error,
     },
@@ -82,7 +82,7 @@ impl ImageError {
         }
     }
 
-    /// What to try next, in one line, where there is something.
+    /// What to try next, in one line, if there is a suggestion.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -97,7 +97,7 @@ impl ImageError {
         }
     }
 
-    /// Whether what was asked for is here but broken: the code `damaged`.
+    /// Whether the entry exists but is damaged: the code `damaged`.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Layer(LayerError::WrongDigest { .. }))
@@ -111,7 +111,7 @@ impl ImageError {
     }
 }
 
-/// A version as the engine asks for it: what it does not find is a template that is not there.
+/// For the engine: a missing version is a template that does not exist.
 impl From<ImageError> for TemplateError {
     fn from(error: ImageError) -> Self {
         match error {

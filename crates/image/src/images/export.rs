@@ -1,4 +1,4 @@
-//! Writing a version as an archive that other tools read.
+//! Writes a version as an archive for other tools.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,17 +10,17 @@ use super::{ImageError, Images};
 use crate::layers::{DiffId, LayerError, TarWriter};
 use crate::oci::unzip::Unzip;
 
-/// What an archive is to be.
+/// The format of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportAs {
     /// An OCI layout in a tar.
     OciArchive,
-    /// As `docker load` takes it.
+    /// The format of `docker load`.
     DockerArchive,
 }
 
 impl Images {
-    /// Writes a version as an archive that other tools read, with these names (`name:tag`) in it. Blocks.
+    /// Writes a version as an archive for other tools, with these names (`name:tag`) in it. Blocking.
     pub fn export(
         &self,
         version: &str,
@@ -95,7 +95,7 @@ impl Images {
         for layer in once_each(&packed.layers, |layer| layer.diff_id.0) {
             let path = self.blob_path(&layer.digest);
             let file = File::open(&path).map_err(ImageError::io("open", &path))?;
-            // Docker wants them plain.
+            // Docker expects them uncompressed.
             let plain = Unzip::new(file).map_err(ImageError::io("read", &path))?;
             copy(archive, &file_of(&layer.diff_id), plain, layer.tar_bytes, cancel)?;
         }
@@ -108,13 +108,13 @@ impl Images {
     }
 }
 
-/// Every name, or one that is none.
+/// Every name, or a single `None` if there are none.
 fn names_or_none(names: &[String]) -> impl Iterator<Item = Option<&str>> {
     let none = names.is_empty().then_some(None);
     names.iter().map(|name| Some(name.as_str())).chain(none)
 }
 
-/// The same layer may be in an image twice, and is written once.
+/// A layer that occurs twice in an image is written once.
 fn once_each<K: Eq + std::hash::Hash>(
     layers: &[PackedLayer],
     key: impl Fn(&PackedLayer) -> K,
@@ -123,7 +123,7 @@ fn once_each<K: Eq + std::hash::Hash>(
     layers.iter().filter(move |layer| seen.insert(key(layer)))
 }
 
-/// One file of the archive; it has exactly the size that is said, or the archive is broken off.
+/// Writes one file of the archive; if its size differs from the announced one, the archive is aborted.
 fn copy<W: Write>(
     archive: &mut TarWriter<W>,
     name: &str,

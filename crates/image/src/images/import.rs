@@ -1,7 +1,7 @@
-//! Reading an image from an archive or a folder: what `docker save` writes, an OCI layout, or the files of a root.
+//! Reads an image from an archive or a folder: the output of `docker save`, an OCI layout, or a root file system.
 //!
-//! Every archive goes through the unpacker first. If what came out is an image, its layers go through it again; if not, it
-//! is the layer. So there is no second reader of hostile bytes, and the kind of archive need not be known before.
+//! Every archive is unpacked first. If the result is an image, its layers are unpacked too; if not, the result is the
+//! layer. So there is only one reader of untrusted bytes, and the kind of archive need not be known in advance.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,36 +20,36 @@ use crate::oci::unzip::{Unzip, Zip};
 
 /// LIMIT: bytes of an index, a manifest or a config.
 const JSON_MAX: u64 = 4 << 20;
-/// LIMIT: indexes within indexes.
+/// LIMIT: nesting of indexes.
 const INDEX_DEPTH: usize = 3;
 
-/// What an archive is.
+/// The kind of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ImportAs {
-    /// Look and see.
+    /// Detect the kind.
     #[default]
     Auto,
     /// `docker save`.
     DockerArchive,
     /// An OCI layout in a tar.
     OciArchive,
-    /// The files of a root.
+    /// A root file system.
     Rootfs,
 }
 
-/// What an import brought.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// The version it became.
+    /// The new version.
     pub version: String,
-    /// Names that the archive itself had for it.
+    /// Names of the image in the archive.
     pub names: Vec<String>,
 }
 
 /// An image as an archive describes it.
 struct DescribedImage {
     config: ImageConfiguration,
-    /// Where each layer's bytes are, the bottom one first, and their digest where the archive says it.
+    /// The path of each layer, the bottom one first, and its digest if the archive has it.
     layers: Vec<(String, Option<Digest>)>,
     names: Vec<String>,
 }
@@ -92,7 +92,7 @@ struct Platform {
 }
 
 impl Images {
-    /// Reads an image or a root file system; compressed or not. Blocks.
+    /// Reads an image or a root file system; compressed or not. Blocking.
     pub fn import(
         self: &std::sync::Arc<Self>,
         from: impl Read + Send,
@@ -110,7 +110,7 @@ impl Images {
             ImportAs::Rootfs => None,
             ImportAs::DockerArchive => Some(folder.docker()?),
             ImportAs::OciArchive => Some(folder.oci()?),
-            // Newer archives of docker save are both; what Docker itself reads decides.
+            // Newer archives of docker save have both forms; the one that Docker itself reads is used.
             ImportAs::Auto if folder.has("manifest.json") && folder.docker().is_ok() => {
                 Some(folder.docker()?)
             }
@@ -128,7 +128,7 @@ impl Images {
         }
     }
 
-    /// Reads an image from an OCI layout folder. Blocks.
+    /// Reads an image from an OCI layout folder. Blocking.
     pub fn import_layout(
         self: &std::sync::Arc<Self>,
         dir: &Path,
@@ -154,7 +154,7 @@ impl Images {
             return Err(ImageError::NotAnImage { why });
         }
         for (diff_id, (path, digest)) in diff_ids.iter().zip(&image.layers) {
-            // Also those that are here: an archive that names a layer has to hold it.
+            // Also for layers that exist already: an archive that names a layer must contain it.
             self.take_layer(from, path, digest.as_ref(), diff_id, cancel)?;
         }
         let settings = start_settings(&image.config);
@@ -162,7 +162,7 @@ impl Images {
         Ok(Imported { version: self.put_version(new)?, names: image.names })
     }
 
-    /// Unpacks one layer and keeps its blob: it is then pushed or exported as the same layer.
+    /// Unpacks one layer and keeps its blob, so that a push or export gives the same layer.
     fn take_layer(
         &self,
         from: &Layout,
@@ -190,7 +190,8 @@ impl Images {
         self.room_for(from.file(path)?.metadata().map_or(0, |file| file.len()))?;
         let mut blob = self.new_blob()?;
         match zip {
-            // Compressed now, while its bytes are here: packed again from its files it would be another layer.
+            // Compressed now, while the original bytes are available: packed again from its files it would be another
+            // layer.
             Zip::Plain => blob.write_gzip(from.file(path)?)?,
             Zip::Gzip | Zip::Zstd => blob.write(from.file(path)?)?,
         }
@@ -200,7 +201,7 @@ impl Images {
     }
 }
 
-/// Hashes what is read through it.
+/// Hashes the bytes that are read through it.
 struct Tee<'a> {
     from: File,
     hash: &'a mut Sha256,
@@ -214,7 +215,7 @@ impl Read for Tee<'_> {
     }
 }
 
-/// A folder that may hold an image. Whatever its files are called or linked to, nothing outside it is opened.
+/// A folder that may contain an image. Whatever the names and links of its files are, no file outside it is opened.
 struct Layout {
     root: std::os::fd::OwnedFd,
 }
@@ -230,7 +231,8 @@ impl Layout {
         self.file(name).is_ok()
     }
 
-    /// A plain file; a link is followed as if this folder were the root. Old archives of Docker link layers to each other.
+    /// A plain file; a symbolic link is followed as if this folder were the root. Old archives of Docker link layers to
+    /// each other.
     fn file(&self, name: &str) -> Result<File, ImageError> {
         let missing = || ImageError::NotAnImage { why: format!("it has no file {name:?}") };
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -253,7 +255,7 @@ impl Layout {
         Ok((read?, Digest::of(&bytes)))
     }
 
-    /// A blob that is JSON, checked against its name.
+    /// A JSON blob, checked against its digest.
     fn blob<T: serde::de::DeserializeOwned>(&self, expected: &Digest) -> Result<T, ImageError> {
         let (read, found) = self.json(&blob_name(expected))?;
         if found != *expected {
@@ -295,7 +297,7 @@ fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// The image for this machine; the first where no entry says for which it is.
+/// The image for this machine; the first one if no entry has a platform.
 fn pick(index: Index) -> Result<Pointer, ImageError> {
     let ours = match std::env::consts::ARCH {
         "x86_64" => "amd64",

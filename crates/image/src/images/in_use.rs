@@ -1,8 +1,9 @@
-//! Who needs what at this moment, so that a collection takes nothing away from under anybody.
+//! Tracks what is in use, so that a collection removes nothing that is needed.
 //!
-//! A collection removes a thing only if, under the lock here, it is not held, was not touched since the collection began,
-//! since the oldest work under way began, or within the grace. Whoever relies on a thing touches it first, and once more
-//! when what keeps it (a version, a row) is written; so there is no moment at which it is needed and looks unneeded.
+//! A collection removes an entry only if, under the lock here, it is not held, and was not touched since the collection
+//! began, since the oldest work under way began, or within the grace period. An operation that relies on an entry
+//! touches it first, and touches it again when the owner of the entry (a version, a database row) is written. So an
+//! entry that is needed never appears unneeded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::{ImageError, Images};
 use crate::layers::Digest;
 
-/// What is in use. All names are digests, whatever they are of: no two things share one.
+/// The entries in use. All names are digests; two different entries never share one.
 #[derive(Debug, Default)]
 pub(super) struct UseTracker(Mutex<UseState>);
 
@@ -23,7 +24,7 @@ struct UseState {
     next: u64,
 }
 
-/// Keeps a version from being collected for as long as it lives, and for the grace after it.
+/// Keeps a version from being collected while this exists, and for the grace period after it.
 #[derive(Debug)]
 pub struct VersionLease {
     images: Arc<Images>,
@@ -31,7 +32,7 @@ pub struct VersionLease {
     version: String,
 }
 
-/// Work under way: no layer or blob that is looked at or added while this lives is collected before it ends.
+/// Work under way: no layer or blob that is looked up or added while this exists is collected before it ends.
 #[derive(Debug)]
 pub struct WorkGuard {
     images: Arc<Images>,
@@ -39,12 +40,12 @@ pub struct WorkGuard {
 }
 
 impl Images {
-    /// Says that work begins which will look at layers and blobs and then make a version of them.
+    /// Marks the beginning of work that looks up layers and blobs and then makes a version of them.
     pub fn begin(self: &Arc<Self>) -> WorkGuard {
         WorkGuard { images: Arc::clone(self), number: self.uses.begin() }
     }
 
-    /// Keeps a version from being collected; fails when it is not here.
+    /// Keeps a version from being collected; an error if it does not exist.
     pub fn hold(self: &Arc<Self>, version: &str) -> Result<VersionLease, ImageError> {
         let digest = Digest::parse(version)?;
         let path = self.version_path(&digest);
@@ -58,7 +59,6 @@ impl Images {
 }
 
 impl VersionLease {
-    /// Which version.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
@@ -85,7 +85,7 @@ impl Drop for WorkGuard {
 }
 
 impl UseTracker {
-    /// Somebody relies on this from now on.
+    /// Marks an entry as in use from now on.
     pub(super) fn touch(&self, digest: &Digest) {
         self.lock().touched.insert(*digest, Instant::now());
     }
@@ -107,7 +107,7 @@ impl UseTracker {
         self.lock().working.remove(&number);
     }
 
-    /// Runs `remove`, which only renames, unless somebody needs the thing.
+    /// Runs `remove`, which only renames, unless the entry is needed.
     pub(super) fn unless_needed<T>(
         &self,
         digest: &Digest,
@@ -125,7 +125,7 @@ impl UseTracker {
         Some(remove())
     }
 
-    /// Forgets touches that can no longer spare anything.
+    /// Forgets touches that are too old to matter.
     pub(super) fn forget_old(&self, grace: Duration) {
         let mut state = self.lock();
         let oldest = state.working.values().min().copied();
@@ -133,7 +133,7 @@ impl UseTracker {
     }
 
     fn lock(&self) -> MutexGuard<'_, UseState> {
-        // Every change above is one step: a thread that panicked in between has broken nothing.
+        // Every change above is one step: a thread that panicked in between has left no invalid state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

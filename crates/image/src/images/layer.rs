@@ -1,4 +1,4 @@
-//! Layers in the store: looked up, and added by unpacking.
+//! Layers in the store: lookup, and adding by unpacking.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -19,15 +19,15 @@ use crate::staging::{Staging, write_durably};
 pub(super) const FILES: &str = "fs";
 const RECORD: &str = "layer.json";
 
-/// LIMIT: how long one waits for another that unpacks the same layer, before doing it as well.
+/// LIMIT: how long a caller waits for another one that unpacks the same layer, before it unpacks the layer itself.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(5);
 const PIECE: usize = 64 << 10;
 
-/// A layer that is here.
+/// A layer in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredLayer {
-    /// What it is called.
+    /// The id of the layer.
     pub diff_id: DiffId,
     /// Bytes of its files.
     pub bytes: u64,
@@ -35,18 +35,18 @@ pub struct StoredLayer {
     pub entries: u64,
     /// Bytes of the uncompressed archive it came from.
     pub tar_bytes: u64,
-    /// Folders in it that its archive never named: their rights are those of the layers below.
+    /// Folders in it that its archive does not name: their permissions come from the layers below.
     #[serde(default)]
     pub implied: u64,
-    /// Whether it hides everything below it.
+    /// Whether it hides all layers below it.
     #[serde(default)]
     pub is_opaque: bool,
-    /// What was skipped or changed while unpacking, and how often.
+    /// What was skipped or changed during unpacking, and how often.
     #[serde(default)]
     pub notes: BTreeMap<String, u64>,
 }
 
-/// Which layers are being unpacked; a second caller waits for the first.
+/// Layers that are being unpacked; a second caller waits for the first.
 #[derive(Debug, Default)]
 pub(super) struct UnpacksInFlight(Mutex<HashMap<DiffId, Arc<Mutex<()>>>>);
 
@@ -57,15 +57,15 @@ pub(super) struct Unnamed {
 }
 
 impl Images {
-    /// Whether this layer is here, whole. It is not collected while the work goes on that [`Images::begin`] began.
+    /// Whether this layer exists and is complete. It is not collected during work that [`Images::begin`] started.
     #[must_use]
     pub fn has_layer(&self, diff_id: &DiffId) -> bool {
-        // Touched before it is looked at: what is seen here is then spared.
+        // Touched before the check, so that an existing layer is spared.
         self.uses.touch(&diff_id.0);
         self.layer_folder(diff_id).join(RECORD).is_file()
     }
 
-    /// What is known of a layer.
+    /// The record of a layer.
     pub fn layer(&self, diff_id: &DiffId) -> Result<StoredLayer, ImageError> {
         let path = self.layer_folder(diff_id).join(RECORD);
         let bytes = match std::fs::read(&path) {
@@ -84,9 +84,10 @@ impl Images {
         Ok(layer)
     }
 
-    /// Unpacks an uncompressed archive. Blocks; one flight per expected id: a second caller waits, and then its bytes are only
-    /// read. Read they are: whoever names a layer shows that they have it, and a layer of one tenant is not another's for
-    /// knowing its name. An error that the reader answers comes back as [`LayerError::Source`].
+    /// Unpacks an uncompressed archive. Blocking. One caller per expected id unpacks; a second one waits, and then its
+    /// bytes are only read and checked. They must be read: a caller that names a layer has to prove that it has the
+    /// bytes, so that a tenant cannot get another tenant's layer by its name. An error of the reader is returned as
+    /// [`LayerError::Source`].
     pub fn add_layer(
         &self,
         expected: Option<&DiffId>,
@@ -111,7 +112,7 @@ impl Images {
         self.publish(unnamed)
     }
 
-    /// Unpacks below one of our folders, without giving it a name.
+    /// Unpacks below one of the store's folders, without giving the result a name.
     pub(super) fn unpack(
         &self,
         below: &str,
@@ -133,7 +134,7 @@ impl Images {
         Ok(Unnamed { staging, layer })
     }
 
-    /// Gives what was unpacked its name. The same layer may have come another way meanwhile: then that one stays.
+    /// Gives an unpacked layer its name. If the same layer has been added meanwhile, that one stays.
     pub(super) fn publish(&self, unnamed: Unnamed) -> Result<StoredLayer, LayerError> {
         let Unnamed { staging, layer } = unnamed;
         self.uses.touch(&layer.diff_id.0);
@@ -142,7 +143,7 @@ impl Images {
             return Ok(layer);
         }
         let record = serde_json::to_vec_pretty(&layer).expect("a layer holds only strings, numbers and maps");
-        // Written last of all files, and flushed with them when the folder gets its name.
+        // Written last of all files, and synced with them when the folder gets its name.
         write_durably(&staging.path().join(RECORD), &record).map_err(of_staging)?;
         match staging.publish("layer", &folder) {
             Ok(()) | Err(TemplateError::Exists { .. }) => {}
@@ -174,14 +175,14 @@ impl Unnamed {
 impl UnpacksInFlight {
     fn of(&self, diff_id: &DiffId) -> Arc<Mutex<()>> {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody waits for any more are in this map alone.
+        // Those without a waiting caller are referenced only by this map.
         flights.retain(|_, flight| Arc::strong_count(flight) > 1);
         Arc::clone(flights.entry(*diff_id).or_default())
     }
 }
 
-/// Waits for the one that unpacks the same layer, but not for one that takes its time: its bytes come from where a stranger
-/// chose, and need not come at all.
+/// Waits for the caller that unpacks the same layer, but only for a limited time: its bytes come from a source that
+/// another tenant chose and may never arrive.
 fn turn<'a>(
     flight: &'a Mutex<()>,
     cancel: &CancellationToken,
@@ -198,10 +199,10 @@ fn turn<'a>(
     }
 }
 
-/// Answers the layer if these bytes are its archive.
+/// Returns the layer if these bytes are its archive.
 fn same(layer: StoredLayer, tar: impl Read, cancel: &CancellationToken) -> Result<StoredLayer, LayerError> {
     let mut hash = Sha256::new();
-    // No more than it has: what follows is wrong, however much it is.
+    // Not more than the layer has: any further byte means that the archive is another one.
     let mut tar = tar.take(layer.tar_bytes.saturating_add(1));
     let mut piece = vec![0; PIECE];
     loop {
@@ -221,7 +222,7 @@ fn same(layer: StoredLayer, tar: impl Read, cancel: &CancellationToken) -> Resul
     }
 }
 
-/// A folder for files of a layer. Its mode is what is seen of the root where no entry says otherwise.
+/// A folder for files of a layer. Its mode is that of the root unless an entry sets another.
 pub(super) fn make_folder(path: &Path) -> Result<(), LayerError> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir(path)
@@ -229,7 +230,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), LayerError> {
         .map_err(LayerError::io("create", path))
 }
 
-/// An error of staging as one of layers.
+/// Converts an error of staging.
 pub(super) fn of_staging(error: TemplateError) -> LayerError {
     match error {
         TemplateError::Io { action, path, cause } => LayerError::io(action, path)(cause),
@@ -241,7 +242,7 @@ pub(super) fn of_staging(error: TemplateError) -> LayerError {
     }
 }
 
-/// The digest in the name of a file or folder of ours.
+/// The digest in the name of a file or folder of the store.
 pub(super) fn named(name: &std::ffi::OsStr) -> Option<Digest> {
     name.to_str().and_then(|name| Digest::parse(name).ok()).filter(|_| name.len() == 64)
 }

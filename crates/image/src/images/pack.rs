@@ -1,7 +1,7 @@
-//! An image as registries know it: blobs, a config and a manifest.
+//! Converts a version to the form of a registry: blobs, a config and a manifest.
 //!
-//! A layer that was pulled keeps its blob, so it is pushed as it came. One that has none (built, imported from a plain tar, or
-//! a built-in template's files) is packed when it is first asked for, and the blob is kept.
+//! A pulled layer keeps its blob, so it is pushed unchanged. A layer without a blob (built, imported from a plain tar,
+//! or the files of a built-in template) is packed when it is first needed, and the blob is kept.
 
 use std::io::{BufWriter, Read};
 use std::path::{Path, PathBuf};
@@ -17,37 +17,38 @@ use super::{BLOBS, ImageError, Images, PACKED};
 use crate::layers::{self, DiffId, Digest, Hashing, LayerError};
 use crate::staging::{Staging, write_durably};
 
-/// Where the layer's archive can be had without packing it.
+/// A layer as a blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedLayer {
-    /// Of the blob.
+    /// Digest of the blob.
     pub digest: Digest,
-    /// Of the blob, in bytes.
+    /// Size of the blob in bytes.
     pub size: u64,
-    /// Of the archive in it. A layer whose blob is gone is packed anew, and then it may differ from the layer's own.
+    /// Id of the archive in the blob. A layer whose blob is gone is packed again, and may then have another id than the
+    /// layer itself.
     pub diff_id: DiffId,
-    /// Of the archive in it, in bytes.
+    /// Size of the archive in bytes.
     pub tar_bytes: u64,
     /// `application/vnd.oci.image.layer.v1.tar+gzip` and the like.
     pub media_type: String,
 }
 
-/// An image as registries know it; its blobs are at [`Images::blob_path`].
+/// An image in the form of a registry; its blobs are at [`Images::blob_path`].
 #[derive(Debug, Clone)]
 pub struct Packed {
-    /// The manifest (OCI), exactly as it is to be sent.
+    /// The manifest (OCI), exactly as it is sent.
     pub manifest: Vec<u8>,
-    /// Of those bytes.
+    /// The digest of the manifest.
     pub manifest_digest: Digest,
-    /// The config, exactly as the manifest names it.
+    /// The config, exactly as the manifest refers to it.
     pub config: Vec<u8>,
-    /// Of those bytes.
+    /// The digest of the config.
     pub config_digest: Digest,
     /// The bottom one first.
     pub layers: Vec<PackedLayer>,
 }
 
-/// LIMIT: how hard layers are compressed: three times as fast as the usual 6, and a tenth larger.
+/// LIMIT: the compression level of layers: three times as fast as the default 6, with a result that is a tenth larger.
 const GZIP_LEVEL: u32 = 3;
 /// LIMIT: bytes written to a blob at once.
 const PIECE: usize = 256 << 10;
@@ -56,7 +57,7 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 impl Images {
-    /// Notes that the blob at [`Images::blob_path`] is this layer, compressed; push and export then use it.
+    /// Records that the blob at [`Images::blob_path`] is this layer, compressed; push and export then use it.
     pub fn set_blob(&self, diff_id: &DiffId, blob: &Digest, media_type: &str) -> Result<(), ImageError> {
         let path = self.blob_path(blob);
         let size = std::fs::metadata(&path).map_err(ImageError::io("find", &path))?.len();
@@ -65,7 +66,7 @@ impl Images {
         self.note(&diff_id.0, &PackedLayer { digest: *blob, size, diff_id, tar_bytes, media_type })
     }
 
-    /// Makes sure that every layer of a version (and its base) is there as a blob, packing those that are not. Blocks.
+    /// Makes sure that every layer of a version (and its base) exists as a blob, and packs those that do not. Blocking.
     pub fn pack(&self, version: &str, cancel: &CancellationToken) -> Result<Packed, ImageError> {
         let version = self.version(version)?;
         let mut layers = Vec::with_capacity(version.layers.len() + 1);
@@ -106,13 +107,13 @@ impl Images {
         Ok(noted)
     }
 
-    /// Whether the blob of a layer is here, and is of that very layer.
+    /// Whether the blob of a layer exists, and contains exactly that layer.
     pub(super) fn has_packed(&self, diff_id: &DiffId) -> bool {
         let noted = PackedLayer::read(&self.note_path(&diff_id.0));
         noted.is_some_and(|noted| noted.diff_id == *diff_id && self.blob_path(&noted.digest).is_file())
     }
 
-    /// A blob that has no name yet; gone when dropped.
+    /// A blob that has no name yet; removed when dropped.
     pub(super) fn new_blob(&self) -> Result<NewBlob, ImageError> {
         let staging = Staging::new(&self.dir.join(BLOBS))?;
         let path = staging.path().join("blob");
@@ -121,7 +122,7 @@ impl Images {
         Ok(NewBlob { staging, file: BufWriter::with_capacity(PIECE, file) })
     }
 
-    /// Gives a blob its name; answers that and its size.
+    /// Gives a blob its name; returns its digest and size.
     pub(super) fn keep_blob(&self, blob: NewBlob) -> Result<(Digest, u64), ImageError> {
         let fresh = blob.staging.path().join("blob");
         let file =
@@ -152,7 +153,7 @@ pub(super) struct NewBlob {
 }
 
 impl NewBlob {
-    /// Compresses what is written to it, always in the same way.
+    /// Compresses the bytes that are written to it, always in the same way.
     fn gzip(&mut self) -> flate2::write::GzEncoder<&mut BlobFile> {
         flate2::write::GzEncoder::new(&mut self.file, flate2::Compression::new(GZIP_LEVEL))
     }
@@ -175,12 +176,12 @@ impl PackedLayer {
     }
 }
 
-/// The name under which the blob of a built-in template's files is noted.
+/// The key under which the blob of a built-in template's files is recorded.
 pub(super) fn base_key((name, digest): &(String, String)) -> Digest {
     Digest::of(format!("base {name} {digest}").as_bytes())
 }
 
-/// Config and manifest of a version whose layers are these.
+/// Config and manifest of a version with these layers.
 fn described(version: &ImageVersion, layers: Vec<PackedLayer>) -> Packed {
     let mut config = version.config.clone();
     config.rootfs_mut().set_diff_ids(layers.iter().map(|layer| layer.diff_id.to_string()).collect());
@@ -201,7 +202,7 @@ fn described(version: &ImageVersion, layers: Vec<PackedLayer>) -> Packed {
     Packed { manifest_digest: Digest::of(&manifest), manifest, config, config_digest, layers }
 }
 
-/// A history has one line per layer, or none at all: some readers count.
+/// A history has one line per layer, or none at all: some readers count the lines.
 fn fit_history(config: &mut ImageConfiguration, layers: usize) {
     let Some(history) = config.history().clone() else { return };
     let lines = history.iter().filter(|line| line.empty_layer() != Some(true)).count();
@@ -216,7 +217,7 @@ fn fit_history(config: &mut ImageConfiguration, layers: usize) {
     }
 }
 
-/// What a template's settings changed since the config was written.
+/// Applies template settings that changed since the config was written.
 fn apply_settings(config: &mut ImageConfiguration, settings: &StartSettings) {
     let said = super::start_settings(config);
     if said.user == settings.user && said.workdir == settings.workdir && said.env == settings.env {

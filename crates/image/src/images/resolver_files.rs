@@ -1,7 +1,7 @@
-//! What every sandbox needs and images do not bring: where to ask for names.
+//! The resolver configuration that every sandbox needs and images do not contain.
 //!
-//! It lies above the layers of a version, so that a version is seen whole and its files are nobody's copy. It is no layer
-//! of the version: what is exported or pushed never has it.
+//! It is stacked above the layers of a version, so the version's own files stay unchanged. It is not a layer of the
+//! version: exports and pushes never contain it.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use super::ImageError;
 use super::view::View;
 use crate::staging::write_durably;
 
-/// The folder, beside the layers.
+/// The name of the folder, beside the layers.
 pub(super) const FOLDER: &str = "furniture";
 const NAMES: &[u8] = b"nameserver 169.254.0.1\n";
 const PATH: &str = "etc/resolv.conf";
 
-/// Makes the folder where it is not there.
+/// Makes the folder when missing.
 pub(super) fn make(images: &Path) -> Result<(), ImageError> {
     use std::os::unix::fs::PermissionsExt;
     let (root, etc) = (images.join(FOLDER), images.join(FOLDER).join("etc"));
@@ -32,7 +32,7 @@ pub(super) fn make(images: &Path) -> Result<(), ImageError> {
         .map_err(ImageError::io("open up", &file))
 }
 
-/// Whether a version needs it: not where its files have just that, and not where `/etc` is something else than a folder.
+/// Whether a version needs it: not if its files contain the same configuration, and not if `/etc` is not a folder.
 pub(super) fn is_needed(view: &View) -> Result<bool, ImageError> {
     use rustix::fs::FileType;
     let is_folder = |mode| FileType::from_raw_mode(mode) == FileType::Directory;

@@ -1,9 +1,10 @@
-//! What an image's config says about how to start.
+//! Reads the start settings from the config of an image.
 
 use atoll_model::StartSettings;
 use oci_spec::image::ImageConfiguration;
 
-/// User, workdir, environment and port of a config. Its command is not started: a sandbox's life is its agent's.
+/// User, working directory, environment and port of a config. Its command is not started: the agent is the first
+/// process of a sandbox.
 #[must_use]
 pub fn start_settings(config: &ImageConfiguration) -> StartSettings {
     let Some(config) = config.config().as_ref() else { return StartSettings::default() };
@@ -16,7 +17,7 @@ pub fn start_settings(config: &ImageConfiguration) -> StartSettings {
         let (number, protocol) = port.split_once('/').unwrap_or((port, "tcp"));
         number.parse::<u16>().ok().filter(|number| protocol == "tcp" && *number > 0)
     });
-    // The list has no order of its own, so the lowest is the first.
+    // The list is unordered, so the lowest port is used.
     let port = said.filter(|port| *port > 0).or_else(|| exposed.min());
     StartSettings {
         user: text(config.user()),

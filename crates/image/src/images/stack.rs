@@ -1,11 +1,11 @@
-//! Which folders a version is stacked of: its layers as they are, or folders merged of them where that is needed.
+//! Determines the folders that a version is stacked of: its layers, or folders merged from them if necessary.
 //!
 //! ```text
-//! furniture            above everything, where the files lack it
+//! furniture            above everything, if the files lack the resolver configuration
 //! layers/<top>
 //! …
-//! merged/<key>         a layer whose archive did not name its folders: they get the rights of those below
-//! merged/<key>         groups of sixteen, from the bottom, where there are too many
+//! merged/<key>         a layer whose archive does not name its folders: they get the permissions of those below
+//! merged/<key>         groups of sixteen, from the bottom, if there are too many
 //! base                 the files of a built-in template
 //! ```
 
@@ -20,29 +20,30 @@ use crate::error::TemplateError;
 use crate::layers::{Digest, merge};
 use crate::staging::Staging;
 
-/// LIMIT: folders in one mount. Each costs a create about 20 µs; images of more layers are rare.
+/// LIMIT: folders in one mount. Each costs a create about 20 µs; images with more layers are rare.
 const STACK_MAX: usize = 32;
-/// LIMIT: layers merged into one. Groups begin at the bottom, so a build that goes on finds the old ones again.
+/// LIMIT: layers merged into one. Groups begin at the bottom, so a continued build reuses the earlier groups.
 const GROUP: usize = 16;
-/// The built-in template's files, in a list of folders.
+/// Stands for the built-in template's files in a list of folders.
 const BASE: &str = "base";
 
 impl Images {
-    /// The folders of a version, the top one first, relative to the store. `base`: the built-in template's name and files.
+    /// The folders of a version, the top one first, relative to the store. `base`: the built-in template's name and
+    /// files.
     pub(super) fn stack(
         &self,
         layers: &[StoredLayer],
         base: Option<(&str, &Path)>,
     ) -> Result<Vec<String>, ImageError> {
-        // What lies below a layer that hides everything is never seen. The kernel does not look for that mark on the top
-        // folder of a layer.
+        // Layers below one that hides everything are never visible. The kernel ignores that mark on the root folder of
+        // a layer, so they are left out here.
         let first = layers.iter().rposition(|layer| layer.is_opaque).unwrap_or(0);
         let base = base.filter(|_| !layers.get(first).is_some_and(|layer| layer.is_opaque));
         let layers = &layers[first.min(layers.len())..];
         let mut stack: Vec<String> = base.iter().map(|_| BASE.to_owned()).collect();
         for (at, layer) in layers.iter().enumerate() {
-            // The kernel takes no folder twice, and of two equal layers only the upper one is seen. Empty ones are many:
-            // every line of an old Dockerfile has one.
+            // The kernel accepts no folder twice, and of two equal layers only the upper one is visible. Empty layers
+            // are common: every line of an old Dockerfile makes one.
             let again = layers[at + 1..].iter().any(|above| above.diff_id == layer.diff_id);
             if again || layer.entries == 0 {
                 continue;
@@ -68,7 +69,7 @@ impl Images {
         Ok(stack)
     }
 
-    /// Where those folders are.
+    /// The absolute paths of those folders.
     pub(super) fn folders(&self, stack: &[String], base: Option<&Path>) -> Vec<PathBuf> {
         let folder = |name: &String| match name.as_str() {
             BASE => base.map(Path::to_owned),
@@ -92,12 +93,12 @@ impl Images {
             let seen = view.find(path).ok().flatten()?;
             (FileType::from_raw_mode(seen.stat.st_mode) == FileType::Directory).then_some(seen.stat)
         };
-        // The rights come from below, so what is below is part of what it is.
+        // The permissions come from the layers below, so those are part of the key.
         let key = format!("{} {}", base.map_or("", |(name, _)| name), below.join(" "));
         self.merged(&[layer.to_owned()], false, &key, &folder)
     }
 
-    /// The merged folder of these, the bottom one first; made when missing.
+    /// The folder merged from these, the bottom one first; made when missing.
     fn merged(
         &self,
         folders: &[String],

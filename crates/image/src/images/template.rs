@@ -1,4 +1,4 @@
-//! A version as the engine boots it, and what its files say about that.
+//! A version as the engine starts it, and the settings found in its files.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ const ACCOUNTS_MAX: u64 = 1 << 20;
 const SETUID: u32 = 0o4000;
 
 impl Images {
-    /// What the engine boots. Every folder is looked at: a version that is not whole is refused as damaged.
+    /// The template that the engine starts. Every folder is checked: an incomplete version is refused as damaged.
     pub fn template(&self, version: &str) -> Result<Template, ImageError> {
         let version = self.version(version)?;
         let base = version.base.as_ref().map(|(name, digest)| self.base(name, digest)).transpose()?;
@@ -50,7 +50,7 @@ impl Images {
         Ok(Template { manifest, layers, usr_overlay: None })
     }
 
-    /// Looks at the files of a version that is about to be.
+    /// Reads the settings from the files of a new version.
     pub(super) fn found(
         &self,
         new: &NewVersion,
@@ -72,7 +72,7 @@ impl Images {
         Ok(DetectedSettings { home: accounts.home_of(&user), sudo: has_sudo(&view)?, user, stack })
     }
 
-    /// The built-in template that a version stands on.
+    /// The built-in template that a version is based on.
     fn base(&self, name: &str, digest: &str) -> Result<Template, ImageError> {
         let unsupported = |what: &str| ImageError::Unsupported { what: what.to_owned() };
         crate::name::check_name(name)?;
@@ -98,13 +98,13 @@ impl Images {
         Ok(Template { manifest, layers: vec![folder.join("rootfs")], usr_overlay: None })
     }
 
-    /// Where the files of a version's base are.
+    /// The files of a version's base.
     pub(super) fn base_files(&self, base: &(String, String)) -> Result<PathBuf, ImageError> {
         let mut template = self.base(&base.0, &base.1)?;
         Ok(template.layers.remove(0))
     }
 
-    /// How many versions stand on a built-in template.
+    /// How many versions are based on a built-in template.
     pub(crate) fn standing_on(&self, name: &str) -> Result<usize, ImageError> {
         let all = self.all_versions()?;
         Ok(all.iter().filter(|version| version.base.as_ref().is_some_and(|(base, _)| base == name)).count())
@@ -129,7 +129,7 @@ impl Images {
     }
 }
 
-/// A program that makes its caller root, as people expect it.
+/// Whether the files contain a usable sudo.
 fn has_sudo(view: &View) -> Result<bool, ImageError> {
     for path in [&b"usr/bin/sudo"[..], b"bin/sudo"] {
         if let Some(seen) = view.find(path)?
@@ -142,7 +142,7 @@ fn has_sudo(view: &View) -> Result<bool, ImageError> {
     Ok(false)
 }
 
-/// The users of an image, from its own files: hostile input, like all of it.
+/// The users of an image, from its own files, which are untrusted input.
 struct Accounts {
     passwd: String,
     group: String,
@@ -157,7 +157,7 @@ impl Accounts {
         Ok(Self { passwd: text(b"etc/passwd")?, group: text(b"etc/group")? })
     }
 
-    /// `name:group` as numbers where both are known; everything else is understood by the agent as it is.
+    /// `name:group` as numbers if both are known; the agent understands all other forms unchanged.
     fn in_numbers(&self, user: &str) -> String {
         let Some((name, group)) = user.split_once(':') else { return user.to_owned() };
         let number = |text: &str, file: &str| {
@@ -180,7 +180,7 @@ impl Accounts {
     }
 }
 
-/// The fields of the first line whose field number `at` is `value`.
+/// The fields of the first line whose field `at` is `value`.
 fn field<'a>(file: &'a str, at: usize, value: &str) -> Option<std::str::Split<'a, char>> {
     let line = file.lines().find(|line| line.split(':').nth(at) == Some(value))?;
     Some(line.split(':'))

@@ -1,4 +1,4 @@
-//! Versions: a list of layers with what sandboxes start with, named by its digest.
+//! Versions: a list of layers with start settings, named by its digest.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,20 +12,20 @@ use super::{ImageError, Images, VERSIONS};
 use crate::layers::{DiffId, Digest};
 use crate::staging::write_durably;
 
-/// What a new version is made of.
+/// The parts of a new version.
 #[derive(Debug, Clone, Default)]
 pub struct NewVersion {
-    /// A built-in template whose files lie below all layers: its name and its digest.
+    /// A built-in template whose files are below all layers: its name and its digest.
     pub base: Option<(String, String)>,
-    /// The bottom one first. All of them are here already.
+    /// The bottom one first. All of them exist already.
     pub layers: Vec<DiffId>,
-    /// As in the image; what it says of layers is put right by us.
+    /// The config of the image; its list of layers is replaced.
     pub config: ImageConfiguration,
-    /// What sandboxes start with; [`crate::images::start_settings`] reads them from a config.
+    /// The start settings; [`crate::images::start_settings`] reads them from a config.
     pub settings: StartSettings,
 }
 
-/// A version that is here.
+/// A version in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImageVersion {
     /// `sha256:…` of base, layers, config and settings.
@@ -34,42 +34,42 @@ pub struct ImageVersion {
     pub base: Option<(String, String)>,
     /// The bottom one first.
     pub layers: Vec<DiffId>,
-    /// As in the image.
+    /// The config of the image.
     pub config: ImageConfiguration,
-    /// What sandboxes start with.
+    /// The start settings.
     pub settings: StartSettings,
-    /// What was found in its files, when it was made.
+    /// The settings that were found in its files when it was made.
     pub found: DetectedSettings,
     /// Bytes of its files: all layers, without the base.
     pub bytes: u64,
     /// Entries of all layers.
     pub entries: u64,
-    /// What a person should know: what was skipped or changed, and how often.
+    /// Notes for the user: what was skipped or changed, and how often.
     pub notes: BTreeMap<String, u64>,
-    /// When it was made first.
+    /// When it was first made.
     pub created_at: jiff::Timestamp,
 }
 
-/// What the files of a version say about how to start.
+/// Settings that are derived from the files of a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetectedSettings {
-    /// Who commands run as; a name wherever the files know one.
+    /// The user that runs commands; a name if the files contain one.
     pub user: String,
     /// The home of that user.
     pub home: String,
-    /// Whether a program inside may make its caller root.
+    /// Whether a program in the sandbox may become root.
     pub sudo: bool,
     /// The folders to stack, the top one first, relative to the store.
     pub stack: Vec<String>,
 }
 
-/// LIMIT: layers of one image. Docker's own limit is 127.
+/// LIMIT: layers of one image. Docker's limit is 127.
 const LAYERS_MAX: usize = 500;
 /// LIMIT: bytes of a record that are read; a config with its history has a few thousand.
 const RECORD_MAX: u64 = 16 << 20;
 
 impl Images {
-    /// Makes a version; answers its digest. Making the same again answers the same.
+    /// Makes a version; returns its digest. The same input gives the same digest.
     pub fn put_version(&self, new: NewVersion) -> Result<String, ImageError> {
         let number = self.uses.begin();
         let put = self.put(new);
@@ -114,7 +114,7 @@ impl Images {
         let record =
             serde_json::to_vec(&version).expect("a version holds only strings, numbers, lists and maps");
         write_durably(&self.version_path(&digest), &record)?;
-        // From here on the version keeps them; a collection that began before it was written must see that.
+        // From here on the version keeps them; a collection that began before it was written must notice that.
         let merged =
             version.found.stack.iter().filter_map(|name| Digest::parse(name.rsplit('/').next()?).ok());
         let merged: Vec<Digest> = merged.collect();
@@ -122,7 +122,7 @@ impl Images {
         Ok(version.digest)
     }
 
-    /// A version by its digest (`sha256:` may be left out).
+    /// A version by its digest (`sha256:` is optional).
     pub fn version(&self, version: &str) -> Result<ImageVersion, ImageError> {
         let digest = Digest::parse(version)?;
         let path = self.version_path(&digest);
@@ -151,7 +151,7 @@ impl Images {
     }
 }
 
-/// Everything that makes a version what it is, in one form: keys sorted, wherever they come from.
+/// Hashes everything that defines a version in one canonical form, with sorted keys.
 fn digest_of(new: &NewVersion) -> Digest {
     let content = serde_json::json!({
         "base": new.base, "layers": new.layers, "config": new.config, "settings": new.settings,
@@ -159,7 +159,7 @@ fn digest_of(new: &NewVersion) -> Digest {
     Digest::of(sorted(content).to_string().as_bytes())
 }
 
-/// The same value with the keys of every map in order: some come from maps that have none.
+/// The same value with the keys of every map sorted, because some maps are unordered.
 pub(super) fn sorted(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {

@@ -1,5 +1,5 @@
-//! Looking at the files of a version as a sandbox would see them, without mounting anything: for users, homes, and rights
-//! of folders. No link is followed.
+//! Reads the files of a version as a sandbox would see them, without mounting: for users, homes, and permissions of
+//! folders. No symbolic link is followed.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,18 +16,18 @@ pub(super) struct View {
     folders: Vec<OwnedFd>,
 }
 
-/// Something that is seen.
+/// A visible file or folder.
 pub(super) struct ViewedEntry {
     pub(super) stat: Stat,
-    /// The folder it lies in, of the layer it comes from.
+    /// The folder that contains it, in its layer.
     pub(super) folder: OwnedFd,
 }
 
 enum LookupStep {
     Found(ViewedEntry),
-    /// Not in this layer; the next may have it.
+    /// Not in this layer; a lower one may have it.
     Absent,
-    /// This layer says that there is nothing.
+    /// This layer hides it.
     Hidden,
 }
 
@@ -38,20 +38,20 @@ impl View {
         Ok(Self { folders: top_first.into_iter().map(open).collect::<Result<_, _>>()? })
     }
 
-    /// What is at this path (without a leading slash).
+    /// The entry at this path (without a leading slash).
     pub(super) fn find(&self, path: &[u8]) -> Result<Option<ViewedEntry>, ImageError> {
         for layer in &self.folders {
             match step(layer, path) {
                 Ok(LookupStep::Found(seen)) => return Ok(Some(seen)),
                 Ok(LookupStep::Hidden) => return Ok(None),
                 Ok(LookupStep::Absent) => {}
-                Err(errno) => return Err(ImageError::io("look into", "a layer")(errno.into())),
+                Err(errno) => return Err(ImageError::io("read", "a layer")(errno.into())),
             }
         }
         Ok(None)
     }
 
-    /// A file's content up to `most` bytes; `None`: there is no such file, or it is no plain one.
+    /// The content of a file, up to `most` bytes; `None` if it does not exist or is not a plain file.
     pub(super) fn read(&self, path: &[u8], most: u64) -> Result<Option<Vec<u8>>, ImageError> {
         let Some(seen) = self.find(path)? else { return Ok(None) };
         if FileType::from_raw_mode(seen.stat.st_mode) != FileType::RegularFile {

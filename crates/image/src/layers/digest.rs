@@ -14,11 +14,11 @@ const ALGORITHM: &str = "sha256:";
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
-/// The text is no digest that we know.
+/// The text is not a supported digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a digest of the form sha256:<64 hex digits>: {text:?}")]
 pub struct BadDigest {
-    /// What was there, cut to a line.
+    /// The text, cut to one line.
     pub text: String,
 }
 
@@ -29,19 +29,19 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// What a finished hash says.
+    /// The digest of a finished hash.
     #[must_use]
     pub fn from_hash(hash: Sha256) -> Self {
         Self(hash.finalize().into())
     }
 
-    /// The 64 hex digits alone: a file's name.
+    /// The 64 hex digits alone, as a file name.
     #[must_use]
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
 
-    /// From the 64 hex digits, with or without the algorithm in front.
+    /// Parses the 64 hex digits, with or without the algorithm in front.
     pub fn parse(text: &str) -> Result<Self, BadDigest> {
         let bad = || BadDigest { text: text.chars().take(80).flat_map(char::escape_default).collect() };
         let digits = text.strip_prefix(ALGORITHM).unwrap_or(text);
@@ -91,7 +91,7 @@ impl From<Digest> for String {
     }
 }
 
-/// The digest of a layer's uncompressed archive: what a layer is called.
+/// The id of a layer: the digest of its uncompressed archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DiffId(pub Digest);
@@ -123,7 +123,7 @@ impl From<Digest> for DiffId {
     }
 }
 
-/// Hashes and counts what is written through it.
+/// Hashes and counts the bytes that are written through it.
 pub(crate) struct Hashing<W> {
     pub(crate) inner: W,
     pub(crate) hash: Sha256,
@@ -135,7 +135,7 @@ impl<W> Hashing<W> {
         Self { inner, hash: Sha256::new(), bytes: 0 }
     }
 
-    /// What was hashed and how much it was, with what is below.
+    /// The inner writer, the digest and the number of bytes.
     pub(crate) fn finish(self) -> (W, Digest, u64) {
         (self.inner, Digest::from_hash(self.hash), self.bytes)
     }

@@ -1,4 +1,4 @@
-//! Why an archive did not become a layer. What was staged is gone whenever one of these is answered.
+//! Why an archive could not become a layer. On each of these errors the staged files are removed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,25 +8,25 @@ pub(crate) use atoll_tar::shown;
 
 use super::digest::Digest;
 
-/// An archive could not become a layer, or a layer no archive.
+/// An archive could not be made a layer, or a layer could not be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// One entry is against the rules.
+    /// An entry breaks a rule.
     #[error("the entry {entry} of the archive is refused: {why}")]
     Refused {
-        /// Its name as it may be shown.
+        /// Its name, safe to display.
         entry: String,
         why: String,
     },
-    /// These bytes are no archive.
+    /// These bytes are not an archive.
     #[error("the archive is damaged at byte {at}: {why}")]
     BadArchive {
-        /// How far into the uncompressed bytes.
+        /// Offset in the uncompressed bytes.
         at: u64,
         /// What is wrong there.
         why: String,
     },
-    /// More than may be unpacked.
+    /// The archive exceeds a limit.
     #[error("the archive contains more than {limit} {what}")]
     TooBig {
         /// Bytes or entries.
@@ -34,38 +34,38 @@ pub enum LayerError {
         /// How many are allowed.
         limit: u64,
     },
-    /// The disk's reserve would be touched.
+    /// The reserve of the disk would be used.
     #[error(
         "the disk has too little free space for this layer ({free} bytes are free, {reserve} of them are reserved)"
     )]
     NoRoom {
         /// Bytes free now.
         free: u64,
-        /// Bytes that stay free.
+        /// Bytes that must stay free.
         reserve: u64,
     },
-    /// It is whole, but not the one that was meant.
+    /// The archive is complete, but not the expected one.
     #[error("the layer is damaged: it should be {expected} and is {found}")]
     WrongDigest {
-        /// What was asked for.
+        /// The expected digest.
         expected: Digest,
         found: Digest,
     },
-    /// Somebody gave up on it.
+    /// The operation was cancelled.
     #[error("unpacking was cancelled")]
     Cancelled,
-    /// Where the bytes come from failed.
+    /// The source of the bytes failed.
     #[error("the archive could not be read to its end")]
     Source(#[source] std::io::Error),
-    /// Where the bytes go to failed.
+    /// The destination of the bytes failed.
     #[error("the archive could not be written")]
     Sink(#[source] std::io::Error),
-    /// Our own disk failed.
+    /// The server's disk failed.
     #[error("cannot {action} {path}")]
     Io {
         action: &'static str,
         path: PathBuf,
-        /// What the kernel said.
+        /// The system error.
         #[source]
         cause: std::io::Error,
     },
@@ -84,7 +84,7 @@ impl LayerError {
         }
     }
 
-    /// What to try next, in one line, where there is something.
+    /// What to try next, in one line, if there is a suggestion.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -101,12 +101,12 @@ impl LayerError {
         Self::Refused { entry: shown(entry), why: why.into() }
     }
 
-    /// Wraps an error of our own disk. A full one has its own name.
+    /// Converts an error of the server's disk. A full disk has its own variant.
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
         move |cause| Self::full(&cause).unwrap_or(Self::Io { action, path: path.as_ref().to_owned(), cause })
     }
 
-    /// What a full disk is called, if the error is one.
+    /// The error for a full disk, if the cause is one.
     fn full(cause: &std::io::Error) -> Option<Self> {
         let refused = cause.get_ref().and_then(|inner| inner.downcast_ref::<atoll_disk::NoSpace>());
         match refused {
@@ -115,7 +115,7 @@ impl LayerError {
         }
     }
 
-    /// Names a full disk where a blob of ours was being written.
+    /// Reports a full disk if a blob of the store was being written.
     pub(crate) fn of_blob(self) -> Self {
         match &self {
             Self::Sink(cause) => Self::full(cause).unwrap_or(self),

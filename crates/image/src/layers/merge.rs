@@ -1,7 +1,7 @@
-//! Making one layer of several, by hard links: what the overlay would show of them, in a folder of its own.
+//! Merges several layers into one by hard links: a folder with what the overlay would show of them.
 //!
-//! Nothing is copied but folders. Used where there are more layers than are stacked, and where folders that an archive never
-//! named must have the rights of those below them.
+//! Only folders are copied. This is used if there are more layers than are stacked, and if folders that an archive does
+//! not name must get the permissions of those below.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -13,11 +13,12 @@ use super::LayerError;
 use super::tree::{ExistingEntry, IMPLIED, OPAQUE, joined, look, make_whiteout, remove_all, times};
 use super::walk::{self, has_mark, is_opaque, names, open_folder};
 
-/// What is known of a folder further below, by its path: where the rights of a folder come from that no archive named.
+/// Finds a folder in the layers further below by its path: the source of permissions for a folder that no archive
+/// names.
 pub(crate) type Below<'a> = &'a dyn Fn(&[u8]) -> Option<Stat>;
 
-/// Merges `layers`, the bottom one first, into the empty folder `into`. `is_bottom`: nothing lies below, so that nothing
-/// needs to be hidden.
+/// Merges `layers`, the bottom one first, into the empty folder `into`. With `is_bottom` there is no layer below, so
+/// nothing needs to be hidden.
 pub(crate) fn merge(
     layers: &[&Path],
     into: &Path,
@@ -94,12 +95,12 @@ impl Merger<'_> {
         self.content(source.as_fd(), target.as_fd(), path)?;
         let stat = rustix::fs::fstat(&source)?;
         match (implied, there) {
-            // Named by the archive: its rights are its own.
+            // Named by the archive: it has its own permissions.
             (false, _) => {
                 copy_xattrs(source.as_fd(), target.as_fd())?;
                 dress(target.as_fd(), &stat)
             }
-            // Never named: it is the folder that was there.
+            // Not named by the archive: it is the folder that exists already.
             (true, ExistingEntry::Folder) if !is_hidden => Ok(()),
             (true, _) => {
                 let known = if is_hidden { None } else { (self.below)(path) };
@@ -112,7 +113,7 @@ impl Merger<'_> {
     }
 }
 
-/// Gives a folder owner, mode and time of another.
+/// Copies owner, mode and time of a folder.
 fn dress(folder: BorrowedFd<'_>, like: &Stat) -> Result<(), Errno> {
     rustix::fs::fchown(folder, Some(Uid::from_raw(like.st_uid)), Some(Gid::from_raw(like.st_gid)))?;
     rustix::fs::fchmod(folder, Mode::from_raw_mode(like.st_mode & 0o7777))?;
@@ -134,7 +135,7 @@ fn clear(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// One more name for a file; a copy where it has as many names as the disk allows.
+/// Adds a name for a file; copies the file if it already has the maximum number of links.
 fn link(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Result<(), Errno> {
     match rustix::fs::linkat(from, name, to, name, AtFlags::empty()) {
         Err(Errno::MLINK) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
@@ -157,7 +158,7 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> R
             some => left -= (some as u64).min(left),
         }
     }
-    // A new owner takes capabilities away, so they come after it.
+    // A change of owner removes capabilities, so they are set after it.
     rustix::fs::fchown(&target, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
     copy_xattrs(source.as_fd(), target.as_fd())?;
     rustix::fs::fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o7777))?;

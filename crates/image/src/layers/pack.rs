@@ -1,5 +1,5 @@
-//! Packing a layer's folder into an archive. The same folder always gives the same bytes: names are sorted, times are in
-//! whole seconds, and nothing of the machine is in it.
+//! Packs the folder of a layer into an archive. The same folder always gives the same bytes: names are sorted, times
+//! are in whole seconds, and nothing depends on the machine.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -18,7 +18,7 @@ use atoll_tar::{TarEntry, TarKind};
 /// LIMIT: bytes read from a file at once.
 const PIECE: usize = 256 << 10;
 
-/// What came of it.
+/// The result of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackedTar {
     /// Bytes of the archive.
@@ -47,19 +47,19 @@ pub fn pack(folder: &Path, to: impl Write, cancel: &CancellationToken) -> Result
 
 struct Packer<'a, W> {
     archive: Archive<W>,
-    /// The first name of every file that has more than one.
+    /// The first name of every file with several names.
     linked: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
     cancel: &'a CancellationToken,
-    /// For messages alone.
+    /// For error messages only.
     folder: &'a Path,
     entries: u64,
 }
 
 impl<W: Write> Packer<'_, W> {
-    /// Packs what is in a folder. `path` is its own path and is the same again afterwards.
+    /// Packs the content of a folder. `path` is its path; it has the same value again afterwards.
     fn content(&mut self, folder: BorrowedFd<'_>, path: &mut Vec<u8>) -> Result<(), LayerError> {
-        if is_opaque(folder).map_err(|errno| self.failed("look into", errno))? {
+        if is_opaque(folder).map_err(|errno| self.failed("read", errno))? {
             self.marker(path, b".wh..wh..opq")?;
         }
         for name in names(folder).map_err(|errno| self.failed("list", errno))? {
@@ -79,7 +79,7 @@ impl<W: Write> Packer<'_, W> {
 
     fn one(&mut self, folder: BorrowedFd<'_>, name: &[u8], path: &mut Vec<u8>) -> Result<(), LayerError> {
         let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|errno| self.failed("look at", errno))?;
+            .map_err(|errno| self.failed("inspect", errno))?;
         let mut entry = entry_of(&stat, path);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice if stat.st_rdev == 0 => {
@@ -96,7 +96,7 @@ impl<W: Write> Packer<'_, W> {
                 return self.content(inside.as_fd(), path);
             }
             FileType::RegularFile | FileType::Symlink | FileType::Fifo => {}
-            // Sockets and devices are nobody's content.
+            // Sockets and devices are not part of a layer.
             _ => return Ok(()),
         }
         if stat.st_nlink > 1 {
@@ -152,7 +152,7 @@ impl<W: Write> Packer<'_, W> {
         Ok(())
     }
 
-    /// An empty file that says something about a folder.
+    /// An empty file that marks something about a folder.
     fn marker(&mut self, folder: &[u8], name: &[u8]) -> Result<(), LayerError> {
         let path = super::tree::joined(folder, name);
         self.header(&TarEntry { name: path, mode: 0o644, ..TarEntry::default() })

@@ -1,6 +1,6 @@
-//! Reading and hashing on one thread, unpacking on another: on two cores the longer of both is what it takes.
+//! Reads and hashes on one thread, unpacks on another: on two cores the total time is that of the slower one.
 //!
-//! The pieces between them are few and are used again, so memory stays flat however long the archive is.
+//! The pieces between them are few and are reused, so memory use is constant whatever the length of the archive.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,9 +9,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::digest::Digest;
 
-/// LIMIT: bytes of one piece; larger ones no longer fit the processor's cache.
+/// LIMIT: bytes of one piece; larger pieces do not fit the processor's cache.
 const PIECE: usize = 256 << 10;
-/// LIMIT: pieces on their way at once.
+/// LIMIT: pieces in circulation.
 const PIECES: usize = 4;
 
 type Piece = (Vec<u8>, usize);
@@ -26,8 +26,8 @@ pub(crate) struct ReadAheadStream {
     ended: bool,
 }
 
-/// Runs `work` on a stream of everything that `from` gives, while another thread reads and hashes it. Answers what `work`
-/// did, and the digest and length of what was read to its end (`None` where it was not).
+/// Runs `work` on a stream of everything that `from` returns, while another thread reads and hashes it. Returns the
+/// result of `work`, and the digest and length of the input if it was read to its end.
 pub(crate) fn hashed<T>(
     from: impl Read + Send,
     work: impl FnOnce(ReadAheadStream) -> T,
@@ -35,7 +35,7 @@ pub(crate) fn hashed<T>(
     let (full, from_reader) = sync_channel(PIECES);
     let (to_reader, empty) = sync_channel(PIECES);
     for _ in 0..PIECES {
-        // The channel has room for all of them and its other end is right here.
+        // The channel has room for all of them, and its other end is in this function.
         let _ = to_reader.send(vec![0; PIECE]);
     }
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ pub(crate) fn hashed<T>(
             ended: false,
         };
         let done = work(ahead);
-        // The stream is gone with `work`, so the reader ends with the read it is in.
+        // `work` has dropped the stream, so the reader ends after its current read.
         (done, reader.join().unwrap_or(None))
     })
 }

@@ -1,36 +1,36 @@
-//! What an entry of a layer may be called, and what its name asks for. Pure: no file is looked at.
+//! The allowed names of entries in a layer, and their meaning. Pure functions: no file is accessed.
 
 use super::LayerError;
 
-/// LIMIT: bytes of a path; the kernel takes 4,096 with the NUL.
+/// LIMIT: bytes of a path; the kernel allows 4,096 with the NUL.
 const PATH_MAX: usize = 4095;
-/// LIMIT: bytes of one name in a folder, on every file system we know.
+/// LIMIT: bytes of one name in a folder, on every common file system.
 const NAME_MAX: usize = 255;
-/// LIMIT: names in a path. Walking a tree holds a descriptor per level.
+/// LIMIT: components of a path. Walking a tree holds a descriptor per level.
 const DEPTH_MAX: usize = 400;
-/// Folders that the engine mounts something on. What lies below them in an image is never seen.
+/// Folders on which the engine mounts something. Files of an image below them are never visible.
 const COVERED: [&[u8]; 4] = [b"proc", b"sys", b"dev", b".atoll"];
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Notes of an old file system of layers to itself.
+/// Internal files of aufs, an old union file system.
 const AUFS: &[u8] = b".wh..wh.";
 
-/// What to do with an entry.
+/// The action for an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum EntryAction<'a> {
-    /// Be the root folder.
+    /// Set the attributes of the root folder.
     Root,
-    /// Be at this place.
+    /// Make the entry here.
     Place { parent: &'a [u8], name: &'a [u8] },
-    /// Hide what lower layers have at this place.
+    /// Hide the entry of lower layers here.
     Whiteout { parent: &'a [u8], name: &'a [u8] },
-    /// Hide everything that lower layers have in this folder.
+    /// Hide everything of lower layers in this folder.
     Opaque { folder: &'a [u8] },
-    /// Nothing: it could never be seen.
+    /// Skip the entry: it could never be visible.
     Nothing,
 }
 
-/// Puts a path into one form, without `.` and doubled slashes, or says why it cannot be one. `clean` is overwritten.
+/// Normalises a path, without `.` and repeated slashes, or says why it is invalid. `clean` is overwritten.
 pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str> {
     clean.clear();
     if path.starts_with(b"/") {
@@ -62,7 +62,7 @@ pub(crate) fn clean(path: &[u8], clean: &mut Vec<u8>) -> Result<(), &'static str
     Ok(())
 }
 
-/// What an entry at this clean path asks for.
+/// The action for an entry at this normalised path.
 pub(crate) fn asks(path: &[u8]) -> Result<EntryAction<'_>, &'static str> {
     if path.is_empty() {
         return Ok(EntryAction::Root);
@@ -92,12 +92,12 @@ pub(crate) fn asks(path: &[u8]) -> Result<EntryAction<'_>, &'static str> {
     }
 }
 
-/// Whether this is one of the folders at the top that the engine mounts something on: they must be real ones.
+/// Whether this is one of the top-level folders on which the engine mounts something: they must be real folders.
 pub(crate) fn is_covered(path: &[u8]) -> bool {
     COVERED.contains(&path)
 }
 
-/// The folder of a clean path, and its name in it.
+/// The parent folder of a normalised path, and the name in it.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -109,7 +109,7 @@ fn first(path: &[u8]) -> &[u8] {
     path.split(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// The refusal of a name.
+/// The error for a refused name.
 pub(crate) fn refuse(name: &[u8]) -> impl FnOnce(&'static str) -> LayerError {
     move |why| LayerError::refused(name, why)
 }
@@ -186,7 +186,7 @@ mod tests {
                 }
                 let map = entry.map.as_deref().unwrap_or_default();
                 assert!(map.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "pieces in order");
-                // The data of every second entry is passed over.
+                // The data of every second entry is skipped.
                 if entries % 2 == 0 {
                     continue;
                 }

@@ -1,7 +1,7 @@
-//! A folder of ours being filled, by descriptor alone: no path that an archive named is ever resolved over a link.
+//! Fills a folder by descriptor only: no path from an archive is ever resolved through a symbolic link.
 //!
-//! The folders used last stay open, since archives come folder by folder. Making something in a folder changes its time,
-//! so each remembers the one it had and gets it back when it is let go.
+//! The last used folders stay open, because archives are usually ordered by folder. Making an entry changes the time of
+//! its folder, so each open folder remembers its time and gets it back when it is closed.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use super::rules;
 
 /// LIMIT: folders open at once, per unpacking.
 const OPEN: usize = 16;
-/// What a folder of a layer bears that hides the one below it.
+/// The attribute of a folder that hides the one below it.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
-/// What a folder bears that the archive never named: below it, another layer's may have other rights.
+/// The attribute of a folder that the archive does not name: a folder of a lower layer may have other permissions.
 pub(crate) const IMPLIED: &str = "trusted.atoll.implied";
 
 /// The folder being filled.
 pub(super) struct Tree {
     root: OwnedFd,
-    /// For messages alone.
+    /// For error messages only.
     path: PathBuf,
-    /// The one used last is the last.
+    /// Ordered by use, the last used one last.
     open: Vec<OpenFolder>,
-    /// Folders made that no entry named.
+    /// Folders made that no entry names.
     pub(super) implied: u64,
 }
 
@@ -36,7 +36,7 @@ struct OpenFolder {
     mtime: Timespec,
 }
 
-/// What is at a place now.
+/// The current entry at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExistingEntry {
     Nothing,
@@ -54,7 +54,7 @@ impl Tree {
         Ok(Self { root, path: path.to_owned(), open: Vec::with_capacity(OPEN), implied: 0 })
     }
 
-    /// The folder at this clean path; folders that are missing on the way are made.
+    /// The folder at this normalised path; missing folders are made.
     pub(super) fn folder(&mut self, path: &[u8], entry: &[u8]) -> Result<BorrowedFd<'_>, LayerError> {
         match self.open.iter().rposition(|folder| folder.path == path) {
             Some(at) if at + 1 == self.open.len() => {}
@@ -75,7 +75,7 @@ impl Tree {
         Ok(self.open.last().expect("it was just put there").fd.as_fd())
     }
 
-    /// Opens without making anything. The kernel refuses every link on the way.
+    /// Opens without making anything. The kernel refuses every symbolic link in the path.
     pub(super) fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -83,7 +83,7 @@ impl Tree {
         rustix::fs::openat2(&self.root, path, flags, Mode::empty(), strictly)
     }
 
-    /// Makes a folder that an entry names, or takes the one that is there; answers it open.
+    /// Makes a folder that an entry names, or uses the existing one; returns it open.
     pub(super) fn make_folder(
         &mut self,
         parent: &[u8],
@@ -95,7 +95,7 @@ impl Tree {
         let mut opaque = false;
         match rustix::fs::mkdirat(above, name, Mode::RWXU) {
             Ok(()) => {}
-            Err(Errno::EXIST) => match look(above, name).map_err(|errno| self.failed("look into", errno))? {
+            Err(Errno::EXIST) => match look(above, name).map_err(|errno| self.failed("read", errno))? {
                 ExistingEntry::Folder => {
                     let fd = self.folder(&path, entry)?;
                     let _ = rustix::fs::fremovexattr(fd, IMPLIED);
@@ -119,10 +119,10 @@ impl Tree {
         Ok(self.open.last().expect("a folder was just opened").fd.as_fd())
     }
 
-    /// Takes away whatever is at a place, with all that is below it.
+    /// Removes the entry at a path, with everything below it.
     pub(super) fn clear(&mut self, parent: &[u8], name: &[u8], entry: &[u8]) -> Result<(), LayerError> {
         let path = joined(parent, name);
-        // What is open in there is going: it gets no time back.
+        // Open folders in it are removed, so their times are not restored.
         self.open.retain(|folder| !is_within(&folder.path, &path));
         let above = self.folder(parent, entry)?;
         match rustix::fs::unlinkat(above, name, AtFlags::empty()) {
@@ -133,14 +133,14 @@ impl Tree {
         remove_all(above, name).map_err(|errno| failed_at("remove from", errno))
     }
 
-    /// Sets the time that a folder is to have in the end.
+    /// Sets the final time of a folder.
     pub(super) fn set_folder_time(&mut self, mtime: Timespec) {
         if let Some(folder) = self.open.last_mut() {
             folder.mtime = mtime;
         }
     }
 
-    /// Gives every folder its time back.
+    /// Restores the time of every folder.
     pub(super) fn close(mut self) -> Result<(), LayerError> {
         while let Some(folder) = self.open.pop() {
             folder.let_go()?;
@@ -152,14 +152,14 @@ impl Tree {
         if self.open.len() == OPEN {
             self.open.remove(0).let_go()?;
         }
-        let now = rustix::fs::fstat(&fd).map_err(|errno| self.failed("look into", errno))?;
+        let now = rustix::fs::fstat(&fd).map_err(|errno| self.failed("read", errno))?;
         let nanos = rustix::fs::Nsecs::try_from(now.st_mtime_nsec).unwrap_or(0);
         let mtime = Timespec { tv_sec: now.st_mtime, tv_nsec: nanos };
         self.open.push(OpenFolder { path: path.to_owned(), fd, mtime });
         Ok(())
     }
 
-    /// Makes the folders of a path, one by one. What hides a file on the way becomes a folder that hides one.
+    /// Makes the folders of a path, one by one. A whiteout in the path becomes a folder that hides the one below.
     fn make_way(&mut self, path: &[u8], entry: &[u8]) -> Result<OwnedFd, LayerError> {
         let mut made = Vec::with_capacity(path.len());
         for part in path.split(|&byte| byte == b'/') {
@@ -169,7 +169,7 @@ impl Tree {
             }
             made.extend_from_slice(part);
             let above = self.folder(&parent, entry)?;
-            let hidden = match look(above, part).map_err(|errno| failed_at("look into", errno))? {
+            let hidden = match look(above, part).map_err(|errno| failed_at("read", errno))? {
                 ExistingEntry::Folder => continue,
                 ExistingEntry::Other => {
                     return Err(LayerError::refused(entry, "its path contains a link or a file"));
@@ -216,12 +216,12 @@ impl OpenFolder {
     }
 }
 
-/// What is at this place; links are not followed.
+/// The entry at this name; symbolic links are not followed.
 pub(super) fn look(folder: BorrowedFd<'_>, name: &[u8]) -> Result<ExistingEntry, Errno> {
     match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => ExistingEntry::Folder,
-            // The only devices that are ever made here are whiteouts.
+            // The only devices that are made here are whiteouts.
             FileType::CharacterDevice => ExistingEntry::Whiteout,
             _ => ExistingEntry::Other,
         }),
@@ -230,17 +230,17 @@ pub(super) fn look(folder: BorrowedFd<'_>, name: &[u8]) -> Result<ExistingEntry,
     }
 }
 
-/// Makes the overlay's sign for "nothing here".
+/// Makes a whiteout of the overlay.
 pub(crate) fn make_whiteout(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     rustix::fs::mknodat(folder, name, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))
 }
 
-/// Both times of a file. Nobody reads the first, but it must be something.
+/// Both times of a file. The access time is not used, but must be set.
 pub(crate) fn times(mtime: Timespec) -> Timestamps {
     Timestamps { last_access: mtime, last_modification: mtime }
 }
 
-/// Removes a folder of a layer with all that is in it. It is no deeper than [`rules::clean`] allows.
+/// Removes a folder of a layer with its content. Its depth is within the limit of [`rules::clean`].
 pub(crate) fn remove_all(above: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut way = vec![(rustix::fs::openat(above, name, flags, Mode::empty())?, name.to_owned())];
@@ -260,7 +260,7 @@ pub(crate) fn remove_all(above: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno
     Ok(())
 }
 
-/// Removes every file of a folder; answers a folder that is still in it.
+/// Removes every file of a folder; returns a remaining subfolder.
 fn empty_of_files(folder: &OwnedFd) -> Result<Option<Vec<u8>>, Errno> {
     for entry in rustix::fs::Dir::read_from(folder)? {
         let entry = entry?;
@@ -289,7 +289,7 @@ fn failed_at(action: &'static str, errno: Errno) -> LayerError {
     LayerError::io(action, "a layer being unpacked")(errno.into())
 }
 
-/// The folder that a hard link's target lies in, and its name there.
+/// The folder of a hard link's target, and its name there.
 pub(super) fn target<'a>(tree: &Tree, path: &'a [u8]) -> Result<(OwnedFd, &'a [u8]), Errno> {
     let (parent, name) = rules::split(path);
     Ok((tree.find(parent)?, name))

@@ -1,7 +1,7 @@
-//! Unpacking: the single way in.
+//! Unpacks archives: the only way in.
 //!
-//! What is refused is refused by name, and nothing stays of it: the caller drops the folder it gave. What an archive says
-//! about a place is done by descriptor (see `tree`), and the last entry of a name wins, whatever was there before.
+//! A refused entry is reported by name, and the caller drops the folder, so nothing stays. All access is by descriptor
+//! (see `tree`), and the last entry of a name replaces earlier ones.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -20,39 +20,39 @@ use super::{LayerError, read_ahead};
 use atoll_tar::read::Archive;
 use atoll_tar::{TarEntry, TarKind};
 
-/// Ids that a sandbox has. What is beyond becomes nobody.
+/// Ids of a sandbox. Higher ids become the user nobody.
 const IDS: u64 = 65_536;
 const NOBODY: u32 = 65_534;
-/// What an entry without data takes on a disk at least.
+/// The minimal disk space of an entry without data.
 const ENTRY_BYTES: u64 = 4096;
 
-/// What file systems have holes of.
+/// The size of holes in file systems.
 const BLOCK: usize = 4096;
 
-/// How much may be unpacked.
+/// Limits of one unpacking.
 #[derive(Debug)]
 pub(crate) struct UnpackLimits {
-    /// Bytes of files, holes counted.
+    /// Bytes of files, including holes.
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Room on the disk.
+    /// Space on the disk.
     pub(crate) space: SpaceWriter,
 }
 
-/// What was unpacked.
+/// The result of unpacking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Unpacked {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
-    /// Folders that no entry named.
+    /// Folders that no entry names.
     pub(crate) implied: u64,
-    /// Whether the layer hides everything below it.
+    /// Whether the layer hides all layers below it.
     pub(crate) is_opaque: bool,
     pub(crate) notes: BTreeMap<String, u64>,
 }
 
-/// Unpacks an archive into the empty folder `into` while another thread reads and hashes it; answers also its digest and
-/// length.
+/// Unpacks an archive into the empty folder `into` while another thread reads and hashes it; also returns its digest
+/// and length.
 pub(crate) fn unpack_hashed(
     from: impl Read + Send,
     into: &Path,
@@ -61,7 +61,7 @@ pub(crate) fn unpack_hashed(
 ) -> Result<(Unpacked, Digest, u64), LayerError> {
     let (unpacked, read) = read_ahead::hashed(from, |ahead| unpack(ahead, into, allowed, cancel));
     let unpacked = unpacked?;
-    // Unpacking read to the end, so the hash is of all of it.
+    // Unpacking read to the end, so the hash covers the whole archive.
     let (digest, bytes) = read.ok_or(LayerError::Cancelled)?;
     Ok((unpacked, digest, bytes))
 }
@@ -90,7 +90,7 @@ pub(crate) fn unpack(
         rules::clean(&entry.name, &mut path).map_err(refuse(&entry.name))?;
         unpacker.take(&mut archive, &entry, &path, &mut link, cancel)?;
     }
-    // The headers of that many entries, and what may follow the last.
+    // The headers of that many entries, and data after the last.
     archive.drain(drained)?;
     let Unpacker { tree, mut done, .. } = unpacker;
     done.implied = tree.implied;
@@ -165,7 +165,7 @@ impl Unpacker {
     fn folder(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let owner = self.owner(entry);
         let folder = self.tree.make_folder(parent, name, &entry.name)?;
-        // Its mode is set whatever the umask: it was made for us alone.
+        // Its mode is set explicitly, because it was made with a private mode.
         let dropped = dress(folder, entry, owner, 0o7777)?;
         self.tree.set_folder_time(time(entry));
         self.note_dropped(dropped);
@@ -193,7 +193,7 @@ impl Unpacker {
         self.count_entry()
     }
 
-    /// A new file in the place of whatever was there.
+    /// Makes a new file; replaces an existing entry.
     fn create(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<OwnedFd, LayerError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
@@ -215,7 +215,8 @@ impl Unpacker {
         let mode = Mode::from_raw_mode(entry.mode & 0o7777);
         self.make_way_for(parent, name, entry, |folder| {
             rustix::fs::mknodat(folder, name, FileType::Fifo, mode, 0)?;
-            // The umask had its say; nothing but us is in this folder, so the name is still the pipe's.
+            // The umask may have changed the mode; only this process uses the folder, so the name still refers to the
+            // pipe.
             rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
         })?;
         self.dress_by_name(parent, name, entry)?;
@@ -241,7 +242,7 @@ impl Unpacker {
             }
             Err(_) => return Err(missing()),
         };
-        match look(folder.as_fd(), target).map_err(failed("look at the target of", entry))? {
+        match look(folder.as_fd(), target).map_err(failed("inspect the target of", entry))? {
             ExistingEntry::Other => {}
             ExistingEntry::Nothing | ExistingEntry::Whiteout => return Err(missing()),
             ExistingEntry::Folder => {
@@ -252,7 +253,7 @@ impl Unpacker {
             rustix::fs::linkat(&folder, target, place, name, AtFlags::empty())
         });
         match linked {
-            // What stood in its place held its target.
+            // The replaced entry contained its target.
             Err(LayerError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {
                 Err(missing())
             }
@@ -266,9 +267,10 @@ impl Unpacker {
 
     fn whiteout(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let folder = self.tree.folder(parent, &entry.name)?;
-        match look(folder, name).map_err(failed("look at", entry))? {
+        match look(folder, name).map_err(failed("inspect", entry))? {
             ExistingEntry::Nothing => make_whiteout(folder, name).map_err(failed("hide", entry))?,
-            // The layer itself has something there: that is to be seen, and nothing of what is below.
+            // The layer itself has a folder there: the folder stays visible, and everything below it in lower layers is
+            // hidden.
             ExistingEntry::Folder => {
                 let path = tree::joined(parent, name);
                 let folder = self.tree.folder(&path, &entry.name)?;
@@ -286,7 +288,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Makes something, and once more after taking away what was in its place.
+    /// Makes an entry; if that fails because of an existing entry, removes that one and retries.
     fn make_way_for<T>(
         &mut self,
         parent: &[u8],
@@ -305,7 +307,7 @@ impl Unpacker {
         .map_err(failed("unpack", entry))
     }
 
-    /// Owner and time of what cannot be opened.
+    /// Sets owner and time of an entry that cannot be opened.
     fn dress_by_name(&mut self, parent: &[u8], name: &[u8], entry: &TarEntry) -> Result<(), LayerError> {
         let owner = self.owner(entry);
         let folder = self.tree.folder(parent, &entry.name)?;
@@ -350,17 +352,17 @@ struct Disk {
 }
 
 impl Disk {
-    /// Asks for room before so many bytes are written.
+    /// Checks the free space before so many bytes are written.
     fn take(&mut self, bytes: u64) -> Result<(), LayerError> {
         self.allowed
             .space
             .take(bytes)
-            .map_err(LayerError::io("look at the disk of", "a layer being unpacked"))
+            .map_err(LayerError::io("measure the disk of", "a layer being unpacked"))
     }
 }
 
-/// Writes the data of a file; holes stay holes. So do zeros: what a sandbox holds as a hole comes as zeros, and must not take
-/// the host's disk where it took none of the sandbox's.
+/// Writes the data of a file; holes stay holes. Blocks of zeros become holes too: a hole in a sandbox's file arrives as
+/// zeros, and must not take disk space on the host that it did not take in the sandbox.
 fn write_data<R: BufRead>(
     archive: &mut Archive<R>,
     file: &OwnedFd,
@@ -403,9 +405,9 @@ fn write_data<R: BufRead>(
     Ok(())
 }
 
-/// How many bytes at this place of a file are of whole blocks that are all zeros, or of such that are not.
+/// The length of the run of whole blocks at this position that are all zeros, or that are not.
 fn run_of(piece: &[u8], at: u64) -> (usize, bool) {
-    // All bytes at once, once the first one is right: that is fast for both.
+    // All bytes are combined, but only if the first one is zero: that is fast in both cases.
     let is_zeros = |block: &[u8]| block[0] == 0 && block.iter().fold(0, |all, byte| all | byte) == 0;
     let first = (BLOCK - (at % BLOCK as u64) as usize).min(piece.len());
     let zeros = is_zeros(&piece[..first]);
@@ -413,8 +415,8 @@ fn run_of(piece: &[u8], at: u64) -> (usize, bool) {
     (first + rest.map(<[u8]>::len).sum::<usize>(), zeros)
 }
 
-/// Gives a file its owner, attributes and mode. The order matters: a new owner takes setuid bits and capabilities away.
-/// `unsure`: bits of the mode that making it may not have set. Answers how many attributes were left out.
+/// Sets owner, attributes and mode of a file. The order matters: a change of owner removes setuid bits and
+/// capabilities. `unsure`: mode bits that may not have been set at creation. Returns how many attributes were dropped.
 fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32) -> Result<u64, LayerError> {
     if owner != (0, 0) {
         let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
@@ -428,7 +430,7 @@ fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32)
         }
         match rustix::fs::fsetxattr(file, &name[..], value, XattrFlags::empty()) {
             Ok(()) => {}
-            // More than the disk has room for beside a file, or none at all: the file is worth more than its attributes.
+            // Too large for the file system, or not supported: the file is kept without the attribute.
             Err(Errno::NOSPC | Errno::TOOBIG | Errno::OPNOTSUPP | Errno::RANGE) => dropped += 1,
             Err(Errno::INVAL) => {
                 return Err(LayerError::refused(&entry.name, "it has an attribute that the kernel refuses"));
@@ -443,7 +445,7 @@ fn dress(file: BorrowedFd<'_>, entry: &TarEntry, owner: (u32, u32), unsure: u32)
     Ok(dropped)
 }
 
-/// Attributes that mean something inside. All others speak to the host's kernel or to an overlay.
+/// Whether an attribute has a meaning in a sandbox. All others address the host's kernel or an overlay.
 pub(super) fn is_kept(name: &[u8]) -> bool {
     name == b"security.capability" || (name.starts_with(b"user.") && !name.starts_with(b"user.overlay."))
 }
@@ -460,7 +462,7 @@ fn failed(action: &'static str, entry: &TarEntry) -> impl FnOnce(Errno) -> Layer
     move |errno| LayerError::io(action, super::error::shown(&entry.name))(errno.into())
 }
 
-/// The bits that this process never gives to new files. Reading it by umask(2) would change it for all threads.
+/// The umask of this process. Reading it with umask(2) would change it for all threads.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let noted = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -1,4 +1,4 @@
-//! Looking at a layer's folder: what is in it, and which marks it bears.
+//! Reads the folder of a layer: its names and marks.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::tree::OPAQUE;
 use atoll_tar::Xattrs;
 
-/// LIMIT: bytes of one attribute's value and of the list of their names, as the kernel has it.
+/// LIMIT: bytes of one attribute's value and of the list of names, as in the kernel.
 const XATTR_MAX: usize = 64 << 10;
 
 /// Names in a folder, sorted by their bytes.
@@ -25,7 +25,7 @@ pub(crate) fn names(folder: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-/// Opens a folder in a folder; never over a link.
+/// Opens a subfolder; never follows a symbolic link.
 pub(crate) fn open_folder(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::empty())
@@ -36,7 +36,7 @@ pub(crate) fn is_opaque(folder: BorrowedFd<'_>) -> Result<bool, Errno> {
     has_mark(folder, OPAQUE)
 }
 
-/// Whether a folder bears a mark of one letter.
+/// Whether a folder has an attribute with the value `y`.
 pub(super) fn has_mark(folder: BorrowedFd<'_>, mark: &str) -> Result<bool, Errno> {
     let mut value = [0; 4];
     match rustix::fs::fgetxattr(folder, mark, &mut value[..]) {
@@ -46,7 +46,7 @@ pub(super) fn has_mark(folder: BorrowedFd<'_>, mark: &str) -> Result<bool, Errno
     }
 }
 
-/// The attributes that belong to a file's content: not the marks of overlays, nor what speaks to the host.
+/// The attributes that belong to a file's content: not the marks of overlays, nor attributes for the host.
 pub(super) fn xattrs(file: impl AsFd) -> Result<Xattrs, Errno> {
     let mut list = [0; 1024];
     let list = match rustix::fs::flistxattr(&file, &mut list[..]) {

@@ -1,9 +1,10 @@
-//! The door through which every request to a registry goes: which URLs may be asked, and which addresses may be connected to.
+//! Checks every request to a registry: which URLs may be requested, and which addresses may be connected to.
 //!
-//! Two clients, because the name of a host is all that a resolver is told: the *guarded* one resolves names to public
-//! addresses only, the *open* one is used for the hosts and ports that the operator named. What is checked is what is
-//! connected to: the resolver hands the addresses that passed to the connector itself, so that a name cannot change its
-//! meaning in between. Neither follows a redirect by itself, takes a proxy from the environment, or unzips what it reads.
+//! There are two clients, because a resolver only gets the name of the host: the *guarded* client resolves names to
+//! public addresses only, the *open* client is used for the hosts and ports that the operator named. The checked
+//! address is the one that is used: the resolver passes the accepted addresses to the connector itself, so that a name
+//! cannot change its meaning in between. Neither client follows redirects, takes a proxy from the environment, or
+//! decompresses responses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -16,10 +17,10 @@ use url::{Host, Url};
 
 use super::error::RegistryError;
 
-/// LIMIT: names are resolved, connections made and TLS agreed upon within this.
+/// LIMIT: name resolution, connection and TLS handshake together.
 const CONNECT: Duration = Duration::from_secs(15);
 
-/// Which URLs may be asked.
+/// The URLs that may be requested.
 #[derive(Debug)]
 pub(super) struct UrlPolicy {
     named: Vec<(String, Option<u16>)>,
@@ -28,7 +29,7 @@ pub(super) struct UrlPolicy {
 }
 
 impl UrlPolicy {
-    /// `named` hosts may be reached without TLS and wherever they are.
+    /// `named` hosts may be reached without TLS and at any address.
     pub(super) fn new(named: &[String]) -> Self {
         let named = named.iter().map(|text| match text.rsplit_once(':') {
             Some((host, port)) if port.parse::<u16>().is_ok() => {
@@ -39,7 +40,7 @@ impl UrlPolicy {
         Self { named: named.collect(), guarded: OnceLock::new(), open: OnceLock::new() }
     }
 
-    /// The client for this URL, or why it is not asked.
+    /// The client for this URL, or why it is refused.
     pub(super) fn client_for(&self, url: &Url) -> Result<&Client, RegistryError> {
         let forbidden = |why: &str| RegistryError::Forbidden { url: shown(url), why: why.to_owned() };
         if !url.username().is_empty() || url.password().is_some() {
@@ -57,7 +58,7 @@ impl UrlPolicy {
             "http" => return Err(forbidden("plain http is allowed only for hosts that the operator named")),
             _ => return Err(forbidden("only https is supported")),
         }
-        // The connector asks the resolver for names only; an address in the URL goes past it.
+        // The connector asks the resolver only for names; an address in the URL bypasses it.
         let address = match host {
             Host::Domain(_) => None,
             Host::Ipv4(address) => Some(IpAddr::V4(address)),
@@ -71,7 +72,7 @@ impl UrlPolicy {
         self.guarded(url)
     }
 
-    /// Whether the operator named the host, with this port or with none.
+    /// Whether the operator named the host, with this port or without a port.
     pub(super) fn is_named(&self, url: &Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default();
@@ -79,7 +80,7 @@ impl UrlPolicy {
     }
 
     fn open(&self, url: &Url) -> Result<&Client, RegistryError> {
-        // As Docker has it: a registry that may go without TLS may also show any certificate.
+        // As in Docker: a registry that is allowed without TLS may also use any certificate.
         client(&self.open, url, || base().tls_danger_accept_invalid_certs(true))
     }
 
@@ -107,19 +108,19 @@ fn base() -> reqwest::ClientBuilder {
         .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .no_proxy()
-        // Another crate may switch these on for all of us; a blob must come as it is.
+        // Another crate may enable these features for the whole binary; a blob must arrive unchanged.
         .no_gzip()
         .no_brotli()
         .no_zstd()
         .no_deflate()
-        // A connection for each download: no window of HTTP/2 that is shared and small.
+        // One connection per download: no small HTTP/2 window is shared.
         .http1_only()
         .connect_timeout(CONNECT)
         .pool_max_idle_per_host(8)
         .pool_idle_timeout(Duration::from_secs(20))
 }
 
-/// Why no request of ours goes to this address, if so.
+/// Why this address is refused, if it is.
 fn class(address: IpAddr) -> Option<&'static str> {
     static NEVER6: LazyLock<Ranges6> = LazyLock::new(never6);
     match address {
@@ -128,11 +129,11 @@ fn class(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// Resolves names, and only to addresses that anybody may reach.
+/// Resolves names to public addresses only.
 #[derive(Debug)]
 struct PublicOnly;
 
-/// A name that leads to nothing but forbidden addresses. Found again in the cause of what the client answers.
+/// A name that resolves only to forbidden addresses. It is found again in the cause of the client's error.
 #[derive(Debug, thiserror::Error)]
 #[error("the address {address} is {class}")]
 struct NotPublic {
@@ -153,7 +154,7 @@ impl Resolve for PublicOnly {
                 }
             }
             match refused {
-                // A name with a public and a private address is served by the public one.
+                // A name with public and private addresses is reached by the public ones.
                 Some(refused) if passed.is_empty() => Err(refused.into()),
                 _ => Ok(Box::new(passed.into_iter()) as Addrs),
             }
@@ -161,7 +162,7 @@ impl Resolve for PublicOnly {
     }
 }
 
-/// What a client answered, as an error of ours; a refusal of the resolver has its own name.
+/// Converts an error of the client; a refusal by the resolver has its own variant.
 pub(super) fn unreachable(url: &Url, cause: reqwest::Error) -> RegistryError {
     let host = host_of(url);
     let mut below: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
@@ -171,7 +172,7 @@ pub(super) fn unreachable(url: &Url, cause: reqwest::Error) -> RegistryError {
         }
         below = error.source();
     }
-    // The URL may hold a signature.
+    // The URL may contain a signature.
     RegistryError::Unreachable { host, cause: cause.without_url() }
 }
 
@@ -181,7 +182,7 @@ pub(super) fn host_of(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// A URL without what may be secret in it.
+/// A URL without parts that may be secret.
 pub(super) fn shown(url: &Url) -> String {
     let path: String = url.path().chars().take(200).collect();
     format!("{}://{}{path}", url.scheme(), host_of(url))

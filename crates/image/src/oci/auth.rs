@@ -1,11 +1,11 @@
-//! Who we are to a registry. Never printed.
+//! Credentials for registries. They are never printed.
 
 use std::fmt;
 
 /// Credentials for one registry.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Auth {
-    /// None; a registry may still want a token, which it gives to anybody.
+    /// None; a registry may still require a token, which it gives to any client.
     #[default]
     Anonymous,
     /// A user name with a password or an access token.
@@ -14,11 +14,12 @@ pub enum Auth {
         /// A password or an access token.
         password: String,
     },
-    /// A token that the registry itself takes.
+    /// A token that the registry accepts directly.
     Bearer(String),
-    /// A long-lived token that a token server changes into short ones (Docker's `identitytoken`).
+    /// A long-lived token that a token server exchanges for short-lived ones (Docker's `identitytoken`).
     Identity(String),
-    /// What Docker's config of the operator says for this registry, else none. Only for those who act as the operator.
+    /// The entry of the operator's Docker config for this registry, if there is one. Only for callers that act as the
+    /// operator.
     Operator,
 }
 

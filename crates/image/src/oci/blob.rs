@@ -1,12 +1,12 @@
-//! A blob on its way in. Three hold on to one `.part` file:
+//! Downloads a blob. Three parts share one `.part` file:
 //!
 //! ```text
 //! registry ──chunks──► [writer: appends, hashes] ──► <hex>.part ──► [follower: reads behind the writer]
-//!     ▲ Range: what is missing, however often it breaks off                 ends only when the hash is right
+//!     ▲ Range: the missing part, after each interruption                    ends only when the hash is right
 //! ```
 //!
-//! The file is the buffer between them: a slow reader never holds up the network, nothing but a few chunks is in memory, and
-//! a download that is dropped or killed goes on where the file ends. A blob gets its name when its digest is proven.
+//! The file is the buffer between them: a slow reader never delays the network, only a few chunks are in memory, and an
+//! interrupted download continues at the end of the file. A blob gets its name when its digest is verified.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -30,31 +30,31 @@ use crate::images::Images;
 use crate::layers::{Digest, LayerError};
 use crate::staging::Staging;
 
-/// How often one looks whether another download of the same blob is over.
+/// How often to check whether another download of the same blob has ended.
 const TICK: Duration = Duration::from_millis(50);
 
-/// LIMIT: how long one waits for another download of the same blob. It comes from a registry that somebody else chose, and
-/// may come at a crawl.
+/// LIMIT: how long to wait for another download of the same blob. It comes from a registry that another caller chose,
+/// and may be very slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// LIMIT: a download that brings less than this in a window holds a place that others wait for, and is left.
+/// LIMIT: a download that receives less than this in a window is aborted, because others wait for its slot.
 const SLOWEST: u64 = 1 << 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The file of a blob that is not whole yet, held by nobody else.
+/// The file of an incomplete blob, locked by this download.
 #[derive(Debug)]
 pub(super) struct PartialBlob {
     file: File,
     path: PathBuf,
-    /// Bytes that an earlier download left.
+    /// Bytes from an earlier download.
     pub(super) had: u64,
-    /// Where it lies if it is of this download alone; goes with it.
+    /// The private folder of this download, if it has one; removed with it.
     _own: Option<Staging>,
 }
 
 impl PartialBlob {
-    /// Waits until nobody else downloads this blob, and takes it over; but not for long, then it begins one of its own.
-    /// `None`: it became whole meanwhile.
+    /// Takes over the partial file when no other download of this blob runs. After a limited wait it begins a private
+    /// one. `None`: the blob has been completed meanwhile.
     pub(super) async fn take(
         images: &Images,
         wanted: &LayerDescriptor,
@@ -75,7 +75,7 @@ impl PartialBlob {
                 return Ok(None);
             }
             if let Some(file) = lock(&path)? {
-                // The one before may have given it its name between the look and the lock.
+                // The other download may have completed the blob between the check and the lock.
                 if whole.exists() {
                     return Ok(None);
                 }
@@ -93,7 +93,7 @@ impl PartialBlob {
         }
     }
 
-    /// One that nobody else knows, below the folder of the common one.
+    /// A private file, below the folder of the shared one.
     fn own(common: &Path) -> Result<Self, RegistryError> {
         let staged = |cause| RegistryError::Layer(LayerError::io("stage", common)(cause));
         let staging = common
@@ -106,7 +106,7 @@ impl PartialBlob {
         Ok(Self { file, path, had: 0, _own: Some(staging) })
     }
 
-    /// Forgets what came so far.
+    /// Discards the bytes received so far.
     pub(super) fn restart(&mut self) -> Result<(), RegistryError> {
         self.file.set_len(0).map_err(RegistryError::io("cut", &self.path))?;
         self.had = 0;
@@ -122,21 +122,21 @@ impl PartialBlob {
         &self.path
     }
 
-    /// Takes it away: what it holds is wrong.
+    /// Removes the file: its content is wrong.
     pub(super) fn discard(self) {
         if let Err(cause) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %cause, "a damaged download could not be removed; the next collection removes it");
         }
     }
 
-    /// Gives it its name, once its digest is proven.
+    /// Gives the blob its name; its digest has been verified.
     pub(super) fn publish(self, images: &Images, digest: &Digest) -> Result<(), RegistryError> {
         std::fs::rename(&self.path, images.blob_path(digest))
             .map_err(RegistryError::io("publish", &self.path))
     }
 }
 
-/// The file at `path`, made when missing, if nobody holds it.
+/// The file at `path`, made when missing, if no other download has locked it.
 fn lock(path: &Path) -> Result<Option<File>, RegistryError> {
     let opened = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
     let file = opened.map_err(|cause| RegistryError::Layer(LayerError::io("create", path)(cause)))?;
@@ -151,7 +151,7 @@ fn lock(path: &Path) -> Result<Option<File>, RegistryError> {
     Ok(same.then_some(file))
 }
 
-/// What the writer tells the follower.
+/// The state that the writer shares with the follower.
 #[derive(Debug, Default)]
 pub(super) struct BlobFeed {
     state: Mutex<BlobProgress>,
@@ -166,9 +166,9 @@ struct BlobProgress {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// All bytes are there and their digest is right.
+    /// All bytes are written and their digest is right.
     Proven,
-    /// There will be no more.
+    /// No more bytes will arrive.
     Broken,
 }
 
@@ -177,7 +177,7 @@ impl BlobFeed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flow of a blob that was whole from the start.
+    /// The feed of a blob that is complete from the start.
     pub(super) fn whole(size: u64) -> Arc<Self> {
         let state = BlobProgress { written: size, end: Some(End::Proven) };
         Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
@@ -194,7 +194,7 @@ impl BlobFeed {
         self.changed.notify_all();
     }
 
-    /// How much there is beyond `at`; at the size of the blob, nothing, once it is proven.
+    /// The number of bytes available after `at`; 0 at the end of the blob, once it is verified.
     fn wait(&self, at: u64, size: u64) -> io::Result<u64> {
         let mut state = self.state();
         loop {
@@ -208,7 +208,7 @@ impl BlobFeed {
     }
 }
 
-/// Reads a blob while it is still being written.
+/// Reads a blob while it is being written.
 pub(super) struct Follower {
     pub file: File,
     pub flow: Arc<BlobFeed>,
@@ -229,7 +229,7 @@ impl Read for Follower {
     }
 }
 
-/// Says that the flow is broken when the writer ends in any way but the good one.
+/// Marks the feed as broken unless the writer ends successfully.
 struct Writing(Arc<BlobFeed>);
 
 impl Drop for Writing {
@@ -238,18 +238,18 @@ impl Drop for Writing {
     }
 }
 
-/// What a writer found when its chunks ended.
+/// The result of a writer after its last chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BlobVerdict {
     Proven,
     Wrong {
         found: Digest,
     },
-    /// The download did not come to its end.
+    /// The download did not reach its end.
     Cut,
 }
 
-/// Appends chunks to the file and hashes all of it. Blocks; ends when the sender is gone.
+/// Appends chunks to the file and hashes the whole content. Blocking; ends when the sender is dropped.
 pub(super) fn write(
     mut file: File,
     had: u64,
@@ -281,7 +281,7 @@ pub(super) fn write(
     Ok(BlobVerdict::Proven)
 }
 
-/// Whether a blob that is here is still what its name says. Blocks.
+/// Whether an existing blob still matches its digest. Blocking.
 pub(super) fn is_right(path: &Path, wanted: &LayerDescriptor) -> io::Result<bool> {
     let file = File::open(path)?;
     let mut hash = Sha256::new();
@@ -304,7 +304,7 @@ fn hash_file(file: &File, size: u64, hash: &mut Sha256) -> io::Result<()> {
     Ok(())
 }
 
-/// Fetches what is missing of a blob and hands it to the writer; breaks in between are mended.
+/// Fetches the missing part of a blob and passes it to the writer; resumes after interruptions.
 pub(super) async fn download(
     session: &RegistrySession<'_>,
     wanted: &LayerDescriptor,
@@ -331,7 +331,8 @@ pub(super) async fn download(
                 Ok(None) => break None,
                 Err(error) => break Some(error),
             };
-            // A registry that knows no ranges begins anew; what is here already is left out.
+            // A registry without range requests sends the blob from the beginning; bytes that exist already are
+            // skipped.
             let known = skip.min(chunk.len() as u64);
             skip -= known;
             let chunk = chunk.split_off(usize::try_from(known).unwrap_or_default());
@@ -343,7 +344,7 @@ pub(super) async fn download(
             }
             at += chunk.len() as u64;
             if chunks.send(chunk).await.is_err() {
-                // The writer failed, and says why.
+                // The writer failed and reports why.
                 return Ok(());
             }
             moved(at);
@@ -371,7 +372,7 @@ pub(super) async fn download(
     Ok(())
 }
 
-/// How many bytes of an answer are known already, after a look at what it says of the size.
+/// How many bytes of a response exist already; also checks the size that the response announces.
 fn begins_at(
     what: &str,
     status: u16,

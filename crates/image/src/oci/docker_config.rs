@@ -1,7 +1,8 @@
-//! Docker's `config.json` of the operator: credentials as `docker login` leaves them, in the file or with a helper program.
+//! Docker's `config.json` of the operator: credentials as `docker login` stores them, in the file or in a helper
+//! program.
 //!
-//! Only read for those who act as the operator ([`super::Auth::Operator`]); a tenant never borrows these. A helper is run
-//! by the name that the operator's own file gives, never by one that a request gives, and not for longer than its deadline.
+//! It is read only for callers that act as the operator ([`super::Auth::Operator`]); tenants never use these
+//! credentials. A helper is run by the name in the operator's file, never by a name from a request, and has a deadline.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -17,11 +18,11 @@ use serde::Deserialize;
 use super::auth::Auth;
 use super::error::RegistryError;
 
-/// LIMIT: a config or an answer of a helper beyond this is none.
+/// LIMIT: a larger config or helper output is refused.
 const SIZE_MAX: u64 = 1 << 20;
-/// LIMIT: a helper that asks a person something would wait for ever.
+/// LIMIT: a helper that prompts a person would wait for ever.
 const HELPER_LIMIT: Duration = Duration::from_secs(15);
-/// What a helper answers as the user's name when it gives an identity token.
+/// The user name that a helper returns with an identity token.
 const TOKEN_USER: &str = "<token>";
 
 #[derive(Deserialize, Default)]
@@ -50,7 +51,7 @@ struct HelperCredentials {
     secret: String,
 }
 
-/// What the file at `path` says for a registry. Blocks. No file and no entry are [`Auth::Anonymous`].
+/// The credentials in the file at `path` for a registry. Blocking. A missing file or entry means [`Auth::Anonymous`].
 pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryError> {
     let bad = |why: String| RegistryError::DockerConfig { path: path.to_owned(), why };
     let mut text = Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn auth_for(path: &Path, registry: &str) -> Result<Auth, RegistryErro
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Auth::Anonymous),
         Err(cause) => return Err(RegistryError::io("open", path)(cause)),
     };
-    // The parser's own text may quote what is secret; where it stopped is enough.
+    // The parser's text may quote secrets; the position is enough.
     let config: DockerConfig = serde_json::from_slice(&text)
         .map_err(|cause| bad(format!("line {} column {} is malformed", cause.line(), cause.column())))?;
     let wanted = host_of(registry);
@@ -97,7 +98,7 @@ fn host_of(key: &str) -> String {
     key.split('/').next().unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Runs `docker-credential-<helper> get`. `None`: it knows nothing of this registry.
+/// Runs `docker-credential-<helper> get`. `None`: it has no credentials for this registry.
 fn ask(helper: &str, registry: &str, limit: Duration) -> Result<Option<Auth>, String> {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     if !helper.bytes().all(is_plain) || helper.starts_with('.') {
@@ -122,7 +123,7 @@ fn run(program: &Path, registry: &str, limit: Duration) -> Result<Option<Auth>, 
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (send, receive) = sync_channel(1);
     let registry = registry.to_owned();
-    // The pipes are served by a thread of their own, so that a helper that reads and writes nothing is still left in time.
+    // A separate thread serves the pipes, so that a helper that does not use them can still be ended in time.
     std::thread::spawn(move || {
         if let Some(mut stdin) = stdin {
             let _ = stdin.write_all(registry.as_bytes());
@@ -214,7 +215,7 @@ mod tests {
     fn a_helper_is_asked_and_left_at_its_deadline() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
-        // Found by its whole path here: the search path belongs to the whole process of the tests.
+        // Found by its full path here: the search path belongs to the whole test process.
         let ask = |script: &str, limit: Duration| {
             let path = dir.path().join("docker-credential-x");
             std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();

@@ -1,5 +1,5 @@
-//! What can go wrong between us and a registry. A variant says what was tried on what; causes are attached, and nothing that
-//! a registry or a user keeps secret is in a text.
+//! Errors of registries. A variant says what was attempted and on what; causes are attached as sources, and no text
+//! contains a secret of a registry or a user.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,8 @@ impl RegistryError {
         }
     }
 
-    /// What the user sees. A refusal by a registry is never `unauthenticated`: that would speak of the key to Atoll.
+    /// The error code for the user. A refusal by a registry is never `unauthenticated`: that code is about the key to
+    /// Atoll.
     pub fn code(&self) -> Code {
         match self {
             Self::NotFound { .. }
@@ -96,7 +97,7 @@ impl RegistryError {
         }
     }
 
-    /// What to try next, in one line, where there is something.
+    /// What to try next, in one line, if there is a suggestion.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotFound { .. } => "check the name and the tag; a private image needs credentials".into(),
@@ -124,12 +125,12 @@ impl RegistryError {
         })
     }
 
-    /// Wraps an I/O error with what was being done to which path.
+    /// Adds the action and the path to an I/O error.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |cause| Self::Io { action, path: path.to_owned(), cause }
     }
 
-    /// Something that a registry sent, or that we hold of it, is not what it should be.
+    /// Content from a registry, received or stored, is invalid.
     pub(super) fn damaged(what: impl ToString, why: impl ToString) -> Self {
         Self::Damaged { what: what.to_string(), why: why.to_string() }
     }

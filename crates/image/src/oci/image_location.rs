@@ -1,27 +1,27 @@
-//! Where an image is: the host of its registry, its repository there, and the tag or digest. Pure.
+//! The location of an image: the host of its registry, its repository there, and the tag or digest. Pure functions.
 
 use atoll_model::TemplateRef;
 
-/// What is meant by a name without a host, and by Docker's own names for it.
+/// The registry for names without a host, and for Docker's own names of it.
 const HUB: &str = "registry-1.docker.io";
-/// How Docker's config names it.
+/// Its name in Docker's config.
 const HUB_IN_CONFIG: &str = "https://index.docker.io/v1/";
 
 /// An image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ImageLocation {
-    /// `host` or `host:port`, as it stands in a URL.
+    /// `host` or `host:port`, as in a URL.
     pub host: String,
     /// `library/debian`.
     pub repository: String,
     /// A tag, or `sha256:…`.
     pub reference: String,
-    /// The digest that the user named, which the manifest must have.
+    /// The digest in the reference, which the manifest must match.
     pub digest: Option<String>,
 }
 
 impl ImageLocation {
-    /// Reads the reference as Docker's users mean it: no host is Docker's registry, no folder there is `library`.
+    /// Interprets the reference as Docker does: no host means Docker's registry, no folder there means `library`.
     pub(super) fn of(image: &TemplateRef) -> Self {
         let (host, repository) = match image.registry() {
             Some(host) => (host, image.name[host.len() + 1..].to_owned()),
@@ -39,7 +39,7 @@ impl ImageLocation {
         }
     }
 
-    /// How Docker's config names the registry.
+    /// The name of the registry in Docker's config.
     pub(super) fn in_docker_config(&self) -> &str {
         if self.host == HUB { HUB_IN_CONFIG } else { &self.host }
     }

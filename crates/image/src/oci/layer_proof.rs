@@ -1,8 +1,8 @@
-//! Whether a registry really has a layer that is here already.
+//! Proves that a registry really has a layer that exists already.
 //!
-//! Layers are kept once, whoever they belong to, and the digests of a private image are no secret that anybody guards. A
-//! registry that a tenant chose may name whatever it likes: for a layer that this tenant has not had before, it has to send
-//! the bytes. They are read and thrown away.
+//! Layers are stored once for all tenants, and the digests of a private image are not secret. A registry that a tenant
+//! chose could name any layer: for a layer that this tenant has not had before, it has to send the bytes. They are
+//! read, checked and discarded.
 
 use std::io::{self, Read};
 
@@ -16,18 +16,19 @@ use crate::layers::{DiffId, Digest};
 /// LIMIT: bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
-/// Of which layers the one who pulls has had the bytes before.
+/// The layers whose bytes the puller has had before.
 pub type KnownLayers = std::sync::Arc<dyn Fn(&DiffId) -> bool + Send + Sync>;
 
-/// What the bytes of a blob are.
+/// The digests of a blob's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BlobDigests {
     pub blob: Digest,
-    /// Of what they are unzipped, where that was asked for.
+    /// Digest of the uncompressed archive, if requested.
     pub tar: Option<Digest>,
 }
 
-/// Reads a blob as it comes. Unzips it where the length of its archive is given; what is longer is another. Blocks.
+/// Reads a blob while it arrives. Decompresses it if the length of its archive is given; a longer one is refused.
+/// Blocking.
 pub(super) fn read(chunks: mpsc::Receiver<Bytes>, tar_bytes: Option<u64>) -> io::Result<BlobDigests> {
     let mut from = Incoming { chunks, piece: Bytes::new(), hash: Sha256::new() };
     let tar = match tar_bytes {

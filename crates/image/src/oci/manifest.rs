@@ -1,4 +1,4 @@
-//! Manifests, indexes and configs as registries send them: OCI's and Docker's second schema. Reads bytes, asks nobody.
+//! Manifests, indexes and configs as registries send them: OCI's and Docker's schema 2. Parsing only, no requests.
 
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use super::error::RegistryError;
 use super::platform::Platform;
 use crate::layers::{DiffId, Digest};
 
-/// LIMIT: of a manifest, an index or a config.
+/// LIMIT: bytes of a manifest, an index or a config.
 pub(super) const TEXT_MAX: usize = 4 << 20;
 /// LIMIT: layers of an image. Docker makes no more than 127.
 const LAYERS_MAX: usize = 512;
@@ -17,18 +17,18 @@ const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
-/// What we take, as a registry is told.
+/// The supported media types, for the `Accept` header.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
-/// What a tag points to.
+/// The target of a tag.
 #[derive(Debug)]
 pub(super) enum RegistryManifest {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
 }
 
-/// What decides which of the two it is.
+/// The fields that distinguish the two.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Shape {
@@ -39,19 +39,19 @@ struct Shape {
     layers: Option<serde::de::IgnoredAny>,
 }
 
-/// A layer that an image has.
+/// A layer of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LayerDescriptor {
-    /// Of its blob.
+    /// Digest of its blob.
     pub digest: Digest,
-    /// Of its blob.
+    /// Size of its blob.
     pub size: u64,
-    /// Of what is in it.
+    /// Id of the archive in it.
     pub diff_id: DiffId,
 }
 
 impl RegistryManifest {
-    /// Reads one. `said` is the media type in the answer's head.
+    /// Parses a manifest. `said` is the media type in the response header.
     pub(super) fn read(image: &str, bytes: &[u8], said: Option<&str>) -> Result<Self, RegistryError> {
         let damaged = |why: String| RegistryError::damaged(format!("the manifest of {image}"), why);
         let unsupported = |what: &str, why| RegistryError::Unsupported {
@@ -63,7 +63,7 @@ impl RegistryManifest {
         if shape.schema_version != 2 {
             return Err(unsupported("the manifest", "only manifests of schema 2 are supported"));
         }
-        // Bytes that can be read as both would be another image to another reader.
+        // Bytes that can be read as both could be different images for different readers.
         if shape.manifests.is_some() && shape.layers.is_some() {
             return Err(damaged("it is both an image and an index".into()));
         }
@@ -71,7 +71,7 @@ impl RegistryManifest {
         let is_index = match shape.media_type.as_deref().or(said) {
             Some(OCI_INDEX | DOCKER_LIST) => true,
             Some(OCI_MANIFEST | DOCKER_MANIFEST) => false,
-            // Some storage answers with a type of its own and the body names none.
+            // Some storage responds with its own media type, and the body has none.
             _ if shape.media_type.is_none() => shape.manifests.is_some(),
             _ => return Err(unsupported("the manifest", "it is neither an image nor an index")),
         };
@@ -83,7 +83,7 @@ impl RegistryManifest {
     }
 }
 
-/// The digest of a descriptor; other algorithms than ours are refused by name.
+/// The digest of a descriptor; other algorithms than SHA-256 are refused by name.
 pub(super) fn digest_of(image: &str, descriptor: &Descriptor) -> Result<Digest, RegistryError> {
     let text = descriptor.digest().to_string();
     text.parse().map_err(|_| RegistryError::Unsupported {
@@ -93,7 +93,7 @@ pub(super) fn digest_of(image: &str, descriptor: &Descriptor) -> Result<Digest, 
     })
 }
 
-/// Where the config is, after a look at what it claims to be.
+/// The digest and size of the config, after a check of its media type.
 pub(super) fn config_of(image: &str, manifest: &ImageManifest) -> Result<(Digest, usize), RegistryError> {
     let descriptor = manifest.config();
     let kind = descriptor.media_type().to_string();
@@ -114,7 +114,7 @@ pub(super) fn config_of(image: &str, manifest: &ImageManifest) -> Result<(Digest
     Ok((digest_of(image, descriptor)?, size))
 }
 
-/// Reads a config and pairs its layers with those of the manifest, the bottom one first.
+/// Parses a config and pairs its layers with those of the manifest, the bottom one first.
 pub(super) fn layers_of(
     image: &str,
     manifest: &ImageManifest,
@@ -141,14 +141,14 @@ pub(super) fn layers_of(
     Ok((config, wanted?))
 }
 
-/// An image for another machine would start nothing here.
+/// Refuses an image for another platform, because its programs would not run here.
 fn check_platform(image: &str, config: &ImageConfiguration, asked: &Platform) -> Result<(), RegistryError> {
     let there = Platform {
         os: config.os().to_string(),
         arch: config.architecture().to_string(),
         variant: config.variant().clone().filter(|variant| !variant.is_empty()),
     };
-    // Images of files alone, made by hand, often say nothing.
+    // Hand-made images that contain only files often have no platform.
     let says_nothing = matches!(config.os(), Os::Other(os) if os.is_empty())
         || matches!(config.architecture(), Arch::Other(arch) if arch.is_empty());
     if says_nothing || asked.is_served_by(&there) {
@@ -161,7 +161,7 @@ fn check_platform(image: &str, config: &ImageConfiguration, asked: &Platform) ->
     })
 }
 
-/// What a layer claims to be. How it is compressed is seen from its bytes.
+/// Checks the media type of a layer. The compression is detected from its bytes.
 fn check_layer(image: &str, layer: &Descriptor) -> Result<(), RegistryError> {
     let kind = layer.media_type().to_string();
     let refuse = |why| {
@@ -196,7 +196,7 @@ mod tests {
 
     fn config(arch: &str, layers: usize) -> Vec<u8> {
         let ids: Vec<String> = (0..layers).map(|n| format!("sha256:{n:064x}")).collect();
-        // As Docker writes it: with nulls, and with words that OCI does not know.
+        // As Docker writes it: with nulls, and with fields that OCI does not know.
         serde_json::json!({"architecture": arch, "os": "linux", "docker_version": "20", "container": "x",
             "config": {"Hostname": "", "Cmd": null, "Env": ["A=b"], "ExposedPorts": {"80/tcp": {}}, "Volumes": null, "Labels": null,
                 "OnBuild": null, "Entrypoint": null, "Healthcheck": {"Test": ["NONE"]}, "ArgsEscaped": true},

@@ -1,4 +1,4 @@
-//! Which of an image's platforms is meant. Pure.
+//! Selects one of an image's platforms. Pure functions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use oci_spec::image::{Descriptor, ImageIndex};
 
 use super::error::RegistryError;
 
-/// An operating system, an architecture and, for some, a variant of it, by the names that Go gives them.
+/// An operating system, an architecture and an optional variant, by their names in Go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Platform {
     /// `linux`.
@@ -19,7 +19,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// What this machine runs.
+    /// The platform of this machine.
     #[must_use]
     pub fn of_host() -> Self {
         let arch = match std::env::consts::ARCH {
@@ -32,7 +32,7 @@ impl Platform {
         Self { os: "linux".into(), arch: arch.into(), variant: None }
     }
 
-    /// How well `there` serves who asks for `self`: less is better, nothing is not at all.
+    /// How well `there` fits a request for `self`: lower is better, `None` means not at all.
     fn distance(&self, there: &Platform) -> Option<u8> {
         if (self.os.as_str(), self.arch.as_str()) != (there.os.as_str(), there.arch.as_str()) {
             return None;
@@ -47,13 +47,13 @@ impl Platform {
             (asked, is) if asked == is => Some(0),
             (None, is) if is == usual => Some(1),
             (asked, None) if asked == usual => Some(1),
-            // Older variants run on newer machines; a list that names several puts the plainest first.
+            // Older variants run on newer machines; a list with several names the most general one first.
             (None, Some(_)) if self.arch == "arm" => Some(2),
             _ => None,
         }
     }
 
-    /// Whether an image of `there` runs where `self` was asked for.
+    /// Whether an image for `there` runs where `self` was requested.
     pub(super) fn is_served_by(&self, there: &Platform) -> bool {
         self.distance(there).is_some()
     }
@@ -80,13 +80,13 @@ impl Platform {
         if let Some((_, one)) = best {
             return Ok(one);
         }
-        // An index of one image without a word about its platform is that image; its config is checked later.
+        // An index of one image without a platform means that image; its config is checked later.
         if let [only] = index.manifests().as_slice()
             && only.platform().is_none()
         {
             return Ok(only);
         }
-        // LIMIT: sixteen are named; an index may hold thousands.
+        // LIMIT: at most sixteen are named; an index may contain thousands.
         let mut there: Vec<String> = known()
             .map(|(_, there)| there.to_string())
             .filter(|name| !name.starts_with("unknown/"))

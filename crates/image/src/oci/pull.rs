@@ -1,7 +1,7 @@
-//! Pulling: from a name to a version that sandboxes can start from.
+//! Pulls an image and makes a version of it.
 //!
-//! Dropping the future cancels it: what threads were unpacking is removed by them, and downloads stay as `.part` files that
-//! the next pull goes on with. Layers that are here are not asked for.
+//! Dropping the future cancels the pull: the unpacking threads remove their results, and downloads stay as `.part`
+//! files that the next pull continues. Layers that exist already are not requested.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,32 +26,32 @@ use super::{Auth, LayerState, Platform, Progress, Progressed, Registry, Registry
 use crate::images::{Images, NewVersion, start_settings};
 use crate::layers::{Digest, LayerError};
 
-/// LIMIT: downloads of one pull at a time, as Docker and Podman have it.
+/// LIMIT: downloads of one pull at a time, as in Docker and Podman.
 const DOWNLOADS: usize = 4;
-/// LIMIT: layers of one pull under way: those that come, and those that have come and are still being unpacked.
+/// LIMIT: layers of one pull under way: being downloaded, or downloaded and still being unpacked.
 const UNDER_WAY: usize = 8;
-/// LIMIT: an index that leads to an index that leads to an image.
+/// LIMIT: nesting of indexes.
 const INDEXES: usize = 2;
-/// LIMIT: bytes of a layer that nobody guesses.
+/// LIMIT: bytes of a layer that cannot be guessed.
 const UNGUESSED: u64 = 32;
 /// LIMIT: chunks between the network and the disk.
 const CHUNKS: usize = 16;
-/// How often a layer tells how far it is.
+/// How often a layer reports its progress.
 const TELL: Duration = Duration::from_millis(100);
 
-/// What a pull brought.
+/// The result of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulled {
-    /// The version it became, kept by [`Images`].
+    /// The new version, stored in [`Images`].
     pub version: String,
-    /// What the tag points to now: the digest of an index or of a manifest.
+    /// The current target of the tag: the digest of an index or of a manifest.
     pub manifest_digest: String,
-    /// Which of the image's platforms it is.
+    /// The platform of the image.
     pub platform: String,
 }
 
 impl Registry {
-    /// Pulls an image and makes a version of it. Whoever it is for has had all layers that are here.
+    /// Pulls an image and makes a version of it. The caller has had all layers in the store before.
     pub async fn pull(
         &self,
         images: &Arc<Images>,
@@ -63,8 +63,8 @@ impl Registry {
         self.pull_for(Arc::new(|_| true), images, image, auth, platform, progress).await
     }
 
-    /// Pulls an image for somebody who has had only some of the layers that are here. The others the registry has to send,
-    /// to show that it has them.
+    /// Pulls an image for a caller that has had only some of the layers in the store. The registry has to send the
+    /// others, to prove that it has them.
     pub async fn pull_for(
         &self,
         known: KnownLayers,
@@ -81,7 +81,7 @@ impl Registry {
             let _slot = self.slot(&progress).await;
             let session = RegistrySession::open(self, image, auth, "pull").await?;
             let cancel = CancellationToken::new();
-            // Dropped with the future: threads that unpack then stop and clean up.
+            // Dropped with the future: the unpacking threads then stop and clean up.
             let _guard = cancel.clone().drop_guard();
             let name = image.to_string();
             let pull = Pull {
@@ -114,7 +114,7 @@ struct Pull<'a> {
 
 impl Pull<'_> {
     async fn run(self) -> Result<Pulled, RegistryError> {
-        // Nothing that is found here or added is collected until the version names it.
+        // Entries that are found or added here are not collected until the version names them.
         let working = self.images.begin();
         self.step(format!("asking {} for {}", self.session.place.host, self.name));
         let (manifest_digest, manifest) = self.manifest().await?;
@@ -143,7 +143,7 @@ impl Pull<'_> {
         (self.progress)(Progressed::Step(text));
     }
 
-    /// The manifest of the image for this platform, and the digest of what the name points to.
+    /// The manifest of the image for this platform, and the digest of the reference's target.
     async fn manifest(&self) -> Result<(Digest, ImageManifest), RegistryError> {
         let place = &self.session.place;
         let asked = place
@@ -213,7 +213,7 @@ impl Pull<'_> {
         }
     }
 
-    /// Brings all layers here. The first that fails stops the others, and all have come to rest when this answers.
+    /// Fetches all layers. The first failure stops the others, and all of them have ended when this returns.
     async fn layers(&self, wanted: &[LayerDescriptor]) -> Result<(), RegistryError> {
         let mut seen = HashSet::new();
         let fresh: Vec<LayerDescriptor> =
@@ -243,18 +243,18 @@ impl Pull<'_> {
         (self.progress)(Progressed::Layer { digest, done, total, state });
     }
 
-    /// Brings one layer here.
+    /// Fetches one layer.
     async fn layer(&self, wanted: LayerDescriptor) -> Result<(), RegistryError> {
         let mut is_known = (self.known)(&wanted.diff_id);
-        // A few times at most: a blob that is here but rotten is removed, and then it is not here; and one that another
-        // pull has brought meanwhile has to be shown.
+        // A few iterations at most: a damaged blob is removed and then downloaded, and a blob that another pull has
+        // added meanwhile has to be proven.
         while !self.try_layer(&wanted, &mut is_known).await? {}
         Ok(())
     }
 
-    /// Has the registry send a layer, or the blob of one, that is here already.
+    /// Makes the registry send a layer, or its blob, that exists already.
     async fn prove(&self, wanted: &LayerDescriptor) -> Result<ProvenBlobs, RegistryError> {
-        let _permit = self.downloads.acquire().await.expect("nobody closes it");
+        let _permit = self.downloads.acquire().await.expect("the semaphore is never closed");
         let (send, receive) = mpsc::channel(CHUNKS);
         let tar_bytes = self.images.layer(&wanted.diff_id).ok().map(|layer| layer.tar_bytes);
         let reader = tokio::task::spawn_blocking(move || layer_proof::read(receive, tar_bytes));
@@ -286,7 +286,7 @@ impl Pull<'_> {
         }
     }
 
-    /// Brings one layer here, or answers `false` where a blob stood in the way that is now gone.
+    /// Fetches one layer, or returns `false` if a damaged blob was removed.
     async fn try_layer(&self, wanted: &LayerDescriptor, is_known: &mut bool) -> Result<bool, RegistryError> {
         if self.cancel.is_cancelled() {
             return Err(LayerError::Cancelled.into());
@@ -296,7 +296,7 @@ impl Pull<'_> {
         if !*is_known && is_here() {
             match self.prove(wanted).await? {
                 ProvenBlobs::Layer => *is_known = true,
-                // What is in it is looked at when it is unpacked, whoever unpacked the same layer meanwhile.
+                // Its content is checked when it is unpacked, even if the same layer has been unpacked meanwhile.
                 ProvenBlobs::Blob => return self.take_blob(wanted).await,
             }
         }
@@ -304,7 +304,7 @@ impl Pull<'_> {
             self.tell(wanted, wanted.size, LayerState::Exists);
             return Ok(true);
         }
-        let permit = self.downloads.acquire().await.expect("nobody closes it");
+        let permit = self.downloads.acquire().await.expect("the semaphore is never closed");
         let taken = tokio::select! {
             taken = PartialBlob::take(self.images, wanted) => taken?,
             () = self.cancel.cancelled() => return Err(LayerError::Cancelled.into()),
@@ -313,7 +313,8 @@ impl Pull<'_> {
             drop(permit);
             return if *is_known { self.take_blob(wanted).await } else { Ok(false) };
         };
-        // What another left is not what this registry has; so much of it has to come that nobody guesses it.
+        // Bytes of another download prove nothing about this registry; it has to send at least as many bytes as cannot
+        // be guessed.
         if !*is_known && wanted.size - part.had < UNGUESSED {
             part.restart()?;
         }
@@ -321,7 +322,7 @@ impl Pull<'_> {
         let permit = Mutex::new(Some(permit));
         let release = || drop(permit.lock().unwrap_or_else(PoisonError::into_inner).take());
         let first = self.fetch(wanted, &part, release).await;
-        // What an earlier download left may be what is wrong: a disk that lost power, another file of the same name.
+        // The bytes of an earlier download may be wrong, for example after a power failure.
         let fetched = match first {
             Err(Failed { verdict: Some(BlobVerdict::Wrong { .. }), .. }) if resumed => {
                 part.restart()?;
@@ -345,7 +346,7 @@ impl Pull<'_> {
         }
     }
 
-    /// Downloads into the part, and unpacks what comes at the same time.
+    /// Downloads into the partial file, and unpacks the bytes at the same time.
     async fn fetch(
         &self,
         wanted: &LayerDescriptor,
@@ -386,7 +387,7 @@ impl Pull<'_> {
         judge(wanted, part, fetched, written, unpacked)
     }
 
-    /// Unpacks a blob on threads of its own while it comes.
+    /// Unpacks a blob on separate threads while it arrives.
     fn unpack(
         &self,
         wanted: &LayerDescriptor,
@@ -399,7 +400,8 @@ impl Pull<'_> {
                 let zip = from.zip();
                 ahead(from, |tar| images.add_layer(Some(&diff_id), tar, &stop)).map(|_| zip)
             });
-            // Bytes that cannot be unpacked may be wrong bytes, which only their digest tells: then all must come first.
+            // Bytes that cannot be unpacked may be wrong bytes, which only the digest shows: then the whole blob must
+            // arrive first.
             if let Err(LayerError::NoRoom { .. } | LayerError::TooBig { .. } | LayerError::Io { .. }) =
                 &unpacked
             {
@@ -409,7 +411,7 @@ impl Pull<'_> {
         })
     }
 
-    /// Unpacks a blob that is here. One that is no longer what it was goes, and the answer is `false`.
+    /// Unpacks an existing blob. A damaged one is removed, and the result is `false`.
     async fn take_blob(&self, wanted: &LayerDescriptor) -> Result<bool, RegistryError> {
         let path = self.images.blob_path(&wanted.digest);
         self.tell(wanted, wanted.size, LayerState::Unpacking);
@@ -440,20 +442,20 @@ impl Pull<'_> {
     }
 }
 
-/// What a registry has shown that it has.
+/// What a registry has proven to have.
 enum ProvenBlobs {
     Layer,
     Blob,
 }
 
-/// Why a layer did not come, and what the writer saw.
+/// Why a layer could not be fetched, and the writer's result.
 struct Failed {
     error: RegistryError,
     verdict: Option<BlobVerdict>,
 }
 
 impl Failed {
-    /// Whether another try with the same bytes would fail again, so that they are not worth keeping.
+    /// Whether another attempt with the same bytes would fail again, so that they are not worth keeping.
     fn is_for_good(&self) -> bool {
         match &self.error {
             RegistryError::Damaged { .. } | RegistryError::Unsupported { .. } => true,
@@ -475,7 +477,7 @@ impl From<RegistryError> for Failed {
     }
 }
 
-/// Which of three that ended says what happened. Wrong bytes explain every trouble with unpacking them.
+/// Decides which of the three results is the cause. Wrong bytes explain every error of unpacking.
 fn judge(
     wanted: &LayerDescriptor,
     part: &PartialBlob,
@@ -506,7 +508,7 @@ fn judge(
     }
 }
 
-/// Troubles with the bytes of a proven blob are the image's own, and name the blob.
+/// Errors in the bytes of a verified blob are errors of the image, and name the blob.
 fn name_blob(wanted: &LayerDescriptor, error: LayerError) -> RegistryError {
     let what = || format!("the layer {}", wanted.digest);
     match error {
@@ -521,7 +523,7 @@ fn name_blob(wanted: &LayerDescriptor, error: LayerError) -> RegistryError {
     }
 }
 
-/// Says when it is time to tell again.
+/// Limits how often progress is reported.
 struct ProgressThrottle {
     began: Instant,
     last_ms: AtomicU64,
@@ -543,7 +545,7 @@ impl ProgressThrottle {
     }
 }
 
-/// Runs what blocks on a thread for that.
+/// Runs blocking work on a separate thread.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("work on a thread of its own does not panic")
 }

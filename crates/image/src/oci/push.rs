@@ -1,5 +1,5 @@
-//! Pushing: a version goes to a registry as an OCI image. Blobs first, four at a time, each asked for before it is sent; the
-//! manifest last, so that a tag never points to something that is not there.
+//! Pushes a version to a registry as an OCI image. Blobs go first, four at a time, and only those that are missing; the
+//! manifest goes last, so that a tag never points to missing content.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +20,14 @@ use crate::layers::Digest;
 
 /// LIMIT: uploads of one push at a time.
 const UPLOADS: usize = 4;
-/// How often an upload tells how far it is.
+/// How often an upload reports its progress.
 const TELL: Duration = Duration::from_millis(100);
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What a push made.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
-    /// What the tag points to now.
+    /// The current target of the tag.
     pub manifest_digest: String,
 }
 
@@ -53,7 +53,7 @@ impl Registry {
         };
         let work = async {
             let _slot = self.slot(&progress).await;
-            // Neither the version nor a blob of it is collected meanwhile.
+            // Neither the version nor its blobs are collected meanwhile.
             let _held = images.hold(version)?;
             let _working = images.begin();
             let session = RegistrySession::open(self, image, auth, "pull,push").await?;
@@ -128,7 +128,8 @@ impl Push<'_> {
         Ok(self.session.send(&ask).await?.status().is_success())
     }
 
-    /// Sends a blob: one request that begins, one that carries all of it. The first may find it elsewhere in the registry.
+    /// Sends a blob: one request starts the upload, another carries all of it. The first may find the blob elsewhere in
+    /// the registry.
     async fn upload(&self, digest: Digest, body: Payload) -> Result<(), RegistryError> {
         let what = format!("the upload of {digest}");
         let mut begin = RegistryRequest::new(

@@ -1,48 +1,48 @@
-//! How long to wait before asking again, and when to stop. Only what is safe to repeat is repeated.
+//! How long to wait before a retry, and when to stop. Only requests that are safe to repeat are repeated.
 
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// LIMIT: tries that bring nothing, one after another.
+/// LIMIT: consecutive tries without progress.
 const TRIES: u32 = 5;
-/// LIMIT: tries of one thing in all, even when each brings a little.
+/// LIMIT: tries of one operation in total, even with progress.
 const TRIES_IN_ALL: u32 = 64;
-/// LIMIT: a registry that wants us to wait longer is told off to the user, who knows better.
+/// LIMIT: if a registry requests a longer wait, the user gets an error instead.
 const LONGEST: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_millis(200);
 
-/// Counts the tries of one thing.
+/// Counts the tries of one operation.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     in_vain: u32,
     in_all: u32,
 }
 
-/// What comes after a failed try.
+/// The decision after a failed try.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RetryDecision {
     /// Try again after this.
     Wait(Duration),
-    /// It asks for more patience than we have.
+    /// The registry requests a wait above the limit.
     TooLong(Duration),
-    /// Enough.
+    /// No further try.
     GiveUp,
 }
 
 impl Patience {
-    /// The last try brought something, so that those before it count no more.
+    /// The last try made progress, so earlier failures no longer count.
     pub(super) fn moved(&mut self) {
         self.in_vain = 0;
     }
 
-    /// A try failed after a long wait; those are counted twice, since a person is waiting.
+    /// A try failed after a long wait; it counts twice, because a user is waiting.
     pub(super) fn failed_slowly(&mut self) -> RetryDecision {
         self.in_vain += 1;
         self.failed(None)
     }
 
-    /// A try failed; `asked` is what the registry said about when to come back.
+    /// A try failed; `asked` is the wait that the registry requests.
     pub(super) fn failed(&mut self, asked: Option<Duration>) -> RetryDecision {
         self.in_vain += 1;
         self.in_all += 1;
@@ -53,14 +53,14 @@ impl Patience {
             return RetryDecision::GiveUp;
         }
         let doubled = FIRST * 2_u32.pow(self.in_vain - 1);
-        // Between the half and the whole of it, so that many that failed together do not come back together.
+        // Between half and all of it, so that clients that failed together do not retry together.
         let share = getrandom::u32().unwrap_or(u32::MAX / 2);
         let jittered = doubled / 2 + (doubled / 2).mul_f64(f64::from(share) / f64::from(u32::MAX));
         RetryDecision::Wait(asked.map_or(jittered, |asked| asked.max(jittered)))
     }
 }
 
-/// What `Retry-After` says: seconds, or a date.
+/// The value of `Retry-After`: seconds, or a date.
 #[expect(clippy::disallowed_methods, reason = "a registry named a date")]
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
@@ -72,7 +72,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::try_from(date.duration_since(jiff::Timestamp::now())).unwrap_or_default())
 }
 
-/// Answers that may be different the next time.
+/// Status codes of temporary errors.
 pub(super) fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }

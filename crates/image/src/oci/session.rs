@@ -1,5 +1,6 @@
-//! One conversation with one registry about one image: every request of a pull or a push goes through [`RegistrySession::send`],
-//! which follows redirects through the door, answers challenges, and asks again where that is safe.
+//! A session with one registry about one image. Every request of a pull or a push goes through
+//! [`RegistrySession::send`], which checks and follows redirects, answers authentication challenges, and retries where
+//! that is safe.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +23,18 @@ use super::token::{self, Challenge};
 use super::{Registry, docker_config};
 use atoll_model::TemplateRef;
 
-/// LIMIT: hops of one request.
+/// LIMIT: redirects of one request.
 const REDIRECTS: usize = 5;
-/// LIMIT: a registry that says nothing for so long is gone.
+/// LIMIT: a registry that sends nothing for this long is given up.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 /// LIMIT: after the last byte of an upload a registry may have to store it elsewhere first.
 const SILENCE_OF_UPLOAD: Duration = Duration::from_secs(180);
-/// LIMIT: a manifest, a config or a token is there within this.
+/// LIMIT: the duration of a request for a manifest, a config or a token.
 const TEXT_WITHIN: Duration = Duration::from_secs(120);
-/// LIMIT: whether a host has TLS is found out within this, and believed for so long.
+/// LIMIT: the duration of the check whether a host has TLS, and how long its result is valid.
 const PROBE: Duration = Duration::from_secs(5);
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// A conversation.
 pub(super) struct RegistrySession<'a> {
     urls: &'a UrlPolicy,
     pub place: ImageLocation,
@@ -42,26 +42,26 @@ pub(super) struct RegistrySession<'a> {
     base: Url,
     auth: Auth,
     scope: String,
-    /// What the registry took last as `Authorization`.
+    /// The last `Authorization` value that the registry accepted.
     header: Mutex<Option<HeaderValue>>,
 }
 
-/// One request, that can be made again.
+/// A request that can be repeated.
 pub(super) struct RegistryRequest {
     pub method: Method,
     pub url: Url,
     pub headers: Vec<(&'static str, String)>,
     pub body: Payload,
-    /// What it is about, for errors.
+    /// Its subject, for errors.
     pub what: String,
 }
 
-/// What a request carries.
+/// The body of a request.
 #[derive(Clone)]
 pub(super) enum Payload {
     Nothing,
     Bytes(Bytes),
-    /// A file, and where to count what was sent of it.
+    /// A file, and a counter of the bytes sent.
     File {
         path: PathBuf,
         size: u64,
@@ -76,7 +76,7 @@ impl RegistryRequest {
 }
 
 impl<'a> RegistrySession<'a> {
-    /// Begins one; `actions` is what a token must allow: `pull` or `pull,push`.
+    /// Starts a session; `actions` is the scope of a token: `pull` or `pull,push`.
     pub(super) async fn open(
         registry: &'a Registry,
         image: &TemplateRef,
@@ -98,19 +98,19 @@ impl<'a> RegistrySession<'a> {
         Ok(Self { urls: &registry.urls, place, base, auth, scope, header: Mutex::default() })
     }
 
-    /// The URL of something below the repository.
+    /// The URL of a path below the repository.
     pub(super) fn url(&self, path: &str) -> Url {
-        self.base.join(path).expect("what follows is a tag, a digest or a word of ours")
+        self.base.join(path).expect("the path is a tag, a digest or a constant")
     }
 
-    /// A URL that the registry gave, which may be relative to the one that was asked.
+    /// A URL from the registry, which may be relative to the requested one.
     pub(super) fn follow(&self, asked: &Url, location: &str) -> Result<Url, RegistryError> {
         asked
             .join(location)
             .map_err(|_| RegistryError::damaged("the registry's answer", "its Location is not a URL"))
     }
 
-    /// Whether it speaks for somebody.
+    /// Whether the session has no credentials.
     fn is_anonymous(&self) -> bool {
         self.auth == Auth::Anonymous
     }
@@ -123,7 +123,7 @@ impl<'a> RegistrySession<'a> {
         }
     }
 
-    /// Makes a request until it is answered for good. What comes back is a success, 404 or 416.
+    /// Sends a request and retries it until the result is final. The response is a success, 404 or 416.
     pub(super) async fn send(&self, ask: &RegistryRequest) -> Result<Response, RegistryError> {
         let mut patience = Patience::default();
         let mut answered_challenge = false;
@@ -172,7 +172,7 @@ impl<'a> RegistrySession<'a> {
         }
     }
 
-    /// Makes a request once, and follows where it leads.
+    /// Sends a request once, and follows redirects.
     async fn send_once(
         &self,
         ask: &RegistryRequest,
@@ -184,7 +184,7 @@ impl<'a> RegistrySession<'a> {
             for (name, value) in &ask.headers {
                 request = request.header(*name, value);
             }
-            // Storage that a registry sends us on to has no business with our token.
+            // Storage hosts that a registry redirects to must not get the token.
             if let Some(header) = header
                 && url.origin() == self.base.origin()
             {
@@ -206,14 +206,14 @@ impl<'a> RegistrySession<'a> {
         Err(RegistryError::Forbidden { url: shown(&url), why: "there are too many redirects".into() })
     }
 
-    /// Gets what the registry wants to see, unless another request just did.
+    /// Gets the credentials that the registry asks for, unless another request has just done so.
     async fn answer_challenge(
         &self,
         response: &Response,
         used: Option<&HeaderValue>,
     ) -> Result<(), RegistryError> {
         let asked = token::challenge(response.headers()).ok_or_else(|| self.refused())?;
-        // Held while the token is fetched: downloads that are refused together need one token.
+        // Held while the token is fetched: several downloads that are refused together need one token.
         let mut header = self.header.lock().await;
         if header.as_ref() != used {
             return Ok(());
@@ -229,14 +229,14 @@ impl<'a> RegistrySession<'a> {
                 token::fetch(self.urls, &wanted, auth).await?
             }
         };
-        // The same answer again would be refused again.
+        // The same value would be refused again.
         let fresh = fresh.filter(|fresh| Some(fresh) != used).ok_or_else(|| self.refused())?;
         *header = Some(fresh);
         Ok(())
     }
 }
 
-/// Sends a request and waits for the head of its answer, for as long as something moves.
+/// Sends a request and waits for the response header as long as there is progress.
 async fn send_body(
     request: reqwest::RequestBuilder,
     body: &Payload,
@@ -277,7 +277,7 @@ async fn send_body(
     }
 }
 
-/// The next bytes of an answer, or nothing at its end.
+/// The next bytes of a response; `None` at its end.
 pub(super) async fn next_chunk(response: &mut Response) -> Result<Option<Bytes>, RegistryError> {
     match tokio::time::timeout(SILENCE, response.chunk()).await {
         Ok(chunk) => chunk.map_err(|cause| unreachable(response.url(), cause)),
@@ -285,7 +285,7 @@ pub(super) async fn next_chunk(response: &mut Response) -> Result<Option<Bytes>,
     }
 }
 
-/// A whole answer that must be small.
+/// The whole body of a response that must be small.
 pub(super) async fn read_bounded(
     mut response: Response,
     max: usize,
@@ -308,7 +308,7 @@ pub(super) async fn read_bounded(
     Ok(whole.freeze())
 }
 
-/// Where the registry is. One that may go without TLS is asked once whether it has it.
+/// The base URL of the registry. A registry that is allowed without TLS is checked once for TLS.
 async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, RegistryError> {
     let (host, repository) = (&place.host, &place.repository);
     let build = |scheme: &str| {
@@ -316,7 +316,7 @@ async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, Regi
         text.parse::<Url>().map_err(|_| RegistryError::Forbidden { url: text, why: "it is not a URL".into() })
     };
     let secure = build("https")?;
-    // A port that is not said is 443 or 80; the operator may have named either.
+    // The default port is 443 or 80; the operator may have named either.
     let plain = build("http")?;
     if !registry.urls.is_named(&secure) && !registry.urls.is_named(&plain) {
         return Ok(secure);
@@ -335,7 +335,7 @@ async fn base_of(registry: &Registry, place: &ImageLocation) -> Result<Url, Regi
     Ok(if has_tls { secure } else { plain })
 }
 
-/// Whether anything at all is answered over TLS.
+/// Whether the host responds at all over TLS.
 async fn answers_tls(registry: &Registry, secure: &Url) -> bool {
     let Ok(client) = registry.urls.client_for(secure) else { return false };
     let root = secure.join("/v2/").expect("a plain path");

@@ -1,4 +1,5 @@
-//! The token dance: a registry says where a token can be had and for what, the token server gives one, the registry takes it.
+//! Token authentication: a registry names a token server and a scope, the token server issues a token, the registry
+//! accepts it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,16 +15,16 @@ use super::session::read_bounded;
 /// LIMIT: tokens have a few thousand bytes.
 const ANSWER_MAX: usize = 256 << 10;
 
-/// How a registry wants to know who asks.
+/// The authentication that a registry requires.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// With every request.
+    /// Credentials with every request.
     Basic,
-    /// By a token from there.
+    /// A token from a token server.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
-/// The first challenge that we can answer.
+/// The first supported challenge.
 pub(super) fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let mut basic = None;
     for header in headers.get_all(WWW_AUTHENTICATE) {
@@ -64,7 +65,7 @@ fn secret_header(text: &str) -> Option<HeaderValue> {
     Some(header)
 }
 
-/// What a token is asked for.
+/// A request for a token.
 pub(super) struct TokenRequest<'a> {
     pub realm: &'a str,
     pub service: Option<&'a str>,
@@ -80,7 +81,7 @@ struct TokenResponse {
     access_token: Option<String>,
 }
 
-/// Asks the token server. `Ok(None)`: it does not know these credentials.
+/// Requests a token. `Ok(None)`: the token server refuses these credentials.
 pub(super) async fn fetch(
     urls: &UrlPolicy,
     wanted: &TokenRequest<'_>,
@@ -90,7 +91,7 @@ pub(super) async fn fetch(
         .realm
         .parse()
         .map_err(|_| RegistryError::damaged("the registry's challenge", "its realm is not a URL"))?;
-    // Credentials are about to go there, so it passes the same door as everything else.
+    // Credentials are sent to this URL, so it passes the same checks as every other.
     let client = urls.client_for(&realm)?;
     let mut pairs: Vec<(&str, &str)> =
         wanted.service.map(|service| ("service", service)).into_iter().collect();

@@ -1,13 +1,13 @@
-//! Undoing the compression of layers, whatever their media type says: what counts is how the bytes begin.
+//! Decompresses layers. The format is detected from the first bytes, not from the media type.
 
 use std::io::{self, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use flate2::bufread::MultiGzDecoder;
 
-/// LIMIT: how far back a zstd frame may reach (64 MiB); it is memory of ours, chosen by who made the layer.
+/// LIMIT: the window of a zstd frame (64 MiB); the layer chooses how much of the server's memory it needs.
 const ZSTD_WINDOW_LOG: u32 = 26;
-/// Bytes that go from one thread to the other at once, and how many such pieces may wait.
+/// Bytes that are passed between the threads at once, and how many such pieces may be queued.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 4;
 
@@ -16,14 +16,14 @@ const PIECES: usize = 4;
 pub enum Zip {
     /// `1f 8b`.
     Gzip,
-    /// A frame, or one to be skipped.
+    /// A zstd frame, or a skippable frame.
     Zstd,
     /// Everything else.
     Plain,
 }
 
 impl Zip {
-    /// What bytes that begin like this are.
+    /// The format of bytes that begin like this.
     fn of(head: &[u8]) -> io::Result<Self> {
         let unknown = |name| {
             Err(io::Error::new(
@@ -40,7 +40,7 @@ impl Zip {
         }
     }
 
-    /// The media type that says so.
+    /// The media type of a layer in this format.
     #[must_use]
     pub fn media_type(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ enum Decompressor<R: Read> {
 type CompressedSource<R> = BufReader<Chain<Cursor<Vec<u8>>, R>>;
 
 impl<R: Read> Unzip<R> {
-    /// Looks how the bytes begin.
+    /// Detects the format from the first bytes.
     pub fn new(mut from: R) -> io::Result<Self> {
         let mut head = Vec::with_capacity(6);
         from.by_ref().take(6).read_to_end(&mut head)?;
@@ -101,14 +101,14 @@ impl<R: Read> Read for Unzip<R> {
     }
 }
 
-/// Lets `work` read what another thread has already unzipped: unzipping and unpacking then use two cores.
+/// Lets `work` read bytes that another thread has already decompressed: decompressing and unpacking then use two cores.
 pub(crate) fn ahead<T>(from: impl Read + Send, work: impl FnOnce(&mut Ahead) -> T) -> T {
     let (full_in, full) = sync_channel(PIECES);
     let (empty_in, empty) = sync_channel(PIECES);
     std::thread::scope(|scope| {
         scope.spawn(move || fill(from, &full_in, &empty));
         let mut reader = Ahead { full, empty: empty_in, piece: Vec::new(), at: 0, is_over: false };
-        // The reader goes before the scope waits: a thread that has nobody to read for ends.
+        // The reader is dropped before the scope waits: a thread without a reader ends.
         let done = work(&mut reader);
         drop(reader);
         done
@@ -127,7 +127,7 @@ fn fill(mut from: impl Read, full: &SyncSender<io::Result<Vec<u8>>>, empty: &Rec
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                 Err(cause) => break Some(Some(cause)),
             }
-            // What follows a download must not wait for a whole piece at the download's end.
+            // The reader of a download must not wait for a full piece at the download's end.
             if length == PIECE {
                 break None;
             }
@@ -138,7 +138,7 @@ fn fill(mut from: impl Read, full: &SyncSender<io::Result<Vec<u8>>>, empty: &Rec
         }
         match ended {
             None => {}
-            // An empty piece says that there is no more; the one before may have been the last with bytes.
+            // An empty piece marks the end; the previous piece may have been the last with bytes.
             Some(None) if length > 0 => return drop(full.send(Ok(Vec::new()))),
             Some(None) => return,
             Some(Some(cause)) => return drop(full.send(Err(cause))),
@@ -168,7 +168,7 @@ impl Read for Ahead {
             let used = std::mem::replace(&mut self.piece, next);
             self.at = 0;
             if used.capacity() > 0 {
-                // No room for it: it is freed.
+                // If the queue is full, the piece is freed.
                 let _ = self.empty.try_send(used);
             }
         }
@@ -192,7 +192,7 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    /// Answers one byte at a time, as a slow network does.
+    /// Returns one byte at a time, as a slow network does.
     struct SlowReader<'a>(&'a [u8]);
     impl Read for SlowReader<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! Where a registry may send us, and where not.
+//! The addresses to which a registry may redirect, and those that are refused.
 
 use atoll_image::oci::{Auth, RegistryError};
 use atoll_model::Code;

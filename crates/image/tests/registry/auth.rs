@@ -1,4 +1,4 @@
-//! Registries that want to know who asks.
+//! Registries that require authentication.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ fn challenge(host: &str) -> Response {
     (StatusCode::UNAUTHORIZED, [("www-authenticate", text)]).into_response()
 }
 
-/// A registry behind a token server. Tokens are `t0`, `t1`, …; `takes` says which the registry takes.
+/// A registry with a token server. Tokens are `t0`, `t1`, …; `takes` says which ones the registry accepts.
 async fn guarded(
     gives: impl Fn(&Parts, &str) -> bool + Send + Sync + 'static,
     takes: impl Fn(&str) -> bool + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A registry in memory. What it should do wrong is a function that sees every request first.
+//! A registry in memory. Its faults are a function that gets every request first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,8 @@ use axum::http::{Method, StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-/// Answers instead of the registry, or not at all. The number says how often this method and path was asked before.
+/// Responds instead of the registry, or returns `None`. The number says how many requests with this method and path
+/// came before.
 pub(crate) type Fault = Box<dyn Fn(&Parts, &Bytes, usize) -> Option<Response> + Send + Sync>;
 
 pub(crate) struct Fake {
@@ -47,7 +48,7 @@ impl Fake {
         self.shelf.blobs.lock().unwrap().insert(Digest::of(&blob).to_string(), blob);
     }
 
-    /// A blob that is not what its name says.
+    /// A blob that does not match its digest.
     pub(crate) fn put_blob_as(&self, digest: &Digest, blob: Bytes) {
         self.shelf.blobs.lock().unwrap().insert(digest.to_string(), blob);
     }
@@ -80,7 +81,7 @@ impl Fake {
         *self.shelf.fault.lock().unwrap() = None;
     }
 
-    /// What was asked so far: `METHOD path range`.
+    /// The requests so far: `METHOD path range`.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.shelf.asked.lock().unwrap().clone()
     }
@@ -89,7 +90,7 @@ impl Fake {
         self.shelf.asked.lock().unwrap().clear();
     }
 
-    /// How many requests hold this text.
+    /// How many requests contain this text.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.asked().iter().filter(|line| line.contains(text)).count()
     }
@@ -132,7 +133,7 @@ impl Shelf {
                 blob.map_or_else(|| StatusCode::NOT_FOUND.into_response(), |blob| ranged(&blob, range))
             }
             (&Method::POST, "uploads", "") => {
-                // Relative, and with a word that must be kept.
+                // Relative, and with a query that must be kept.
                 (StatusCode::ACCEPTED, [("location", format!("{path}17?state=kept"))]).into_response()
             }
             (&Method::PUT, "uploads", _) => self.upload(parts, body),
@@ -162,7 +163,7 @@ impl Shelf {
     }
 }
 
-/// A blob, or the end of it.
+/// A blob, or its end.
 fn ranged(blob: &Bytes, range: &str) -> Response {
     let Some(from) = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix('-')) else {
         return blob.clone().into_response();
@@ -175,10 +176,10 @@ fn ranged(blob: &Bytes, range: &str) -> Response {
     (StatusCode::PARTIAL_CONTENT, [("content-range", said)], blob.slice(from..)).into_response()
 }
 
-/// An answer that promises all of `blob` and breaks off in it.
+/// A response that announces all of `blob` and ends early.
 pub(crate) fn cut(blob: &Bytes, after: usize) -> Response {
     let first = blob.slice(..after);
-    // The server drops what it has not written yet when a body fails.
+    // The server drops unwritten data when a body fails.
     let breaks = futures::stream::once(async {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         Err(std::io::Error::other("cut"))
@@ -189,7 +190,7 @@ pub(crate) fn cut(blob: &Bytes, after: usize) -> Response {
     response
 }
 
-/// An answer without end.
+/// A response without end.
 pub(crate) fn endless() -> Response {
     let piece = Bytes::from(vec![b' '; 64 << 10]);
     Body::from_stream(futures::stream::repeat_with(move || Ok::<_, std::io::Error>(piece.clone())))

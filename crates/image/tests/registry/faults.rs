@@ -1,4 +1,4 @@
-//! Registries that break off, lie, or never end.
+//! Registries that interrupt responses, send wrong data, or never end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +62,7 @@ async fn a_registry_that_always_breaks_off_is_left_and_what_came_is_kept() {
         let range = parts.headers.get("range").map(|range| range.to_str().unwrap().replace('=', " "));
         parts.uri.path().ends_with(&path).then(|| match (before, range) {
             (0, _) | (_, None) => cut(&blob, 300_000),
-            // It says that the rest follows, and then nothing does.
+            // It announces the rest, and then sends nothing.
             (_, Some(range)) => {
                 let said = format!("{range}{}/{}", blob.len() - 1, blob.len());
                 (StatusCode::PARTIAL_CONTENT, [("content-range", said)]).into_response()
@@ -93,7 +93,7 @@ async fn a_dropped_pull_leaves_a_part_that_the_next_one_goes_on_with() {
             axum::body::Body::from_stream(hangs).into_response()
         })
     });
-    // Dropped as soon as half of it is there.
+    // Dropped as soon as half of it has arrived.
     let seen = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&seen);
     let image = name.parse().unwrap();
@@ -113,7 +113,7 @@ async fn a_dropped_pull_leaves_a_part_that_the_next_one_goes_on_with() {
         done = pull => panic!("it cannot end: {done:?}"),
         () = arrived => {}
     }
-    // The threads that unpacked end by themselves.
+    // The unpacking threads end by themselves.
     for _ in 0..200 {
         if world.found().layers.is_empty() {
             break;
@@ -138,7 +138,7 @@ async fn a_part_that_holds_something_else_is_begun_anew() {
     world.pull(&name).await.unwrap();
     assert_eq!(world.read(&layer, "file"), noise(9, 500_000));
     assert_eq!(fake.count("bytes=100000-"), 1);
-    // One that is whole but wrong, and one that is too long.
+    // One that is complete but wrong, and one that is too long.
     for length in [layer.blob.len(), layer.blob.len() + 1] {
         let world = World::reaching(&[&fake]);
         let part = world.images.part_path(&layer.digest());
@@ -160,7 +160,7 @@ async fn a_blob_that_rotted_here_is_downloaded_again() {
     assert_eq!(std::fs::read(&path).unwrap(), layer.blob);
 }
 
-/// What is left of a refused image: nothing.
+/// Nothing is left of a refused image.
 fn assert_clean(world: &World) {
     assert_eq!(world.found(), Found::default());
 }
@@ -240,7 +240,7 @@ async fn a_busy_registry_is_asked_again_when_it_says() {
     let began = Instant::now();
     world.pull(&name).await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    // One that asks for an hour is not waited for.
+    // A requested wait of an hour is refused.
     fake.fault(|_, _, _| Some((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "3600")]).into_response()));
     let began = Instant::now();
     let error = world.pull(&name).await.unwrap_err();
@@ -261,7 +261,7 @@ async fn a_failing_registry_is_asked_a_few_times_and_no_more() {
     let error = world.pull(&name).await.unwrap_err();
     assert_eq!(error.code(), Code::RegistryUnavailable);
     assert_eq!(fake.asked().len(), 5, "{:?}", fake.asked());
-    // An answer that will stay the same is not asked for twice.
+    // A permanent error is not retried.
     fake.forget();
     fake.fault(|_, _, _| Some(StatusCode::IM_A_TEAPOT.into_response()));
     assert!(matches!(world.pull(&name).await.unwrap_err(), RegistryError::Answered { status: 418, .. }));
@@ -282,7 +282,7 @@ async fn what_is_not_there_is_not_found() {
     let error = world.pull(&name).await.unwrap_err();
     assert!(error.to_string().contains(&layer.digest().to_string()), "{error}");
     assert_clean(&world);
-    // A port where nobody listens.
+    // A port without a listener.
     drop(fake);
     let error = world.pull(&name).await.unwrap_err();
     assert_eq!(error.code(), Code::RegistryUnavailable, "{error}");

@@ -1,4 +1,4 @@
-//! Images made by hand, and the store that they are pulled into.
+//! Hand-made images, and the store that they are pulled into.
 
 use std::io::Write;
 use std::path::Path;
@@ -46,7 +46,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A layer: its archive, its blob, and what the manifest says of it.
+/// A layer: its archive, its blob, and its description in the manifest.
 #[derive(Clone)]
 pub(crate) struct Layer {
     pub(crate) tar: Vec<u8>,
@@ -65,7 +65,7 @@ impl Layer {
     }
 }
 
-/// What the registry was given.
+/// The published image.
 pub(crate) struct Made {
     pub(crate) manifest: Bytes,
     pub(crate) digest: Digest,
@@ -104,7 +104,7 @@ pub(crate) fn publish(
     Made { manifest, digest }
 }
 
-/// A store in a folder of its own.
+/// A store in a temporary folder.
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Arc<Images>,
@@ -113,7 +113,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// One that may reach these hosts without TLS.
+    /// A store whose registry client may reach these hosts without TLS.
     pub(crate) fn reaching(hosts: &[&Fake]) -> Self {
         let insecure = hosts.iter().map(|fake| fake.host()).collect();
         Self::with(RegistrySettings { insecure, ..RegistrySettings::default() })
@@ -135,7 +135,7 @@ impl World {
         self.pull_as(image, Auth::Anonymous).await
     }
 
-    /// For somebody who has had none of the layers that are here.
+    /// Pulls for a caller that has had none of the layers in the store.
     pub(crate) async fn pull_new(&self, image: &str) -> Result<Pulled, RegistryError> {
         let image = image.parse().unwrap();
         let known = Arc::new(|_: &atoll_image::DiffId| false);
@@ -150,7 +150,7 @@ impl World {
         tokio::time::timeout(std::time::Duration::from_secs(60), work).await.expect("a pull ends")
     }
 
-    /// What is in the store: blobs, parts, layers and versions, and nothing else that stays.
+    /// The content of the store: blobs, parts, layers and versions.
     pub(crate) fn found(&self) -> Found {
         let names = |folder: &str| {
             let folder = self.dir.path().join(folder);

@@ -1,4 +1,4 @@
-//! Pulling from and pushing to a registry that misbehaves on purpose. It runs in the process of the tests, on loopback.
+//! Pulls from and pushes to a registry that misbehaves on purpose. It runs in the test process, on loopback.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Pulls that go well.
+//! Successful pulls.
 
 use atoll_image::oci::{Auth, LayerState, Progressed};
 use atoll_image::{Digest, ImageError};
@@ -54,7 +54,7 @@ async fn layers_that_are_here_are_not_asked_for_again() {
     fake.forget();
     let again = world.pull(&format!("{}/app:v1", fake.host())).await.unwrap();
     assert_eq!(again.version, first.version);
-    // The manifest and the config are asked for, since a tag may move.
+    // The manifest and the config are requested again, since a tag may move.
     assert_eq!(fake.asked().len(), 2, "{:?}", fake.asked());
 }
 
@@ -83,10 +83,10 @@ async fn a_layer_of_another_is_got_only_from_a_registry_that_has_it() {
     }
     mine.put_blob_as(&digest, noise(6, size).into());
     world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
-    // The same where the layer is gone and its blob is still there.
+    // The same if the layer is gone and its blob still exists.
     std::fs::remove_dir_all(world.dir.path().join("layers").join(Digest::of(&secret.tar).hex())).unwrap();
     world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
-    // Or where all but a few bytes of it came for another.
+    // Or if all but a few bytes of it were downloaded for another caller.
     let blob = world.dir.path().join("blobs/sha256").join(digest.hex());
     std::fs::rename(&blob, blob.with_extension("part")).unwrap();
     world.pull_new(&format!("{}/app:missing", mine.host())).await.unwrap_err();
@@ -143,7 +143,7 @@ async fn the_image_of_this_machine_is_taken_from_an_index_of_many() {
     let pulled = world.pull(&name).await.unwrap();
     assert_eq!(pulled.manifest_digest, top.to_string());
     assert_eq!(world.read(&ours, "ours"), b"1");
-    // The same by its digest; and a platform that is not there.
+    // The same by its digest; and a platform that does not exist.
     let by_digest = format!("{}/app@{top}", fake.host());
     assert_eq!(world.pull(&by_digest).await.unwrap(), pulled);
     let image = name.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Templates that go to a registry.
+//! Pushing templates to a registry.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use crate::registry::fake::Fake;
 use crate::registry::image::{Layer, World, noise, publish};
 
-/// A world with one version in it, that came from a registry of its own.
+/// A store with one version that was pulled from another registry.
 async fn with_version(hosts: &[&Fake]) -> (World, String, [Layer; 2]) {
     let source = Fake::start().await;
     let layers = [Layer::gzip(&[("etc/one", b"1")]), Layer::gzip(&[("srv/two", &noise(2, 500_000))])];
@@ -37,7 +37,7 @@ async fn what_was_pushed_is_pulled_the_same() {
     let pulled = other.pull(&image.to_string()).await.unwrap();
     assert_eq!((pulled.version, pulled.manifest_digest), (version.clone(), pushed.manifest_digest.clone()));
     assert_eq!(other.read(&layers[1], "srv/two"), noise(2, 500_000));
-    // Once more: everything is there, and only the manifest goes.
+    // Once more: everything exists, and only the manifest is sent.
     fake.forget();
     let again = world
         .registry

@@ -1,4 +1,4 @@
-//! Archives written by another hand than the one that reads them, and looks at what became of them.
+//! Archives from an independent writer, and checks of the unpacked result.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ impl Tar {
         Self::default()
     }
 
-    /// Any entry; its name and link are taken as they are, whatever they are.
+    /// Any entry; its name and link are written unchanged, even if invalid.
     pub(crate) fn raw(
         mut self,
         kind: EntryType,
@@ -98,13 +98,13 @@ impl Tar {
     }
 }
 
-/// A store in a folder of its own.
+/// A store in a temporary folder.
 pub(crate) struct Store {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) images: Arc<Images>,
 }
 
-/// Bounds for tests: nothing is too young to be collected.
+/// Limits for tests: no entry is too young to be collected.
 pub(crate) fn bounds() -> Bounds {
     Bounds { grace: std::time::Duration::ZERO, disk: atoll_disk::Reserve::new(0), ..Bounds::default() }
 }
@@ -128,7 +128,7 @@ impl Store {
         self.images.add_layer(None, tar, &CancellationToken::new())
     }
 
-    /// The entry that is refused, and why. Nothing of it stays.
+    /// The refused entry, and why. Nothing of it stays.
     pub(crate) fn refused(&self, tar: Tar) -> (String, String) {
         let before = self.tree(".");
         let error = self.try_add(&tar.done()).unwrap_err();
@@ -143,7 +143,7 @@ impl Store {
         self.dir.path().join("images/layers").join(layer.hex()).join("fs")
     }
 
-    /// Every path in the store, with what it is.
+    /// Every path in the store, with a description.
     pub(crate) fn tree(&self, below: &str) -> BTreeMap<String, String> {
         tree(&self.dir.path().join("images").join(below))
     }
@@ -159,7 +159,8 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, String> {
         let mut entries: Vec<_> = std::fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()).collect();
         entries.sort();
         for path in entries {
-            // In a folder that only one layer has, the kernel lists what that layer hides, and then says that it is not there.
+            // In a folder that only one layer has, the kernel lists the names that the layer hides, and then reports
+            // that they do not exist.
             let Ok(about) = path.symlink_metadata() else { continue };
             let mode = format!("{:04o} {}:{}", about.permissions().mode() & 0o7777, about.uid(), about.gid());
             let kind = about.file_type();
