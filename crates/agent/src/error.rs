@@ -1,10 +1,10 @@
-//! What the agent refuses and why; mapped once to Connect codes and once to HTTP statuses, here.
+//! Errors of the agent, and their only mapping to Connect codes and HTTP statuses.
 
 use connectrpc::ConnectError;
 use http::StatusCode;
 use rustix::io::Errno;
 
-/// A refusal. The text is for people and never holds more than the caller sent.
+/// A refusal. The text is for people and contains no more than the caller sent.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AgentError {
     #[error("{0}")]
@@ -17,13 +17,13 @@ pub(crate) enum AgentError {
     Unauthenticated(String),
     #[error("{0}")]
     Denied(String),
-    /// A limit of the sandbox or of the agent was met.
+    /// A limit of the sandbox or of the agent was reached.
     #[error("{0}")]
     Exhausted(String),
     /// The disk or its quota is full.
     #[error("{0}")]
     NoSpace(String),
-    /// It is not in a state that allows this.
+    /// The state of the object does not allow the operation.
     #[error("{0}")]
     Conflict(String),
     #[error("{0}")]
@@ -37,7 +37,7 @@ pub(crate) enum AgentError {
 }
 
 impl AgentError {
-    /// What a failed system call on `what` means to the caller.
+    /// The error for a failed system call on `what`.
     pub(crate) fn from_errno(errno: Errno, what: &str) -> Self {
         let text = format!("{what}: {}", describe(errno));
         match errno {
@@ -57,7 +57,8 @@ impl AgentError {
         }
     }
 
-    /// Whether a system call failed for want of something of ours, and so says nothing about its object.
+    /// Whether a system call failed because the agent lacks a resource, so that the error says nothing about its
+    /// object.
     pub(crate) fn is_exhaustion(errno: Errno) -> bool {
         matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
     }
@@ -97,7 +98,7 @@ impl From<AgentError> for ConnectError {
     }
 }
 
-/// Words for the errors people meet; the kernel's number for the rest. libc's own texts may load a locale.
+/// Texts for common errors; the kernel's number for the rest. libc's own texts may load a locale.
 fn describe(errno: Errno) -> String {
     let text = match errno {
         Errno::NOENT => "no such file or directory",

@@ -1,7 +1,8 @@
-//! Files of the sandbox, with the rights of a named user. Knows nothing of the wire but `/files`.
+//! Files of the sandbox, with the permissions of a named user. Of the wire protocol only `/files` is known here.
 //!
-//! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` lead nowhere. What is not
-//! a regular file is refused before it is opened for real, so no thread waits on a FIFO and no device is touched.
+//! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` cannot be followed.
+//! Everything except regular files is refused before the real open, so no thread waits on a FIFO and no device is
+//! accessed.
 
 pub(crate) mod archive;
 mod body;
@@ -34,7 +35,7 @@ pub(crate) use upload::{TempName, post};
 
 use crate::error::AgentError;
 
-/// Opens a path as it stands in the sandbox, following ordinary links only.
+/// Opens a path in the sandbox; follows ordinary symbolic links only.
 pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
     open_at(CWD, path, flags, mode, ResolveFlags::NO_MAGICLINKS)
 }
@@ -47,7 +48,7 @@ fn open_at(
     resolve: ResolveFlags,
 ) -> rustix::io::Result<OwnedFd> {
     loop {
-        // EAGAIN and EINTR: a rename raced with the walk, or a signal came; the kernel asks to try again.
+        // EAGAIN and EINTR: a rename raced with the path walk, or a signal arrived; the call must be repeated.
         match rustix::fs::openat2(&dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,
@@ -74,7 +75,7 @@ fn libc_open_how() -> [u64; 3] {
     [(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64, 0, ResolveFlags::NO_MAGICLINKS.bits()]
 }
 
-/// The directory that holds a path, and the last name. The root has no holder.
+/// The directory that contains a path, and the last name. The root has no parent.
 fn open_parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), AgentError> {
     let cut = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
     let (parent, name) = (&path[..cut.max(1)], &path[cut + 1..]);
@@ -85,7 +86,7 @@ fn open_parent(path: &[u8]) -> Result<(OwnedFd, &[u8]), AgentError> {
     Ok((dir, name))
 }
 
-/// Opens a regular file for reading or writing, and nothing else: the type is known before the real open.
+/// Opens a regular file for reading or writing, and nothing else: the type is checked before the real open.
 fn open_regular(path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), AgentError> {
     let handle = open(path, OFlags::PATH, Mode::empty()).map_err(|e| refuse(e, path))?;
     let stat = rustix::fs::fstat(&handle).map_err(|e| refuse(e, path))?;
@@ -100,7 +101,7 @@ fn open_regular(path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), AgentErro
     Ok((file, stat))
 }
 
-/// The same file through its descriptor: no second walk, so nobody can put another in its place.
+/// Opens the same file through its descriptor: the path is not walked again, so the file cannot be replaced in between.
 fn reopen(handle: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(proc_path(handle), flags | OFlags::CLOEXEC, Mode::empty())
 }
@@ -109,12 +110,12 @@ fn proc_path(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
 
-/// Where a descriptor's file is, as an absolute path.
+/// The absolute path of a descriptor's file.
 fn real_path(handle: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
     Ok(rustix::fs::readlink(proc_path(handle), Vec::new())?.into_bytes())
 }
 
-/// Makes a directory and what is missing above it. True: it was made now.
+/// Makes a directory and its missing parents. True: the directory was made now.
 fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match open(path, flags, Mode::empty()) {
@@ -128,7 +129,7 @@ fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, AgentError> {
         match rustix::fs::mkdirat(&dir, name, mode) {
             Ok(()) => made = true,
             Err(Errno::EXIST) => made = false,
-            // Parents may be unwritable or read-only as long as they are there.
+            // Parents may be unwritable or read-only if they exist.
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS)
                 if rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() =>
             {
@@ -146,7 +147,7 @@ fn refuse(errno: Errno, path: &[u8]) -> AgentError {
     AgentError::from_errno(errno, &format!("path '{}'", shown(path)))
 }
 
-/// A path for people: control characters and broken UTF-8 replaced, not too long.
+/// A path for display: control characters and invalid UTF-8 are replaced, and its length is limited.
 pub(crate) fn shown(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(&path[..path.len().min(512)]);
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

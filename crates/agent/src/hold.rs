@@ -1,9 +1,9 @@
-//! Holds: programs inside ask that the sandbox is kept awake. `POST`, `GET` and `DELETE /hold` need no token.
+//! Holds: programs in the sandbox request that it stays awake. `POST`, `GET` and `DELETE /hold` need no token.
 //!
-//! Deadlines are on the clock that goes on while the sandbox is frozen or the machine sleeps, so ten minutes are ten minutes by
-//! everybody's watch. Time on disk, as a checkpoint, does not count: the rest goes on after the restore. Should the clock ever
-//! stand before the moment at which a hold was asked for, the hold is void. A hold never changes anything by itself; the host
-//! looks at it.
+//! Deadlines use the clock that continues while the sandbox is frozen or the machine is suspended, so ten minutes are
+//! ten minutes of real time. Time on disk, as a checkpoint, does not count: the rest of the hold applies after the
+//! restore. If the clock is ever before the start of a hold, the hold is void. A hold has no effect by itself; the host
+//! reads it.
 
 mod command;
 
@@ -17,9 +17,9 @@ pub(crate) use command::{NAME, run};
 
 use crate::error::AgentError;
 
-/// LIMIT: how far ahead a hold may reach.
+/// LIMIT: the longest duration of a hold.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
-/// LIMIT: holds with names of their own; further ones count as one, with the latest deadline of all.
+/// LIMIT: holds with separate names; further ones count as one, with the latest deadline of all.
 const NAMED_MAX: usize = 64;
 const NAME_MAX: usize = 64;
 
@@ -40,14 +40,15 @@ struct HoldSpan {
 }
 
 impl HoldState {
-    /// Forgets what is over.
+    /// Removes expired holds.
     fn sweep(&mut self, now: Duration) {
         self.holds.retain(|_, hold| hold.since <= now && now < hold.until);
     }
 }
 
 impl Holds {
-    /// Holds for so many seconds from now. The same name again: its new deadline; no name: the later of old and new.
+    /// Holds for so many seconds from now. An existing name gets the new deadline; without a name the later deadline
+    /// counts.
     pub(crate) fn add(&self, name: &str, seconds: u64) -> Result<HoldStatus, AgentError> {
         let ahead = Duration::from_secs(seconds);
         if ahead.is_zero() || ahead > AHEAD_MAX {
@@ -71,7 +72,7 @@ impl Holds {
         held(&state, now)
     }
 
-    /// Lets go of one; without a name, of those that have none.
+    /// Releases one hold; without a name, the unnamed one.
     pub(crate) fn release(&self, name: &str) -> HoldStatus {
         let mut state = self.lock();
         let now = now();
@@ -80,7 +81,7 @@ impl Holds {
         held(&state, now)
     }
 
-    /// For how long somebody still asks.
+    /// How long the sandbox is still held.
     pub(crate) fn read(&self) -> HoldStatus {
         let mut state = self.lock();
         let now = now();

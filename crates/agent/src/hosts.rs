@@ -1,7 +1,8 @@
-//! The sandbox's own name in its `/etc/hosts`, so that what looks itself up (sudo, java, databases) asks no name server.
+//! Adds the sandbox's own name to its `/etc/hosts`, so that programs that look it up (sudo, java, databases) need no
+//! DNS query.
 //!
-//! The file is the sandbox's and hostile: its size is capped, links and pipes are left alone, and a failure changes nothing
-//! but that the name is not found.
+//! The file belongs to the sandbox and is untrusted: its size is limited, and links and pipes are left alone. After a
+//! failure the name is just not found.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,12 +12,12 @@ use rustix::fs::{FileType, Mode, OFlags};
 use crate::files::open;
 
 const PATH: &str = "/etc/hosts";
-/// LIMIT: block lists have thousands of lines; beyond that a file is an attack.
+/// LIMIT: block lists have thousands of lines; a larger file is refused.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Adds a line for `name` unless there is one.
 pub(crate) fn add(name: &str) {
-    // There is nobody to tell, and a full disk must not keep a sandbox from starting.
+    // The error cannot be reported to a caller, and a full disk must not keep a sandbox from starting.
     let _ = add_to(PATH, name);
 }
 
@@ -38,7 +39,8 @@ fn add_to(path: &str, name: &str) -> io::Result<()> {
         return Ok(());
     }
     let gap = if known.is_empty() || known.ends_with('\n') { "" } else { "\n" };
-    // A new file moved into place takes 0.1 ms; opening the template's to write would copy it and wait for the disk, 0.6 ms.
+    // Renaming a new file takes 0.1 ms; opening the template's file for writing would copy it and wait for the disk,
+    // 0.6 ms.
     let next = format!("{path}.atoll");
     let _ = std::fs::remove_file(&next);
     let written = create(&next)
@@ -56,7 +58,7 @@ fn create(path: &str) -> io::Result<File> {
 }
 
 fn regular(path: &str) -> io::Result<File> {
-    // NONBLOCK: a pipe must not hold PID 1.
+    // NONBLOCK: a pipe must not block PID 1.
     let file = open(path.as_bytes(), OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
         FileType::RegularFile => Ok(file.into()),

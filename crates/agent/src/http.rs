@@ -1,4 +1,4 @@
-//! The agent's HTTP: who may ask, which route answers, how refusals look. RPC paths go on to `rpc`.
+//! The agent's HTTP server: authentication, routes, and error responses. RPC paths are passed to `rpc`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::files;
 use crate::state::Agent;
 use crate::users::{self, User};
 
-/// LIMIT: settings with a large environment.
+/// LIMIT: bytes of settings with a large environment.
 const INIT_MAX: usize = 4 << 20;
 
 pub(crate) type AgentBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
-/// What answers the requests of one connection.
+/// Handles the requests of one connection.
 #[derive(Clone)]
 pub(crate) struct ConnectionHandler {
     pub(crate) agent: Arc<Agent>,
@@ -34,15 +34,15 @@ pub(crate) struct ConnectionHandler {
 }
 
 impl ConnectionHandler {
-    /// Answers. A connection is `known` from the moment that it shows the token: an answer may take long, as that to an
-    /// upload does, or to one of many starts at once.
+    /// Handles a request. A connection is `known` from the moment that it presents the token, because a response may
+    /// take long, for example that of an upload or of one of many starts at once.
     pub(crate) async fn answer(&self, request: Request<Incoming>, known: &AtomicBool) -> Response<AgentBody> {
         let path = request.uri().path();
         if path == "/health" && request.method() == Method::GET {
             return empty(StatusCode::NO_CONTENT);
         }
         if path == "/hold" {
-            // For programs inside, which have no token; what they can do with it is bounded.
+            // For programs in the sandbox, which have no token; its effect is limited.
             return self.hold(&request).unwrap_or_else(|refusal| refused(&refusal));
         }
         let shown =
@@ -77,12 +77,12 @@ impl ConnectionHandler {
         }
     }
 
-    /// Files and archives, in and out.
+    /// Uploads and downloads of files and archives.
     async fn transfer(&self, mut request: Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
         let user = match self.file_user(&request) {
             Ok(user) => user,
             Err(refusal) => {
-                // A client that is still sending would meet a closed connection and never see why.
+                // A client that is still sending would find the connection closed and never see the error.
                 files::drain(request.body_mut()).await;
                 return Err(refusal);
             }
@@ -123,19 +123,20 @@ impl ConnectionHandler {
         let (hostname, workdir) = (settings.hostname.clone(), settings.default_workdir.clone());
         self.agent.settings.apply(settings)?;
         if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/')) {
-            // An image may name a folder that none of its layers has; its programs expect it nevertheless. Waited for: the
-            // next request may start one there. What cannot be made is missed by whoever needs it, and said then.
+            // An image may name a folder that none of its layers has, and its programs expect it. It is made before the
+            // response, because the next request may start a program there. A failure is reported when a program needs
+            // the folder.
             let _ = crate::workdir::ensure(&workdir, &self.agent.settings.default_user());
         }
         if let Some(name) = hostname {
-            // Not waited for: a create has better things to do, and the first command takes longer to arrive. The job also
-            // makes the first worker.
+            // Not awaited: a create should not wait for it, and the first command arrives later anyway. The job also
+            // starts the first worker.
             let _ = self.agent.workers.begin(&users::Ids::ROOT, move || {
                 crate::hosts::add(&name);
                 Ok(())
             });
         }
-        // While there is surely room for it: programs inside may use up the process limit later.
+        // Now, while there is room for it: programs in the sandbox may use up the process limit later.
         self.agent.workers.warm();
         if !wants_reply {
             return Ok(empty(StatusCode::NO_CONTENT));
@@ -148,7 +149,7 @@ impl ConnectionHandler {
         }))
     }
 
-    /// The user of a file request: `username`, the Basic user, the default.
+    /// The user of a file request: `username`, the Basic user, or the default.
     fn file_user(&self, request: &Request<Incoming>) -> Result<User, AgentError> {
         let query = request.uri().query().unwrap_or_default();
         match files::decode_query(query, "username").filter(|name| !name.is_empty()) {
@@ -158,8 +159,8 @@ impl ConnectionHandler {
     }
 }
 
-/// The user of a file operation, with the rights that the host gives it. Only the host has the token, and it passes no
-/// header of this name on.
+/// The user of a file operation, with the permissions that the host grants. Only the host has the token, and it does
+/// not forward headers of this name.
 pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     let mut user = request_user(agent, headers, named)?;
     let rights = headers.get(atoll_agentapi::FILE_RIGHTS_HEADER);
@@ -167,7 +168,7 @@ pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Resu
     Ok(user)
 }
 
-/// The user of a request: the one it names, the Basic user, the default.
+/// The user of a request: the named one, the Basic user, or the default.
 pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     if !named.is_empty() {
         return users::find(named);
@@ -182,7 +183,7 @@ fn basic_user(headers: &HeaderMap) -> Result<Option<String>, AgentError> {
     let bad = || AgentError::Unauthenticated("the authorization header names no user".into());
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().map_err(|_| bad())?;
-    // Other schemes are the proxy's business and name nobody here.
+    // Other schemes are for the proxy and name no user.
     let Some(encoded) = text.strip_prefix("Basic ") else { return Ok(None) };
     let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).map_err(|_| bad())?;
     let pair = String::from_utf8(decoded).map_err(|_| bad())?;
@@ -209,7 +210,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Response<AgentBody> {
     response
 }
 
-/// envd's error body.
+/// An error response in envd's format.
 pub(crate) fn refused(refusal: &AgentError) -> Response<AgentBody> {
     let status = refusal.http_status();
     let mut response = json(&serde_json::json!({ "code": status.as_u16(), "message": refusal.to_string() }));

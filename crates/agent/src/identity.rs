@@ -1,10 +1,10 @@
-//! File operations with the rights of a sandbox's user, on a few threads of ours.
+//! File operations with the permissions of a sandbox user, on a few worker threads.
 //!
 //! A fork per request would be too slow, so each worker thread takes the user's file-system ids, groups and
-//! capabilities for one job. They are per-thread in the kernel; glibc's wrappers would change all threads, hence raw
-//! calls. A job never runs with an identity that was not confirmed. A job of the host's that has root's file rights keeps
-//! the user's ids and gets the capabilities. The runtime's own blocking pool is not used:
-//! it panics when a thread cannot be made, which a fork bomb next door can arrange.
+//! capabilities for one job. They are per-thread in the kernel; glibc's wrappers would change all threads, hence the
+//! raw calls. A job never runs with an unconfirmed identity. A job of the host with root's file permissions keeps the
+//! user's ids and gets the capabilities. The runtime's blocking pool is not used, because it panics when a thread
+//! cannot be created, which a fork bomb in the sandbox can cause.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use tokio::sync::oneshot::error::TryRecvError;
 use crate::error::AgentError;
 use crate::users::Ids;
 
-/// LIMIT: jobs that may take long (a large tree) on all but one of these leave one for the others.
+/// LIMIT: if long jobs (a large tree) occupy all but one thread, the last one serves the others.
 const THREADS_MAX: usize = 4;
-/// LIMIT: waiting jobs; each holds at most the waiting chunks of an upload.
+/// LIMIT: queued jobs; each holds at most the queued chunks of an upload.
 const QUEUE_MAX: usize = 256;
-/// LIMIT: file jobs recurse nowhere and keep buffers on the heap.
+/// LIMIT: file jobs do not recurse and keep buffers on the heap.
 const STACK: usize = 256 * 1024;
 
-/// Capabilities that let root pass file permissions: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
+/// Capabilities that let root bypass file permissions: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
 /// LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE, and SETFCAP.
 const FILE_CAPABILITIES: u64 = 0b1_1111 | 1 << 9 | 1 << 27 | 1 << 31 | 1 << 32;
 
@@ -51,7 +51,7 @@ impl Workers {
         Self { shared: Arc::new(Shared { queue: Mutex::default(), more: Condvar::new() }) }
     }
 
-    /// Makes the first thread while there is room for it; later ones come with need.
+    /// Starts the first thread while there is room for it; others are started on demand.
     pub(crate) fn warm(&self) {
         let mut queue = self.shared.lock();
         if queue.threads == 0 {
@@ -59,7 +59,7 @@ impl Workers {
         }
     }
 
-    /// Runs a job as a user. The job itself must not block on anything but the disk.
+    /// Runs a job as a user. The job must not block on anything but the disk.
     pub(crate) async fn run<T, F>(&self, ids: &Ids, job: F) -> Result<T, AgentError>
     where
         T: Send + 'static,
@@ -68,7 +68,7 @@ impl Workers {
         self.begin(ids, job)?.answer().await
     }
 
-    /// Hands a job over and returns at once.
+    /// Queues a job and returns at once.
     pub(crate) fn begin<T, F>(&self, ids: &Ids, job: F) -> Result<RunningJob<T>, AgentError>
     where
         T: Send + 'static,
@@ -113,16 +113,16 @@ impl Workers {
     }
 }
 
-/// A job that a worker has. Dropped, the job still runs, and what it made is dropped there.
+/// A queued or running job. If this is dropped the job still runs, and its result is dropped there.
 pub(crate) struct RunningJob<T>(oneshot::Receiver<Result<T, AgentError>>);
 
 impl<T> RunningJob<T> {
-    /// Cancel-safe; not to be asked again once it has answered.
+    /// Cancel-safe; must not be called again after it has returned.
     pub(crate) async fn answer(&mut self) -> Result<T, AgentError> {
         (&mut self.0).await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// The answer if it is there.
+    /// The result, if it is available.
     pub(crate) fn answer_now(&mut self) -> Option<Result<T, AgentError>> {
         match self.0.try_recv() {
             Ok(answer) => Some(answer),
@@ -164,11 +164,11 @@ impl Shared {
     }
 }
 
-/// Changes this thread's file identity. False: it is not certain, so nothing may be done.
+/// Changes this thread's file identity. False: the identity is uncertain, so no job may run.
 fn assume(ids: &Ids) -> bool {
     // SAFETY: raw per-thread calls on integers and on a slice that lives through the call.
     unsafe {
-        // Root first: with another user's ids the rest may not be allowed.
+        // Root first: with another user's ids the other calls may not be allowed.
         libc::syscall(libc::SYS_setfsuid, 0);
         if libc::syscall(libc::SYS_setgroups, ids.groups.len(), ids.groups.as_ptr()) != 0 {
             return false;
@@ -182,7 +182,7 @@ fn assume(ids: &Ids) -> bool {
             return false;
         }
     }
-    // With the user's ids and root's capabilities everything can be reached, and what is created is the user's at once.
+    // With the user's ids and root's capabilities every file can be accessed, and new files belong to the user.
     set_effective(if ids.uid == 0 || ids.root_files { u64::MAX } else { !FILE_CAPABILITIES })
 }
 
@@ -202,7 +202,7 @@ struct CapData {
 
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// Effective = permitted ∧ mask, whatever the securebits made of the change of ids.
+/// Sets effective = permitted ∧ mask, whatever the securebits did at the change of ids.
 fn set_effective(mask: u64) -> bool {
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
     let mut data = [CapData::default(); 2];
@@ -218,10 +218,10 @@ fn set_effective(mask: u64) -> bool {
     }
 }
 
-/// Drops every capability of the calling process. Only a system call, for use after fork.
+/// Drops every capability of the calling process. A single system call, for use after fork.
 ///
 /// # Safety
-/// None beyond being a raw system call; marked so because the caller runs in a forked child.
+/// None beyond being a raw system call; marked unsafe because the caller runs in a forked child.
 pub(crate) unsafe fn clear_capabilities() -> libc::c_long {
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
     let data = [CapData::default(); 2];

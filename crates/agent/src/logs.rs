@@ -1,4 +1,5 @@
-//! Output of the start command and of processes started as logged: one bounded ring, bounded readers that lose.
+//! Output of the start command and of logged processes: one bounded ring, and bounded readers that lose output when
+//! they are slow.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +9,11 @@ use tokio::sync::Notify;
 
 use crate::process::{OutputSource, now_ms};
 
-/// LIMIT: what `atoll logs` can look back on.
+/// LIMIT: bytes of the log that are kept.
 const RING_MAX: usize = 1 << 20;
-/// LIMIT: what an entry costs besides its bytes.
+/// LIMIT: the cost of an entry besides its bytes.
 const ENTRY_COST: usize = 64;
-/// LIMIT: what waits for one reader.
+/// LIMIT: bytes in the queue of one reader.
 const QUEUE_MAX: usize = 512 * 1024;
 const READERS_MAX: usize = 64;
 
@@ -23,7 +24,7 @@ pub(crate) struct LogChunk {
     pub(crate) source: OutputSource,
     pub(crate) at_ms: u64,
     pub(crate) data: Bytes,
-    /// Bytes that this reader lost before this piece.
+    /// Bytes that this reader lost before this chunk.
     pub(crate) dropped: u64,
 }
 
@@ -61,7 +62,7 @@ impl LogBuffer {
         }
     }
 
-    /// What is kept, at most the newest `tail_bytes`, and a reader of what comes.
+    /// The kept output, at most the newest `tail_bytes`, and a reader of further output.
     pub(crate) fn read(&self, tail_bytes: u64) -> Option<(Vec<LogChunk>, LogReader)> {
         let mut state = self.lock();
         state.readers.retain(|queue| Arc::strong_count(queue) > 1);
@@ -105,14 +106,14 @@ impl ReaderQueue {
     }
 }
 
-/// What comes after [`LogBuffer::read`].
+/// The reader of the output after [`LogBuffer::read`].
 #[derive(Debug)]
 pub(crate) struct LogReader {
     queue: Arc<ReaderQueue>,
 }
 
 impl LogReader {
-    /// The next piece. Cancel-safe.
+    /// The next chunk. Cancel-safe.
     pub(crate) async fn next(&mut self) -> LogChunk {
         loop {
             {

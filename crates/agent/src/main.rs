@@ -1,9 +1,10 @@
 //! PID 1 of every sandbox: processes, terminals, files, watches; serves the envd protocol.
 //!
-//! The engine executes it as `atoll-agent --listen-fd 3 --token-fd 4`: descriptor 3 is a listening TCP socket, 4 holds
-//! the agent token and is read to its end and closed. It trusts nothing it is sent and knows nothing of the host.
+//! The engine executes it as `atoll-agent --listen-fd 3 --token-fd 4`: descriptor 3 is a listening TCP socket;
+//! descriptor 4 contains the agent token, and is read to its end and closed. All requests are untrusted input, and the
+//! agent knows nothing about the host.
 //!
-//! Build (what the `container` crate's build script runs; a directory of its own keeps the flags apart):
+//! Build command, as in the build script of the `container` crate (a separate target directory keeps the flags apart):
 //!
 //! ```text
 //! RUSTFLAGS="-C target-feature=+crt-static" \
@@ -11,12 +12,12 @@
 //! # → target/agent/x86_64-unknown-linux-gnu/agent/atoll-agent
 //! ```
 //!
-//! Position-independent on purpose: a fixed address would save some 50 KiB of private memory per sandbox (of about 200)
-//! and cost the randomised layout of the one program that hostile bytes are sent to.
+//! Position-independent on purpose: a fixed address would save about 50 KiB of private memory per sandbox (of about
+//! 200), but would lose the randomised layout of the one program that receives hostile bytes.
 //!
-//! Called `atoll-hold` it is the command of that name for programs inside (see `hold`).
+//! Under the name `atoll-hold` it is a command for programs in the sandbox (see `hold`).
 //!
-//! It never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from a hostile root.
+//! The agent never uses NSS, getaddrinfo, iconv or dlopen: a static glibc would load libraries from an untrusted root.
 
 #![cfg_attr(
     test,

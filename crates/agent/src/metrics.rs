@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the sandbox uses, as far as it can be seen from inside.
+//! `GET /metrics`: the resource use of the sandbox, as far as it is visible from inside.
 //!
 //! `/proc/meminfo` and `/proc/stat` show the whole machine, and statfs the whole pool, so use is summed over the
 //! processes of this pid namespace and totals come from `POST /init`. The host's own figures (cgroups) are exact.
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::process::now_ms;
 
-/// LIMIT: processes looked at; a fork bomb is not to be measured one by one.
+/// LIMIT: processes that are read; a fork bomb must not be measured one by one.
 const PROCESSES_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Meter {
         }
     }
 
-    /// Of one CPU = 100, since the previous call.
+    /// CPU use since the previous call, where one CPU = 100.
     fn cpu(&self, ticks: u64) -> f32 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -55,7 +55,7 @@ impl Meter {
     }
 }
 
-/// The kernel's USER_HZ, fixed on every architecture we build for.
+/// The kernel's USER_HZ, the same on every supported architecture.
 const TICKS_PER_SECOND: f32 = 100.0;
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ fn sum_processes() -> Used {
     let Ok(entries) = std::fs::read_dir("/proc") else { return used };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids.take(PROCESSES_MAX) {
-        // A process that ended meanwhile counts nothing.
+        // A process that ended meanwhile does not count.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         let Some((ticks, memory)) = parse_stat(&stat) else { continue };
         used.ticks = used.ticks.saturating_add(ticks);
@@ -78,7 +78,7 @@ fn sum_processes() -> Used {
     used
 }
 
-/// Ticks of the process and of its reaped children, and resident bytes. The name may hold anything, also `)`.
+/// Ticks of the process and of its reaped children, and resident bytes. The name may contain any character, also `)`.
 fn parse_stat(stat: &str) -> Option<(u64, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok());

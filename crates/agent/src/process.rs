@@ -1,11 +1,11 @@
-//! Processes: start, output, exit, input, signals. Knows nothing of the wire.
+//! Processes: start, output, exit, input, signals. Independent of the wire protocol.
 //!
 //! ```text
-//! spawn ──fork──► table (pid → Process) ◄── reaper (SIGCHLD, waits for everybody)
+//! spawn ──fork──► table (pid → Process) ◄── reaper (SIGCHLD, waits for all children)
 //!                   │                            │ status
 //!                   └──► pump: exec result, then output ──► hub ──► readers (bounded), tail, logs
 //! ```
-//! One thread forks and reaps, with no await between fork and registration, so no exit is ever lost or stolen.
+//! One thread forks and reaps, with no await between fork and registration, so no exit is lost.
 
 mod output;
 mod pump;
@@ -34,18 +34,18 @@ use crate::error::AgentError;
 use crate::running;
 use crate::users::User;
 
-/// LIMIT: how long a caller's write to stdin waits for a process that does not read.
+/// LIMIT: how long a write to stdin waits for a process that does not read.
 const INPUT_WAIT: Duration = Duration::from_secs(8);
 
-/// A caller's clock started before ours: by its own it may already be past a deadline that is this near.
+/// A caller's clock started before the agent's: on it, a deadline this near may already have passed.
 const DEADLINE_SLACK: Duration = Duration::from_millis(20);
 
-/// What to start, already checked.
+/// A validated request to start a process.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) cmd: String,
     pub(crate) args: Vec<String>,
-    /// What the caller asked for, shown by List.
+    /// The variables of the request, shown by List.
     pub(crate) request_envs: BTreeMap<String, String>,
     /// The whole environment.
     pub(crate) envs: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Columns and rows; larger numbers than the kernel's are cut to its largest.
+/// Columns and rows; numbers above the kernel's maximum are reduced to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) cols: u32,
@@ -73,7 +73,7 @@ impl From<Size> for Winsize {
     }
 }
 
-/// What people may ask about a process.
+/// Properties of a process that callers can query.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessFacts {
     pub(crate) cmd: String,
@@ -87,11 +87,11 @@ pub(crate) struct ProcessFacts {
     pub(crate) logged: bool,
 }
 
-/// How it ended.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit {
     pub(crate) code: i32,
-    /// 0: it exited by itself.
+    /// 0: not ended by a signal.
     pub(crate) signal: i32,
     pub(crate) core_dumped: bool,
     pub(crate) timed_out: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Process {
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
     life: Mutex<ProcessState>,
     exited: Notify,
-    /// By the agent's clock; moved along when the sandbox was paused.
+    /// On the agent's clock; moved when the sandbox was paused.
     deadline: Mutex<Option<Instant>>,
 }
 
@@ -126,7 +126,7 @@ enum Input {
 }
 
 impl Process {
-    /// Called by the reaper, once.
+    /// Called once, by the reaper.
     fn set_exit(&self, mut exit: Exit) {
         let mut life = self.life();
         exit.timed_out = life.timed_out;
@@ -142,8 +142,8 @@ impl Process {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Signals the process group. The pid cannot have been given to somebody else: reaping happens on this thread
-    /// and marks the process first.
+    /// Signals the process group. The pid cannot have been reused: reaping happens on this thread and marks the process
+    /// first.
     pub(crate) fn signal(&self, signal: i32) -> Result<(), AgentError> {
         if self.exit().is_some() {
             return Err(not_running(self.pid));
@@ -160,10 +160,11 @@ impl Process {
         self.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether its deadline has come, by its caller's clock. Then it is ended now, and nobody lists it any more.
+    /// Whether the deadline has passed on the caller's clock. If so, the process is ended now and no longer listed.
     fn is_overdue(&self) -> bool {
         let now = Instant::now();
-        // One that is long past is not past at all: the sandbox was paused, and the pump is about to move it.
+        // A deadline long ago has not really passed: the sandbox was paused, and the pump is about to move the
+        // deadline.
         let is_due = |at: Instant| now + DEADLINE_SLACK >= at && now < at + running::SLICE;
         let overdue = self.deadline().is_some_and(is_due);
         if overdue {
@@ -172,7 +173,7 @@ impl Process {
         overdue
     }
 
-    /// The deadline passed: kills the group, and the exit will say why.
+    /// The deadline passed: kills the group, and the exit will give the reason.
     fn expire(&self) {
         let mut life = self.life();
         if life.status.is_none() {
@@ -182,7 +183,7 @@ impl Process {
         }
     }
 
-    /// Writes everything, in the order of calls. Waits while the process does not read, but not for ever.
+    /// Writes all data, in the order of calls. Waits, for a limited time, while the process does not read.
     pub(crate) async fn write_input(&self, data: &[u8]) -> Result<(), AgentError> {
         let writing = async {
             let input = self.input.lock().await;
@@ -201,7 +202,7 @@ impl Process {
         running::within(INPUT_WAIT, writing).await.unwrap_or_else(late)
     }
 
-    /// Ends stdin. Closed already is fine; a terminal has no end to close.
+    /// Closes stdin. If it is closed already, that is no error; a terminal cannot be closed.
     pub(crate) async fn close_input(&self) -> Result<(), AgentError> {
         let closing = async {
             let mut input = self.input.lock().await;
@@ -218,7 +219,7 @@ impl Process {
         running::within(INPUT_WAIT, closing).await.unwrap_or_else(late)
     }
 
-    /// After the exit nobody reads it; a descriptor less.
+    /// The input has no reader after the exit; closing it saves a descriptor.
     async fn release_input(&self) {
         *self.input.lock().await = Input::Closed;
     }
@@ -250,7 +251,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Signals a whole group; a group that is gone but whose leader lives (it moved itself) gets it alone.
+/// Signals a whole group; if the group is gone but its leader lives (it has changed its group), only the leader.
 fn kill_group(pid: u32, signal: i32) -> Result<(), Errno> {
     let raw = i32::try_from(pid).map_err(|_| Errno::SRCH)?;
     let send = |target: i32| {
@@ -274,14 +275,14 @@ async fn write_all(fd: &AsyncFd<OwnedFd>, mut data: &[u8]) -> Result<(), AgentEr
     while !data.is_empty() {
         let mut guard =
             fd.writable().await.map_err(|_| AgentError::Unavailable("the agent's event loop ends".into()))?;
-        // A terminal that nobody has open any more takes nothing, yet is called ready for ever.
+        // A terminal that no process has open accepts no data, but is reported as ready for ever.
         let is_hung_up = guard.ready().is_write_closed();
         let wrote = guard.try_io(|fd| rustix::io::write(fd.get_ref(), data).map_err(std::io::Error::from));
         match wrote {
             Ok(Ok(n)) => data = &data[n..],
             Ok(Err(e)) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Ok(Err(_)) => return Err(closed()),
-            // Without an end here this loop would let nothing else of the agent run.
+            // Without this check the loop would block all other tasks of the agent.
             Err(_would_block) if is_hung_up => return Err(closed()),
             Err(_would_block) => {}
         }
@@ -296,7 +297,7 @@ mod tests {
     use rustix::pty::OpenptFlags;
     use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
-    /// A terminal in raw mode, as a full-screen program has it: ours, and the program's.
+    /// A terminal in raw mode, as a full-screen program uses it: the agent's end, and the program's.
     fn terminal() -> (OwnedFd, OwnedFd) {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = rustix::pty::openpt(flags).unwrap();
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn input_for_a_terminal_whose_program_is_gone_ends_and_the_agent_goes_on() {
         let (told, heard) = std::sync::mpsc::channel();
-        // On a thread of its own: the agent's loop has one, and it must not be taken.
+        // On a separate thread: the agent's loop has only one, which must not be blocked.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {

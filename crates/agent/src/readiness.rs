@@ -1,4 +1,4 @@
-//! Descriptors in the event loop.
+//! Registers descriptors in the event loop.
 
 use std::io;
 use std::os::fd::OwnedFd;

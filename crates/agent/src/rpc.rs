@@ -1,5 +1,5 @@
-//! The wire of the RPC services: messages in, our own operations, messages out. The only place that knows
-//! `connectrpc`, so that a change of that crate stays here.
+//! The RPC services: converts messages to operations of the agent and back. Only this module uses `connectrpc`, so that
+//! a change of that crate stays here.
 
 mod agent_service;
 mod filesystem;
@@ -12,7 +12,7 @@ use connectrpc::{ConnectRpcService, RequestContext, Router};
 
 use crate::state::Agent;
 
-/// envd's own default.
+/// The default of envd.
 const KEEPALIVE_DEFAULT: Duration = Duration::from_secs(90);
 
 /// All services.
@@ -22,7 +22,7 @@ pub(crate) fn service(agent: &Arc<Agent>) -> ConnectRpcService {
     ConnectRpcService::new(agent_service::routes(router, agent))
 }
 
-/// A handler of requests that also gets the agent.
+/// Passes the agent to a request handler.
 fn with_agent<Q: 'static, F: 'static>(
     agent: &Arc<Agent>,
     handle: fn(Arc<Agent>, RequestContext, Q) -> F,
@@ -31,7 +31,7 @@ fn with_agent<Q: 'static, F: 'static>(
     move |context, request| handle(Arc::clone(&agent), context, request)
 }
 
-/// How long a stream may be silent before it says that it lives.
+/// How long a stream may be silent before a keep-alive is sent.
 fn keepalive(context: &RequestContext) -> Duration {
     let asked =
         context.header("keepalive-ping-interval").and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

@@ -1,14 +1,15 @@
-//! Time that counts only while the sandbox runs: a pause must not use up anybody's deadline.
+//! Time that counts only while the sandbox runs: a pause must not use up a deadline.
 //!
-//! The kernel's clocks go on while the sandbox is frozen. So a long wait is made of short ones: of a short one, at most its own
-//! length passes during a freeze. (A checkpoint needs nothing: CRIU restores into a time namespace where no clock has jumped.)
+//! The kernel's clocks continue while the sandbox is frozen. So a long wait consists of short slices: at most one slice
+//! passes during a freeze. (A checkpoint needs nothing: CRIU restores into a time namespace in which the clocks have
+//! not jumped.)
 
 use std::time::Duration;
 
-/// What a pause may cost a deadline at most.
+/// The most that a pause can take from a deadline.
 pub(crate) const SLICE: Duration = Duration::from_secs(1);
 
-/// Sleeps for so much running time, and tells what is left before each slice.
+/// Sleeps for so much running time, and reports the rest before each slice.
 pub(crate) async fn sleep(limit: Duration, mut left_is: impl FnMut(Duration)) {
     let mut left = limit;
     while !left.is_zero() {
@@ -19,7 +20,7 @@ pub(crate) async fn sleep(limit: Duration, mut left_is: impl FnMut(Duration)) {
     }
 }
 
-/// The work, unless so much running time passes before it is done.
+/// Runs the work, unless so much running time passes before it is done.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
@@ -43,7 +44,7 @@ mod tests {
             let frozen = Duration::from_secs(3600);
             let waiting = tokio::spawn(within(Duration::from_secs(10), std::future::pending::<()>()));
             tokio::time::sleep(Duration::from_millis(2500)).await;
-            // All clocks jump at once, as they do for a thawed process.
+            // All clocks jump at once, as for a thawed process.
             advance(frozen).await;
             assert_eq!(waiting.await.unwrap(), None);
             let ran = begun.elapsed() - frozen;

@@ -1,6 +1,7 @@
-//! Accepts connections and serves each on its own task.
+//! Accepts connections and serves each in its own task.
 //!
-//! Programs inside can connect too, without a token: strangers are kept few, so that they never crowd out the host.
+//! Programs in the sandbox can connect too, without a token: the number of such connections is limited, so that they
+//! never displace the host's.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,18 +22,18 @@ use crate::process::reap_forever;
 use crate::rpc;
 use crate::state::Agent;
 
-/// LIMIT: connections that have not shown the token. The oldest gives way once it had time to show it, or at once
-/// when there are very many; a burst of the host's own is below that.
+/// LIMIT: connections that have not presented the token. The oldest is closed after it had time to present it, or at
+/// once if there are very many; a burst of the host's own connections is below that.
 const STRANGERS_MAX: usize = 64;
 const STRANGERS_CRUSH: usize = 1024;
 const INTRODUCTION: Duration = Duration::from_secs(2);
-/// LIMIT: a connection that sends no whole request head for so long is closed. Hosts drop idle ones earlier.
+/// LIMIT: a connection that sends no complete request header for this long is closed. Hosts drop idle ones earlier.
 const HEAD_LIMIT: Duration = Duration::from_secs(300);
-/// LIMIT: bytes of a head, and of one read of a body; below malloc's mmap threshold, so that the memory is used again.
+/// LIMIT: bytes of a header, and of one read of a body; below malloc's mmap threshold, so that the memory is reused.
 const BUFFER_MAX: usize = 128 * 1024;
 
-/// LIMIT: bytes that wait in a socket (the kernel doubles it, for its own use). What was sent and not received when a
-/// checkpoint takes the connection away must fit the tails (see `process::output`).
+/// LIMIT: bytes that wait in a socket (the kernel doubles it, for its own use). Data that was sent and not received
+/// when a checkpoint closes the connection must fit the tails (see `process::output`).
 const SOCKET_MAX: usize = 128 * 1024;
 
 /// Serves until the runtime ends.
@@ -40,7 +41,7 @@ pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io
     let listener = TcpListener::from_std(listener)?;
     let agent = Arc::new(Agent::new(token));
     let front = ConnectionHandler { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
-    // Reaping and accepting end together with the process; neither can end before the other.
+    // Reaping and accepting both run until the process ends.
     tokio::select! {
         ended = reap_forever(&agent.processes) => ended,
         ended = accept(listener, front) => ended,
@@ -57,7 +58,7 @@ async fn accept(listener: TcpListener, front: ConnectionHandler) -> io::Result<(
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
-                // Out of descriptors, or a connection that died in the queue: others must get their turn meanwhile.
+                // Out of descriptors, or a connection that died in the queue: other tasks get their turn meanwhile.
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }
@@ -77,14 +78,14 @@ async fn accept(listener: TcpListener, front: ConnectionHandler) -> io::Result<(
 }
 
 async fn connection(stream: TcpStream, front: ConnectionHandler, known: Arc<AtomicBool>) {
-    // Answers are small and awaited: never held back for more.
+    // Responses are small and awaited, so they are sent without delay.
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);
     let answer = service_fn(move |request| {
         let (front, known) = (front.clone(), Arc::clone(&known));
         async move { Ok::<_, Infallible>(front.answer(request, &known).await) }
     });
-    // A peer that breaks off is its own affair.
+    // An error means that the peer closed the connection.
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)

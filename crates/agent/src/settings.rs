@@ -1,4 +1,4 @@
-//! What `POST /init` sets: environment, default user and directory, limits to report, the token.
+//! The settings of `POST /init`: environment, default user and directory, limits to report, the token.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,13 @@ use subtle::ConstantTimeEq;
 use crate::error::AgentError;
 use crate::users::User;
 
-/// Where programs are looked for when nobody says.
+/// The default search path for programs.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the commands that come with the agent are.
+/// The folder with the commands of the agent.
 const OWN_COMMANDS: &str = "/.atoll/bin";
 
-/// LIMIT: tokens are 40-128 characters; anything longer is not one.
+/// LIMIT: tokens have 40-128 characters; longer ones are invalid.
 pub(crate) const TOKEN_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -44,12 +44,12 @@ impl Settings {
         Self { state: Mutex::new(state) }
     }
 
-    /// Whether this is the agent token; takes the same time whatever the difference.
+    /// Whether this is the agent token; takes the same time for every input.
     pub(crate) fn is_token(&self, shown: &[u8]) -> bool {
         self.lock().token.as_slice().ct_eq(shown).into()
     }
 
-    /// Takes over what is present; all of it or, after a refusal, nothing.
+    /// Applies the settings that are present: all of them or, after a refusal, none.
     pub(crate) fn apply(&self, request: InitRequest) -> Result<(), AgentError> {
         let bad = |text: &str| text.contains('\0');
         if let Some(token) = &request.access_token
@@ -85,7 +85,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What is in force, as it would be told again; without the token.
+    /// The current settings in the form of a request; without the token.
     pub(crate) fn told(&self) -> InitRequest {
         let state = self.lock();
         InitRequest {
@@ -109,7 +109,7 @@ impl Settings {
         self.lock().limits
     }
 
-    /// A process's environment: the basics of its user, then the sandbox's, then the request's.
+    /// The environment of a process: defaults of its user, then the sandbox's, then the request's.
     pub(crate) fn environment(
         &self,
         user: &User,
@@ -122,14 +122,14 @@ impl Settings {
         all.extend(request.clone());
         if let Some(path) = all.get_mut("PATH").filter(|path| !path.split(':').any(|dir| dir == OWN_COMMANDS))
         {
-            // Last, so that it hides nothing.
+            // Last, so that it hides no other program.
             let gap = if path.is_empty() { "" } else { ":" };
             *path = format!("{path}{gap}{OWN_COMMANDS}");
         }
         all
     }
 
-    /// Where a process starts: empty → default directory or home; `~` and relative → home.
+    /// The working directory of a process: empty → default directory or home; `~` and relative → home.
     pub(crate) fn cwd(&self, user: &User, asked: &str) -> String {
         let workdir = self.lock().workdir.clone();
         let path = match (asked.is_empty(), workdir.is_empty()) {

@@ -1,4 +1,4 @@
-//! The first microseconds: what the process is, its options, its token, its socket.
+//! The start of the agent: process attributes, options, token, socket.
 
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -9,13 +9,14 @@ use rustix::io::FdFlags;
 use crate::process::CHILD_NOFILE;
 use crate::settings::TOKEN_MAX;
 
-/// Makes the process hard to look into and hard to kill. Each step is best effort: the agent runs without it too.
+/// Protects the process against inspection and the OOM killer. Each step is best effort: the agent also runs without
+/// it.
 pub(crate) fn harden() {
     // SAFETY: plain system and library calls with constant or local arguments, before any other thread exists.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        // All back to default, also the two that libc keeps for itself and would not touch: the kernel's structure
-        // of four words, zeroed, says so.
+        // All signals back to default, including the two that libc reserves and does not touch: the kernel's structure
+        // of four words, zeroed, means default.
         let default = [0u64; 4];
         for signal in 1..=64 {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8);
@@ -28,9 +29,9 @@ pub(crate) fn harden() {
             libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         }
         libc::umask(0o022);
-        // One arena: a second thread's own heap would cost more private memory than its locks cost time. Chunks of
-        // transfers stay below the mmap threshold and are used again, as fresh pages cost more than the copy into them;
-        // so the heap keeps what one upload holds, and `give_back_heap` after a large one.
+        // One arena: a separate heap for a second thread would cost more private memory than its locks cost time.
+        // Chunks of transfers stay below the mmap threshold and are reused, because fresh pages cost more than the copy
+        // into them. So the heap keeps what one upload uses, and `give_back_heap` frees it after a large one.
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 * 1024);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * 1024 * 1024);
@@ -40,13 +41,13 @@ pub(crate) fn harden() {
     let _ = std::env::set_current_dir("/");
 }
 
-/// Gives free memory back to the system. Takes some 0.1 ms.
+/// Returns free memory to the system. Takes about 0.1 ms.
 pub(crate) fn give_back_heap() {
     // SAFETY: only the allocator's own free lists are touched, under its locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// The agent may need many descriptors; its children get the limit that it was given.
+/// Raises the descriptor limit of the agent; children get the original limit.
 fn raise_descriptors() {
     // SAFETY: the limit structure is local and lives through both calls.
     unsafe {
@@ -59,7 +60,7 @@ fn raise_descriptors() {
     }
 }
 
-/// Options, as the engine writes them. `--listen` is for tests.
+/// Options, as passed by the engine. `--listen` is for tests.
 #[derive(Debug, Default)]
 pub(crate) struct AgentOptions {
     listen_fd: Option<RawFd>,
@@ -107,16 +108,16 @@ impl AgentOptions {
     }
 }
 
-/// Takes over a descriptor that the engine handed down; children must not inherit it.
+/// Takes over a descriptor from the engine; children must not inherit it.
 fn own(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 3 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: F_GETFD only asks whether the number is an open descriptor.
+    // SAFETY: F_GETFD only checks whether the number is an open descriptor.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and by the contract of our options nobody else in this process uses it.
+    // SAFETY: it is open, and by the contract of the options no other code in this process uses it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&owned, FdFlags::CLOEXEC)?;
     Ok(owned)

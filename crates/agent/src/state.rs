@@ -1,4 +1,4 @@
-//! Everything the agent holds, shared by its tasks.
+//! The state of the agent, shared by its tasks.
 
 use crate::hold::Holds;
 use crate::identity::Workers;

@@ -1,20 +1,20 @@
 //! Users and groups of the sandbox, parsed from its own `/etc/passwd` and `/etc/group`.
 //!
-//! Never through NSS: a static glibc would load libraries from a hostile root. Both files are hostile input: sizes
-//! are capped, bad lines skipped, FIFOs refused.
+//! NSS is never used: a static glibc would load libraries from an untrusted root. Both files are untrusted input: sizes
+//! are limited, invalid lines skipped, FIFOs refused.
 
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::error::AgentError;
 use crate::files::open;
 
-/// LIMIT: thousands of users; beyond that a file is an attack.
+/// LIMIT: enough for thousands of users; a larger file is an attack.
 const FILE_MAX: usize = 1 << 20;
 
-/// LIMIT: the kernel's NGROUPS_MAX is larger, but nobody's list is.
+/// LIMIT: the kernel's NGROUPS_MAX is larger, but real lists are not.
 const GROUPS_MAX: usize = 256;
 
-/// Who an operation runs as.
+/// The user that an operation runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -22,13 +22,13 @@ pub(crate) struct User {
     pub(crate) ids: Ids,
 }
 
-/// The numbers that the kernel checks.
+/// The ids that the kernel checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ids {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
-    /// File operations pass permission checks as root's do. Never given to a process.
+    /// File operations pass permission checks as root's do. Never granted to a process.
     pub(crate) root_files: bool,
 }
 
@@ -36,7 +36,7 @@ impl Ids {
     pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), root_files: false };
 }
 
-/// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as image settings write it.
+/// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as in image settings.
 pub(crate) fn find(name: &str) -> Result<User, AgentError> {
     let accounts = Accounts::read().map_err(|errno| AgentError::from_errno(errno, "users of the sandbox"))?;
     accounts.find(name).ok_or_else(|| {
@@ -45,7 +45,7 @@ pub(crate) fn find(name: &str) -> Result<User, AgentError> {
     })
 }
 
-/// Both files, read once per request.
+/// The content of both files, read once per request.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     passwd: String,
@@ -61,12 +61,12 @@ struct PasswdLine<'a> {
 }
 
 impl Accounts {
-    /// Missing or broken files hold nobody; only an agent that could not look fails.
+    /// Missing or invalid files contain no user; an error means that the agent could not read them.
     pub(crate) fn read() -> rustix::io::Result<Self> {
         Ok(Self { passwd: read_small(b"/etc/passwd")?, group: read_small(b"/etc/group")? })
     }
 
-    /// `user` or `user:group`, each by name or number. With a group the user has that one and no other.
+    /// `user` or `user:group`, each by name or number. With a group the user has only that group.
     pub(crate) fn find(&self, name: &str) -> Option<User> {
         let (user, group) = match self.lines().find(|line| line.name == name) {
             Some(_) => (name, None),
@@ -81,7 +81,7 @@ impl Accounts {
             None if user == "root" => PasswdLine { name: "root", uid: 0, gid: 0, home: "/root" },
             None => self.find_number(user)?,
         };
-        // The primary group is in the list too, as Docker and login have it.
+        // The list also contains the primary group, as with Docker and login.
         let groups = match asked {
             Some(gid) => vec![gid],
             None => self.groups_of(account.name, account.gid),
@@ -91,7 +91,7 @@ impl Accounts {
         Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
     }
 
-    /// A number that nobody has is in root's group, as with Docker.
+    /// A number without an account is in root's group, as with Docker.
     fn find_number<'a>(&'a self, name: &'a str) -> Option<PasswdLine<'a>> {
         let uid = parse_id(name)?;
         let known = self.lines().find(|line| line.uid == uid);
@@ -150,12 +150,12 @@ fn group_line(line: &str) -> Option<(&str, u32, &str)> {
     Some((name, gid, fields.next().unwrap_or_default()))
 }
 
-/// The kernel reads 4294967295 as "leave unchanged", so nobody may have it.
+/// The kernel reads 4294967295 as "leave unchanged", so it is not a valid id.
 fn parse_id(text: &str) -> Option<u32> {
     text.parse().ok().filter(|id| *id != u32::MAX && !text.starts_with('+'))
 }
 
-/// A small regular file as text, or nothing. Never blocks on a FIFO that took the file's place.
+/// A small regular file as text; empty for anything else. Never blocks on a FIFO in place of the file.
 fn read_small(path: &[u8]) -> rustix::io::Result<String> {
     let read = || -> rustix::io::Result<Vec<u8>> {
         let fd = open(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;

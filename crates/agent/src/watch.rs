@@ -1,7 +1,7 @@
-//! Watches: inotify below a directory, recursive if asked, as a bounded flow of events.
+//! Watches: inotify below a directory, optionally recursive, as a bounded stream of events.
 //!
-//! A watcher reads its own inotify descriptor, so a slow consumer fills the kernel's queue, which then says that it
-//! overflowed; nothing here grows. Uploads of ours are shown as the writes they stand for (see `files::upload`).
+//! A watcher reads its own inotify descriptor, so a slow consumer fills the kernel's queue, which then reports an
+//! overflow; no buffer here grows. Uploads of the agent are reported as plain writes (see `files::upload`).
 
 mod inotify;
 mod polled;
@@ -26,7 +26,7 @@ use inotify::{Raw, parse};
 
 /// LIMIT: directories of one recursive watch; the kernel's own limit is per user and shared.
 const DIRS_MAX: usize = 8192;
-/// LIMIT: names remembered against double reports.
+/// LIMIT: names that are remembered to avoid double reports.
 const SEEN_MAX: usize = 4096;
 
 const INTEREST: WatchFlags = WatchFlags::CREATE
@@ -64,14 +64,14 @@ pub(crate) struct Watcher {
     /// Watch number → directory, relative to the root.
     dirs: HashMap<i32, Vec<u8>>,
     ready: VecDeque<WatchEvent>,
-    /// Found by a scan of a new directory and perhaps reported by the kernel too.
+    /// Found by a scan of a new directory, and possibly reported by the kernel too.
     seen: HashSet<Vec<u8>>,
-    /// A rename whose second half has not come yet.
+    /// A rename whose second half has not arrived yet.
     moved: Option<(u32, Moved)>,
 }
 
 enum Moved {
-    /// An upload of ours; true: its target is new.
+    /// An upload of the agent; true: its target is new.
     Upload(bool),
     Directory(Vec<u8>),
 }
@@ -79,7 +79,7 @@ enum Moved {
 type Added = Vec<(i32, Vec<u8>)>;
 
 impl Watcher {
-    /// Watches a directory with a user's rights. Returns when the watch is in place.
+    /// Watches a directory with a user's permissions. Returns when the watch is active.
     pub(crate) async fn open(
         workers: &Workers,
         ids: &Ids,
@@ -105,7 +105,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// The next change. Cancel-safe except within a scan of a new directory, where a name may be reported late.
+    /// The next change. Cancel-safe except during a scan of a new directory, where a name may be reported late.
     pub(crate) async fn next(&mut self) -> Result<WatchEvent, AgentError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -209,7 +209,7 @@ impl Watcher {
         }
     }
 
-    /// A directory was moved out of the tree: its watches go.
+    /// A directory was moved out of the tree: its watches are removed.
     fn abandon(&mut self, moved: Option<(u32, Moved)>) {
         let Some((_, Moved::Directory(old))) = moved else { return };
         let gone: Vec<i32> =
@@ -220,7 +220,7 @@ impl Watcher {
         }
     }
 
-    /// A directory appeared: watch it, and report what was made in it before the watch was there.
+    /// A directory appeared: watches it, and reports entries that were made in it before the watch was active.
     async fn descend(&mut self, name: Vec<u8>) {
         match self.add(name).await {
             Ok((added, found)) => {
@@ -232,7 +232,7 @@ impl Watcher {
                     self.push(name, WatchEventKind::Create);
                 }
             }
-            // Gone again is nothing; no room for more watches means that something will be missed.
+            // A directory that is gone again is no error; if no more watches can be added, events will be missed.
             Err(AgentError::NotFound(_) | AgentError::Invalid(_)) => {}
             Err(_) => self.push(Vec::new(), WatchEventKind::Overflow),
         }
@@ -249,7 +249,7 @@ impl Watcher {
     }
 }
 
-/// Watches a directory and, if asked, all below; returns the watches and the names found below the start.
+/// Watches a directory and optionally all below; returns the watches and the names found below the start.
 fn add_dirs(
     queue: &OwnedFd,
     root: &[u8],
@@ -312,7 +312,7 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
 }
 
-/// What of `dir` is below `old`, with its slash; empty for `old` itself.
+/// The part of `dir` below `old`, with a leading slash; empty for `old` itself.
 fn below<'a>(dir: &'a [u8], old: &[u8]) -> Option<&'a [u8]> {
     dir.strip_prefix(old).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }

@@ -10,7 +10,8 @@ use crate::users;
 
 const NEW: Mode = Mode::from_raw_mode(0o755);
 
-/// Creates a missing directory. Its missing parents belong to root, the directory itself to `user`; what exists stays as it is.
+/// Creates a missing directory. Its missing parents belong to root, the directory itself to `user`; an existing
+/// directory is not changed.
 pub(crate) fn ensure(path: &str, user: &str) -> rustix::io::Result<()> {
     let path = Path::new(path);
     if path.is_dir() {
@@ -43,7 +44,7 @@ mod tests {
         let (old, new) = (root.path().join("old"), root.path().join("a/b/new"));
         std::fs::create_dir(&old).unwrap();
         let own = std::fs::metadata(&old).unwrap().uid();
-        // Numbers need no entry in passwd. Only root can give a directory away.
+        // Numbers need no entry in passwd. Only root can change the owner of a directory.
         let to = if own == 0 { "4321".to_owned() } else { own.to_string() };
         ensure(old.to_str().unwrap(), &to).unwrap();
         assert_eq!(std::fs::metadata(&old).unwrap().uid(), own);

@@ -1,4 +1,4 @@
-//! Trees as tar streams through the real agent: Docker's rules for COPY, rights, bounds, hostile archives.
+//! Trees as tar streams through the real agent: Docker's rules for COPY, permissions, limits, hostile archives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ impl Tar {
         header.set_gid(8);
         header.set_mtime(1_600_000_000);
         header.set_size(content.len() as u64);
-        // As bytes, since the crate would refuse what we want to send.
+        // As bytes, because the crate would refuse these names.
         let field = &mut header.as_mut_bytes()[..100];
         field[..path.len()].copy_from_slice(path.as_bytes());
         header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
@@ -96,14 +96,14 @@ async fn a_file_takes_the_name_of_the_destination_unless_that_is_a_folder() {
     assert!(Path::new(&agent.path("a/b/name.txt")).is_file());
     unpack(&agent, &Unpack::below(agent.path("c")), one()).await.unwrap();
     assert!(Path::new(&agent.path("c/name.txt")).is_file());
-    // Through a link, also one that leads to nothing yet.
+    // Through a symbolic link, also a dangling one.
     symlink("c", agent.path("link")).unwrap();
     symlink("later", agent.path("dangling")).unwrap();
     unpack(&agent, &any(agent.path("link")), new_tar().file("x", "1").bytes()).await.unwrap();
     unpack(&agent, &any(agent.path("dangling")), one()).await.unwrap();
     assert!(Path::new(&agent.path("c/x")).is_file());
     assert!(std::fs::symlink_metadata(agent.path("later")).unwrap().is_file());
-    // Several need a folder.
+    // Several entries need a folder.
     let two = || new_tar().file("x", "1").file("y", "2").bytes();
     let refused = unpack(&agent, &any(agent.path("new")), two()).await.unwrap_err();
     assert!(
@@ -111,7 +111,7 @@ async fn a_file_takes_the_name_of_the_destination_unless_that_is_a_folder() {
         "{refused}"
     );
     assert_eq!(unpack(&agent, &Unpack::below(agent.path("new2")), two()).await.unwrap().entries, 2);
-    // A folder where a file is, is refused by name.
+    // A folder in place of a file is refused by name.
     let folder = new_tar().folder("./", 0o700).file("x", "1").bytes();
     let refused = unpack(&agent, &any(agent.path("a/b/as")), folder).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
@@ -164,7 +164,7 @@ async fn owners_are_the_askers_the_tars_or_those_named_in_the_sandbox() {
     unpack(&agent, &named("daemon", "n/deep"), tar()).await.unwrap();
     assert_eq!((owner("n"), owner("n/deep"), owner("n/deep/f/x")), ((1, 1), (1, 1), (1, 1)));
     assert_eq!((mode(agent.path("n/deep")), mode(agent.path("n/deep/f/x"))), (0o755, 0o4750));
-    // The content of a folder: its destination gets the owner, those above it do not.
+    // The content of a folder: its destination gets the owner, its parents do not.
     let content = new_tar().folder("./", 0o700).file("x", "1").bytes();
     unpack(&agent, &named("daemon", "up/last"), content).await.unwrap();
     assert_eq!((owner("up"), owner("up/last"), owner("up/last/x")), ((0, 0), (1, 1), (1, 1)));
@@ -176,7 +176,7 @@ async fn owners_are_the_askers_the_tars_or_those_named_in_the_sandbox() {
         assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("sandbox"), "{refused}");
     }
     assert!(!Path::new(&agent.path("p")).exists());
-    // With the rights of a user, and no others.
+    // With the permissions of a user only.
     std::fs::set_permissions(agent.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let stream = futures::stream::iter([Ok(Bytes::from(tar()))]);
     let refused = agent.client.unpack(&Unpack::below(agent.path("q")), Some("nobody"), stream).await;
@@ -206,14 +206,14 @@ async fn a_copy_refuses_what_an_archive_replaces() {
     assert!(Path::new(&agent.path("d/full")).is_file() && Path::new(&agent.path("d/file")).is_dir());
     assert!(std::fs::symlink_metadata(agent.path("d/link")).unwrap().is_dir());
     assert_eq!(std::fs::read_dir(agent.path("real")).unwrap().count(), 0);
-    // A file replaces a link itself; what it led to stays.
+    // A file replaces the link itself; its target stays.
     make();
     std::fs::write(agent.path("real/kept"), "kept").unwrap();
     symlink("../real/kept", agent.path("d/l")).unwrap();
     unpack(&agent, &Unpack::below(agent.path("d")), new_tar().file("l", "new").bytes()).await.unwrap();
     assert_eq!(std::fs::read(agent.path("real/kept")).unwrap(), b"kept");
     assert_eq!(std::fs::read(agent.path("d/l")).unwrap(), b"new");
-    // An archive's entries go through links that are there, as tar's do; a strip drops leading parts.
+    // Entries of an archive follow existing links, as with tar; a strip drops leading components.
     let through = new_tar().file("top/link/y", "1").file("top", "2").bytes();
     unpack(&agent, &Unpack { strip: 1, ..archive }, through).await.unwrap();
     assert!(Path::new(&agent.path("real/y")).is_file());
@@ -284,7 +284,7 @@ async fn what_is_packed_is_named_for_a_copy_and_unpacks_to_the_same() {
         agent.dir.path().display()
     );
     assert_eq!(String::from_utf8(agent.sh(&same).await.stdout).unwrap(), "644 33 44\n750 0 0\n2\n");
-    // A file by itself, a pattern, other layouts, what is left out.
+    // A single file, a pattern, other layouts, exclusions.
     assert_eq!(listed(&pack(&agent, &sources(&[agent.path("src/one.txt")])).await.unwrap()), ["one.txt"]);
     let texts = pack(&agent, &sources(&[agent.path("sr?/*.txt"), agent.path("none*")])).await.unwrap();
     assert_eq!(listed(&texts), ["one.txt", "two.txt"]);

@@ -1,4 +1,4 @@
-//! Files through the real agent: rights, odd names, hostile entries, atomic uploads, ranges, trees, watches.
+//! Files through the real agent: permissions, unusual names, hostile entries, atomic uploads, ranges, trees, watches.
 
 #![allow(clippy::unwrap_used)]
 
@@ -34,7 +34,7 @@ async fn what_was_written_is_read_with_its_mode_and_in_parts() {
     assert_eq!(part.read_to_end(10).await.unwrap(), b"3456");
     let beyond = agent.client.read_file(&path, None, Some(Range { start: 10, len: None })).await;
     assert_eq!(beyond.unwrap_err().kind(), ErrorKind::Invalid);
-    // Overwriting keeps the mode unless one is named.
+    // Overwriting keeps the mode unless a mode is given.
     agent.client.write_bytes(&path, None, None, &b"new"[..]).await.unwrap();
     assert_eq!(
         (read(&agent, &path).await.as_slice(), agent.client.stat(&path, None).await.unwrap().mode),
@@ -139,7 +139,7 @@ async fn with_roots_file_rights_everything_is_reached_and_what_is_made_is_the_us
     root.remove(format!("{shut}/new"), nobody).await.unwrap();
     let seen = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
     assert_eq!((seen.name.as_slice(), seen.kind), (&b"new"[..], WatchKind::Remove));
-    // The next job on the same thread has the user's rights alone, and so has every command.
+    // The next job on the same thread has only the user's permissions, and so has every command.
     let refused = agent.client.stat(format!("{shut}/made"), nobody).await.unwrap_err().kind();
     assert_eq!(refused, ErrorKind::Forbidden);
     let mut look = common::sh(&format!("ls {shut}"));
@@ -261,7 +261,7 @@ async fn names_of_any_bytes_round_trip() {
     let (entries, _) = agent.client.list_dir(&dir, None, 1).await.unwrap();
     names.sort_unstable();
     assert_eq!(entries.iter().map(|entry| entry.name.as_slice()).collect::<Vec<_>>(), names);
-    // envd's own service answers valid JSON.
+    // envd's own service returns valid JSON.
     let (status, body) = agent
         .json("/filesystem.Filesystem/ListDir", &format!(r#"{{"path":"{}"}}"#, agent.dir.path().display()))
         .await;

@@ -1,4 +1,4 @@
-//! Holds: what a program inside says to keep the sandbox awake, by the command and by the route.
+//! Holds: a program in the sandbox keeps it awake, with the command and with the route.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, TestAgent};
 
-/// The command beside the agent, as the engine lays it, and how to call it in a script.
+/// The command beside the agent, where the engine puts it, and how to call it in a script.
 fn command(agent: &TestAgent) -> String {
     let path = agent.path("atoll-hold");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_atoll-agent"), &path).unwrap();
@@ -48,7 +48,7 @@ async fn a_hold_by_time_is_seen_extended_and_released() {
 async fn a_command_holds_while_it_runs_and_is_itself() {
     let agent = TestAgent::start();
     let hold = command(&agent);
-    // Its output, its code, no child of another's, and nobody who keeps the pipe open.
+    // The command has its own output and exit code, it gets no extra child, and no process keeps the pipe open.
     let script = format!(
         "{hold} -- sh -c 'echo in; test -z \"$(cat /proc/$$/task/$$/children)\"; exit 7' | cat; echo out"
     );
@@ -59,7 +59,7 @@ async fn a_command_holds_while_it_runs_and_is_itself() {
     let (one, mut stream) =
         agent.client.start(common::sh(&format!("exec env {hold} -- sleep 600"))).await.unwrap();
     held_until(&agent, |held| held > 30).await;
-    // A timed one beside it is not its business.
+    // It does not affect a timed hold.
     agent.sh(&format!("{hold} 20s; {hold} --release")).await;
     held_until(&agent, |held| held > 30).await;
     agent.client.signal(one.pid, 9).await.unwrap();

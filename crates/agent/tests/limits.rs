@@ -1,4 +1,4 @@
-//! The agent beside bad neighbours: a fork bomb at the pids limit, exhausted descriptors, an orphan storm.
+//! The agent under resource pressure: a fork bomb at the pids limit, exhausted descriptors, many orphans.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use crate::common::{TestAgent, command, sh};
 use atoll_agentapi::InitRequest;
 use atoll_model::ErrorKind;
 
-/// A pids cgroup of this test's own, removed at the end.
+/// A pids cgroup of this test, removed at the end.
 struct PidsLimit(PathBuf);
 
 impl PidsLimit {
@@ -37,7 +37,7 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
     let limit = PidsLimit::new(60);
     let agent = TestAgent::start_after(&format!("echo $$ > {}/cgroup.procs", limit.0.display()));
     agent.client.init(&InitRequest::default()).await.unwrap();
-    // One that does not give up when a fork fails, as a shell's would.
+    // A bomb that does not stop when a fork fails, as a shell's would.
     let script = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass";
     let bomb = command(&["python3", "-c", script]);
     let (bombs, _stream) = agent.client.start(bomb).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
         }
         assert!(begun.elapsed() < Duration::from_secs(5), "an answer takes too long");
     }
-    // Files need no new process, and the bomb can be ended.
+    // File operations need no new process, and the bomb can be ended.
     assert!(agent.client.stat("/etc/passwd", None).await.is_ok());
     let begun = Instant::now();
     while agent.client.run(command(&["/bin/true"]), 10).await.is_err() {
@@ -68,8 +68,8 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
 
 #[tokio::test]
 async fn an_agent_out_of_descriptors_refuses_and_recovers() {
-    // Which step meets the limit depends on what the agent inherited from whoever runs the test; a process and its
-    // connection hold three, so these meet them all.
+    // Which step reaches the limit depends on the descriptors that the agent inherited from the test runner; a process
+    // and its connection hold three, so these values cover all steps.
     for limit in 64..70 {
         let agent = TestAgent::start_after(&format!("ulimit -n {limit}"));
         agent.client.init(&InitRequest::default()).await.unwrap();
@@ -105,7 +105,7 @@ async fn with_any_number_of_descriptors_left_the_agent_does_all_or_says_what_is_
     let link = agent.path("link");
     std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
     let folder = agent.path("");
-    // Strangers take one descriptor after the other, until there is none. The client goes on with its connection.
+    // Unauthenticated connections take all descriptors, one by one. The client continues with its connection.
     let mut strangers = Vec::new();
     let (mut done, mut refused) = (0, 0);
     while strangers.len() < LIMIT {
@@ -146,6 +146,6 @@ async fn a_storm_of_orphans_is_reaped_while_commands_go_on() {
         assert_eq!(output.status.code, Some(n));
     }
     while stream.next().await.is_some() {}
-    // The last orphans may still be on their way out; nobody may stay a zombie.
+    // The last orphans may still be exiting; no process may stay a zombie.
     agent.sh_until("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l", "0\n").await;
 }

@@ -88,12 +88,12 @@ async fn a_reader_that_goes_away_frees_the_process_soon() {
     }
 }
 
-/// A reader whose connection breaks again and again, as over checkpoints, and who goes on where it was.
+/// A reader whose connection breaks repeatedly, as in checkpoints, and that continues at its position.
 #[tokio::test]
 async fn a_reader_that_comes_back_misses_nothing_and_gets_nothing_twice() {
     let agent = TestAgent::start();
     let address = agent.address;
-    // What lies in the own receive buffer when the connection breaks is lost too, so that is kept small.
+    // Bytes in the reader's own receive buffer are lost too when the connection breaks, so it is kept small.
     let connect = move || async move {
         let socket = tokio::net::TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(64 * 1024)?;
@@ -124,10 +124,10 @@ async fn a_reader_that_comes_back_misses_nothing_and_gets_nothing_twice() {
     let expected: String = (1..=lines).map(|n| format!("{n}\n")).collect();
     assert!(out == expected.as_bytes(), "{} bytes of {}", out.len(), expected.len());
     assert_eq!((status.code, breaks), (Some(5), 6));
-    // After its end too, and a reader that is ahead of a process that was put back is simply at its end.
+    // After its end too; a reader that is ahead of a restored process is at the end of its output.
     let all = expected.len() as u64 + 5;
     let mut late = agent.client.attach_from(started.pid, all - 3).await.unwrap();
-    // The two streams are read side by side: either may have come last.
+    // The two streams are read in parallel: either may have come last.
     let (out, err, ..) = collect(&mut late).await;
     assert_eq!(out.len() + err.len(), 3);
     assert!(expected.as_bytes().ends_with(&out) && b"done\n".ends_with(&err), "{out:?} {err:?}");
@@ -178,7 +178,7 @@ async fn any_signal_reaches_the_group_and_the_exit_names_it() {
     assert_eq!(stream.next().await.unwrap().unwrap(), ProcessEvent::Stdout("ready\n".into()));
     agent.client.signal(started.pid, libc::SIGUSR1).await.unwrap();
     let (out, _, _, status) = collect(&mut stream).await;
-    // `sleep` dies of the group's USR1 too; the shell's trap still decides the exit.
+    // `sleep` is also ended by the group's USR1; the shell's trap still decides the exit.
     assert!(String::from_utf8_lossy(&out).contains("got"));
     assert_eq!(status.code, Some(5));
 
@@ -439,7 +439,7 @@ async fn a_pause_does_not_use_up_a_deadline() {
         let done = std::process::Command::new("kill").args([name, &agent.child.id().to_string()]).status();
         assert!(done.unwrap().success());
     };
-    // A stopped agent sees what a frozen one sees: all at once it is later.
+    // For a stopped agent, as for a frozen one, time jumps.
     signal("-STOP");
     let frozen = Duration::from_secs(6);
     tokio::time::sleep(frozen).await;

@@ -1,4 +1,4 @@
-//! Search, copies and changes of mode and owner through the real agent: rights, bounds, hostile trees.
+//! Search, copies and changes of mode and owner through the real agent: permissions, limits, hostile trees.
 
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ async fn search_sees_what_its_user_may_see() {
         [("closed".to_owned(), 2), ("open".to_owned(), 1)]
     );
     assert_eq!(lines(&agent, search(&dir, "needle"), Some("nobody")).await, [("open".to_owned(), 1)]);
-    // One file, named itself, is refused like any file that may not be read.
+    // A single file as the path is refused like any unreadable file.
     let refused = agent.client.search(search(agent.path("closed"), "needle"), Some("nobody")).await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Forbidden);
     let missing = agent.client.search(search(agent.path("nowhere"), "x"), None).await;
@@ -93,14 +93,14 @@ async fn copies_belong_to_whoever_copied_and_keep_the_rules() {
     std::fs::write(agent.path("a/b/f"), "two").unwrap();
     copy(&a, &c, true, true, None).await.unwrap();
     assert_eq!(std::fs::read_to_string(agent.path("c/b/f")).unwrap(), "two");
-    // Into itself, onto itself, and a file in the place of a directory.
+    // Into itself, onto itself, and a file in place of a directory.
     for (from, to) in [("a", "a/b/deep"), ("a", "a"), ("a/b/f", "a/b/f"), ("a/b/f", "a/b")] {
         let refused = copy(&agent.path(from), &agent.path(to), true, true, None).await;
         assert_eq!(refused.unwrap_err(), ErrorKind::Invalid, "{from} to {to}");
     }
     assert_eq!(std::fs::read_to_string(agent.path("a/b/f")).unwrap(), "two");
     let left = std::fs::read_dir(agent.path("a/b")).unwrap().count();
-    assert_eq!(left, 1, "nothing temporary stays");
+    assert_eq!(left, 1, "no temporary file stays");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The wire as foreign clients speak it: tokens, JSON and binary codecs, error shapes, `/files`, keep-alives.
+//! The wire protocol as other clients use it: tokens, JSON and binary codecs, error formats, `/files`, keep-alives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -84,7 +84,7 @@ async fn streams_go_on_over_a_rotation_and_the_old_token_opens_nothing_more() {
     let (started, mut stream) = old.start(what).await.unwrap();
     let up = stream.next().await.unwrap().unwrap();
     assert_eq!(up, atoll_agentapi::ProcessEvent::Stdout("up\n".into()));
-    // A kept connection that showed the old token is no key either: each request is asked for it.
+    // An open connection that presented the old token has no access either: each request is checked.
     assert!(old.metrics().await.is_ok());
     let request =
         InitRequest { access_token: Some("another-token-9876543210".into()), ..InitRequest::default() };
@@ -285,7 +285,7 @@ async fn whoever_showed_the_token_is_no_stranger_while_the_answer_takes_long() {
         "POST /init HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX-Access-Token: {TOKEN}\r\nContent-Length: 2\r\n\r\n{{"
     );
     upload.write_all(head.as_bytes()).await.unwrap();
-    // Longer than a stranger has to show it.
+    // Longer than an unauthenticated connection may take to present the token.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
     let mut crowd = Vec::new();
     for _ in 0..100 {

@@ -1,7 +1,7 @@
-//! Trees as tar streams: `POST /archive/unpack` and `POST /archive/pack`, with the rights of the request's user.
+//! Trees as tar streams: `POST /archive/unpack` and `POST /archive/pack`, with the permissions of the request's user.
 //!
-//! A stream is read and written in pieces, so memory is flat whatever the tree. A hostile stream meets refusals by name;
-//! the sandbox is its whole world, so it can spoil nothing that its user could not.
+//! A stream is read and written in pieces, so memory use does not depend on the size of the tree. Invalid entries of a
+//! hostile stream are refused by name; a stream can change nothing that its user could not change.
 
 mod extract_entry;
 mod pack;
@@ -23,10 +23,10 @@ use crate::users::{Accounts, User};
 use pack::{Layout, PackRequest, Packer};
 use unpack::{Into, OwnerRule, Rules, UnpackRequest, Unpacker};
 
-/// LIMIT: sources and patterns of one pack.
+/// LIMIT: bytes of the sources and patterns of one pack.
 const PACK_ASK_MAX: usize = 1 << 20;
 
-/// Answers an unpack by `user`.
+/// Handles an unpack request of `user`.
 pub(crate) async fn unpack(
     agent: &Agent,
     user: &User,
@@ -35,7 +35,7 @@ pub(crate) async fn unpack(
     let (head, mut incoming) = request.into_parts();
     let received = receive(agent, user, head.uri.query().unwrap_or_default(), &mut incoming).await;
     if received.is_err() {
-        // A client that is still sending would meet a closed connection and never see why.
+        // A client that is still sending would find the connection closed and never see the error.
         body::drain(&mut incoming).await;
     }
     received
@@ -108,7 +108,8 @@ fn ask(query: &str, user: &User) -> Result<UnpackRequest, AgentError> {
     Ok(UnpackRequest { dest: resolve(&dest, user)?, into, rules, owner, mode, strip })
 }
 
-/// `user[:group]`: a name has the user's own group, a number without a group has the same number.
+/// `user[:group]`: a name implies the user's own group; a number without a group implies the group with the same
+/// number.
 fn named_owner(text: &str) -> Result<OwnerRule, AgentError> {
     let accounts = Accounts::read().map_err(|e| AgentError::from_errno(e, "users of the sandbox"))?;
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
@@ -131,7 +132,7 @@ fn named_owner(text: &str) -> Result<OwnerRule, AgentError> {
     Ok(OwnerRule::To { uid, gid })
 }
 
-/// Answers a pack by `user`.
+/// Handles a pack request of `user`.
 pub(crate) async fn pack(
     agent: &Agent,
     user: &User,
@@ -158,7 +159,7 @@ pub(crate) async fn pack(
         }
     }
     let wanted = PackRequest { sources, globs, layout, exclude };
-    // Looked for before the answer begins, so that what is missing is a refusal and not a broken stream.
+    // Resolved before the response begins, so that a missing source gives an error and not a broken stream.
     let planned = agent.workers.run(&user.ids, move || {
         let mut packer = Packer::plan(wanted)?;
         let first = packer.next_chunk()?;

@@ -1,4 +1,5 @@
-//! An upload's body: chunks with a deadline between them, so that a client that stalls holds nothing for ever.
+//! The body of an upload: chunks with a deadline between them, so that a stalled client does not hold resources for
+//! ever.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use hyper::body::Incoming;
 use crate::error::AgentError;
 use crate::running;
 
-/// LIMIT: a client that sends nothing for so long is gone; its temporary file goes too.
+/// LIMIT: a client that sends nothing for this long is given up; its temporary file is removed.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The next bytes, `None` at the orderly end. A broken connection is an error, not an end.
+/// The next bytes, `None` at a regular end. A broken connection is an error, not an end.
 pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, AgentError> {
     loop {
         let Some(frame) = running::within(STALL_LIMIT, body.frame()).await else {
@@ -30,11 +31,11 @@ pub(super) async fn next(body: &mut Incoming) -> Result<Option<Bytes>, AgentErro
     }
 }
 
-/// LIMIT: what is read of a refused upload so that its sender gets to see the refusal.
+/// LIMIT: how much of a refused upload is read so that its sender receives the error.
 const DRAIN_MAX: usize = 256 << 20;
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
 
-/// Reads and forgets the rest of a body, within limits.
+/// Reads and discards the rest of a body, within limits.
 pub(crate) async fn drain(body: &mut Incoming) {
     let draining = async {
         let mut left = DRAIN_MAX;

@@ -1,4 +1,4 @@
-//! Mode, owner and group of what a path leads to, with the rights of the caller.
+//! Changes mode, owner and group of the file that a path leads to, with the permissions of the caller.
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use super::{open, proc_path, refuse};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
-/// What is to be; `None`: as it is.
+/// The new owner and group; `None`: unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OwnerChange {
     pub(crate) uid: Option<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct OwnerChange {
 }
 
 impl OwnerChange {
-    /// Names or numbers of the sandbox; empty: as it is.
+    /// By name or number in the sandbox; empty: unchanged.
     pub(crate) fn find(owner: &str, group: &str) -> Result<Self, AgentError> {
         if owner.is_empty() && group.is_empty() {
             return Ok(Self::default());
@@ -38,7 +38,7 @@ impl OwnerChange {
     }
 }
 
-/// Changes it. The owner first: the kernel takes special bits away when a file gets another one.
+/// Applies the change. The owner comes first, because the kernel removes special bits when the owner changes.
 pub(crate) fn change(path: &[u8], mode: Option<u32>, owner: OwnerChange) -> Result<FileEntry, AgentError> {
     let handle = open(path, OFlags::PATH, Mode::empty()).map_err(|e| refuse(e, path))?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&handle).map_err(|e| refuse(e, path))?.st_mode);
@@ -50,7 +50,7 @@ pub(crate) fn change(path: &[u8], mode: Option<u32>, owner: OwnerChange) -> Resu
         rustix::fs::chownat(&handle, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(|e| refuse(e, path))?;
     }
     if let Some(mode) = mode {
-        // By its descriptor: no second walk, so nobody can put another in its place.
+        // By descriptor: the path is not walked again, so the file cannot be replaced in between.
         rustix::fs::chmod(proc_path(&handle), Mode::from_raw_mode(mode & 0o7777))
             .map_err(|e| refuse(e, path))?;
     }

@@ -1,5 +1,5 @@
-//! Copies files and trees: for whoever asks, and for a move across file systems. Only regular files, directories and
-//! links; others are refused.
+//! Copies files and trees: for requests, and for a move across file systems. Only regular files, directories and
+//! symbolic links are copied; others are refused.
 
 use std::os::fd::OwnedFd;
 
@@ -20,9 +20,9 @@ const BELOW: ResolveFlags =
 /// How a tree is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CopyMode {
-    /// Owner and special bits too, as far as the caller may.
+    /// Also copy owner and special bits, as far as the caller may.
     keep_owner: bool,
-    /// Files and links that are there go.
+    /// Replace existing files and links.
     replace: bool,
 }
 
@@ -30,8 +30,8 @@ impl CopyMode {
     pub(super) const MOVED: Self = Self { keep_owner: true, replace: false };
 }
 
-/// Copies a file or link, or (`recursive`) a directory, for a user. A file that is replaced is so in one step; a directory
-/// is merged into.
+/// Copies a file or link, or (`recursive`) a directory, for a user. A file is replaced atomically; a directory is
+/// merged into an existing one.
 pub(crate) fn copy_entry(
     source: &[u8],
     destination: &[u8],
@@ -75,7 +75,7 @@ pub(crate) fn copy_entry(
     stat(destination)
 }
 
-/// A directory that is copied into itself would never end.
+/// Refuses to copy a directory into itself, which would never end.
 fn refuse_below_itself(source: &[u8], to: &OwnedFd) -> Result<(), AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let real = |handle: &OwnedFd| real_path(handle).map_err(|e| refuse(e, source));
@@ -88,7 +88,7 @@ fn refuse_below_itself(source: &[u8], to: &OwnedFd) -> Result<(), AgentError> {
     Ok(())
 }
 
-/// Copies `old` in `from` to `new` in `to`. What was copied when it fails stays, under the new name.
+/// Copies `old` in `from` to `new` in `to`. After a failure the part that was copied stays, under the new name.
 pub(super) fn copy(
     from: &OwnedFd,
     old: &[u8],
@@ -128,7 +128,7 @@ fn copy_one(
     let mode = Mode::from_raw_mode(stat.st_mode & if how.keep_owner { 0o7777 } else { 0o777 });
     let give = |target: &OwnedFd| {
         if how.keep_owner {
-            // The owner only where the user may give files away.
+            // Fails silently if the user may not change owners.
             let _ = rustix::fs::fchown(
                 target,
                 Some(Uid::from_raw(stat.st_uid)),

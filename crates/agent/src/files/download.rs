@@ -1,4 +1,4 @@
-//! `GET /files`: one regular file, whole or one range of it, with flat memory.
+//! `GET /files`: one regular file, complete or one range of it, with constant memory use.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -16,11 +16,11 @@ use crate::http::{AgentBody, full, streamed};
 use crate::state::Agent;
 use crate::users::User;
 
-/// LIMIT: bytes per read; below malloc's mmap threshold, so that the memory is used again.
+/// LIMIT: bytes per read; below malloc's mmap threshold, so that the memory is reused.
 const CHUNK: u64 = 128 * 1024;
-/// Reads in flight: one is sent while the next is read.
+/// Reads in flight: one chunk is sent while the next is read.
 const AHEAD: usize = 2;
-/// LIMIT: what a kernel file without a size (/proc, /sys) may say.
+/// LIMIT: bytes of a kernel file without a size (/proc, /sys).
 const KERNEL_FILE_MAX: usize = 4 << 20;
 
 struct OpenedFile {
@@ -28,11 +28,11 @@ struct OpenedFile {
     size: u64,
     mode: u32,
     modified_s: i64,
-    /// The content of a file whose size the kernel does not know beforehand.
+    /// The content of a file whose size the kernel does not know in advance.
     content: Option<Bytes>,
 }
 
-/// Answers a download by `user`.
+/// Handles a download request of `user`.
 pub(crate) async fn get(
     agent: &Agent,
     user: &User,
@@ -84,13 +84,13 @@ fn open(path: &[u8]) -> Result<OpenedFile, AgentError> {
     Ok(OpenedFile { file: Arc::new(file), size, mode: stat.st_mode, modified_s: stat.st_mtime, content })
 }
 
-/// proc, sysfs, cgroup, cgroup2, tracefs, debugfs: files that are made while they are read.
+/// proc, sysfs, cgroup, cgroup2, tracefs, debugfs: files that are generated while they are read.
 fn is_kernel(fs: &StatFs) -> bool {
     let magics: [i64; 6] = [0x9fa0, 0x6265_6572, 0x27_e0eb, 0x6367_7270, 0x7472_6163, 0x6462_6720];
     magics.contains(&fs.f_type)
 }
 
-/// Such a file may have no end or may make its reader wait (/proc/kmsg): both are refused.
+/// Such a file may be endless or may block its reader (/proc/kmsg): both are refused.
 fn read_kernel_file(file: &OwnedFd) -> Result<Bytes, AgentError> {
     let mut content = Vec::new();
     let mut buffer = vec![0u8; 64 * 1024];
@@ -135,7 +135,7 @@ fn body(agent: &Agent, user: &User, opened: &OpenedFile, start: u64, len: u64, c
     }
 }
 
-/// A file that shrank meanwhile breaks the download off: its length was promised.
+/// A file that has shrunk meanwhile aborts the download, because its length was already announced.
 fn read_exactly(file: &OwnedFd, at: u64, size: u64) -> Result<Bytes, AgentError> {
     let mut buffer = vec![0u8; usize::try_from(size).unwrap_or(0)];
     let mut filled = 0;
@@ -214,7 +214,7 @@ enum ByteSelection {
     Nothing,
 }
 
-/// One range is honoured; several, or words that are none, mean the whole file, as HTTP allows.
+/// A single range is honoured; several, or an invalid one, mean the whole file, as HTTP allows.
 fn range(headers: &HeaderMap, size: u64) -> ByteSelection {
     let text = headers.get(header::RANGE).and_then(|value| value.to_str().ok());
     let Some(spec) = text.and_then(|text| text.trim().strip_prefix("bytes=")) else {

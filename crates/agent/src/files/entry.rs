@@ -1,4 +1,4 @@
-//! What a path is: type, size, mode, owner, times, link target, metadata.
+//! Describes a path: type, size, mode, owner, times, link target, metadata.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::{open, proc_path, real_path, refuse};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
-/// Metadata given at upload lives in extended attributes of this prefix, as envd's does.
+/// Metadata from uploads is stored in extended attributes with this prefix, as in envd.
 const ATTRIBUTE: &str = "user.e2b.";
 
 /// LIMIT: names and values of all metadata of a file together.
@@ -42,10 +42,10 @@ impl From<FileType> for FileKind {
 pub(crate) struct FileEntry {
     pub(crate) name: Vec<u8>,
     pub(crate) path: Vec<u8>,
-    /// The entry itself; a link is a link.
+    /// The type of the entry itself; symbolic links are not followed.
     pub(crate) kind: FileKind,
     pub(crate) size: u64,
-    /// With the type bits.
+    /// Including the type bits.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -59,16 +59,16 @@ pub(crate) struct FileEntry {
 
 #[derive(Debug, Clone)]
 pub(crate) struct LinkTarget {
-    /// As it is written in the link.
+    /// The text of the link.
     pub(crate) text: Vec<u8>,
-    /// Where it leads and what is there, if anything is.
+    /// The path it leads to and what is there, if it exists.
     pub(crate) end: Option<(Vec<u8>, FileKind, Stat)>,
 }
 
 /// Describes a path.
 pub(crate) fn stat(path: &[u8]) -> Result<FileEntry, AgentError> {
     let missing = |errno| match errno {
-        // Nothing can be below a file. Whoever asks whether it exists is not told that he asked wrongly.
+        // A path below a file cannot exist. A caller that checks for existence gets "not found" and not "invalid".
         Errno::NOTDIR => Errno::NOENT,
         other => other,
     };
@@ -79,7 +79,7 @@ pub(crate) fn stat(path: &[u8]) -> Result<FileEntry, AgentError> {
         .map_err(|e| refuse(e, path))
 }
 
-/// Describes what a descriptor (opened with PATH and NOFOLLOW) is, under the path it was reached by.
+/// Describes the file of a descriptor (opened with PATH and NOFOLLOW), under the path it was reached by.
 pub(super) fn describe(
     handle: &OwnedFd,
     path: Vec<u8>,
@@ -118,7 +118,7 @@ fn follow(handle: &OwnedFd, path: &[u8]) -> rustix::io::Result<LinkTarget> {
     }
 }
 
-/// Checks what a caller wants to attach.
+/// Checks the metadata of a request.
 pub(super) fn check_metadata(metadata: &Metadata) -> Result<(), AgentError> {
     let printable = |text: &str| text.bytes().all(|b| (0x20..0x7f).contains(&b));
     let total: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -136,7 +136,7 @@ pub(super) fn check_metadata(metadata: &Metadata) -> Result<(), AgentError> {
     Ok(())
 }
 
-/// Attaches metadata to a fresh file.
+/// Attaches metadata to a new file.
 pub(super) fn write_metadata(file: &OwnedFd, metadata: &Metadata) -> Result<(), AgentError> {
     for (key, value) in metadata {
         let name = format!("{ATTRIBUTE}{key}");
@@ -152,7 +152,7 @@ pub(super) fn write_metadata(file: &OwnedFd, metadata: &Metadata) -> Result<(), 
 
 /// Best effort: a file without readable attributes has no metadata.
 fn read_metadata(handle: &OwnedFd) -> Metadata {
-    // Through /proc, as a PATH descriptor has no attributes of its own.
+    // Through /proc, because a PATH descriptor gives no access to attributes.
     let path = proc_path(handle);
     let mut names = vec![0u8; 4096];
     let Ok(len) = rustix::fs::listxattr(&path, &mut names) else { return Metadata::new() };

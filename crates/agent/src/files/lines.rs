@@ -1,4 +1,4 @@
-//! Lines of a file, read in pieces, and the pattern that they are held against.
+//! Reads the lines of a file in pieces, and matches them against a pattern.
 
 use std::os::fd::OwnedFd;
 
@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 use crate::error::AgentError;
 
-/// LIMIT: what a line is shown of.
+/// LIMIT: bytes of a line that are returned.
 pub(super) const SHOWN_MAX: usize = 4 << 10;
-/// LIMIT: what a line is looked at of; the rest of a longer one is skipped.
+/// LIMIT: bytes of a line that are matched; the rest of a longer line is skipped.
 const LINE_MAX: usize = 64 << 10;
 /// LIMIT: memory of a compiled pattern.
 const COMPILED_MAX: usize = 2 << 20;
@@ -43,22 +43,22 @@ impl Matcher {
     }
 }
 
-/// The last line of what the library says; the others draw the pattern.
+/// The last line of the library's error; the other lines show the pattern.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
     last.chars().take(200).collect()
 }
 
-/// The lines of a file that is text.
+/// The lines of a text file.
 pub(super) struct Lines<'f> {
     file: &'f OwnedFd,
     buffer: Vec<u8>,
-    /// The first byte that was not answered yet.
+    /// The first byte that was not returned yet.
     from: usize,
     number: u64,
     ended: bool,
-    /// The rest of a line that was too long.
+    /// Skipping the rest of a line that was too long.
     skips: bool,
 }
 
@@ -67,7 +67,7 @@ impl<'f> Lines<'f> {
         Self { file, buffer: Vec::new(), from: 0, number: 0, ended: false, skips: false }
     }
 
-    /// The next line and its number from 1; `None` at the end, or where the file turns out to be binary.
+    /// The next line and its number from 1; `None` at the end, or if the file turns out to be binary.
     pub(super) fn next(&mut self) -> rustix::io::Result<Option<(u64, &[u8])>> {
         loop {
             let rest = &self.buffer[self.from..];
@@ -96,7 +96,7 @@ impl<'f> Lines<'f> {
         }
     }
 
-    /// Reads more. False: it is no text.
+    /// Reads more. False: the file is not text.
     fn fill(&mut self) -> rustix::io::Result<bool> {
         self.buffer.drain(..self.from);
         self.from = 0;

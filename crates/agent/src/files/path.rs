@@ -3,10 +3,10 @@
 use crate::error::AgentError;
 use crate::users::User;
 
-/// LIMIT: the kernel's own.
+/// LIMIT: the kernel's limit.
 const PATH_MAX: usize = 4095;
 
-/// The absolute path meant, without `.`, `..` and doubled slashes, as envd cleans it.
+/// The absolute path, without `.`, `..` and repeated slashes, normalised as in envd.
 pub(crate) fn resolve(raw: &[u8], user: &User) -> Result<Vec<u8>, AgentError> {
     if raw.contains(&0) {
         return Err(AgentError::Invalid("a path must not contain a NUL byte".into()));
@@ -47,7 +47,7 @@ fn clean(path: &[u8]) -> Vec<u8> {
     clean
 }
 
-/// The values of a query string by name, percent-decoded to bytes. `+` is a space, as browsers write it.
+/// The value of a parameter in a query string, percent-decoded to bytes. `+` is a space, as browsers write it.
 pub(crate) fn decode_query(query: &str, name: &str) -> Option<Vec<u8>> {
     query.split('&').find_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -1,5 +1,5 @@
-//! Search below a directory: names by glob, lines by pattern. Never follows a link, never opens what is not a regular file,
-//! stays out of the kernel's own file systems, and ends at bounds of count, bytes and time.
+//! Search below a directory: names by glob, lines by pattern. It never follows a symbolic link, opens only regular
+//! files, skips the kernel's file systems, and is limited in count, bytes and time.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -15,33 +15,32 @@ use super::{open, open_at, open_regular, refuse, reopen};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
-/// LIMIT: lines of one answer, and their bytes.
+/// LIMIT: lines of one response, and their bytes.
 const MATCHES_MAX: usize = 20_000;
 const BYTES_MAX: usize = 16 << 20;
-/// LIMIT: a worker is lent for so long at most.
+/// LIMIT: how long a search may occupy a worker.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// proc, sysfs, both cgroups, debugfs, tracefs, bpf: files without an end, and nothing that anybody looks for.
+/// proc, sysfs, both cgroups, debugfs, tracefs, bpf: their files may be endless, and searches do not need them.
 const KERNEL_FILE_SYSTEMS: &[i64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0xcafe_4a11];
 
-/// What to look for.
 pub(crate) struct SearchOptions {
     pub(crate) path: Vec<u8>,
-    /// 0: as deep as we go.
+    /// 0: the maximum.
     pub(crate) depth: u32,
     pub(crate) include: Vec<Vec<u8>>,
     pub(crate) exclude: Vec<Vec<u8>>,
-    /// Empty: entries are wanted.
+    /// Empty: search for names only.
     pub(crate) pattern: Vec<u8>,
     pub(crate) literal: bool,
     pub(crate) ignore_case: bool,
-    /// 0: our own bound.
+    /// 0: the default limit.
     pub(crate) max: u32,
     pub(crate) limit_ms: u64,
 }
 
-/// A line that holds the pattern.
+/// A line that matches the pattern.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MatchedLine {
     pub(crate) path: Vec<u8>,
@@ -56,7 +55,7 @@ pub(crate) struct SearchSummary {
     pub(crate) truncated: bool,
 }
 
-/// A search that is understood, ready to be run by a worker.
+/// A validated search, ready to be run by a worker.
 pub(crate) struct Search {
     path: Vec<u8>,
     depth: usize,
@@ -68,7 +67,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Compiles globs and pattern; not on a worker, whose stack is small.
+    /// Compiles globs and pattern; not on a worker, because its stack is small.
     pub(crate) fn plan(wanted: SearchOptions) -> Result<Self, AgentError> {
         let matcher = if wanted.pattern.is_empty() {
             None
@@ -89,7 +88,7 @@ impl Search {
         })
     }
 
-    /// Does it, with the rights that the thread has.
+    /// Runs the search with the permissions of the thread.
     pub(crate) fn run(mut self) -> Result<SearchSummary, AgentError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
         match open(&self.path, flags, Mode::empty()) {
@@ -99,7 +98,7 @@ impl Search {
         }
     }
 
-    /// The path is a file: globs are for what is below a directory.
+    /// Searches a single file: globs apply only to paths below a directory.
     fn one_file(&mut self) -> Result<SearchSummary, AgentError> {
         let mut found = SearchSummary::default();
         let path = self.path.clone();
@@ -142,7 +141,7 @@ impl Search {
             });
             let deeper = match looked {
                 Err(errno) if AgentError::is_exhaustion(errno) => return Err(refuse(errno, &whole)),
-                // What vanished or may not be read is left out.
+                // Entries that vanished or may not be read are skipped.
                 Err(_) => false,
                 Ok(kind) => kind == FileType::Directory && levels.len() < self.depth,
             };
@@ -161,7 +160,7 @@ impl Search {
         Ok(found)
     }
 
-    /// An entry that the globs want: told, or read.
+    /// Handles an entry that the globs match: reports it, or reads it.
     fn look(
         &mut self,
         handle: &OwnedFd,
@@ -194,7 +193,7 @@ impl Search {
                 found.lines.push(MatchedLine { path: path.to_vec(), number, content });
             }
             let full = found.lines.len() >= self.max || held >= BYTES_MAX;
-            // The clock is asked now and then; a line takes less than asking does.
+            // The clock is read only now and then, because reading it takes longer than matching a line.
             if full || (number % 4096 == 0 && Instant::now() > self.until) {
                 found.truncated = true;
                 break;
@@ -204,7 +203,7 @@ impl Search {
     }
 }
 
-/// A directory below, unless it is one of the kernel's.
+/// Opens a subdirectory, unless it is on a file system of the kernel.
 fn enter(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Option<OwnedFd>> {
     let inside = open_at(dir, name, DIRECTORY, Mode::empty(), BELOW)?;
     let kind = rustix::fs::fstatfs(&inside)?.f_type;

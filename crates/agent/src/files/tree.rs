@@ -1,4 +1,4 @@
-//! Directories: list, make, move, remove. All by descriptor, without recursion, with bounds.
+//! Directories: list, make, move, remove. All by descriptor, without recursion, with limits.
 
 use std::os::fd::OwnedFd;
 
@@ -10,13 +10,13 @@ use super::{copy, make_dirs, open, open_at, open_parent, refuse, shown};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
-/// LIMIT: entries of one answer, some 10 MB on the wire.
+/// LIMIT: entries of one response, about 10 MB on the wire.
 pub(super) const LIST_MAX: usize = 50_000;
 /// LIMIT: levels of one list; each holds a descriptor.
 pub(super) const DEPTH_MAX: u32 = 64;
-/// LIMIT: levels of a removal that hold a descriptor; what is deeper is moved up first.
+/// LIMIT: levels of a removal that hold a descriptor; deeper directories are moved up first.
 const REMOVE_DEPTH: usize = 64;
-/// LIMIT: how often a directory that somebody keeps filling is emptied again.
+/// LIMIT: how often a directory that another process keeps filling is emptied again.
 const REMOVE_TRIES: usize = 100_000;
 
 pub(super) const DIRECTORY: OFlags =
@@ -24,7 +24,7 @@ pub(super) const DIRECTORY: OFlags =
 pub(super) const BELOW: ResolveFlags =
     ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::BENEATH);
 
-/// What a directory holds, sorted, children after their parent. `true`: cut at the bound.
+/// The content of a directory, sorted, children after their parent. `true`: truncated at the limit.
 pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<FileEntry>, bool), AgentError> {
     let top = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty()).map_err(
         |errno| match errno {
@@ -46,7 +46,7 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<FileEntry>, bool), Ag
         }
         let below = level.path_of(&name);
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
-        // What vanished or may not be seen meanwhile is left out.
+        // Entries that vanished or became inaccessible meanwhile are skipped.
         let described = open_at(&level.dir, &name, flags, Mode::empty(), BELOW)
             .and_then(|handle| describe(&handle, below.clone(), &accounts));
         let entry = match described {
@@ -70,13 +70,13 @@ pub(crate) fn list(path: &[u8], depth: u32) -> Result<(Vec<FileEntry>, bool), Ag
 pub(super) struct TreeLevel {
     pub(super) dir: OwnedFd,
     path: Vec<u8>,
-    /// Sorted backwards: the next is the last.
+    /// Sorted in reverse: the next name is the last one.
     pub(super) names: Vec<Vec<u8>>,
 }
 
 impl TreeLevel {
     pub(super) fn open(dir: OwnedFd, path: Vec<u8>) -> rustix::io::Result<Self> {
-        // One more than may be listed, so that the caller sees that the list was cut.
+        // One more than may be listed, so that the caller notices the truncation.
         let mut names = names_in(&dir, LIST_MAX + 1)?;
         names.sort_unstable_by(|a, b| b.cmp(a));
         Ok(Self { dir, path, names })
@@ -124,14 +124,14 @@ pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<FileEntry, AgentError> 
     stat(path)
 }
 
-/// What happens to something that has the new name already.
+/// What happens to an existing entry with the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Existing {
     Replaced,
     Kept,
 }
 
-/// Renames; across file systems (an image's directory is on another layer) it copies and removes.
+/// Renames; across file systems (a directory of an image is on another layer) it copies and removes.
 pub(crate) fn move_entry(
     source: &[u8],
     destination: &[u8],
@@ -161,7 +161,7 @@ pub(crate) fn move_entry(
     stat(destination)
 }
 
-/// Removes a path and all below it, however deep. Links are removed, never followed.
+/// Removes a path and everything below it, at any depth. Symbolic links are removed, never followed.
 pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), AgentError> {
     let missing = |errno: Errno| missing_ok && errno == Errno::NOENT;
     let (parent, name) = match open_parent(path) {
@@ -181,7 +181,7 @@ pub(crate) fn remove(path: &[u8], missing_ok: bool) -> Result<(), AgentError> {
     }
 }
 
-/// Removes a name and all below it.
+/// Removes a name and everything below it.
 pub(super) fn remove_at(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
     match remove_one(dir, name) {
         Err(Errno::NOTEMPTY | Errno::EXIST) => remove_full(dir, name),
@@ -195,16 +195,16 @@ fn remove_full(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
     remove_one(dir, name)
 }
 
-/// A file, link or empty directory.
+/// Removes a file, link or empty directory.
 fn remove_one(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<()> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        // Linux says EISDIR; POSIX would say EPERM.
+        // Linux returns EISDIR; POSIX specifies EPERM.
         Err(Errno::ISDIR | Errno::PERM) => rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR),
         other => other,
     }
 }
 
-/// Empties a directory. Directories deeper than the bound are moved to its top and met there again, so a tree of any
+/// Empties a directory. Directories deeper than the limit are moved to its top and removed from there, so a tree of any
 /// depth needs a fixed number of descriptors.
 fn empty(top: &OwnedFd) -> rustix::io::Result<()> {
     let mut moved = 0u64;
@@ -253,7 +253,7 @@ fn remove_below(top: &OwnedFd, name: &[u8], moved: &mut u64) -> rustix::io::Resu
             let done = levels.pop().map(|level| level.name).unwrap_or_default();
             let holder = levels.last().map_or(top, |level| &level.dir);
             match rustix::fs::unlinkat(holder, &done, AtFlags::REMOVEDIR) {
-                // Somebody refilled it, or the list was cut at the bound: the next round over the top finds it.
+                // Another process refilled it, or the list was truncated: the next round from the top finds it.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => {}
                 Err(errno) => return Err(errno),
             }

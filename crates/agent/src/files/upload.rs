@@ -1,7 +1,8 @@
-//! `POST /files`: raw or multipart, streamed to a temporary file beside the target and renamed when it is whole.
+//! `POST /files`: raw or multipart, streamed to a temporary file beside the target and renamed when it is complete.
 //!
-//! The name shows the old content or all of the new, never a part. The temporary name tells our watchers that it is
-//! ours, and whether the target is new, so that they can report the events that a plain write would have made.
+//! The path shows either the old or the complete new content, never a part. The temporary name lets the agent's
+//! watchers recognise an upload and whether its target is new, so that they report the same events as for a plain
+//! write.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,13 +25,13 @@ use crate::http::{AgentBody, json};
 use crate::state::Agent;
 use crate::users::User;
 
-/// LIMIT: links followed to find where an upload through a dangling link goes.
+/// LIMIT: symbolic links followed to find the target of an upload through a dangling link.
 const LINKS_MAX: usize = 8;
 
 /// Header prefix of metadata.
 const METADATA_PREFIX: &str = "x-metadata-";
 
-/// Answers an upload by `user`.
+/// Handles an upload request of `user`.
 pub(crate) async fn post(
     agent: &Agent,
     user: &User,
@@ -39,7 +40,7 @@ pub(crate) async fn post(
     let (head, mut incoming) = request.into_parts();
     let received = receive(agent, user, &head, &mut incoming).await;
     if received.is_err() {
-        // A client that is still sending would meet a closed connection and never see why.
+        // A client that is still sending would find the connection closed and never see the error.
         body::drain(&mut incoming).await;
     }
     received
@@ -172,7 +173,7 @@ impl Coding {
     }
 }
 
-/// An upload in progress. Dropped before `finish`, it leaves nothing.
+/// An upload in progress. If it is dropped before `finish`, it leaves nothing.
 struct Upload<'a> {
     agent: &'a Agent,
     user: &'a User,
@@ -209,7 +210,7 @@ impl<'a> Upload<'a> {
 
 enum Sink {
     Plain(Target),
-    /// Decompressed straight to disk: a bomb meets the quota, not the memory.
+    /// Decompressed directly to disk: a decompression bomb reaches the quota and does not fill memory.
     Gzip(Box<flate2::write::MultiGzDecoder<Target>>),
 }
 
@@ -238,11 +239,11 @@ fn write_refusal(error: &io::Error) -> AgentError {
     }
 }
 
-/// The file that is written, and what it shall become.
+/// The file that is being written, and its final name.
 struct Target {
     file: OwnedFd,
     mode: Option<u32>,
-    /// Absent: the target itself is written, as its directory takes no new names from this user.
+    /// `None`: the target itself is written, because the user may not add names to its directory.
     temporary: Option<Temporary>,
 }
 
@@ -322,7 +323,7 @@ impl Drop for Target {
     }
 }
 
-/// Where a write to this path ends: links are followed, so that a link stays one.
+/// The target of a write to this path: symbolic links are followed, so that a link stays a link.
 pub(super) fn final_path(path: &[u8]) -> Result<Vec<u8>, AgentError> {
     let mut path = path.to_vec();
     for _ in 0..LINKS_MAX {
@@ -361,7 +362,7 @@ pub(super) fn write_all(file: &OwnedFd, mut data: &[u8]) -> rustix::io::Result<(
     Ok(())
 }
 
-/// Names of temporary files: unguessable per start of the agent, and telling.
+/// Names of temporary files: random per start of the agent, and with a flag for a new target.
 pub(crate) struct TempName(String);
 
 impl TempName {
@@ -375,7 +376,7 @@ impl TempName {
         self.0.as_bytes()
     }
 
-    /// Whether a name is one of ours, and then whether its target is new.
+    /// Whether a name is one of these, and if so, whether its target is new.
     pub(crate) fn parse(name: &[u8]) -> Option<bool> {
         let rest = name.strip_prefix(b".atoll-up-")?.strip_prefix(boot_word().as_bytes())?;
         match rest {
@@ -386,12 +387,12 @@ impl TempName {
     }
 }
 
-/// Random, once per start.
+/// A random text per start of the agent.
 pub(super) fn boot_word() -> &'static str {
     static WORD: OnceLock<String> = OnceLock::new();
     WORD.get_or_init(|| {
         let mut bytes = [0u8; 8];
-        // Without randomness the name is only guessable, never wrong: creation is exclusive.
+        // Without randomness the name can be guessed but is still safe, because creation is exclusive.
         let _ = getrandom::fill(&mut bytes);
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     })

@@ -1,11 +1,12 @@
-//! An upload's chunks on their way from the connection to the disk: a short queue that one worker at a time empties.
+//! The queue of an upload's chunks between the connection and the disk. One worker at a time empties it.
 //!
 //! ```text
 //! connection ──push──▶ queue (bounded) ──turn of a worker──▶ sink
 //! ```
 //!
 //! A worker writes until the queue is empty or its turn is over, so that the disk does not wait for a hand-over between
-//! two chunks. It never waits for the network: with nothing left to write it goes, and comes again with the next bytes.
+//! two chunks. A worker never waits for the network: it ends when the queue is empty, and another turn starts with the
+//! next bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +19,20 @@ use crate::identity::{RunningJob, Workers};
 use crate::setup::give_back_heap;
 use crate::users::Ids;
 
-/// LIMIT: bytes and pieces of one upload that wait for the disk; the client waits when there are more.
+/// LIMIT: bytes and chunks of one upload in the queue; above it the client waits.
 const HELD_MAX: usize = 1 << 20;
 const CHUNKS_MAX: usize = 64;
-/// A worker is called for so much at once, and the client is called back when so much is left.
+/// A worker is started when this much is queued, and the client continues when this much is left.
 const WORTHWHILE: usize = HELD_MAX / 4;
-/// LIMIT: bytes of one turn; then other uploads get theirs.
+/// LIMIT: bytes of one turn, so that other uploads get their turns.
 const TURN_MAX: usize = 8 << 20;
 
-/// Where chunks end.
+/// The destination of chunks.
 pub(super) trait Sink: Send + 'static {
     fn write(&mut self, chunk: &[u8]) -> Result<(), AgentError>;
 }
 
-/// The way to one sink. Dropped before [`Feed::end`], it drops the sink, on the worker that has it.
+/// Feeds one sink. If it is dropped before [`Feed::end`], the sink is dropped on the worker that has it.
 pub(super) struct Feed<'a, S> {
     workers: &'a Workers,
     ids: &'a Ids,
@@ -53,7 +54,7 @@ impl<'a, S: Sink> Feed<'a, S> {
         Self { workers, ids, queue: Arc::default(), stage: FeedStage::Idle(sink), pushed: 0 }
     }
 
-    /// Takes a chunk; waits while the queue is full.
+    /// Adds a chunk; waits while the queue is full.
     pub(super) async fn push(&mut self, chunk: Bytes) -> Result<(), AgentError> {
         self.pushed = self.pushed.saturating_add(chunk.len());
         let held = self.queue.push(chunk);
@@ -79,7 +80,7 @@ impl<'a, S: Sink> Feed<'a, S> {
         Ok(())
     }
 
-    /// Writes what is left and gives the sink back.
+    /// Writes the rest and returns the sink.
     pub(super) async fn end(mut self) -> Result<S, AgentError> {
         loop {
             match self.stage {
@@ -102,7 +103,7 @@ impl<'a, S: Sink> Feed<'a, S> {
         Ok(())
     }
 
-    /// Calls a worker unless one is there.
+    /// Starts a worker unless one is running.
     fn start(&mut self) -> Result<(), AgentError> {
         match std::mem::replace(&mut self.stage, FeedStage::Broken) {
             FeedStage::Idle(mut sink) => {
@@ -124,7 +125,7 @@ fn lost() -> AgentError {
 #[derive(Default)]
 struct ChunkQueue {
     held: Mutex<QueuedChunks>,
-    /// Told once each time that enough has been taken from a full queue.
+    /// Notified each time that enough has been taken from a full queue.
     room: Notify,
 }
 
@@ -132,7 +133,7 @@ struct ChunkQueue {
 struct QueuedChunks {
     chunks: VecDeque<Bytes>,
     bytes: usize,
-    /// Somebody waits for room.
+    /// The client waits for space.
     full: bool,
 }
 
@@ -143,7 +144,7 @@ impl QueuedChunks {
 }
 
 impl ChunkQueue {
-    /// Answers how many bytes wait now.
+    /// Adds a chunk; returns the number of bytes in the queue.
     fn push(&self, chunk: Bytes) -> usize {
         let mut held = self.lock();
         held.bytes += chunk.len();
@@ -154,7 +155,7 @@ impl ChunkQueue {
     fn is_full(&self) -> bool {
         let mut held = self.lock();
         held.full = match held.full {
-            // Once full, it is so until a good part is gone: else every chunk would cost a wake-up.
+            // A full queue stays marked as full until a good part is gone: otherwise every chunk would cost a wake-up.
             true => !held.is_low(),
             false => held.bytes >= HELD_MAX || held.chunks.len() >= CHUNKS_MAX,
         };
@@ -198,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Remembers what came, slowly if wanted, and fails beyond a bound, as a full disk does.
+    /// Stores the bytes, slowly if requested, and fails above a limit, as a full disk does.
     struct SlowSink {
         got: Vec<u8>,
         room: usize,

@@ -1,13 +1,13 @@
-//! `atoll-hold`, the command inside: the agent's program under another name.
+//! `atoll-hold`, the command in the sandbox: the agent's program under another name.
 //!
 //! ```text
 //! atoll-hold 10m           keep the sandbox awake for ten minutes
 //! atoll-hold -- make all   keep it awake while this runs
-//! atoll-hold --release     end what was asked for by time
+//! atoll-hold --release     release the timed hold
 //! atoll-hold               say for how long it is kept awake
 //! ```
-//! While a command runs, its hold is renewed every 30 seconds for a minute, by a process beside it: the command is this very
-//! process, so exit code, signals and terminal are its own, and one that is killed lets go within a minute.
+//! While a command runs, a separate process renews its hold every 30 seconds for a minute. The command replaces this
+//! process, so exit code, signals and terminal are its own, and the hold of a killed command ends within a minute.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use atoll_agentapi::HoldStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// What the program is called then.
+/// The name of the program for this command.
 pub(crate) const NAME: &str = "atoll-hold";
 
 const RENEW_S: i64 = 30;
@@ -55,7 +55,7 @@ fn say(to: &mut impl Write, text: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// `90`, `90s`, `10m`, `1h30m`.
+/// Parses `90`, `90s`, `10m`, `1h30m`.
 fn seconds(text: &str) -> Option<u64> {
     if let Ok(plain) = text.parse() {
         return Some(plain);
@@ -78,7 +78,7 @@ fn seconds(text: &str) -> Option<u64> {
     number.is_empty().then_some(all)
 }
 
-/// Asks the agent, and answers for how long the sandbox is held then.
+/// Sends a request to the agent; returns how long the sandbox is held.
 fn ask(method: &str, query: &str) -> io::Result<u64> {
     let port = std::env::var("ATOLL_AGENT_PORT").ok().and_then(|port| port.parse().ok());
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.unwrap_or(atoll_agentapi::AGENT_PORT)))?;
@@ -103,7 +103,7 @@ fn hold_while(words: Vec<OsString>) -> ExitCode {
     let mut words = words.into_iter();
     let Some(program) = words.next() else { return say(&mut io::stderr(), USAGE, 2) };
     if let Err(cause) = hold_beside() {
-        // The command matters more.
+        // The command runs even without the hold.
         say(&mut io::stderr(), &format!("{NAME}: the sandbox is not held: {cause}\n"), 0);
     }
     let cause = std::process::Command::new(&program).args(words).exec();
@@ -111,7 +111,7 @@ fn hold_while(words: Vec<OsString>) -> ExitCode {
     say(&mut io::stderr(), &format!("{NAME}: {}: {cause}\n", program.display()), code)
 }
 
-/// Takes a hold and leaves a process that renews it while this one lives.
+/// Takes a hold and leaves a process that renews it as long as this one lives.
 fn hold_beside() -> io::Result<()> {
     let own = rustix::process::getpid();
     let mut random = [0u8; 8];
@@ -123,7 +123,7 @@ fn hold_beside() -> io::Result<()> {
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // A second one, so that the command has no child that it did not start.
+            // Forked twice, so that the command has no child that it did not start.
             // SAFETY: as above; _exit ends the process in between without running anything else.
             if unsafe { libc::fork() } == 0 {
                 renew(&watched, &name);
@@ -141,13 +141,13 @@ fn hold_beside() -> io::Result<()> {
     }
 }
 
-/// Renews until the watched process is gone.
+/// Renews the hold until the watched process ends.
 fn renew(watched: &OwnedFd, name: &str) {
     let _ = rustix::process::setsid();
-    // Nobody must wait for this one to close a pipe.
+    // The inherited pipes are replaced, so that their readers do not wait for this process.
     if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
         for stdio in 0..3 {
-            // SAFETY: dup2 between descriptors of this process; nothing in it owns these three.
+            // SAFETY: dup2 between descriptors of this process; no object in it owns these three.
             unsafe { libc::dup2(null.as_raw_fd(), stdio) };
         }
     }

@@ -1,12 +1,13 @@
-//! Output of one process: a bounded tail for late comers and a bounded queue per reader.
+//! Output of one process: a bounded tail for late readers and a bounded queue per reader.
 //!
-//! A reader is *patient* (the one that started the process: the process waits for it while it makes progress, so that
-//! it gets every byte) or *lossy* (everybody else: what does not fit is counted and lost). A patient reader that takes
-//! nothing for [`STALL_LIMIT`], or goes away, becomes lossy. So no reader ever blocks a process for good.
+//! A reader is *patient* or *lossy*. The patient reader is the one that started the process: the process waits for it
+//! while it makes progress, so that it gets every byte. All other readers are lossy: bytes that do not fit are counted
+//! and lost. A patient reader that takes nothing for [`STALL_LIMIT`], or disconnects, becomes lossy. So no reader
+//! blocks a process for ever.
 //!
-//! Every byte has a position: how many came before it, from all sources. A patient reader whose connection breaks (a
-//! checkpoint does that) may come back within [`RETURN_LIMIT`] with the position it has, and misses nothing: what was under
-//! way to it fits the tail, and meanwhile nothing leaves the tail.
+//! Every byte has a position: the number of bytes before it, from all sources. A patient reader whose connection breaks
+//! (as in a checkpoint) may return within [`RETURN_LIMIT`] with its position, and loses nothing: the bytes in flight to
+//! it fit the tail, and until then nothing leaves the tail.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,39 +21,40 @@ use tokio::time::Instant;
 use super::Exit;
 use crate::running;
 
-/// LIMIT: what a late reader sees of one process. More than can be under way to a patient one: its queue, the connection's
-/// buffer, the socket's (see `serve`) and the other end's while that is small.
+/// LIMIT: bytes that a late reader sees of one process. This is more than can be in flight to a patient reader: its
+/// queue, the connection's buffer, the socket's (see `serve`), and the other end's while that is small.
 const TAIL_MAX: usize = 1 << 20;
-/// LIMIT: and what it sees when all tails together are above [`TAILS_BUDGET`].
+/// LIMIT: the same when all tails together are above [`TAILS_BUDGET`].
 const TAIL_MIN: usize = 16 * 1024;
 const TAILS_BUDGET: usize = 16 << 20;
-/// LIMIT: pieces in a tail, so that alternating single bytes do not cost more than the bytes.
+/// LIMIT: runs in a tail, so that alternating single bytes do not cost more than the bytes.
 const RUNS_MAX: usize = 8192;
-/// LIMIT: what waits for one reader. A pipe holds 64 KiB, so this is ample for full speed; who loses what does not fit gets
-/// more room.
+/// LIMIT: bytes in the queue of one reader. A pipe holds 64 KiB, so this is enough for full speed; lossy readers get
+/// more.
 const QUEUE_MAX: usize = 128 * 1024;
 const LOSSY_QUEUE_MAX: usize = 256 * 1024;
-/// LIMIT: what an entry in a queue costs besides its bytes.
+/// LIMIT: the cost of a queue entry besides its bytes.
 const ENTRY_COST: usize = 64;
 /// LIMIT: readers of one process.
 const READERS_MAX: usize = 64;
-/// A reader that takes nothing for so long is dead for the process: long enough for a starved host, short enough
-/// that a build behind a hung terminal goes on.
+/// A reader that takes nothing for this long is ignored by the process: long enough for an overloaded host, short
+/// enough that a build behind a hung terminal continues.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
-/// A patient reader whose connection broke is expected back for so long, once its process fills the tail: longer than a
-/// restored sandbox takes to be greeted, and a build whose reader went for good loses no more than that.
+/// How long a patient reader with a broken connection may take to return, once its process has filled the tail. It is
+/// longer than a restored sandbox needs to be greeted, and a build whose reader does not return loses no more time than
+/// that.
 const RETURN_LIMIT: Duration = Duration::from_secs(3);
 /// LIMIT: bytes per replayed chunk, like a live one.
 const REPLAY_CHUNK: usize = 32 * 1024;
 
 static TAILS_TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether ended processes should give up their tails early.
+/// Whether ended processes should free their tails early.
 pub(super) fn over_budget() -> bool {
     TAILS_TOTAL.load(Ordering::Relaxed) > TAILS_BUDGET
 }
 
-/// Where bytes came from.
+/// The source of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputSource {
     Stdout,
@@ -63,15 +65,15 @@ pub(crate) enum OutputSource {
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ReadFrom {
-    /// With what comes next.
+    /// With the next output.
     Now,
-    /// With all that is kept.
+    /// With everything that is kept.
     Tail,
     /// At this position.
     At(u64),
 }
 
-/// What a reader gets. `Exit` is the last.
+/// An item for a reader. `Exit` is the last.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Data(OutputSource, Bytes),
@@ -96,12 +98,12 @@ struct HubState {
     tail: Tail,
     readers: Vec<Arc<OutputQueue>>,
     exit: Option<Exit>,
-    /// Until when a patient reader that went may come back.
+    /// Until when a patient reader that disconnected may return.
     expected: Option<Instant>,
 }
 
 impl HubState {
-    /// Forgets readers that are gone, and expects a patient one back.
+    /// Removes readers that are gone, and waits for the return of a patient one.
     fn sweep(&mut self) {
         let mut left_patient = false;
         self.readers.retain(|queue| {
@@ -116,7 +118,8 @@ impl HubState {
 }
 
 impl Hub {
-    /// A reader. What it asks for and is no longer kept counts as lost. After the end it gets the exit at once.
+    /// A new reader. Requested bytes that are no longer kept count as lost. After the end of the process it gets the
+    /// exit at once.
     pub(crate) fn reader(&self, patience: Patience, begin: ReadFrom) -> Option<OutputReader> {
         let mut state = self.lock();
         state.sweep();
@@ -129,7 +132,7 @@ impl Hub {
         let from = match begin {
             ReadFrom::Now => tail.written,
             ReadFrom::Tail => tail.begin(),
-            // Beyond the end: the process was put back to an earlier moment, and goes on from there.
+            // Beyond the end: the process was restored to an earlier moment, and continues from there.
             ReadFrom::At(from) => from.min(tail.written),
         };
         let lost = tail.begin().saturating_sub(from);
@@ -152,7 +155,7 @@ impl Hub {
         Some(OutputReader { queue, from })
     }
 
-    /// Hands bytes to everybody. Waits for the patient reader only.
+    /// Sends bytes to all readers. Waits only for the patient one.
     pub(crate) async fn publish(&self, source: OutputSource, data: Bytes) {
         self.keep_for_return(data.len()).await;
         let waiting = {
@@ -166,7 +169,7 @@ impl Hub {
         }
     }
 
-    /// Waits while more bytes would push out of the tail what a reader that may come back has not had.
+    /// Waits while more bytes would remove bytes from the tail that a returning reader has not received.
     async fn keep_for_return(&self, more: usize) {
         loop {
             let until = {
@@ -188,7 +191,7 @@ impl Hub {
         }
     }
 
-    /// No more output for readers; each gets the exit after what it has queued.
+    /// Ends the output; each reader gets the exit after its queued items.
     pub(crate) fn finish(&self, exit: Exit) {
         let mut state = self.lock();
         state.exit = Some(exit);
@@ -203,11 +206,11 @@ impl Hub {
     }
 }
 
-/// Receiving end of one reader. Dropping it frees the process at once.
+/// The receiving end of one reader. Dropping it unblocks the process at once.
 #[derive(Debug)]
 pub(crate) struct OutputReader {
     queue: Arc<OutputQueue>,
-    /// The position of its first byte, or of the first that it lost.
+    /// The position of its first byte, or of the first lost one.
     pub(crate) from: u64,
 }
 
@@ -242,7 +245,7 @@ struct OutputQueue {
 
 #[derive(Debug)]
 struct Entries {
-    /// Data and losses, in their order.
+    /// Data and losses, in order.
     items: VecDeque<Item>,
     bytes: usize,
     exit: Option<Exit>,
@@ -266,7 +269,7 @@ impl OutputQueue {
         Self { entries: Mutex::new(entries), ready: Notify::new(), space: Notify::new() }
     }
 
-    /// Queues bytes or counts them as lost. False: full, and the reader is one to wait for.
+    /// Queues bytes or counts them as lost. False: the queue is full, and the reader is patient.
     fn offer(&self, source: OutputSource, data: &Bytes) -> bool {
         let mut entries = self.lock();
         let cost = data.len() + ENTRY_COST;
@@ -279,7 +282,7 @@ impl OutputQueue {
         } else if let Some(Item::Dropped(lost)) = entries.items.back_mut() {
             *lost += data.len() as u64;
         } else {
-            // The queue is full of data, so there are no more of these than of those.
+            // The queue is full of data, so entries of this kind are never more numerous than data entries.
             entries.items.push_back(Item::Dropped(data.len() as u64));
         }
         drop(entries);
@@ -288,7 +291,7 @@ impl OutputQueue {
     }
 
     async fn push_patiently(&self, source: OutputSource, data: &Bytes) {
-        // Running time, in slices: a pause is nobody's stall.
+        // Running time, in slices: a pause does not count as a stall.
         let mut waited = Duration::ZERO;
         while !self.offer(source, data) {
             let taken_at = self.lock().taken_at;
@@ -309,7 +312,7 @@ impl OutputQueue {
         }
     }
 
-    /// `None`: nothing yet. `Some(None)`: the end.
+    /// `None`: no item yet. `Some(None)`: the end.
     #[expect(clippy::option_option, reason = "not yet and never are two things")]
     fn take(&self) -> Option<Option<Item>> {
         let mut entries = self.lock();
@@ -342,7 +345,7 @@ impl OutputQueue {
 struct Tail {
     bytes: VecDeque<u8>,
     runs: VecDeque<(OutputSource, usize)>,
-    /// All bytes that ever came.
+    /// Number of all bytes so far.
     written: u64,
 }
 
@@ -351,7 +354,7 @@ impl Tail {
         if over_budget() { TAIL_MIN } else { TAIL_MAX }
     }
 
-    /// Whether so many more bytes push others out.
+    /// Whether so many more bytes remove others.
     fn is_filled_by(&self, more: usize) -> bool {
         self.bytes.len() + more > Self::max() || self.runs.len() >= RUNS_MAX
     }
@@ -386,7 +389,7 @@ impl Tail {
         self.written - self.bytes.len() as u64
     }
 
-    /// What is kept from a position on.
+    /// The kept bytes from a position on.
     fn chunks(&self, from: u64) -> Vec<(OutputSource, Bytes)> {
         let mut skip = usize::try_from(from.saturating_sub(self.begin())).unwrap_or(usize::MAX);
         let mut bytes = self.bytes.iter().skip(skip).copied();

@@ -1,6 +1,6 @@
-//! Starts a process and carries its output until every end is closed. One task per process owns this.
+//! Starts a process and forwards its output until every end is closed. One task per process does this.
 //!
-//! Order: exec verdict → output until the exit is known → what is left in the pipes → exit to the readers → output of
+//! Order: result of exec → output until the exit is known → the rest in the pipes → exit to the readers → output of
 //! grandchildren that kept the pipes, into tail and logs only, so that they are never blocked.
 
 use std::os::fd::OwnedFd;
@@ -20,18 +20,18 @@ use crate::readiness::watched;
 use crate::running;
 use crate::state::Agent;
 
-/// How long after the exit a grandchild's output still counts: enough for `exec > >(tee log)`, too short to be felt
-/// behind `server &`.
+/// How long after the exit a grandchild's output still counts: enough for `exec > >(tee log)`, too short to be noticed
+/// after `server &`.
 const DRAIN_GRACE: Duration = Duration::from_millis(100);
 
-/// LIMIT: a child that was stopped by somebody inside before its exec does not hold its caller for ever.
+/// LIMIT: a child that was stopped before its exec by another process does not block its caller for ever.
 const EXEC_LIMIT: Duration = Duration::from_secs(10);
 
-/// LIMIT: what one read takes, as SDKs know it from envd.
+/// LIMIT: bytes of one read, as SDKs expect it from envd.
 const CHUNK: usize = 32 * 1024;
 const TERMINAL_CHUNK: usize = 16 * 1024;
 
-/// Starts what the plan says. Returns when the program runs or could not.
+/// Starts the process of the plan. Returns when the program runs or could not be started.
 #[expect(
     clippy::disallowed_methods,
     reason = "ends with the process that it belongs to, also without a reader"
@@ -45,7 +45,7 @@ pub(crate) async fn start(
         return Err(AgentError::Exhausted("too many processes were started through the agent".into()));
     }
     let child = spawn::spawn(&plan)?;
-    // No await from the fork to the registration: the reaper runs on this thread and must know the pid.
+    // No await between the fork and the registration: the reaper runs on this thread and must know the pid.
     let (process, mut ends, verdict) = register(agent, &plan, child)?;
     let Some(reader) = process.hub.reader(patience, ReadFrom::Now) else {
         return Err(AgentError::Internal("the new process cannot have a reader".into()));
@@ -91,7 +91,7 @@ fn register(
 ) -> Result<(Arc<Process>, Ends, AsyncFd<OwnedFd>), AgentError> {
     let pid = child.pid;
     wrap(agent, plan, child).inspect_err(|_| {
-        // The event loop took no more descriptors: the child must not run unseen. The reaper collects it.
+        // The event loop accepts no more descriptors: the child must not run unobserved. The reaper collects it.
         let _ = super::kill_group(pid, libc::SIGKILL);
     })
 }
@@ -177,7 +177,7 @@ async fn exec_verdict(
             AgentError::Invalid(format!("cwd '{}' is not a directory", shown.cwd))
         }
         (SpawnStep::Cwd, Errno::NOENT) => AgentError::Invalid(format!("cwd '{}' does not exist", shown.cwd)),
-        // Not its fault, most likely: the agent is out of descriptors or memory.
+        // Probably not the caller's fault: the agent lacks descriptors or memory.
         (SpawnStep::Cwd, errno) => AgentError::from_errno(errno, &format!("cwd '{}'", shown.cwd)),
         (SpawnStep::Exec, Errno::NOENT) => {
             AgentError::NotFound(format!("command not found: '{}'", shown.cmd))
@@ -194,7 +194,7 @@ async fn carry(agent: &Agent, process: &Arc<Process>, ends: &mut Ends, timeout: 
     let exit = match timeout {
         None => carrying.await,
         Some(limit) => {
-            // The deadline runs beside the output, which may be waiting for a reader.
+            // The deadline runs in parallel with the output, which may wait for a reader.
             let expiring = async {
                 running::sleep(limit, |left| {
                     *process.deadline() = Some(tokio::time::Instant::now() + left);
@@ -232,10 +232,11 @@ async fn carry_until_exit(agent: &Agent, process: &Process, ends: &mut Ends) -> 
     }
 }
 
-/// Reads on after the exit: with `briefly` for the grace, otherwise until the last holder of the pipes is gone.
+/// Continues to read after the exit: with `briefly` for the grace period, otherwise until the last holder of the pipes
+/// is gone.
 async fn drain(agent: &Agent, process: &Process, ends: &mut Ends, briefly: bool) {
     if briefly {
-        // What was written before the exit is in the pipes already: take that first, however long the readers need.
+        // Output from before the exit is already in the pipes: it is forwarded first, however long the readers need.
         while pass(agent, process, &mut ends.first).await || pass(agent, process, &mut ends.second).await {}
     }
     let rest = async {
@@ -263,7 +264,7 @@ async fn readable(wire: &OutputPipe) {
     }
 }
 
-/// Moves one chunk from the pipe to everybody. False: nothing there (yet, or ever: then the wire is gone).
+/// Forwards one chunk from the pipe to all readers. False: no data (for now, or for ever: then the pipe is closed).
 async fn pass(agent: &Agent, process: &Process, wire: &mut OutputPipe) -> bool {
     let Some((source, fd)) = wire else { return false };
     let source = *source;
@@ -283,10 +284,10 @@ async fn pass(agent: &Agent, process: &Process, wire: &mut OutputPipe) -> bool {
     }
 }
 
-/// `Ok(None)`: nothing now. `Err`: the end.
+/// `Ok(None)`: no data now. `Err`: the end.
 fn read_chunk(fd: &AsyncFd<OwnedFd>, source: OutputSource) -> Result<Option<Bytes>, ()> {
     thread_local! {
-        // One buffer for all: only the runtime's thread reads, and never over an await.
+        // One shared buffer: only the runtime's thread reads, and never across an await.
         static BUFFER: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
     }
     let size = if source == OutputSource::Pty { TERMINAL_CHUNK } else { CHUNK };
@@ -301,14 +302,14 @@ fn read_chunk(fd: &AsyncFd<OwnedFd>, source: OutputSource) -> Result<Option<Byte
                     clear_readiness(fd);
                     return Ok(None);
                 }
-                // A terminal whose last holder is gone answers EIO.
+                // A terminal whose last holder is gone returns EIO.
                 Err(_) => return Err(()),
             }
         }
     })
 }
 
-/// Tells the event loop that the descriptor is empty, so that the next `readable` waits for the kernel.
+/// Marks the descriptor as empty in the event loop, so that the next `readable` waits for the kernel.
 fn clear_readiness(fd: &AsyncFd<OwnedFd>) {
     let waker = futures::task::noop_waker_ref();
     let mut context = std::task::Context::from_waker(waker);

@@ -1,6 +1,6 @@
-//! Waits for every child there is: ours, and orphans that fall to PID 1 or a subreaper.
+//! Waits for all children: those that the agent started, and orphans that are reparented to PID 1 or a subreaper.
 //!
-//! SIGCHLD comes through a signalfd, so no handler runs in this process. Signals coalesce; hence the loop.
+//! SIGCHLD arrives through a signalfd, so no handler runs in this process. Signals coalesce; hence the loop.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -8,7 +8,7 @@ use crate::readiness::watched;
 
 use super::{Exit, Table};
 
-/// LIMIT: exits handled before other work gets its turn, so that a storm of orphans does not silence the agent.
+/// LIMIT: exits handled before other work gets its turn, so that a storm of orphans does not block the agent.
 const BATCH: usize = 128;
 
 /// Reaps until the runtime ends.
@@ -16,7 +16,7 @@ pub(crate) async fn reap_forever(table: &Table) -> std::io::Result<()> {
     let signals = watched(child_signals()?)?;
     loop {
         let mut guard = signals.readable().await?;
-        // Several at a time; which child it was is asked of waitpid, since signals coalesce.
+        // Several signals at a time; waitpid tells which children ended, since signals coalesce.
         let mut info = [0u8; 128 * 4];
         let _ = guard.try_io(|fd| rustix::io::read(fd.get_ref(), &mut info).map_err(std::io::Error::from));
         reap_all(table).await;
@@ -48,7 +48,7 @@ fn decode(status: i32) -> Exit {
     }
 }
 
-/// Blocks SIGCHLD on this thread (before any other is started, so for all) and opens its signalfd.
+/// Blocks SIGCHLD on this thread (before any other thread starts, so for all) and opens its signalfd.
 fn child_signals() -> std::io::Result<OwnedFd> {
     // SAFETY: a zeroed sigset_t is valid storage that sigemptyset initialises; all pointers live through the calls.
     let fd = unsafe {
@@ -61,6 +61,6 @@ fn child_signals() -> std::io::Result<OwnedFd> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: signalfd returned a fresh descriptor that nobody else owns.
+    // SAFETY: signalfd returned a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,9 +1,9 @@
-//! From a plan to a child: pipes or a terminal, fork, and in the child everything up to execve.
+//! Makes a child from a plan: pipes or a terminal, fork, and in the child everything up to execve.
 //!
-//! The child of a threaded process may only make plain system calls, so all memory it needs is prepared before.
-//! It is a true fork, not a vfork: somebody inside could stop a child that shares our memory and with it the agent.
-//! What goes wrong in the child comes back through a close-on-exec pipe as (step, errno); its end without a word
-//! means that the program runs.
+//! The child of a threaded process may only make plain system calls, so all memory that it needs is prepared before. It
+//! is a real fork, not a vfork: a process of the sandbox could stop a child that shares the agent's memory, and with it
+//! the agent. An error in the child is reported through a close-on-exec pipe as (step, errno); if the pipe closes
+//! without a report, the program runs.
 
 use std::ffi::{CStr, CString, c_char};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -17,13 +17,13 @@ use rustix::pty::OpenptFlags;
 use super::Plan;
 use crate::error::AgentError;
 
-/// What the children's descriptors limit is, as the agent itself got it. Set once by `main`.
+/// The descriptor limit for children: the one that the agent was started with. Set once by `main`.
 pub(crate) static CHILD_NOFILE: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// A started child, before anybody knows whether its program could be executed.
+/// A started child whose exec result is not known yet.
 pub(super) struct Child {
     pub(super) pid: u32,
-    /// Says why the program could not be executed, or ends.
+    /// Reports why the program could not be executed, or closes.
     pub(super) verdict: OwnedFd,
     pub(super) stdin: Option<OwnedFd>,
     pub(super) stdout: Option<OwnedFd>,
@@ -31,7 +31,7 @@ pub(super) struct Child {
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Where in the child it failed.
+/// The step of the child that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum SpawnStep {
@@ -116,7 +116,7 @@ impl StdioPipes {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = rustix::pty::openpt(flags)?;
         rustix::pty::unlockpt(&ours)?;
-        // By descriptor, not by name: what /dev/pts shows is the sandbox's.
+        // By descriptor, not by name: the sandbox controls the content of /dev/pts.
         let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
         rustix::termios::tcsetwinsize(&ours, size)?;
         // Programs like script and tmux reopen their terminal by name, so it belongs to the user.
@@ -145,12 +145,12 @@ impl StdioPipes {
     }
 }
 
-/// What execve needs, in the shape it needs. The vectors own what the pointer arrays point to.
+/// The arguments of execve in their final form. The vectors own the memory that the pointer arrays point to.
 struct Image {
     candidates: Vec<CString>,
     _strings: Vec<CString>,
     argv: Vec<*const c_char>,
-    /// As `argv`, for the sh that stands in for bash: a program of many names looks at the first word.
+    /// As `argv`, for the sh that replaces a missing bash: a multi-call program checks the first word.
     sh_argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
     cwd: CString,
@@ -197,8 +197,8 @@ impl Image {
 
 const SH: &CStr = c"/bin/sh";
 
-/// The paths to try: the command itself if it is a path, else below each directory of PATH. A missing bash is
-/// answered by sh, which every image with a shell has.
+/// The paths to try: the command itself if it is a path, else below each directory of PATH. A missing bash is replaced
+/// by sh, which every image with a shell has.
 fn candidates(plan: &Plan) -> Result<Vec<CString>, AgentError> {
     if plan.cmd.is_empty() {
         return Err(AgentError::Invalid("cmd is empty".into()));
@@ -219,7 +219,7 @@ fn candidates(plan: &Plan) -> Result<Vec<CString>, AgentError> {
     Ok(paths)
 }
 
-/// What the child does. Only system calls from here on: no allocation, no lock, no panic.
+/// The work of the child. Only system calls from here on: no allocation, no lock, no panic.
 struct Task<'a> {
     image: &'a Image,
     stdio: [RawFd; 3],
@@ -271,29 +271,30 @@ impl Task<'_> {
 
     fn wire_stdio(&self) -> Result<(), i32> {
         for (target, source) in (0..).zip(self.stdio) {
-            // SAFETY: dup2 on descriptors of ours. Sources are above 2, since the agent's own stdio is open, so no
+            // SAFETY: dup2 on descriptors of the agent. Sources are above 2, since the agent's own stdio is open, so no
             // source is overwritten before its use.
             check(unsafe { libc::dup2(source, target) })?;
         }
-        // All of ours are close-on-exec already; this covers what a library may have opened without.
+        // All descriptors of the agent are close-on-exec already; this covers those that a library may have opened
+        // without.
         // SAFETY: close_range with CLOEXEC changes flags in this process's own table only.
         unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         Ok(())
     }
 
-    /// Best effort: a sandbox where these are denied is still better off with the process than without.
+    /// Best effort: if a limit cannot be set, the process still starts.
     fn limits(&self) {
         let adjust = c"/proc/self/oom_score_adj";
         // SAFETY: plain system calls on static and local storage.
         unsafe {
             let fd = libc::open(adjust.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if fd >= 0 {
-                // The kernel's choice falls on children before the agent.
+                // Makes the OOM killer choose children before the agent.
                 libc::write(fd, c"500".as_ptr().cast(), 3);
                 libc::close(fd);
             }
-            // One byte, not none: where core_pattern is a pipe, the kernel starts the host's helper also for a limit of
-            // zero, and for no limit but one does it refuse.
+            // One byte, not zero: if core_pattern is a pipe, the kernel starts the host's helper even for a limit of
+            // zero, and skips it only for a limit of one.
             let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
             if let Some(nofile) = &self.nofile {
@@ -302,7 +303,7 @@ impl Task<'_> {
         }
     }
 
-    /// Raw calls: glibc's wrappers would try to change the agent's other threads, which are not here.
+    /// Raw calls: glibc's wrappers would try to change the agent's other threads, which do not exist in the child.
     fn identity(&self) -> Result<(), i32> {
         let image = self.image;
         // SAFETY: system calls on memory prepared before the fork.
@@ -311,7 +312,7 @@ impl Task<'_> {
             check_long(libc::syscall(libc::SYS_setresgid, image.gid, image.gid, image.gid))?;
             check_long(libc::syscall(libc::SYS_setresuid, image.uid, image.uid, image.uid))?;
             if image.uid != 0 {
-                // The launcher's securebits might keep capabilities over setresuid: drop them by hand.
+                // The launcher's securebits might keep capabilities over setresuid, so they are dropped explicitly.
                 libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
                 check_long(crate::identity::clear_capabilities())?;
             }
@@ -319,7 +320,7 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// With the user's rights, and never through a magic link, which could lead out of the root.
+    /// With the user's permissions, and never through a magic link, which could lead out of the root.
     fn cwd(&self) -> Result<(), i32> {
         let fd = crate::files::open_dir_raw(self.image.cwd.as_c_str())?;
         // SAFETY: fchdir on a fresh descriptor; getcwd into a local buffer (raw, as glibc's may allocate).
@@ -327,7 +328,7 @@ impl Task<'_> {
             check(libc::fchdir(fd))?;
             let mut place = [0u8; 4096];
             let len = libc::syscall(libc::SYS_getcwd, place.as_mut_ptr(), place.len());
-            // ERANGE is a deep but honest place; a place outside the root starts with "(unreachable)".
+            // ERANGE means a deep but valid path; a path outside the root starts with "(unreachable)".
             if len > 0 && place[0] != b'/' {
                 return Err(libc::ENOENT);
             }
@@ -335,7 +336,7 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// Like execvp: a missing candidate is passed over, a forbidden one remembered, anything else is the answer.
+    /// As execvp: a missing candidate is skipped, a forbidden one is remembered, and any other error is returned.
     fn execute(&self) -> i32 {
         let mut answer = libc::ENOENT;
         for path in &self.image.candidates {
@@ -365,7 +366,7 @@ fn last_errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// Reads the child's verdict once the pipe is readable: `None` while there is none, `Some(None)` when the program runs.
+/// Reads the exec result once the pipe is readable: `None` if it is not known yet, `Some(None)` when the program runs.
 #[expect(clippy::option_option, reason = "not yet and no failure are two things")]
 pub(super) fn read_verdict(fd: &OwnedFd) -> Option<Option<(SpawnStep, Errno)>> {
     let mut word = [0u8; 5];

@@ -1,4 +1,4 @@
-//! Which processes there are: running ones by pid, ended ones for a while.
+//! The table of processes: running ones by pid, ended ones for a while.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::output::over_budget;
 use super::{Exit, Process};
 
-/// LIMIT: ended processes that still answer a late attach.
+/// LIMIT: ended processes that still accept a late attach.
 const ENDED_MAX: usize = 64;
 const ENDED_FOR: Duration = Duration::from_secs(600);
 /// LIMIT: running processes with pipes and a pump each; the sandbox's own pids limit is usually lower.
@@ -29,7 +29,7 @@ struct TableState {
 impl Table {
     pub(super) fn insert(&self, process: Arc<Process>) {
         let mut state = self.lock();
-        // A pid that comes round again belongs to the new process.
+        // A reused pid belongs to the new process.
         state.ended.retain(|(_, old)| old.pid != process.pid);
         state.running.insert(process.pid, process);
     }
@@ -38,7 +38,7 @@ impl Table {
         self.lock().running.len() >= RUNNING_MAX
     }
 
-    /// The reaper saw a child end. Orphans that nobody started through us are simply gone.
+    /// Called by the reaper when a child has ended. Orphans that the agent did not start are ignored.
     pub(super) fn reaped(&self, pid: u32, exit: Exit) {
         let mut state = self.lock();
         let Some(process) = state.running.remove(&pid) else { return };
@@ -54,14 +54,14 @@ impl Table {
         }
     }
 
-    /// A child that never became the program that was asked for.
+    /// Removes a child whose program could not be executed.
     pub(super) fn forget(&self, process: &Process) {
         let mut state = self.lock();
         state.running.remove(&process.pid);
         state.ended.retain(|(_, old)| !std::ptr::eq(Arc::as_ptr(old), process));
     }
 
-    /// A process that runs or ended not long ago.
+    /// A process that runs or ended recently.
     pub(crate) fn find(&self, pid: u32) -> Option<Arc<Process>> {
         let state = self.lock();
         let ended =
@@ -76,7 +76,7 @@ impl Table {
         newest.or_else(|| state.ended.iter().rev().map(|(_, process)| process).find(tagged)).cloned()
     }
 
-    /// Running ones, by pid.
+    /// The running processes, by pid.
     pub(crate) fn running(&self) -> Vec<Arc<Process>> {
         let mut all: Vec<_> = self.lock().running.values().cloned().collect();
         all.retain(|process| !process.is_overdue());

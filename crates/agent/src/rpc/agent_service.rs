@@ -1,4 +1,4 @@
-//! `atoll.agent.v1.Agent`: what envd's services lack.
+//! `atoll.agent.v1.Agent`: operations that envd's services lack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ async fn attach(
 ) -> ServiceResult<ServiceStream<ProcessEvent>> {
     let process = agent.processes.find(request.pid).ok_or_else(|| not_running(request.pid))?;
     let (patience, begin) = match (request.from, request.tail) {
-        // It comes back for what is its own: the process waits for it as for the reader that started it.
+        // It returns for its own output: the process waits for it as for the reader that started it.
         (Some(from), true) => (Patience::Patient, ReadFrom::At(from)),
         (None, true) => (Patience::Lossy, ReadFrom::Tail),
         (_, false) => (Patience::Lossy, ReadFrom::Now),
@@ -214,7 +214,7 @@ fn log_event(line: LogChunk) -> LogEvent {
     }
 }
 
-/// Who asks, and the path meant.
+/// The user of a request, and the resolved path.
 fn place(
     agent: &Agent,
     context: &RequestContext,

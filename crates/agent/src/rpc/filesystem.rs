@@ -1,5 +1,5 @@
-//! envd's `filesystem.Filesystem`. Names that are not UTF-8 are shown with replacement characters here; our own
-//! service carries them exactly.
+//! envd's `filesystem.Filesystem`. Names that are not UTF-8 are shown with replacement characters here; the agent's own
+//! service transfers them exactly.
 
 use std::sync::Arc;
 
@@ -162,7 +162,7 @@ async fn remove_watcher(
     Response::ok(RemoveWatcherResponse::default())
 }
 
-/// COMPAT(e2b): the protocol has no word for an overflow, so it is left out; our own service says it.
+/// COMPAT(e2b): the protocol has no event for an overflow, so it is left out; the agent's own service reports it.
 async fn told(agent: &Agent, terms: &WatchRequest, event: WatchEvent) -> Option<FilesystemEvent> {
     let kind = match event.what {
         WatchEventKind::Create => wire::EventType::EVENT_TYPE_CREATE,
@@ -188,7 +188,7 @@ async fn told(agent: &Agent, terms: &WatchRequest, event: WatchEvent) -> Option<
     })
 }
 
-/// COMPAT(e2b): a link shows its target's type and where it leads.
+/// COMPAT(e2b): a link shows its target's type and path.
 fn info(entry: &FileEntry) -> EntryInfo {
     let end = entry.link.as_ref().and_then(|link| link.end.as_ref());
     let kind = end.map_or(entry.kind, |(_, kind, _)| *kind);

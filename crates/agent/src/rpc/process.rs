@@ -110,7 +110,7 @@ fn events(
             let item = tokio::time::timeout(wait, reader.next()).await;
             match item {
                 Ok(Some(Item::Data(source, data))) => yield Ok(data_event(source, &data)),
-                // COMPAT(e2b): the protocol has no word for lost bytes; our own service counts them.
+                // COMPAT(e2b): the protocol has no message for lost bytes; the agent's own service counts them.
                 Ok(Some(Item::Dropped(_))) => {}
                 Ok(Some(Item::Exit(exit))) if exit.timed_out => {
                     yield Err(ConnectError::deadline_exceeded("the process was killed at its deadline"));
@@ -144,7 +144,7 @@ fn data_event(source: OutputSource, data: &[u8]) -> ProcessEvent {
     event(Event::Data(DataEvent { output: Some(output), ..Default::default() }))
 }
 
-/// As Go's `os.ProcessState` words it, which SDK users see.
+/// In the wording of Go's `os.ProcessState`, which SDK users see.
 fn end_event(exit: Exit) -> EndEvent {
     let status = match exit.signal {
         0 => format!("exit status {}", exit.code),
@@ -194,7 +194,8 @@ fn find(agent: &Agent, selector: Option<wire::ProcessSelector>) -> Result<Arc<Pr
     }
 }
 
-/// COMPAT(e2b): kernels of the interpreter are no processes that somebody started; our own service lists them too.
+/// COMPAT(e2b): kernels of the interpreter are not shown as processes of the caller; the agent's own service lists
+/// them.
 fn is_kernel(process: &Process) -> bool {
     process.facts.tag.as_deref().is_some_and(|tag| tag.starts_with("atoll-context/"))
 }

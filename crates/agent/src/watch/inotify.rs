@@ -1,6 +1,5 @@
-//! The kernel's inotify records, parsed from bytes.
+//! Parses the kernel's inotify records.
 
-/// One record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Raw<'a> {
     pub(super) watch: i32,
@@ -17,7 +16,7 @@ impl Raw<'_> {
 
 const HEAD: usize = 16;
 
-/// All whole records of a buffer.
+/// All complete records of a buffer.
 pub(super) fn parse(buffer: &[u8]) -> impl Iterator<Item = Raw<'_>> {
     let mut rest = buffer;
     std::iter::from_fn(move || {

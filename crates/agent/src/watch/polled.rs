@@ -14,7 +14,7 @@ use crate::error::AgentError;
 const HELD_MAX: usize = 64;
 /// LIMIT: events between two polls; more is an overflow.
 const EVENTS_MAX: usize = 4096;
-/// A watcher that nobody asked for so long belongs to a client that is gone.
+/// A watcher that was not polled for this long belongs to a client that is gone.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
@@ -30,13 +30,12 @@ struct WatcherState {
 
 struct RegisteredWatcher {
     events: Arc<Mutex<VecDeque<WatchEvent>>>,
-    /// What was asked for with the watcher and matters again at each poll.
+    /// The request of the watcher, which is needed again at each poll.
     pub(crate) terms: WatchRequest,
     polled_at: Instant,
     task: AbortHandle,
 }
 
-/// Who asked and what for.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchRequest {
     pub(crate) user: crate::users::User,
@@ -51,7 +50,7 @@ impl Drop for RegisteredWatcher {
 }
 
 impl WatcherRegistry {
-    /// Keeps a watcher running and collecting.
+    /// Stores a watcher, which continues to collect events.
     #[expect(clippy::disallowed_methods, reason = "the entry in the table holds its handle and aborts it")]
     pub(crate) fn insert(&self, mut watcher: Watcher, terms: WatchRequest) -> Result<String, AgentError> {
         let mut state = self.lock();
@@ -79,7 +78,7 @@ impl WatcherRegistry {
         Ok(id)
     }
 
-    /// What happened since the last time.
+    /// The events since the last poll.
     pub(crate) fn poll(&self, id: &str) -> Result<(Vec<WatchEvent>, WatchRequest), AgentError> {
         let mut state = self.lock();
         let one = state.watchers.get_mut(id).ok_or_else(missing)?;

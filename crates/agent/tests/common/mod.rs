@@ -1,4 +1,4 @@
-//! Starts the real agent and talks to it.
+//! Starts the real agent and connects to it.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unsafe_code, reason = "descriptors are handed to the agent between fork and exec")]
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 pub const TOKEN: &str = "test-token-0123456789abcdef";
 
-/// LIMIT: what a loaded machine may need for anything that takes milliseconds when it is quiet.
+/// LIMIT: what a loaded machine may need for an operation that takes milliseconds on a quiet one.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct TestAgent {
@@ -47,7 +47,7 @@ impl TestAgent {
         Self::launch(command)
     }
 
-    /// The agent as PID 1, after a shell did `before` (in the same process, so limits and cgroups stay).
+    /// The agent as PID 1, after a shell ran `before` (in the same process, so limits and cgroups stay).
     pub fn start_after(before: &str) -> Self {
         let mut command = Command::new("sh");
         let agent = env!("CARGO_BIN_EXE_atoll-agent");
@@ -85,7 +85,7 @@ impl TestAgent {
         self.client.run(sh(script), 64 << 20).await.unwrap()
     }
 
-    /// Runs a script until it prints this; what it looks at may need its time.
+    /// Runs a script until it prints this text, because the effect may take a while.
     pub async fn sh_until(&self, script: &str, printed: &str) {
         let begun = Instant::now();
         loop {

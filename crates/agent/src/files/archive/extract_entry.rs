@@ -1,4 +1,4 @@
-//! One entry of a stream put into a folder, by descriptor: made, replaced, owned.
+//! Puts one entry of a stream into a folder, by descriptor: makes, replaces, and sets the owner.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use crate::error::AgentError;
 use crate::files::tree::{BELOW, DIRECTORY, remove_at};
 use crate::files::{open_at, refuse, shown};
 
-/// What all entries of one stream have in common.
+/// Options for all entries of one stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnpackOptions {
     pub(super) rules: Rules,
@@ -19,12 +19,12 @@ pub(super) struct UnpackOptions {
     pub(super) mode: Option<u32>,
 }
 
-/// LIMIT: the ids a sandbox has; what is above belongs to nobody here.
+/// LIMIT: the ids of a sandbox; higher ids become the user nobody.
 const IDS: u64 = 65_536;
 const NOBODY: u32 = 65_534;
 
 impl UnpackOptions {
-    /// Who an entry shall belong to; `None`: whoever makes it.
+    /// The owner of an entry; `None`: the user that makes it.
     fn ids(&self, entry: Option<&TarEntry>) -> Option<(Uid, Gid)> {
         let known = |id: u64| u32::try_from(id).ok().filter(|_| id < IDS).unwrap_or(NOBODY);
         match (self.owner, entry) {
@@ -39,13 +39,13 @@ impl UnpackOptions {
     fn give(&self, dir: &OwnedFd, name: &[u8], entry: Option<&TarEntry>) -> rustix::io::Result<()> {
         let Some((uid, gid)) = self.ids(entry) else { return Ok(()) };
         match rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
-            // Kept as far as the user may give files away.
+            // Owners are kept as far as the user may change them.
             Err(Errno::PERM) if matches!(self.owner, OwnerRule::Kept) => Ok(()),
             done => done,
         }
     }
 
-    /// A folder that no entry speaks of: made if it is not there, never changed if it is.
+    /// A folder without an entry: made if it is missing, never changed if it exists.
     pub(super) fn implied(&self, dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let resolve = match self.rules {
@@ -61,7 +61,8 @@ impl UnpackOptions {
         open_at(dir, name, flags, Mode::empty(), BELOW)
     }
 
-    /// A folder by its entry: made, or merged into. Its bits and time come when all below it is there.
+    /// A folder with an entry: made, or merged into an existing one. Its mode and time are set when everything below it
+    /// is complete.
     pub(super) fn folder(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<OwnedFd, AgentError> {
         let bad = |errno| refuse(errno, &entry.name);
         let make = || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o700));
@@ -82,20 +83,21 @@ impl UnpackOptions {
         open_at(dir, name, DIRECTORY, Mode::empty(), BELOW).map_err(bad)
     }
 
-    /// What a folder gets last.
+    /// Sets the final attributes of a folder.
     pub(super) fn settle_folder(&self, folder: &OwnedFd, entry: &TarEntry) -> rustix::io::Result<()> {
         write_xattrs(folder, entry);
         rustix::fs::fchmod(folder, self.mode_of(entry))?;
         rustix::fs::futimens(folder, &times(entry))
     }
 
-    /// An empty file under this name, whatever was there.
+    /// An empty file with this name; replaces an existing entry.
     pub(super) fn file(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<OwnedFd, AgentError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.instead(dir, name, entry, || rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600)))
     }
 
-    /// What a file gets last. The owner first: the kernel takes special bits away when a file gets another one.
+    /// Sets the final attributes of a file. The owner comes first, because the kernel removes special bits when the
+    /// owner changes.
     pub(super) fn settle_file(&self, file: &OwnedFd, entry: &TarEntry) -> rustix::io::Result<()> {
         if let Some((uid, gid)) = self.ids(Some(entry)) {
             match rustix::fs::fchown(file, Some(uid), Some(gid)) {
@@ -123,7 +125,7 @@ impl UnpackOptions {
         self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.name))
     }
 
-    /// A second name of a file that lies below `root`.
+    /// A second name of a file below `root`.
     pub(super) fn hardlink(
         &self,
         root: &OwnedFd,
@@ -155,7 +157,7 @@ impl UnpackOptions {
         self.instead(dir, name, entry, || rustix::fs::linkat(&from, *last, dir, name, AtFlags::empty()))
     }
 
-    /// Makes something, and makes way for it where that is allowed.
+    /// Makes an entry; removes an existing one first if that is allowed.
     fn instead<T>(
         &self,
         dir: &OwnedFd,
@@ -193,7 +195,8 @@ fn times(entry: &TarEntry) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// A file system that does not take them, or a user who may not give them: the content is what matters.
+/// Errors are ignored: the file system may not support attributes, or the user may not set them, and the content
+/// matters more.
 fn write_xattrs(file: &OwnedFd, entry: &TarEntry) {
     for (name, value) in &entry.xattrs {
         if name.starts_with(b"user.") || name == b"security.capability" {

@@ -1,7 +1,7 @@
-//! Files and trees of the sandbox become a tar stream, chunk by chunk.
+//! Packs files and trees of the sandbox into a tar stream, chunk by chunk.
 //!
-//! Sources are looked for before the first byte; what vanishes afterwards is left out, and a file that shrinks while it is
-//! read breaks the stream off, since its length was promised.
+//! Sources are resolved before the first byte. A file that vanishes afterwards is skipped. A file that shrinks while it
+//! is read aborts the stream, because its length was already announced.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,20 +19,20 @@ use crate::files::tree::BELOW;
 use crate::files::{open, open_at, proc_path, refuse, reopen, resolve, shown};
 use crate::users::User;
 
-/// LIMIT: bytes per turn; below malloc's mmap threshold, so that the memory is used again.
+/// LIMIT: bytes per turn; below malloc's mmap threshold, so that the memory is reused.
 const CHUNK: usize = 128 * 1024;
-/// LIMIT: names of one folder that are held to sort them.
+/// LIMIT: names of one folder that are held in memory for sorting.
 const NAMES_MAX: usize = 1 << 20;
 /// LIMIT: matches of all patterns.
 const SOURCES_MAX: usize = 100_000;
 /// LIMIT: levels of folders; each holds a descriptor.
 const DEPTH_MAX: usize = 256;
-/// LIMIT: files with several names that are remembered; further ones are packed as files of their own.
+/// LIMIT: files with several names that are tracked; further ones are packed as separate files.
 const LINKED_MAX: usize = 100_000;
-/// LIMIT: of one extended attribute, and of all names; the kernel's own.
+/// LIMIT: bytes of one extended attribute, and of all names; the kernel's limit.
 const XATTR_MAX: usize = 65_536;
 
-/// By its descriptor, which is a link of the kernel's own.
+/// No NOFOLLOW: the descriptor is opened through its link in /proc.
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
 
 /// How entries are named.
@@ -43,7 +43,6 @@ pub(super) enum Layout {
     Parents,
 }
 
-/// What is asked for.
 pub(super) struct PackRequest {
     pub(super) sources: Vec<PackSource>,
     pub(super) globs: bool,
@@ -51,7 +50,7 @@ pub(super) struct PackRequest {
     pub(super) exclude: Vec<Vec<u8>>,
 }
 
-/// A path, and how many of its parts `Parents` drops.
+/// A path, and how many of its components `Parents` drops.
 pub(super) struct PackSource {
     path: Vec<u8>,
     pivot: usize,
@@ -78,11 +77,11 @@ pub(super) struct Packer {
 
 struct PackLevel {
     dir: OwnedFd,
-    /// What entries below it are called, with a slash at its end or empty.
+    /// The prefix of entry names below it, empty or with a trailing slash.
     prefix: Vec<u8>,
     /// Their path below the source, for patterns.
     below: Vec<u8>,
-    /// Sorted backwards: the next is the last.
+    /// Sorted in reverse: the next name is the last one.
     names: Vec<Vec<u8>>,
 }
 
@@ -155,7 +154,7 @@ impl Packer {
             Layout::Contents | Layout::Named => base.to_vec(),
             Layout::Parents => parts(path).skip(source.pivot).collect::<Vec<_>>().join(&b'/'),
         };
-        // Patterns speak of what lies below a source; a file is spoken of by its own name.
+        // Patterns apply to paths below a source; a single file is matched by its own name.
         if !is_folder && self.excluded.matches(base) {
             return Ok(());
         }
@@ -206,7 +205,7 @@ impl Packer {
         Ok(())
     }
 
-    /// A file, link or FIFO. Sockets and devices mean nothing elsewhere and are left out.
+    /// A file, link or FIFO. Sockets and devices are useless elsewhere and are skipped.
     fn file(
         &mut self,
         handle: OwnedFd,
@@ -252,7 +251,7 @@ impl Packer {
 }
 
 impl Reading {
-    /// True: all is read.
+    /// Continues with the current file. True: all of it is read.
     fn go_on(&mut self, out: &mut Vec<u8>) -> Result<bool, AgentError> {
         let room = CHUNK.saturating_sub(out.len()).max(BLOCK);
         let size = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
@@ -299,7 +298,7 @@ fn described(handle: &OwnedFd, stat: &Stat, name: Vec<u8>, kind: TarKind) -> Tar
     }
 }
 
-/// Those that mean something elsewhere. A file system without them has none.
+/// The attributes that are useful elsewhere. Empty on a file system without attributes.
 fn read_xattrs(handle: &OwnedFd) -> Vec<(Vec<u8>, Vec<u8>)> {
     let path = proc_path(handle);
     let mut names = Vec::new();
@@ -339,7 +338,7 @@ fn names_in(dir: &OwnedFd, path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
     Ok(names)
 }
 
-/// The paths that a pattern matches, sorted. A path without a sign of a pattern is itself.
+/// The paths that a pattern matches, sorted. A path without pattern characters matches itself.
 fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
     if !is_pattern(path) {
         return Ok(vec![path.to_vec()]);
@@ -354,7 +353,7 @@ fn expand(path: &[u8]) -> Result<Vec<Vec<u8>>, AgentError> {
         let mut next = Vec::new();
         for above in found {
             let at: &[u8] = if above.is_empty() { b"/" } else { &above };
-            // What is no folder, or is not there, holds nothing that could match.
+            // A missing folder, or a path that is not a folder, contains no match.
             let Ok(dir) = open(at, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK, Mode::empty())
             else {
                 continue;

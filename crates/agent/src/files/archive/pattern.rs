@@ -1,4 +1,4 @@
-//! What a pack leaves out: Docker's patterns, bounded in number.
+//! The entries that a pack excludes: Docker's patterns, limited in number.
 
 use atoll_glob::docker::{BadPattern, Effect, Exclusions, Glob};
 
@@ -14,7 +14,7 @@ impl From<BadPattern> for AgentError {
     }
 }
 
-/// Entries that are left out.
+/// Patterns of excluded entries.
 #[derive(Debug, Default)]
 pub(super) struct Excluded(Exclusions);
 
@@ -34,7 +34,7 @@ impl Excluded {
         rules.collect::<Result<_, BadPattern>>().map(Self).map_err(AgentError::from)
     }
 
-    /// Whether a folder that is left out can be passed over with all below it.
+    /// Whether an excluded folder can be skipped with everything below it.
     pub(super) fn may_prune(&self) -> bool {
         !self.0.has_exceptions()
     }

@@ -1,11 +1,11 @@
-//! A tar stream becomes files of the sandbox: where they go, and in which order folders are finished.
+//! Unpacks a tar stream into the sandbox: where entries go, and in which order folders are finished.
 //!
 //! ```text
 //! dest ─▶ root ─▶ stack of folders that the stream is in ─▶ file
 //! ```
 //!
-//! Folders get their bits and times when the stream leaves them. No path of an entry is ever walked as text: each part is
-//! opened below the one before.
+//! Folders get their modes and times when the stream leaves them. No path of an entry is resolved as text: each
+//! component is opened relative to the previous one.
 
 use std::os::fd::OwnedFd;
 
@@ -22,7 +22,6 @@ use crate::files::{open, open_at, open_parent, refuse, shown};
 /// LIMIT: levels of folders; each holds a descriptor.
 const DEPTH_MAX: usize = 256;
 
-/// What is asked for.
 #[derive(Debug, Clone)]
 pub(super) struct UnpackRequest {
     pub(super) dest: Vec<u8>,
@@ -41,9 +40,9 @@ pub(super) enum Into {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// A file does not take a folder's place, nor the other way round.
+    /// A file does not replace a folder, nor the other way round.
     Copy,
-    /// What is in the way goes.
+    /// An entry in the way is removed.
     Archive,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Unpacker {
 
 enum Root {
     Folder(OwnedFd),
-    /// The one entry of the stream has this name in this folder.
+    /// The only entry of the stream gets this name in this folder.
     Single {
         dir: OwnedFd,
         name: Vec<u8>,
@@ -78,7 +77,7 @@ enum Root {
 struct UnpackLevel {
     name: Vec<u8>,
     folder: OwnedFd,
-    /// Absent: no entry spoke of it.
+    /// `None`: the folder has no entry.
     entry: Option<TarEntry>,
 }
 
@@ -93,7 +92,7 @@ impl Unpacker {
         Self { ask, manner, root: None, stack: Vec::new(), writing: None, entries: 0, bytes: 0 }
     }
 
-    /// Finishes the folders; answers entries and bytes.
+    /// Finishes the folders; returns the number of entries and bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64), AgentError> {
         self.leave(0)?;
         if self.root.is_none() && self.ask.into == Into::Folder {
@@ -112,7 +111,7 @@ impl Unpacker {
         })
     }
 
-    /// Where the stream goes, as its first entry decides.
+    /// Determines the destination from the first entry of the stream.
     fn place(&mut self, first: &TarEntry, is_top: bool) -> Result<(), AgentError> {
         let folder = self.ask.into == Into::Folder || is_top || self.ask.dest == b"/";
         let root = if folder || is_folder(&self.ask.dest) {
@@ -133,7 +132,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Leaves folders until so many are left.
+    /// Leaves folders until `keep` are left.
     fn leave(&mut self, keep: usize) -> Result<(), AgentError> {
         while self.stack.len() > keep
             && let Some(level) = self.stack.pop()
@@ -147,7 +146,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Goes into the folder with these parts; those that no entry spoke of are made.
+    /// Enters the folder with these components; makes those without an entry.
     fn enter(&mut self, above: &[&[u8]], entry: &TarEntry) -> Result<(), AgentError> {
         if above.len() >= DEPTH_MAX {
             let text = format!("'{}' is deeper than {DEPTH_MAX} folders", shown(&entry.name));
@@ -208,7 +207,7 @@ impl Receiver for Unpacker {
     type Error = AgentError;
 
     fn sparse(&mut self, entry: &TarEntry) -> Result<(), AgentError> {
-        // Passed over as every entry is whose name is cut off.
+        // Skipped, as every entry whose whole name is stripped.
         if parts(&entry.name)?.len() <= self.ask.strip {
             return Ok(());
         }
@@ -261,7 +260,7 @@ impl Receiver for Unpacker {
     }
 }
 
-/// The parts of an entry's name. `..` is refused: no honest archive has it.
+/// The components of an entry's name. `..` is refused: valid archives do not contain it.
 fn parts(path: &[u8]) -> Result<Vec<&[u8]>, AgentError> {
     let parts: Vec<&[u8]> =
         path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
@@ -271,21 +270,21 @@ fn parts(path: &[u8]) -> Result<Vec<&[u8]>, AgentError> {
     }
 }
 
-/// Whether this is a folder, also by way of links.
+/// Whether the path leads to a folder, also through symbolic links.
 fn is_folder(path: &[u8]) -> bool {
     let stat = open(path, OFlags::PATH, Mode::empty()).and_then(|handle| rustix::fs::fstat(&handle));
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// Which of the folders that are made belong to the new owner; the others are the caller's.
+/// Which of the new folders belong to the new owner; the others belong to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnedFolders {
     All,
-    /// The destination of a folder's content, and not those above it: Docker has it so.
+    /// The destination of a folder's content, and not its parents, as in Docker.
     Last,
 }
 
-/// Makes a folder and what is missing above it.
+/// Makes a folder and its missing parents.
 fn make_way(path: &[u8], owner: OwnerRule, new: OwnedFolders) -> Result<(), AgentError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let bad = |errno| refuse(errno, path);
