@@ -1,4 +1,4 @@
-//! Who has which address, name and index. Pure arithmetic; it talks to no kernel.
+//! Addresses, names and indexes of links. Pure arithmetic; no kernel calls.
 //!
 //! ```text
 //! uplink of block b   198.18.0.0/15, slice b of /30:   .1 the host's end, .2 the router's end
@@ -10,30 +10,33 @@
 //! uplink of block b   fd61:746f:6c6c:<8000 + b>::1 the host's, ::2 the router's
 //! ```
 //!
-//! The router namespace is private to a server, so two servers may use the same sandbox addresses;
-//! uplinks meet in the host's namespace, so a block is unique on a machine.
+//! The router namespace is private to a server, so two servers may use the same sandbox addresses. Uplinks are in the
+//! host's namespace, so a block is unique on a machine.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// The address every sandbox has as its gateway and name server.
+/// The gateway and name server of every sandbox.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 /// The name of the router's end of the uplink, inside the router namespace.
 pub(crate) const UPLINK: &str = "uplink";
-/// The index of a sandbox's `eth0`: fixed, so that set-up needs no look-up; high, so that it never meets the kernel's own fallback devices.
+/// The index of a sandbox's `eth0`: fixed, so that set-up needs no lookup; high, so that it never collides with the
+/// kernel's fallback devices.
 pub(crate) const ETH0_INDEX: u32 = 100;
-/// The last number a sandbox link can have; the last address of the range stays unused.
+/// The last number of a sandbox link; the last address of the range stays unused.
 pub(crate) const LAST_NUMBER: u32 = (1 << 22) - 2;
 
 const UPLINK_BASE: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const SANDBOX_BASE: u32 = u32::from_be_bytes([100, 64, 0, 0]);
 const FIRST_INDEX: u32 = 1000;
-/// Our own IPv6 addresses, /48. Unique local: they mean nothing outside of the machine and are translated before they leave it.
+/// The IPv6 addresses of sandboxes and uplinks, /48. Unique local: they are valid only on the machine and are
+/// translated before packets leave it.
 const OWN6: u128 = 0xfd61_746f_6c6c << 80;
-/// The same, as rules write it.
+/// The same in the syntax of rules.
 pub(crate) const OWN6_NETWORK: &str = "fd61:746f:6c6c::/48";
-/// What a sandbox sends IPv6 to. Nobody has it: both ends of a link have one MAC, so whatever is sent arrives.
+/// The IPv6 gateway of a sandbox. No interface has this address: both ends of a link have the same MAC, so every packet
+/// arrives.
 pub(crate) const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// The number of a server on this machine: its slice of the uplink range and part of its interface names.
@@ -50,7 +53,6 @@ impl Block {
         (number < Self::COUNT).then_some(Self(number))
     }
 
-    /// The plain number.
     pub fn number(self) -> u16 {
         self.0
     }
@@ -60,13 +62,13 @@ impl Block {
         format!("atl{}u", self.0)
     }
 
-    /// Whose uplink an interface of the host is; `None`: nobody's.
+    /// The block of an uplink interface on the host; `None` for other interfaces.
     pub(crate) fn of_host_interface(name: &str) -> Option<Self> {
         let number = name.strip_prefix("atl")?.strip_suffix('u')?.parse().ok()?;
         Self::new(number).filter(|block| block.host_interface() == name)
     }
 
-    /// The name of our table in the host's namespace.
+    /// The name of this server's table in the host's namespace.
     pub fn host_table(self) -> String {
         format!("atoll_{}", self.0)
     }
@@ -76,7 +78,7 @@ impl Block {
         Ipv4Addr::from(self.base() + 1)
     }
 
-    /// The router's address on the uplink; what leaves a sandbox carries it when it reaches the host.
+    /// The router's address on the uplink; packets of sandboxes have it as their source when they reach the host.
     pub fn router_address(self) -> Ipv4Addr {
         Ipv4Addr::from(self.base() + 2)
     }
@@ -96,7 +98,7 @@ impl Block {
         format!("{}/30", Ipv4Addr::from(self.base()))
     }
 
-    /// Blocks are below 0x8000 and sandboxes in network 0, so that none meets another.
+    /// Blocks are below 0x8000 and sandboxes in network 0, so the networks never overlap.
     fn base6(self) -> u128 {
         OWN6 | u128::from(0x8000 | self.0) << 64
     }
@@ -127,17 +129,18 @@ pub struct BlockOutOfRange {
     number: u16,
 }
 
-/// A sandbox's veth: its number gives name and index, never used again soon; its address stays with the sandbox.
+/// The veth of a sandbox: its number gives name and index and is not reused soon; its address stays with the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SandboxLink {
-    /// Counted up per attachment.
+    /// Increased with every attachment.
     pub number: u32,
-    /// The sandbox's address. Equal to [`SandboxLink::address_of`] its number, except after a restore that brings its old one.
+    /// The sandbox's address. Equal to [`SandboxLink::address_of`] its number, except after a restore that keeps the
+    /// old address.
     pub address: Ipv4Addr,
 }
 
 impl SandboxLink {
-    /// The address that goes with a number when none is brought along.
+    /// The default address of a number.
     pub fn address_of(number: u32) -> Ipv4Addr {
         Ipv4Addr::from(SANDBOX_BASE + (number & 0x3f_ffff))
     }
@@ -152,17 +155,17 @@ impl SandboxLink {
         (1..=LAST_NUMBER).contains(&u32::from(address).wrapping_sub(SANDBOX_BASE))
     }
 
-    /// The sandbox's IPv6 address, where its policy names ranges of IPv6.
+    /// The sandbox's IPv6 address, if its policy names IPv6 ranges.
     pub fn address6(&self) -> Ipv6Addr {
         Self::address6_of(self.address)
     }
 
-    /// The IPv6 address that goes with an IPv4 address.
+    /// The IPv6 address that belongs to an IPv4 address.
     pub(crate) fn address6_of(address: Ipv4Addr) -> Ipv6Addr {
         Ipv6Addr::from(OWN6 | u128::from(u32::from(address)))
     }
 
-    /// Whether a table of sockets as /proc writes it names an IPv6 address of a sandbox.
+    /// Whether a socket table in the format of /proc contains an IPv6 address of a sandbox.
     pub fn is_in_socket_table(table: &str) -> bool {
         let [a, b, c, d, ..] = OWN6.to_be_bytes();
         table.contains(&format!("{:08X}", u32::from_ne_bytes([a, b, c, d])))
@@ -172,7 +175,7 @@ impl SandboxLink {
         FIRST_INDEX + self.number
     }
 
-    /// Both ends have the same MAC, and it tells the address: a link found after a crash can be read back.
+    /// Both ends have the same MAC, which contains the address, so a link found after a crash can be identified.
     pub(crate) fn mac(&self) -> [u8; 6] {
         let [a, b, c, d] = self.address.octets();
         [2, 0, a, b, c, d]

@@ -1,6 +1,7 @@
-//! The inside of a sandbox's network namespace: loopback, eth0, its address and the way out, in one netlink batch.
+//! Sets up the inside of a sandbox's network namespace: loopback, eth0, its address and default route, in one netlink
+//! batch.
 //!
-//! Plain, short code without threads: the first process runs it right after clone. It never looks anything up.
+//! Plain, short code without threads: the first process runs it right after clone. It needs no lookups.
 
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
@@ -13,20 +14,21 @@ use crate::netlink::{Batch, Family, Socket};
 const LOOPBACK_INDEX: u32 = 1;
 const OPEN: &str = "open a netlink socket";
 
-/// Raises `lo` and `eth0`, gives it `address` and the route out. Call in the new namespace after the veth is there.
+/// Brings `lo` and `eth0` up, and sets address and default route. Call it in the new namespace after the veth exists.
 pub fn child_setup(address: Ipv4Addr) -> Result<(), SetupError> {
     let socket = Socket::open(Family::Route).map_err(|cause| SetupError { step: OPEN, cause })?;
     configure(socket, address)
 }
 
-/// The same from outside, for a pool instance that is claimed: the calling thread is inside only to make one socket.
+/// The same from outside, for a pool instance that is claimed: the calling thread enters the namespace only to make one
+/// socket.
 pub fn setup_from_outside(namespace: BorrowedFd<'_>, address: Ipv4Addr) -> Result<(), SetupError> {
     let socket =
         Socket::open_in(Family::Route, namespace).map_err(|cause| SetupError { step: OPEN, cause })?;
     configure(socket, address)
 }
 
-/// Gives `lo` addresses beside its own, from outside: a restored sandbox's sockets may hold addresses that it no longer has.
+/// Adds addresses to `lo`, from outside: sockets of a restored sandbox may use addresses that it no longer has.
 pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Result<(), SetupError> {
     if addresses.is_empty() {
         return Ok(());
@@ -40,7 +42,7 @@ pub fn add_to_loopback(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Res
     socket.call_all(&mut batch).map_err(|cause| SetupError { step: "give lo an address", cause })
 }
 
-/// The same for the IPv6 addresses that go with them.
+/// The same for the IPv6 addresses that belong to them.
 pub fn add_to_loopback6(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Result<(), SetupError> {
     change6(namespace, "give lo an IPv6 address", |batch| {
         for address in addresses {
@@ -49,13 +51,13 @@ pub fn add_to_loopback6(namespace: BorrowedFd<'_>, addresses: &[Ipv4Addr]) -> Re
     })
 }
 
-/// While a sandbox without IPv6 is restored, its sockets of an earlier policy need a way out to be made, and one without an answer:
-/// a reset that comes in between would keep all of it from coming back.
+/// Adds an IPv6 route without replies for the restore of a sandbox without IPv6. Sockets of an earlier policy need a
+/// route to be restored, and a reset during the restore would make the whole restore fail.
 pub fn add_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
     change6(namespace, "add the IPv6 route", |batch| route::add_silent_default_route6(batch, ETH0_INDEX))
 }
 
-/// Takes away what [`add_silent_way6`] gave: who asks from now on learns at once that there is no way.
+/// Removes the route of [`add_silent_way6`]: from now on, connections by IPv6 fail at once.
 pub fn remove_silent_way6(namespace: BorrowedFd<'_>) -> Result<(), SetupError> {
     change6(namespace, "remove the IPv6 route", |batch| {
         route::delete_silent_default_route6(batch, ETH0_INDEX);
@@ -74,7 +76,7 @@ fn change6(
     socket.call_all(&mut batch).map_err(|cause| SetupError { step, cause })
 }
 
-/// Raises `lo` alone, for an instance that has no network yet.
+/// Brings only `lo` up, for an instance that has no network yet.
 pub fn loopback_up() -> Result<(), SetupError> {
     let mut socket = Socket::open(Family::Route).map_err(|cause| SetupError { step: OPEN, cause })?;
     let mut batch = Batch::new();
@@ -98,7 +100,7 @@ fn configure(mut socket: Socket, address: Ipv4Addr) -> Result<(), SetupError> {
     route::add_default_route(&mut batch, GATEWAY, ETH0_INDEX);
     let answers = socket.call(&mut batch).map_err(|cause| SetupError { step: "configure eth0", cause })?;
     for (step, answer) in STEPS.iter().zip(answers).skip(1) {
-        // The first is skipped: a kernel without IPv6 refuses it, and the router drops IPv6 anyway.
+        // The first result is ignored: a kernel without IPv6 refuses that step, and the router drops IPv6 anyway.
         answer.map_err(|cause| SetupError { step, cause })?;
     }
     Ok(())

@@ -1,8 +1,9 @@
-//! Connecting to a port inside a sandbox, from the server.
+//! Connects the server to a port inside a sandbox.
 //!
-//! A socket belongs for ever to the namespace in which it was made. So a dedicated thread steps into the sandbox's namespace
-//! for one `socket` call and home again; connecting and waiting are the caller's, in the async runtime. A sandbox whose
-//! listener does not accept can therefore never hold a thread. Nothing goes through the launcher: a create never delays a dial.
+//! A socket belongs permanently to the namespace in which it was made. So a dedicated thread enters the sandbox's
+//! namespace for one `socket` call and returns; the caller connects and waits in the async runtime. A sandbox whose
+//! listener does not accept can therefore never block a thread. The launcher is not involved, so a create never delays
+//! a connection.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,12 +20,11 @@ use tokio::sync::oneshot;
 use crate::error::DialError;
 use crate::netns;
 
-/// How many threads and how long a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct DialerConfig {
-    /// One makes some twenty thousand sockets a second; two keep each other's company on a loaded machine.
+    /// One thread makes about twenty thousand sockets a second; two reduce delays on a loaded machine.
     pub threads: usize,
-    /// Requests waiting for a thread; beyond that a dial fails with [`DialError::Busy`].
+    /// Requests waiting for a thread; beyond that a call fails with [`DialError::Busy`].
     pub queue_len: usize,
 }
 
@@ -47,7 +47,7 @@ struct DialJob {
 }
 
 impl Dialer {
-    /// Starts the threads. The calling thread's namespace is their home.
+    /// Starts the threads, in the network namespace of the calling thread.
     pub fn start(config: DialerConfig) -> io::Result<Self> {
         let (jobs, queue) = sync_channel(config.queue_len.max(1));
         let queue = Arc::new(Mutex::new(queue));
@@ -71,7 +71,7 @@ impl Dialer {
         deadline_in: Duration,
     ) -> Result<TcpStream, DialError> {
         let failed = |cause| DialError::Failed { port, cause };
-        // Own copy: the caller may drop its descriptor while the request waits.
+        // A copy, because the caller may drop its descriptor while the request waits.
         let namespace = namespace.try_clone_to_owned().map_err(failed)?;
         let (answer, socket) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(DialError::Busy)?;
@@ -93,7 +93,7 @@ impl Drop for Dialer {
     fn drop(&mut self) {
         self.jobs = None;
         for thread in self.threads.drain(..) {
-            // A thread never waits for anything but the queue, which has just been closed.
+            // A thread waits only for the queue, which has just been closed.
             let _ = thread.join();
         }
     }
@@ -116,7 +116,7 @@ fn serve(queue: &Mutex<Receiver<DialJob>>, home: BorrowedFd<'_>) {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?)
         });
-        // Nobody waits any more when this fails; the socket closes itself.
+        // This fails when the caller has gone away; the socket is closed.
         let _ = job.answer.send(socket);
     }
 }

@@ -1,11 +1,11 @@
-//! Name service for sandboxes: listens on the gateway address inside the router namespace, decides by the sandbox's policy,
-//! and asks the host's own name servers from sockets in the host's namespace.
+//! DNS for sandboxes: listens on the gateway address inside the router namespace, decides by the sandbox's policy, and
+//! asks the host's name servers from sockets in the host's namespace.
 //!
 //! ```text
-//! sandbox ── question ── whose? may it? ── upstream ── addresses ── opened in the kernel ── answer, built anew
+//! sandbox ── query ── whose? allowed? ── upstream ── addresses ── opened in the kernel ── new answer
 //! ```
 //!
-//! It keeps no cache. Every wait has a deadline, every count a limit, per sandbox and in all.
+//! There is no cache. Every wait has a deadline, every count a limit, per sandbox and in total.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,19 +27,19 @@ mod upstream;
 
 pub use upstream::Upstreams;
 
-/// LIMIT: questions under way in all; each holds a socket for up to some seconds.
+/// LIMIT: queries in flight in total; each holds a socket for up to some seconds.
 const IN_FLIGHT: usize = 1024;
-/// LIMIT: questions under way of one sandbox, so that one cannot take all the places.
+/// LIMIT: queries in flight of one sandbox, so that one sandbox cannot take all slots.
 const IN_FLIGHT_PER_SANDBOX: usize = 64;
-/// LIMIT: questions over one connection; a client with more opens another.
+/// LIMIT: queries over one connection; a client with more opens another.
 const QUESTIONS_PER_STREAM: usize = 64;
-/// How long a sandbox may take to send the next question on its connection.
+/// How long a sandbox may take to send the next query on its connection.
 const IDLE_DEADLINE: Duration = Duration::from_secs(5);
-/// How long to pause when receiving or accepting fails, so that a lasting error does not take a core.
+/// How long to pause when receiving or accepting fails, so that a permanent error does not use a whole core.
 pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
 pub(crate) const PORT: u16 = 53;
 
-/// Answers questions over UDP until dropped.
+/// Answers queries over UDP until dropped.
 pub(crate) async fn serve_udp(
     socket: Arc<UdpSocket>,
     upstreams: &Arc<Upstreams>,
@@ -51,7 +51,7 @@ pub(crate) async fn serve_udp(
     loop {
         while tasks.try_join_next().is_some() {}
         let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
-            // It belongs to an answer sent before; the socket itself goes on.
+            // The error belongs to an earlier answer; the socket still works.
             tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             continue;
         };
@@ -70,7 +70,7 @@ pub(crate) async fn serve_udp(
     }
 }
 
-/// Answers questions over TCP until dropped.
+/// Answers queries over TCP until dropped.
 pub(crate) async fn serve_tcp(
     listener: TcpListener,
     upstreams: &Arc<Upstreams>,
@@ -94,12 +94,12 @@ pub(crate) async fn serve_tcp(
     }
 }
 
-/// Answers the questions that come over one connection, one after the other.
+/// Answers the queries of one connection, one after the other.
 async fn serve_stream(mut stream: TcpStream, from: Ipv4Addr, guests: &Guests, upstreams: &Upstreams) {
     for _ in 0..QUESTIONS_PER_STREAM {
         let read = timeout(IDLE_DEADLINE, relay::read_framed(&mut stream, message::LONGEST_QUESTION)).await;
         let Ok(Ok(bytes)) = read else { return };
-        // Looked up for each: the sandbox may have gone, and another come with its address.
+        // Looked up for each query: the sandbox may be gone, and another may have its address.
         let Some(guest) = guests.find(from) else { return };
         let Some(question) = message::Question::parse(&bytes) else {
             tracing::debug!(%from, "a sandbox sent a packet that is not a DNS question");
@@ -113,7 +113,7 @@ async fn serve_stream(mut stream: TcpStream, from: Ipv4Addr, guests: &Guests, up
     }
 }
 
-/// How many places each sandbox holds.
+/// Counts the slots that each sandbox holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryLimiter(Arc<Mutex<QueryCounts>>);
 
@@ -136,7 +136,7 @@ impl QueryLimiter {
     }
 }
 
-/// One place, given back when dropped.
+/// One slot, given back when dropped.
 struct QueryPermit {
     places: QueryLimiter,
     who: Ipv4Addr,

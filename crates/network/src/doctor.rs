@@ -1,4 +1,4 @@
-//! What `atoll doctor` wants to know about the network. Reads only; changes nothing.
+//! Network checks of `atoll doctor`. They change nothing.
 
 use std::fs;
 use std::process::Command;
@@ -8,23 +8,24 @@ use serde_json::Value;
 use crate::address::Block;
 use crate::{sysctl, tool};
 
-/// The facts, as found in the network namespace of the calling thread.
+/// The facts about the network namespace of the calling thread.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct NetworkFacts {
-    /// The version of `nft`; without it there is no network for sandboxes.
+    /// The version of `nft`; without it sandboxes have no network.
     pub nft_version: Option<String>,
-    /// Whether the host forwards on every interface. Not needed: we switch it on only where our packets pass.
+    /// Whether the host forwards on every interface. Not required: Atoll enables forwarding only on the interfaces that
+    /// its packets use.
     pub ip_forward: bool,
-    /// Other people's chains that drop forwarded packets, with the one line that lets ours pass.
+    /// Chains of other programs that drop forwarded packets, each with the command that lets Atoll's packets pass.
     pub foreign_drops: Vec<ForeignDrop>,
 }
 
-/// A chain that is not ours and drops what it does not know.
+/// A chain of another program that drops unknown packets.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ForeignDrop {
     /// Family, table and chain, as `nft` writes them.
     pub chain: String,
-    /// The command that opens it for this server's uplink, both ways.
+    /// The command that opens it for this server's uplink, in both directions.
     pub opened_by: String,
 }
 
@@ -43,7 +44,7 @@ fn nft_version() -> Option<String> {
     Some(said.split_whitespace().nth(1)?.trim_start_matches('v').to_owned())
 }
 
-/// Chains at the forward hook that end in a drop, by policy or by a last rule without conditions.
+/// Chains at the forward hook that drop by policy or by a last rule without conditions.
 fn foreign_drops(ruleset: &Value, block: Block) -> Vec<ForeignDrop> {
     let items = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     let chains = items.iter().filter_map(|item| item.get("chain")).filter(|chain| chain["hook"] == "forward");
@@ -83,12 +84,12 @@ fn drops_everything(rule: &Value) -> bool {
     refuses && !has_condition
 }
 
-/// The uplink's network as it stands in a rule that opens a chain for us.
+/// The uplink's network in the form of a rule.
 fn address_text(block: Block) -> String {
     block.network().trim_end_matches("/30").to_owned()
 }
 
-/// Rules of the old iptables are invisible to nft; asked for only when the kernel says that they are in use.
+/// Rules of the old iptables are invisible to nft; checked only if the kernel says that they are in use.
 fn legacy_drop(block: Block) -> Option<ForeignDrop> {
     let tables = fs::read_to_string("/proc/thread-self/net/ip_tables_names").ok()?;
     if !tables.lines().any(|table| table == "filter") {

@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation, each with the kind that edges map.
+//! Errors, one enum per operation, each with its class.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::ErrorKind;
 
-/// Making, finding or removing the router.
+/// Making, finding or removing the router failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RouterError {
     /// The namespace could not be pinned or opened.
@@ -16,7 +16,7 @@ pub enum RouterError {
         #[source]
         cause: io::Error,
     },
-    /// The veth between router and host.
+    /// The veth between router and host failed.
     #[error("cannot make the uplink {name}")]
     Uplink {
         name: String,
@@ -30,7 +30,7 @@ pub enum RouterError {
         #[source]
         cause: io::Error,
     },
-    /// A kernel setting.
+    /// A kernel setting failed.
     #[error("cannot set {name} to {value}")]
     Sysctl {
         name: String,
@@ -38,10 +38,10 @@ pub enum RouterError {
         #[source]
         cause: io::Error,
     },
-    /// The machine cannot carry IPv6 for sandboxes.
+    /// The machine does not support IPv6 for sandboxes.
     #[error("{why}")]
     NoIpv6 { why: &'static str },
-    /// Another step, named.
+    /// Another step failed.
     #[error("cannot {step}")]
     Step {
         step: &'static str,
@@ -51,7 +51,7 @@ pub enum RouterError {
 }
 
 impl RouterError {
-    /// What an edge maps.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Pin { .. }
@@ -64,19 +64,19 @@ impl RouterError {
     }
 }
 
-/// Working on a sandbox's link.
+/// An operation on a sandbox's link failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// Every number is taken.
     #[error("all link numbers are in use")]
     Exhausted,
-    /// The address asked for is held by another link.
+    /// Another link has the requested address.
     #[error("address {address} is in use")]
     AddressInUse { address: Ipv4Addr },
-    /// The address asked for is not one of a sandbox.
+    /// The requested address is not in the range of sandboxes.
     #[error("{address} is not a sandbox address")]
     NotASandboxAddress { address: Ipv4Addr },
-    /// The link was never reserved, adopted or is already released.
+    /// The link was never reserved or adopted, or is already released.
     #[error("link {number} is unknown")]
     Unknown { number: u32 },
     /// The kernel refused a step.
@@ -87,7 +87,7 @@ pub enum LinkError {
         #[source]
         cause: io::Error,
     },
-    /// The policy names ranges of IPv6, and the machine cannot carry it.
+    /// The policy names IPv6 ranges, and the machine does not support it.
     #[error("IPv6 cannot be set up on this machine")]
     Ipv6 {
         #[source]
@@ -96,7 +96,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// What an edge maps.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Exhausted => ErrorKind::Exhausted,
@@ -109,28 +109,28 @@ impl LinkError {
     }
 }
 
-/// Setting up the inside of a sandbox's namespace.
+/// Setting up the inside of a sandbox's namespace failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step} inside the sandbox's network namespace")]
 pub struct SetupError {
-    /// What was tried.
+    /// The failed step.
     pub step: &'static str,
-    /// What the kernel said.
+    /// The system error.
     #[source]
     pub cause: io::Error,
 }
 
 impl SetupError {
-    /// What an edge maps.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Internal
     }
 }
 
-/// Connecting to a port inside a sandbox.
+/// Connecting to a port inside a sandbox failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Nothing listens there.
+    /// No program listens on the port.
     #[error("no program listens on port {port} inside the sandbox")]
     Refused { port: u16 },
     /// The deadline passed.
@@ -139,7 +139,7 @@ pub enum DialError {
     /// Too many connections are being made.
     #[error("too many connections are being opened")]
     Busy,
-    /// The namespace cannot be entered or the socket not made.
+    /// The namespace cannot be entered, or the socket cannot be made.
     #[error("cannot connect to port {port} inside the sandbox")]
     Failed {
         port: u16,
@@ -149,7 +149,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// What an edge maps.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Refused { .. } | Self::TimedOut { .. } => ErrorKind::Unavailable,

@@ -1,10 +1,12 @@
-//! Records of what passes without the gate, and of what is refused: the kernel counts, this reads about once a second.
+//! Records of traffic that passes without the gate, and of refused traffic: the kernel counts, and this module reads
+//! the counters about once a second.
 //!
 //! ```text
-//! sets sent, got, refused ── read: what is new since the last time ── per destination ──► one record, or none
+//! sets sent, got, refused ── read: changes since the last time ── per destination ──► one record, or none
 //! ```
 //!
-//! A destination is told of when it is first seen, when it falls silent, and every ten seconds in between; never per packet.
+//! A destination is recorded when it is first seen, when its traffic ends, and every ten seconds in between; never per
+//! packet.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,14 +29,14 @@ use crate::ruleset::{CROWD, MORE, MORE_GOT};
 
 mod rule;
 
-/// How often a destination that goes on is told of.
+/// How often a continuing destination is recorded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// LIMIT: records of one sandbox per reading; what is beyond is added up in one.
+/// LIMIT: records of one sandbox per reading; further destinations are summed up in one record.
 const RECORDS_AT_ONCE: usize = 200;
-/// A destination is forgotten when it was missing this often: a reading may be disturbed by a change.
+/// A destination is forgotten after it was missing this many times: a concurrent change can disturb a reading.
 const FORGET_AFTER: u32 = 3;
 
-/// The reader of the kernel's counters, and the book of who is who.
+/// The reader of the kernel's counters, and the owners of addresses.
 #[derive(Debug)]
 pub struct Flows {
     /// By address.
@@ -46,7 +48,7 @@ pub struct Flows {
 struct FlowOwner {
     sandbox: SandboxId,
     egress: Arc<Egress>,
-    /// Its link is gone: what is left to tell is told, and then it is forgotten.
+    /// The link is gone: the last records are written, and then the owner is forgotten.
     leaves: bool,
 }
 
@@ -56,35 +58,35 @@ struct FlowRegistry {
     seen: HashMap<Destination, DestinationUsage>,
 }
 
-/// What is counted by itself.
+/// The key of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Destination {
     sandbox: Ipv4Addr,
     address: IpAddr,
     protocol: u8,
     port: u16,
-    /// Zero: it passed.
+    /// 0: the traffic passed.
     mark: u32,
 }
 
-/// What is known about a destination.
+/// The counters of a destination.
 #[derive(Clone, Copy, Debug, Default)]
 struct DestinationUsage {
-    /// The kernel's figures at the last reading.
+    /// The kernel's counters at the last reading.
     sent: ElementCounter,
     got: ElementCounter,
-    /// What has not been told yet.
+    /// Bytes that were not recorded yet.
     untold_sent: u64,
     untold_got: u64,
     untold_packets: u64,
-    /// Nothing came since the reading before.
+    /// No traffic since the previous reading.
     is_silent: bool,
     told_at: Option<Instant>,
     missed: u32,
 }
 
 impl Flows {
-    /// Opens a socket in the router namespace. What is counted there already is not told again.
+    /// Opens a socket in the router namespace. Traffic that is counted there already is not recorded again.
     pub fn open(router: BorrowedFd<'_>) -> io::Result<Self> {
         let mut book =
             FlowRegistry { socket: Socket::open_in(Family::Netfilter, router)?, seen: HashMap::new() };
@@ -101,13 +103,13 @@ impl Flows {
         Ok(Self { who: Mutex::default(), book: Mutex::new(book) })
     }
 
-    /// Says whose a link is and which policy is in force.
+    /// Sets the owner of a link and its current policy.
     pub fn admit(&self, link: SandboxLink, sandbox: &SandboxId, egress: Arc<Egress>) {
         let who = FlowOwner { sandbox: sandbox.clone(), egress, leaves: false };
         self.who.lock().unwrap_or_else(PoisonError::into_inner).insert(link.address, who);
     }
 
-    /// Says that a link is gone. What it did last is in the next reading.
+    /// Marks a link as gone. Its last traffic is in the next reading.
     pub fn dismiss(&self, link: SandboxLink) {
         let mut who = self.who.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(who) = who.get_mut(&link.address) {
@@ -115,7 +117,7 @@ impl Flows {
         }
     }
 
-    /// Reads the counters and tells what is new. Takes a millisecond or so per ten thousand destinations.
+    /// Reads the counters and returns the new records. Takes about a millisecond per ten thousand destinations.
     pub fn read(&self) -> io::Result<Vec<(SandboxId, EgressRecord)>> {
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
         let asked: HashMap<Ipv4Addr, FlowOwner> =
@@ -123,11 +125,11 @@ impl Flows {
         book.read()?;
         let records = book.tell(&asked);
         let gone = |address: &Ipv4Addr| asked.get(address).is_some_and(|who| who.leaves);
-        // What cannot be forgotten now is so after the next reading; what was told is told.
+        // If removal fails now, it is retried after the next reading; the records are already returned.
         if asked.values().any(|who| who.leaves) && forget(&mut book.socket, |address| gone(&address)).is_ok()
         {
             book.seen.retain(|destination, _| !gone(&destination.sandbox));
-            // Unless somebody was admitted with this address meanwhile.
+            // Unless a sandbox was admitted with this address meanwhile.
             let mut who = self.who.lock().unwrap_or_else(PoisonError::into_inner);
             who.retain(|address, who| !(who.leaves && gone(address)));
         }
@@ -143,11 +145,11 @@ impl FlowRegistry {
         }
         let Self { socket, seen } = self;
         for set in [SENT, REFUSED, GOT, SENT6, REFUSED6, GOT6] {
-            // Disturbed by a change or not: what was missed now is there the next time.
+            // If a concurrent change disturbs the dump, the next reading has the missed elements.
             socket.dump(&mut nft::dump_elements(TABLE, set), |message| {
                 nft::read_counted(message, |key, counted| {
                     let Some(destination) = Destination::from_key(key, is_v6(set)) else { return };
-                    // Answers alone, to something long forgotten, are not worth a record.
+                    // Replies alone, to a destination that is already forgotten, get no record.
                     match set {
                         GOT | GOT6 => {
                             seen.get_mut(&destination).into_iter().for_each(|seen| seen.receive(counted))
@@ -182,10 +184,10 @@ impl FlowRegistry {
             }
             let (verdict, rule) = rule::of(&who.egress, destination);
             let passed = verdict == EgressVerdict::Allowed;
-            // What was refused did not leave.
+            // Refused bytes did not leave the sandbox.
             let (sent, received) = if passed { (seen.untold_sent, seen.untold_got) } else { (0, 0) };
             seen.told(now);
-            // What is added up already is no destination, and takes no other's place.
+            // Destinations that are already summed up do not count.
             let count = counts.entry(destination.sandbox).or_default();
             *count += usize::from(!destination.is_many());
             if *count > RECORDS_AT_ONCE || destination.is_many() {
@@ -217,7 +219,7 @@ impl FlowRegistry {
     }
 }
 
-/// Removes what the kernel has counted of sandboxes; it would go by itself, but later.
+/// Removes the kernel's counters of sandboxes; they would expire by themselves, but later.
 pub(crate) fn forget(socket: &mut Socket, of: impl Fn(Ipv4Addr) -> bool) -> io::Result<()> {
     for set in [
         SENT, GOT, MORE, MORE_GOT, CROWD, REFUSED, NOISY, ASKERS, FLOWS, SENT6, GOT6, REFUSED6, NOISY6,
@@ -243,7 +245,7 @@ fn is_v6(set: &str) -> bool {
     set.ends_with('6')
 }
 
-/// Whose a key is. A sandbox's IPv6 address ends with its IPv4 address.
+/// The sandbox of a key. A sandbox's IPv6 address ends with its IPv4 address.
 fn sandbox_of(key: &[u8], v6: bool) -> Option<Ipv4Addr> {
     key.get(if v6 { 12 } else { 0 }..)?.first_chunk::<4>().map(|address| Ipv4Addr::from(*address))
 }
@@ -267,7 +269,7 @@ impl Destination {
         })
     }
 
-    /// All that the kernel did not tell apart.
+    /// The sum of all destinations that the kernel did not count separately.
     fn many(sandbox: Ipv4Addr) -> Self {
         Self { sandbox, address: Ipv4Addr::UNSPECIFIED.into(), protocol: 0, port: 0, mark: 0 }
     }
@@ -313,7 +315,7 @@ impl DestinationUsage {
     }
 }
 
-/// What came since the last reading. An element that went and came again counts from nothing.
+/// The change since the last reading. A new element with an old key counts from zero.
 fn since(before: ElementCounter, now: ElementCounter) -> ElementCounter {
     if now.packets < before.packets {
         return now;

@@ -1,9 +1,11 @@
-//! Interfaces of the host that forward on our behalf, by IPv4 and by IPv6.
+//! Host interfaces on which Atoll enables forwarding, for IPv4 and IPv6.
 //!
-//! A set in our table of the host's rules names them: it is the record of what was switched on, and the rule that lets them
-//! forward to sandboxes only. Several servers may need the same interface. Whichever goes last puts it back.
+//! A set in this server's table of the host's rules contains them: it records what was enabled, and restricts these
+//! interfaces to forwarding to sandboxes. Several servers may need the same interface. The last one to stop restores
+//! the setting.
 //!
-//! Never: writes the setting for all interfaces, touches an interface that forwards by the operator's will.
+//! The setting for all interfaces is never written, and interfaces on which the operator enabled forwarding are not
+//! changed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +19,14 @@ use crate::netlink::{Family, Socket};
 use crate::router::{is_absent, replace, set_keys, step};
 use crate::{netns, ruleset, sysctl};
 
-/// Which packets.
+/// The version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     V4,
     V6,
 }
 
-/// The host's namespace, and which server asks.
+/// The host's namespace, and the server.
 #[derive(Clone, Copy)]
 pub(crate) struct Forwarding<'a> {
     pub(crate) host: BorrowedFd<'a>,
@@ -35,14 +37,15 @@ pub(crate) struct Forwarding<'a> {
 type InterfaceNames = BTreeSet<String>;
 
 impl Forwarding<'_> {
-    /// Lets exactly these interfaces forward, of those that do not by themselves; others that we let are put back.
+    /// Enables forwarding on exactly these interfaces, except where it is enabled already; restores others that this
+    /// server enabled.
     pub(crate) fn update(self, ways_out: &[String]) -> Result<(), RouterError> {
         let (known, others) = (self.opened(self.block)?, self.opened_by_others()?);
         let is_ours = |name: &String| known.contains(name) || others.contains(name);
         let wanted: InterfaceNames = self.in_host(|| {
             let is_closed = |name: &&String| self.protocol.is_forwarding(name) == Some(false);
             match (self.protocol.is_forwarding_everywhere(), self.protocol) {
-                // By IPv6 the setting for all counts, whatever the interface says.
+                // For IPv6 the setting for all interfaces has precedence.
                 (true, Protocol::V6) => InterfaceNames::new(),
                 (true, Protocol::V4) => ways_out.iter().filter(is_closed).cloned().collect(),
                 (false, _) => {
@@ -57,13 +60,14 @@ impl Forwarding<'_> {
             names.iter().map(|name| nft::name_key(name).to_vec()).collect::<Vec<_>>()
         };
         let mut socket = self.socket(Family::Netfilter)?;
-        // First the rule, then the setting: an interface never forwards for strangers in between.
+        // First the rule, then the setting: an interface never forwards other traffic in between.
         replace(&mut socket, &self.block.host_table(), self.protocol.set(), &keys(&known), &keys(&wanted))
             .map_err(step("update the host's rules"))?;
         self.in_host(|| wanted.iter().try_for_each(|name| self.protocol.set_forwarding(name, true)))?
     }
 
-    /// Puts back what we switched on and no other server needs. The rules are still there; they go next.
+    /// Restores interfaces that this server enabled and no other server needs. The rules still exist; they are removed
+    /// next.
     pub(crate) fn put_back(self) -> Result<(), RouterError> {
         let (known, others) = (self.opened(self.block)?, self.opened_by_others()?);
         self.put_back_each(&known.difference(&others).cloned().collect())
@@ -71,7 +75,7 @@ impl Forwarding<'_> {
 
     fn put_back_each(self, names: &InterfaceNames) -> Result<(), RouterError> {
         self.in_host(|| {
-            // Meanwhile the operator switched it on for all, and so for these.
+            // Meanwhile the operator has enabled it for all interfaces, including these.
             if self.protocol == Protocol::V4 && self.protocol.is_forwarding_everywhere() {
                 return Ok(());
             }
@@ -82,7 +86,7 @@ impl Forwarding<'_> {
         })?
     }
 
-    /// What one server let forward.
+    /// The interfaces that one server enabled.
     fn opened(self, block: Block) -> Result<InterfaceNames, RouterError> {
         let mut socket = self.socket(Family::Netfilter)?;
         match set_keys(&mut socket, &block.host_table(), self.protocol.set()) {
@@ -92,7 +96,7 @@ impl Forwarding<'_> {
         }
     }
 
-    /// The same of all other servers on this machine. They are known by their uplinks.
+    /// The interfaces that all other servers on this machine enabled. They are found by their uplinks.
     fn opened_by_others(self) -> Result<InterfaceNames, RouterError> {
         let links: Vec<route::FoundLink> = self
             .socket(Family::Route)?
@@ -130,7 +134,7 @@ impl Protocol {
         }
     }
 
-    /// `None`: this kernel cannot say it of one interface.
+    /// `None`: this kernel has no such setting per interface.
     fn is_forwarding(self, interface: &str) -> Option<bool> {
         match self {
             Self::V4 => Some(sysctl::is_forwarding(interface)),

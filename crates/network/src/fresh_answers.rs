@@ -1,6 +1,7 @@
-//! Answers that the gate gave, in the kernel: while an address is fresh for a sandbox, its TCP connections to it go to the gate.
+//! Recent DNS answers of the gate, in the kernel: as long as an address is fresh for a sandbox, its TCP connections to
+//! that address go to the gate.
 //!
-//! It has a socket of its own, so that a name is never late because a sandbox is being made. It decides nothing.
+//! It has its own socket, so that DNS answers are not delayed by the creation of sandboxes. It makes no decisions.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +18,7 @@ use crate::netlink::nft::Transaction;
 use crate::netlink::{Family, Socket};
 use crate::ruleset::{FRESH, TABLE};
 
-/// LIMIT: addresses that are fresh for one sandbox; the set is one for all.
+/// LIMIT: fresh addresses of one sandbox; all sandboxes share one set.
 const PER_SANDBOX: usize = 1_024;
 
 /// The set of fresh answers in the router namespace.
@@ -27,7 +28,7 @@ pub struct Fresh(Mutex<FreshState>);
 #[derive(Debug)]
 struct FreshState {
     socket: Socket,
-    /// What is in the set and until when, by sandbox.
+    /// The content of the set and its expiry times, by sandbox.
     open: HashMap<Ipv4Addr, HashMap<Ipv4Addr, Instant>>,
 }
 
@@ -62,12 +63,13 @@ impl FreshState {
         let mut wanted: Vec<Ipv4Addr> = addresses.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        // A longer time that somebody was told is not cut short.
+        // A longer lifetime from an earlier answer is not shortened.
         wanted.retain(|address| known.get(address).is_none_or(|known| *known < until));
         let put = |with: &dyn Fn(&Ipv4Addr) -> bool| {
             let mut transaction = Transaction::new(TABLE);
             for address in &wanted {
-                // Kernels before 6.12 keep the old time of an element that is there: out with it, in the same transaction.
+                // Kernels before 6.12 keep the old timeout of an existing element, so it is removed first, in the same
+                // transaction.
                 if with(address) {
                     transaction.remove(FRESH, &key(sandbox, *address));
                 }
@@ -80,7 +82,7 @@ impl FreshState {
             return Ok(());
         }
         match self.socket.call_all(&mut first.finish()) {
-            // It went this very moment.
+            // The element expired in the meantime.
             Err(error) if is_absent(&error) => self.socket.call_all(&mut put(&|_| false).finish())?,
             other => other?,
         }

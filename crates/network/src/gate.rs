@@ -1,18 +1,18 @@
-//! The gate: what leaves a sandbox by name passes here. It answers DNS, and it takes the TCP connections that the kernel
-//! hands to it: those to addresses that it gave as answers itself.
+//! The gate handles outbound traffic by name. It answers DNS, and it takes the TCP connections that the kernel
+//! redirects to it: those to addresses that it returned in DNS answers.
 //!
 //! ```text
 //!             ┌ 53   DNS ── name allowed? ── upstream ── Opener: (link, address) open for a while ── answer
 //! sandbox ────┤
 //!             └ 3129 TCP ── whose? where to? ── peek ─┬ TLS, allowed name ────── tunnel, unread
-//!                                                     ├ TLS, changed name ────── ended here, requests changed
+//!                                                     ├ TLS, changed name ────── terminated here, requests changed
 //!                                                     ├ HTTP, allowed host ───── request by request
-//!                                                     └ anything else ────────── refused, or direct where packets are
+//!                                                     └ anything else ────────── refused, or direct if packets are
 //! ```
 //!
-//! A sandbox is known by its source address, which the kernel guards. Connections go to the address that the sandbox
-//! connected to, never to one that the gate looked up. Contents are read only where a policy changes requests, and are
-//! never logged. The gate decides nothing about packets that the kernel lets pass without it.
+//! A sandbox is identified by its source address, which the kernel enforces. Connections go to the address that the
+//! sandbox connected to, never to one that the gate looked up. Content is read only if a policy changes requests, and
+//! is never logged. The gate does not decide about packets that the kernel lets pass without it.
 
 use std::collections::HashMap;
 use std::io;
@@ -51,29 +51,30 @@ pub(crate) use guest::{EgressRefusal, Guest};
 use outbound::Outbound;
 pub(crate) use serve::source;
 
-/// Where the kernel sends the TCP connections that the gate shall look at, on the gateway's address.
+/// The port on the gateway's address to which the kernel redirects TCP connections for inspection.
 pub const GATE_PORT: u16 = 3129;
-/// LIMIT: connections in all. Each holds two descriptors, and together they leave half of them to the rest of the server.
+/// LIMIT: connections in total. Each holds two descriptors, and together they leave half of the descriptors to the rest
+/// of the server.
 const FLOWS_IN_ALL: usize = 16 << 10;
 const DESCRIPTORS_PER_FLOW: usize = 4;
-/// LIMIT: what one sandbox may take of it.
+/// LIMIT: the share of one sandbox.
 const SHARE_OF_ONE: usize = 4;
 
-/// LIMIT: bytes of questions that wait to be read.
+/// LIMIT: bytes of unread queries.
 const QUESTIONS_QUEUE: usize = 4 << 20;
 
 /// Opens addresses for a sandbox in the kernel, and closes them.
 pub trait Opener: Send + Sync + 'static {
-    /// Returns after the kernel acknowledged; extends a timeout that is there.
+    /// Returns after the kernel has acknowledged; extends an existing timeout.
     fn open(&self, link: SandboxLink, addresses: &[Ipv4Addr], ttl: Duration) -> io::Result<()>;
-    /// Closes what was opened; addresses that are not open are no error.
+    /// Closes opened addresses; addresses that are not open are no error.
     fn close(&self, link: SandboxLink, addresses: &[Ipv4Addr]) -> io::Result<()>;
 }
 
-/// Told of every decision. Must not block.
+/// Called with every decision. Must not block.
 pub type Log = Arc<dyn Fn(&SandboxId, EgressRecord) + Send + Sync>;
 
-/// The gate. Clones are the same gate.
+/// The gate. Clones share the same state.
 #[derive(Clone)]
 pub struct Gate(Arc<GateShared>);
 
@@ -113,7 +114,7 @@ impl Gate {
                 tcp: StdListener::bind((GATEWAY, GATE_PORT))?,
             })
         })??;
-        // All sandboxes share this queue. Without the right to lengthen it, it is as long as usual.
+        // All sandboxes share this queue. Without the privilege to extend it, it has the default length.
         let _ = sockopt::set_socket_recv_buffer_size_force(&sockets.dns_udp, QUESTIONS_QUEUE);
         sockets.dns_udp.set_nonblocking(true)?;
         sockets.dns_tcp.set_nonblocking(true)?;
@@ -128,7 +129,7 @@ impl Gate {
         })))
     }
 
-    /// Serves until the future is dropped; everything it started ends with it. Once only.
+    /// Serves until the future is dropped; all its tasks end with it. Call it only once.
     pub async fn run(&self) -> io::Result<()> {
         let sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sockets = sockets.ok_or_else(|| io::Error::other("the gate is already running"))?;
@@ -144,8 +145,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Lets a sandbox in, or changes what it may do: ends flows that are no longer allowed, lets the others go on, and closes
-    /// addresses that no allowed name has any more.
+    /// Admits a sandbox, or changes its policy: ends flows that are no longer allowed, keeps the others, and closes
+    /// addresses that no longer belong to an allowed name.
     pub fn admit(&self, link: SandboxLink, sandbox: &SandboxId, egress: Arc<Egress>) {
         let known = self.0.guests.find(link.address);
         if let Some(guest) = known.filter(|guest| guest.link == link && guest.sandbox == *sandbox) {
@@ -154,13 +155,13 @@ impl Gate {
         let inner = &self.0;
         let (opener, log) = (Arc::clone(&inner.opener), Arc::clone(&inner.log));
         let guest = Guest::new(link, sandbox.clone(), egress, opener, log);
-        // An address can come back with another link or sandbox; nothing of the one before stays.
+        // An address can be reused with another link or sandbox; no state of the earlier one is kept.
         if let Some(before) = inner.guests.insert(Arc::new(guest)) {
             before.leave();
         }
     }
 
-    /// Ends the flows of a sandbox, closes its addresses and forgets it. A link that is not there is no error.
+    /// Ends the flows of a sandbox, closes its addresses and removes it. An unknown link is no error.
     pub fn dismiss(&self, link: SandboxLink) {
         if let Some(guest) = self.0.guests.remove(link) {
             guest.leave();
@@ -168,7 +169,7 @@ impl Gate {
     }
 }
 
-/// The certificate of the sandbox's own authority, as PEM; the same seed always gives the same.
+/// The certificate of the sandbox's own authority, as PEM; the same seed always gives the same certificate.
 #[must_use]
 pub fn authority(seed: &Seed) -> String {
     authority::certificate(seed)
@@ -207,7 +208,7 @@ async fn accept(listener: TcpListener, inner: &Arc<GateShared>) -> io::Result<()
             continue;
         };
         let Some(guest) = source(peer).and_then(|address| inner.guests.find(address)) else { continue };
-        // Only what the kernel turned towards us has another destination than ourselves.
+        // Only redirected connections have a destination other than the gate itself.
         let to = match serve::original(&stream) {
             Ok(to) if *to.ip() != GATEWAY => to,
             Ok(_) | Err(_) => continue,
@@ -231,7 +232,7 @@ async fn accept(listener: TcpListener, inner: &Arc<GateShared>) -> io::Result<()
     }
 }
 
-/// As many connections as the descriptors of this process allow.
+/// The maximum number of connections for the descriptor limit of this process.
 fn most_flows() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let descriptors = descriptors.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
-//! Work on sandbox links inside the router namespace: reserve, attach, open and close, detach, delete, sweep.
+//! Operations on sandbox links in the router namespace: reserve, attach, open and close, detach, delete, sweep.
 //!
-//! The handle is the only writer of sandbox links and elements; the engine owns the one there is.
-//! Making a sandbox unreachable (`detach`) is quick and certain; removing its link may be slow and comes later.
+//! The handle is the only writer of sandbox links and elements; the engine owns the single handle. Making a sandbox
+//! unreachable (`detach`) is quick and reliable; removing its link may be slow and is done later.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -26,10 +26,10 @@ mod sweep;
 
 pub use sweep::Sweep;
 
-/// The group that doomed links are put in, to die together.
+/// The group of links that are deleted together.
 const DOOMED_GROUP: u32 = 0x0061_746c;
 
-/// How far a link has come.
+/// The stage of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkStage {
     Reserved,
@@ -46,7 +46,7 @@ struct LinkInUse {
     installed: Installed,
 }
 
-/// The netlink sockets of the router namespace and the book of links in use.
+/// The netlink sockets of the router namespace, and the links in use.
 #[derive(Debug)]
 pub struct RouterHandle {
     route: Socket,
@@ -65,7 +65,7 @@ impl RouterHandle {
         links: &[FoundLink],
         six: Six,
     ) -> io::Result<Self> {
-        // A random start: after a restart the numbers of just before are not used again soon, and need not be remembered.
+        // A random start: after a restart the last numbers are not reused soon, and need not be stored.
         let next = getrandom::u32().map_err(io::Error::other)? % LAST_NUMBER + 1;
         let mut handle = Self {
             route: Socket::open_in(Family::Route, namespace)?,
@@ -82,7 +82,7 @@ impl RouterHandle {
         Ok(handle)
     }
 
-    /// Takes a number that was not used lately, and the address that goes with it or the one a restored sandbox brings.
+    /// Takes a number that was not used recently, and its address or the one that a restored sandbox had.
     pub fn reserve(&mut self, address: Option<Ipv4Addr>) -> Result<SandboxLink, LinkError> {
         if let Some(address) = address {
             if !SandboxLink::is_sandbox_address(address) {
@@ -106,12 +106,12 @@ impl RouterHandle {
         Err(LinkError::Exhausted)
     }
 
-    /// Keeps an address from being given out while its sandbox has no link, for a checkpointed one.
+    /// Reserves the address of a checkpointed sandbox, which has no link.
     pub fn keep_address(&mut self, address: Ipv4Addr) {
         self.addresses.insert(address);
     }
 
-    /// Lets go of an address kept by [`RouterHandle::keep_address`]; needed right before it is reserved again.
+    /// Releases an address of [`RouterHandle::keep_address`]; required right before it is reserved again.
     pub fn free_address(&mut self, address: Ipv4Addr) {
         if !self.held.values().any(|held| held.address == address) {
             self.addresses.remove(&address);
@@ -128,11 +128,12 @@ impl RouterHandle {
         namespace: BorrowedFd<'_>,
     ) -> Result<(), LinkError> {
         self.connect(link, egress, namespace)?;
-        // The first error is the one to tell; a link that cannot be deleted now dies with its namespace.
+        // The first error is returned; a link that cannot be deleted now ends with its namespace.
         self.admit(link, egress).inspect_err(|_| drop(self.delete_links(&[link])))
     }
 
-    /// Everything of [`RouterHandle::attach`] but the last step: nothing passes either way before [`RouterHandle::admit`].
+    /// Everything of [`RouterHandle::attach`] except the last step: no traffic passes in either direction before
+    /// [`RouterHandle::admit`].
     pub fn connect(
         &mut self,
         link: SandboxLink,
@@ -180,13 +181,13 @@ impl RouterHandle {
         keys.admit(&mut transaction);
         keys.change(&mut transaction, &before, &wanted);
         self.nft.call_all(&mut transaction.finish()).map_err(kernel("admit the sandbox", link))?;
-        // The rates are in force already, or nobody asked for any; so it is with the addresses of IPv6.
+        // Rates and IPv6 addresses are already set, or were not requested.
         let Installed { up, down, wired, .. } = before;
         self.hold(link, LinkStage::Admitted, Installed { up, down, wired, ..wanted });
         Ok(())
     }
 
-    /// Changes what a running sandbox may reach, also for connections it already has: those that are still allowed go on.
+    /// Changes the policy of a running sandbox, also for existing connections: those that are still allowed continue.
     pub fn set_policy(
         &mut self,
         link: SandboxLink,
@@ -202,7 +203,7 @@ impl RouterHandle {
         keys.change(&mut transaction, &before, &wanted);
         if !transaction.is_empty() {
             match self.nft.call_all(&mut transaction.finish()) {
-                // Somebody else was at our table. Closed first, then written anew.
+                // Another program changed the table. The link is closed first, then written again.
                 Err(error) if is(&error, Errno::NOENT) => purge(&mut self.nft, &keys).and_then(|()| {
                     let mut anew = Transaction::new(TABLE);
                     keys.admit(&mut anew);
@@ -222,8 +223,8 @@ impl RouterHandle {
         self.shape(link, egress, namespace)
     }
 
-    /// Brings the rates to what is wanted: into the sandbox at our end of the link, out of it at its own end, which nobody
-    /// inside may change.
+    /// Sets the rates: into the sandbox at the router's end of the link, out of it at the sandbox's end, which programs
+    /// in the sandbox cannot change.
     fn shape(
         &mut self,
         link: SandboxLink,
@@ -246,12 +247,13 @@ impl RouterHandle {
         Ok(())
     }
 
-    /// Makes the machine carry IPv6 for sandboxes, once; done by itself for the first that needs it. An error says why it can't.
+    /// Makes the machine forward IPv6 for sandboxes, once; done automatically for the first sandbox that needs it. An
+    /// error says why it is not possible.
     pub fn prepare_ipv6(&mut self) -> Result<(), LinkError> {
         self.six.prepare().map_err(|cause| LinkError::Ipv6 { cause: Box::new(cause) })
     }
 
-    /// Gives the link IPv6 where the policy names ranges of it. Nothing is done for any other.
+    /// Sets up IPv6 for the link if the policy names IPv6 ranges; does nothing otherwise.
     fn wire(
         &mut self,
         link: SandboxLink,
@@ -274,7 +276,8 @@ impl RouterHandle {
         Ok(())
     }
 
-    /// Makes the sandbox unreachable, both ways, at once. The link itself stays until it is deleted or its namespace dies.
+    /// Makes the sandbox unreachable, in both directions, at once. The link stays until it is deleted or its namespace
+    /// ends.
     pub fn detach(&mut self, link: SandboxLink) -> Result<(), LinkError> {
         let held = self.expect_stage(link, |_| true)?;
         if held.stage == LinkStage::Admitted {
@@ -284,7 +287,7 @@ impl RouterHandle {
             keys.expel(&mut transaction);
             keys.change(&mut transaction, &installed, &Installed::default());
             match self.nft.call_all(&mut transaction.finish()) {
-                // Something is gone already, so nothing was done: everything by itself, then.
+                // An element is gone already, so the transaction failed: everything is removed one by one.
                 Err(error) if is(&error, Errno::NOENT) => purge(&mut self.nft, &keys),
                 other => other,
             }
@@ -294,7 +297,7 @@ impl RouterHandle {
         Ok(())
     }
 
-    /// Detaches and deletes links, all for about the price of one (12-16 ms), and frees their numbers and addresses.
+    /// Detaches and deletes links, all for about the cost of one (12-16 ms), and frees their numbers and addresses.
     pub fn delete_links(&mut self, links: &[SandboxLink]) -> Result<(), LinkError> {
         for &link in links {
             if self.held.contains_key(&link.number) {
@@ -328,7 +331,8 @@ impl RouterHandle {
         self.route.call_all(&mut batch).or_else(ignore(Errno::NODEV))
     }
 
-    /// Frees number and address of a detached link once the kernel no longer has it. `false`: it still has; ask again later.
+    /// Frees number and address of a detached link once it is gone from the kernel. `false`: it still exists; try again
+    /// later.
     pub fn release(&mut self, link: SandboxLink) -> Result<bool, LinkError> {
         let Some(held) = self.held.get(&link.number) else { return Ok(true) };
         if held.stage == LinkStage::Admitted {
@@ -346,7 +350,7 @@ impl RouterHandle {
         }
     }
 
-    /// Every sandbox link the kernel has in the router namespace.
+    /// Every sandbox link in the router namespace.
     pub fn list_links(&mut self) -> io::Result<Vec<SandboxLink>> {
         let found: Vec<FoundLink> = self
             .route
@@ -386,13 +390,13 @@ fn set_rate(socket: &mut Socket, index: u32, bytes_per_s: Option<u64>) -> io::Re
         }
         None => {
             qdisc::unlimit_rate(&mut batch, index);
-            // There was none: after a restart that is not known.
+            // There was no limit: after a restart this is not known.
             socket.call_all(&mut batch).or_else(ignore(Errno::NOENT))
         }
     }
 }
 
-/// Removes whatever there is of a link, in steps that may each find nothing.
+/// Removes everything of a link, in steps that each tolerate missing parts.
 fn purge(socket: &mut Socket, keys: &Keys) -> io::Result<()> {
     keys.purges().into_iter().try_for_each(|put| {
         let mut step = Transaction::new(TABLE);

@@ -1,14 +1,13 @@
-//! IPv6 for the sandboxes whose policy names ranges of it. Nothing here happens, and nothing on the machine changes, before the
-//! first of them.
+//! IPv6 for sandboxes whose policy names IPv6 ranges. Nothing on the machine changes before the first such sandbox.
 //!
 //! ```text
 //! eth0 fd61:746f:6c6c::<v4>/128 ── s<n> ── router ── uplink fd61:746f:6c6c:<8000 + b>::/126 ── host ── by its default route
-//!   default via fe80::1 (NOARP)            masquerade        neighbours written down           masquerade
+//!   default via fe80::1 (NOARP)            masquerade        static neighbours                 masquerade
 //! ```
 //!
-//! Neighbours are never asked for and routers never listened to on these links, so nobody can claim to be one.
-//! On the host only single interfaces are let forward; the setting for all of them is never written, because it would stop
-//! them from hearing router advertisements.
+//! These links use neither neighbour discovery nor router advertisements, so neighbours and routers cannot be spoofed.
+//! On the host only single interfaces are enabled for forwarding; the setting for all of them is never written, because
+//! it would disable router advertisements.
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -22,7 +21,7 @@ use crate::netlink::{Batch, Family, Socket};
 use crate::router::{replace, set_keys, step};
 use crate::{netns, ruleset, sysctl};
 
-/// Both namespaces that packets pass through.
+/// The two namespaces that packets pass through.
 #[derive(Debug)]
 pub(crate) struct Six {
     host: OwnedFd,
@@ -36,7 +35,7 @@ impl Six {
         Self { host, router, block, is_prepared: false }
     }
 
-    /// Makes the uplink carry IPv6, once.
+    /// Sets up IPv6 on the uplink, once.
     pub(crate) fn prepare(&mut self) -> Result<(), RouterError> {
         if self.is_prepared {
             return Ok(());
@@ -66,7 +65,7 @@ impl Six {
         Ok(())
     }
 
-    /// Lets one end of the uplink have IPv6 and begins to give it its address.
+    /// Enables IPv6 on one end of the uplink and starts to set its address.
     fn end(
         &self,
         namespace: &OwnedFd,
@@ -83,7 +82,7 @@ impl Six {
         Ok((batch, socket))
     }
 
-    /// Reads the host's IPv6 addresses and ways out again and brings rules and settings up to date.
+    /// Reads the host's IPv6 addresses and default routes again and updates rules and settings.
     pub(crate) fn refresh(&self) -> Result<(), RouterError> {
         let mut host = open(Family::Route, &self.host)?;
         let addresses: Vec<Ipv6Addr> = host
@@ -100,7 +99,7 @@ impl Six {
         self.let_ways_out_forward(&mut host)
     }
 
-    /// Where the host forwards by its own will there is nothing to do.
+    /// Does nothing if the operator has enabled forwarding.
     fn let_ways_out_forward(&self, host: &mut Socket) -> Result<(), RouterError> {
         let indices: Vec<u32> = host
             .dump_steady(route::dump_routes6, |message, found| {
@@ -115,7 +114,7 @@ impl Six {
         Forwarding { host: self.host.as_fd(), block: self.block, protocol: Protocol::V6 }.update(&ways_out)
     }
 
-    /// Gives both ends of a sandbox's link what they need. May be done again.
+    /// Sets up both ends of a sandbox's link. May be repeated.
     pub(crate) fn wire(
         &self,
         route: &mut Socket,
@@ -133,7 +132,7 @@ impl Six {
         let mut inside = Socket::open_in(Family::Route, sandbox)?;
         let mut batch = Batch::new();
         route::no_ipv6_address(&mut batch, ETH0_INDEX);
-        // There is no route over an interface that is down.
+        // A route needs an interface that is up.
         route::raise(&mut batch, ETH0_INDEX, Arp::Off);
         inside.call_all(&mut batch)?;
         netns::run_in(sandbox, || sysctl::enable_ipv6("eth0"))?.map_err(io::Error::other)?;
@@ -143,7 +142,7 @@ impl Six {
         inside.call_all(&mut batch)
     }
 
-    /// Takes it away again, with every address and route.
+    /// Removes IPv6 from the link, with every address and route.
     pub(crate) fn unwire(&self, link: SandboxLink, sandbox: BorrowedFd<'_>) -> io::Result<()> {
         let name = link.name();
         netns::run_in(sandbox, || sysctl::disable_ipv6("eth0"))?.map_err(io::Error::other)?;

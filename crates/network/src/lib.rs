@@ -24,10 +24,10 @@
 //! | destroy | launcher | [`RouterHandle::detach`]: unreachable from then on |
 //! | afterwards | reaper | [`RouterHandle::delete_links`], or let the namespace die; then [`RouterHandle::release`] |
 //! | always | server | [`Dialer`], [`Gate`] over [`Fresh`], [`Flows::read`] every second, [`Router::refresh_host`] every few |
-//! | uninstall | anybody | [`Router::teardown`] |
+//! | uninstall | any process | [`Router::teardown`] |
 //!
-//! What a policy means is decided in `model`; here it arrives compiled.
-//! This crate never starts a process in a sandbox and never trusts a packet to say where it came from.
+//! The meaning of a policy is defined in `model`; this crate gets it compiled. It never starts a process in a sandbox,
+//! and never derives the sender of a packet from the packet's content.
 
 #![expect(
     unsafe_code,

@@ -1,7 +1,7 @@
-//! Netlink by hand: a socket bound to one namespace, messages built into one buffer, answers checked one by one.
+//! Netlink: a socket in one namespace, messages built into one buffer, answers checked one by one.
 //!
-//! It knows how to frame, send and match answers; what the messages mean is in [`route`] and [`nft`].
-//! It never waits without a deadline and never listens to anybody but the kernel.
+//! This module frames and sends messages and matches answers; their meaning is in [`route`] and [`nft`]. Every wait has
+//! a deadline, and only messages from the kernel are accepted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,21 +31,20 @@ const HEADER_LEN: usize = 16;
 const NESTED: u16 = 0x8000;
 const KIND_MASK: u16 = 0x3fff;
 
-/// LIMIT: the kernel answers while it handles the request; five seconds without an answer mean that something is wrong with it.
+/// LIMIT: the kernel answers while it handles the request; five seconds without an answer indicate a kernel problem.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
-/// LIMIT: the kernel never fills more than 32 KiB per datagram of a dump.
+/// LIMIT: the kernel never sends more than 32 KiB per datagram of a dump.
 const RECEIVE_LEN: usize = 64 * 1024;
-/// A dump that the table changed under is repeated this often before we give up.
+/// A dump that was disturbed by a change is repeated this often.
 const DUMP_TRIES: usize = 8;
 
-/// The netlink families this crate speaks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Family {
     Route,
     Netfilter,
 }
 
-/// A netlink socket. It belongs for ever to the network namespace in which it was made.
+/// A netlink socket. It belongs permanently to the network namespace in which it was made.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -57,7 +56,7 @@ impl Socket {
     /// Opens a socket in the namespace of the calling thread.
     pub(crate) fn open(family: Family) -> io::Result<Self> {
         let protocol = match family {
-            // NETLINK_ROUTE is protocol 0, which is what "none" means.
+            // NETLINK_ROUTE is protocol 0, which `None` stands for.
             Family::Route => None,
             Family::Netfilter => Some(netlink::NETFILTER),
         };
@@ -67,18 +66,18 @@ impl Socket {
             SocketFlags::CLOEXEC,
             protocol,
         )?;
-        // Connected to port 0, so that no other process can slip an answer in.
+        // Connected to port 0, so that no other process can inject an answer.
         rustix::net::connect(&fd, &SocketAddrNetlink::new(0, 0))?;
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ANSWER_DEADLINE))?;
         Ok(Self { fd, next_seq: 1, receive: vec![0; RECEIVE_LEN] })
     }
 
-    /// Opens a socket in another namespace; the calling thread is inside only for one `socket` call.
+    /// Opens a socket in another namespace; the calling thread enters it only for one `socket` call.
     pub(crate) fn open_in(family: Family, namespace: BorrowedFd<'_>) -> io::Result<Self> {
         netns::briefly_in(namespace, || Self::open(family))
     }
 
-    /// Sends everything in `batch` with one call and collects one answer per message that asks for one.
+    /// Sends everything in `batch` with one call and collects one answer per message that requests one.
     ///
     /// The result has one entry per acknowledged message, in order.
     pub(crate) fn call(&mut self, batch: &mut Batch) -> io::Result<Vec<io::Result<()>>> {
@@ -93,7 +92,8 @@ impl Socket {
                 let at = message.seq.wrapping_sub(first) as usize;
                 let Some(place) = answers.get_mut(at).filter(|place| place.is_none()) else { continue };
                 if !batch.wants_ack(at) {
-                    // Told to the frame of a transaction: the whole of it failed, and nothing more will come.
+                    // An error for the frame of a transaction: the whole transaction failed, and no further answer
+                    // follows.
                     message.error()?;
                     continue;
                 }
@@ -109,7 +109,7 @@ impl Socket {
         self.call(batch)?.into_iter().collect()
     }
 
-    /// Sends one dump request and shows every message of the answer to `visit`.
+    /// Sends one dump request and passes every message of the answer to `visit`.
     pub(crate) fn dump(
         &mut self,
         batch: &mut Batch,
@@ -133,7 +133,7 @@ impl Socket {
         }
     }
 
-    /// Dumps until an answer was not disturbed by a change in between; `collect` starts afresh each time.
+    /// Repeats a dump until it was not disturbed by a change; `collect` starts again each time.
     pub(crate) fn dump_steady<T>(
         &mut self,
         mut request: impl FnMut() -> Batch,
@@ -180,7 +180,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Whether the table stood still while it was dumped.
+/// Whether the table was unchanged during the dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DumpEnd {
     Complete,
@@ -195,7 +195,7 @@ pub(crate) struct Batch {
     acks: usize,
 }
 
-/// Where a nested attribute began, to be closed by [`Batch::close`].
+/// The start of a nested attribute, to be closed by [`Batch::close`].
 #[must_use]
 pub(crate) struct Nest(usize);
 
@@ -227,7 +227,7 @@ impl Batch {
         self.set_len();
     }
 
-    /// A string with its final zero, as the kernel wants names.
+    /// A string with its final zero, as the kernel expects names.
     pub(crate) fn attr_name(&mut self, kind: u16, name: &str) {
         let mut value = [0u8; 64];
         let len = name.len().min(63);
@@ -241,7 +241,7 @@ impl Batch {
         Nest(start)
     }
 
-    /// A fixed header in the middle of a nest, as the veth peer has one.
+    /// A fixed header within a nested attribute, as in a veth peer.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
@@ -253,7 +253,7 @@ impl Batch {
         self.bytes[nest.0..nest.0 + 2].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// Asks for an answer to the last message.
+    /// Requests an answer to the last message.
     pub(crate) fn acknowledge_last(&mut self) {
         let Some(start) = self.starts.last() else { return };
         let flags = u16_at(&self.bytes, start + 6).unwrap_or_default();

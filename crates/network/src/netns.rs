@@ -1,7 +1,7 @@
-//! Network namespaces: pinning one at a path, finding it again, stepping into one and out.
+//! Network namespaces: pins one at a path, finds it again, enters and leaves one.
 //!
-//! Only the calling thread moves. Nothing here touches the process as a whole, and nothing leaves a thread
-//! in a foreign namespace: a thread that cannot return to its own ends the process rather than act in the wrong one.
+//! Only the calling thread moves. No function changes the process as a whole, and none leaves a thread in a foreign
+//! namespace: if a thread cannot return to its own, the process is aborted.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::mount::UnmountFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-/// The magic number of the file system that namespace files live on.
+/// The magic number of the file system of namespace files.
 const NSFS_MAGIC: u64 = 0x6e73_6673;
 
 /// The network namespace of the calling thread.
@@ -19,12 +19,12 @@ pub fn current() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread into `namespace` for good.
+/// Moves the calling thread into `namespace` permanently.
 pub fn join(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
 }
 
-/// Runs `work` inside `namespace` on the calling thread and comes back. For work that cannot panic and takes microseconds.
+/// Runs `work` inside `namespace` on the calling thread and returns. For work that cannot panic and takes microseconds.
 pub(crate) fn briefly_in<T>(
     namespace: BorrowedFd<'_>,
     work: impl FnOnce() -> io::Result<T>,
@@ -33,7 +33,7 @@ pub(crate) fn briefly_in<T>(
     briefly_in_from(home.as_fd(), namespace, work)
 }
 
-/// As [`briefly_in`], with the way home already open.
+/// As [`briefly_in`], with the original namespace already open.
 pub(crate) fn briefly_in_from<T>(
     home: BorrowedFd<'_>,
     namespace: BorrowedFd<'_>,
@@ -42,13 +42,13 @@ pub(crate) fn briefly_in_from<T>(
     join(namespace)?;
     let result = work();
     if join(home).is_err() {
-        // Going on would mean to act for the host with a sandbox's network.
+        // Continuing would mean to act for the host in a sandbox's network.
         std::process::abort();
     }
     result
 }
 
-/// Runs `work` on a thread of its own inside `namespace`; the caller's thread never moves. For set-up work.
+/// Runs `work` on a separate thread inside `namespace`; the caller's thread does not move. For set-up work.
 pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("netns-work".into()).spawn_scoped(scope, || {
@@ -59,7 +59,7 @@ pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> T + Sen
     })
 }
 
-/// Makes a new network namespace that lives as long as somebody holds it.
+/// Makes a new network namespace that exists as long as a descriptor or a process refers to it.
 pub fn create() -> io::Result<OwnedFd> {
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("netns-make".into()).spawn_scoped(scope, || {
@@ -71,7 +71,7 @@ pub fn create() -> io::Result<OwnedFd> {
     })
 }
 
-/// Opens the namespace pinned at `path`; `None` when nothing is pinned there.
+/// Opens the namespace pinned at `path`; `None` if no namespace is pinned there.
 pub fn open_pinned(path: &Path) -> io::Result<Option<OwnedFd>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -102,7 +102,7 @@ pub(crate) fn open_or_pin(path: &Path) -> io::Result<OwnedFd> {
     })
 }
 
-/// Removes the pin; the namespace dies with its last holder.
+/// Removes the pin; the namespace ends with its last reference.
 pub(crate) fn unpin(path: &Path) -> io::Result<()> {
     while open_pinned(path)?.is_some() {
         rustix::mount::unmount(path, UnmountFlags::DETACH)?;

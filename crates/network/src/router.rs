@@ -1,7 +1,7 @@
 //! The router namespace of a server: made once, pinned by a bind mount, found again after a crash, removed by `teardown`.
 //!
-//! Every step asks what is there and adds what is missing, so that `open` may be called at any time.
-//! It never touches another's table, link or setting, beyond letting our uplink's packets through.
+//! Every step checks the current state and adds what is missing, so `open` may be called at any time. Tables, links and
+//! settings of other programs are not changed, except to let the packets of this server's uplink pass.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,20 +20,21 @@ use crate::netlink::{Batch, Family, Socket};
 use crate::ruleset::{self, FlowLimit};
 use crate::{netns, sysctl};
 
-/// LIMIT: a larger one would only have to be cut again on the way out.
+/// LIMIT: larger packets would only have to be fragmented on the way out.
 const LARGEST_MTU: u32 = 1500;
-/// LIMIT: below this IPv4 itself is unhappy; an interface that claims less is ignored.
+/// LIMIT: an interface with a smaller MTU is ignored.
 const SMALLEST_MTU: u32 = 1280;
-/// How often and how long to wait for the uplink of a router that is just dying.
+/// How often and how long to wait for the uplink of a router that is being removed.
 const UPLINK_TRIES: u32 = 40;
 const UPLINK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What makes one server's router different from another's.
+/// The settings of a server's router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
     /// Unique on the machine.
     pub block: Block,
-    /// Where the namespace is pinned; the folder is made when missing. On a mount namespace that outlives the server.
+    /// The path where the namespace is pinned; its folder is made when missing. It must be in a mount namespace that
+    /// outlives the server.
     pub pin: PathBuf,
 }
 
@@ -46,15 +47,16 @@ pub struct Router {
 }
 
 impl Router {
-    /// Makes the router or finds it again, and brings everything about it to the wanted state.
+    /// Makes the router or finds it again, and brings it to the wanted state.
     ///
-    /// The calling thread's network namespace is taken as the host's. One caller at a time per pin (a server locks its DATA).
+    /// The calling thread's network namespace counts as the host's. One caller at a time per pin (a server locks its
+    /// DATA).
     pub fn open(config: RouterConfig) -> Result<Self, RouterError> {
         let host = netns::current().map_err(step("open the host's network namespace"))?;
         let namespace = netns::open_or_pin(&config.pin)
             .map_err(|cause| RouterError::Pin { path: config.pin.clone(), cause })?;
         let router = Self { config, namespace, host };
-        // The rules come before the uplink: there is no moment in which packets pass unjudged.
+        // The rules come before the uplink: packets never pass unchecked.
         router.prepare_namespace()?;
         router
             .in_host(|| ruleset::load(&ruleset::host(router.config.block)))?
@@ -65,7 +67,7 @@ impl Router {
         Ok(router)
     }
 
-    /// Opens a router that somebody else has made; `None` when there is none.
+    /// Opens an existing router; `None` if there is none.
     pub fn find(config: RouterConfig) -> Result<Option<Self>, RouterError> {
         let host = netns::current().map_err(step("open the host's network namespace"))?;
         let found = netns::open_pinned(&config.pin)
@@ -78,17 +80,17 @@ impl Router {
         self.namespace.as_fd()
     }
 
-    /// Which block this router serves.
+    /// The block of this router.
     pub fn block(&self) -> Block {
         self.config.block
     }
 
-    /// Moves the calling thread into the router namespace for good.
+    /// Moves the calling thread into the router namespace permanently.
     pub fn join(&self) -> Result<(), RouterError> {
         netns::join(self.namespace()).map_err(step("join the router namespace"))
     }
 
-    /// Opens the sockets for work on sandbox links. The handle works from any namespace.
+    /// Opens the sockets for operations on sandbox links. The handle works from any namespace.
     pub fn handle(&self) -> Result<RouterHandle, RouterError> {
         let links = self.links_of(self.namespace())?;
         let mtu = links.iter().find(|link| link.name == UPLINK).map_or(LARGEST_MTU, |link| link.mtu);
@@ -96,26 +98,27 @@ impl Router {
             .map_err(step("open the router's netlink sockets"))
     }
 
-    /// Reads the host's addresses and ways out again and brings the rules up to date.
+    /// Reads the host's addresses and default routes again and updates the rules.
     ///
-    /// Between two calls a new address of the host is still unreachable: the host's own table drops what is meant for it.
+    /// Between two calls a new address of the host is unreachable anyway: the host's table drops packets to it.
     pub fn refresh_host(&self) -> Result<(), RouterError> {
         self.refresh_addresses()?;
         self.refresh_ipv6()?;
         let ways_out: Vec<String> = self.ways_out()?.into_iter().map(|link| link.name).collect();
-        // Packets are forwarded if the interface they arrive on forwards: ours for the way out, the others for the answers.
+        // Packets are forwarded if their incoming interface forwards: the uplink for the way out, the others for the
+        // replies.
         self.in_host(|| sysctl::set_forwarding(&self.config.block.host_interface(), true))??;
         self.forwarding(Protocol::V4).update(&ways_out)
     }
 
-    /// Removes the uplink, the table in the host's namespace and the pin, and puts back what of the host's interfaces was
-    /// switched on. Sandboxes still attached lose their network.
+    /// Removes the uplink, the table in the host's namespace and the pin, and restores the settings of the host's
+    /// interfaces. Attached sandboxes lose their network.
     pub fn teardown(self) -> Result<(), RouterError> {
         let block = self.config.block;
         let mut socket = self.socket(Family::Route, self.host.as_fd())?;
         let name = block.host_interface();
         delete_by_name(&mut socket, &name).map_err(|cause| RouterError::Uplink { name, cause })?;
-        // First the settings, then the rules: an interface never forwards for strangers in between.
+        // First the settings, then the rules: an interface never forwards other traffic in between.
         self.forwarding(Protocol::V4).put_back()?;
         self.forwarding(Protocol::V6).put_back()?;
         self.in_host(|| ruleset::load(&ruleset::remove_host(block)))?
@@ -147,7 +150,7 @@ impl Router {
                     }
                     other => other.map_err(|cause| RouterError::Uplink { name: name.clone(), cause })?,
                 },
-                // Half of a pair belongs to a router that is no more.
+                // Half of a pair is left from a router that is gone.
                 (Some(_), None) => self.delete_half(self.host.as_fd(), &name)?,
                 (None, Some(_)) => self.delete_half(self.namespace(), UPLINK)?,
             }
@@ -203,7 +206,7 @@ impl Router {
         Ok(Six::new(copy(&self.host)?, copy(&self.namespace)?, self.config.block))
     }
 
-    /// The same for IPv6, where a sandbox has it; else nothing of it is touched.
+    /// The same for IPv6, if a sandbox uses it; otherwise nothing is changed.
     fn refresh_ipv6(&self) -> Result<(), RouterError> {
         let mut socket = self.socket(Family::Netfilter, self.namespace())?;
         let users =
@@ -226,7 +229,7 @@ impl Router {
             .map_err(step("update the router's rules"))
     }
 
-    /// The interfaces that default routes of the host leave through.
+    /// The interfaces of the host's default routes.
     fn ways_out(&self) -> Result<Vec<FoundLink>, RouterError> {
         let indices: Vec<u32> = self
             .socket(Family::Route, self.host.as_fd())?
@@ -268,7 +271,7 @@ pub(crate) fn set_keys(socket: &mut Socket, table: &str, set: &str) -> io::Resul
     )
 }
 
-/// LIMIT: acknowledgements of one batch wait in the socket's buffer, which holds some two hundred.
+/// LIMIT: acknowledgements of one batch wait in the socket's buffer, which holds about two hundred.
 pub(crate) const CHANGES_AT_ONCE: usize = 64;
 
 pub(crate) fn replace(
@@ -284,7 +287,7 @@ pub(crate) fn replace(
     if transaction.is_empty() { Ok(()) } else { socket.call_all(&mut transaction.finish()) }
 }
 
-/// Removes elements in one transaction; if one is not there, the others one by one.
+/// Removes elements in one transaction; if one is missing, removes the others one by one.
 pub(crate) fn remove_elements(socket: &mut Socket, elements: &[(&str, &[u8])]) -> io::Result<()> {
     let transaction = |elements: &[(&str, &[u8])]| {
         let mut transaction = Transaction::new(ruleset::TABLE);

@@ -1,7 +1,8 @@
-//! The static nftables rules: one table in the router namespace, one in the host's. Text only, loaded once by `nft -f -`.
+//! The static nftables rules: one table in the router namespace, one in the host's. Text only, loaded once by `nft -f
+//! -`.
 //!
-//! Loading again is safe at any time: in one transaction the chains are emptied and written anew, while the sets
-//! and with them the elements of running sandboxes stay. A set whose type must change gets a new name.
+//! Loading again is safe at any time: one transaction empties the chains and writes them again, while the sets and the
+//! elements of running sandboxes stay. A set whose type must change gets a new name.
 //!
 //! ```text
 //! packet from a sandbox ── guard ── own address? ── names: tcp to a fresh answer? ──► the gate, by input
@@ -12,13 +13,15 @@
 //!                          └───────────────── refuse: records, an error at once ◄── else
 //! ```
 //!
-//! A sandbox with a list of addresses has a set `d<n>` and a chain `c<n>` of its own, one with a budget `q<n>` and `b<n>`; two
-//! verdict maps lead there. So a change costs what the one sandbox has, however many others there are.
+//! A sandbox with a list of addresses has its own set `d<n>` and chain `c<n>`, one with a budget `q<n>` and `b<n>`; two
+//! verdict maps refer to them. So the cost of a change depends only on the one sandbox, however many others there are.
 //!
-//! IPv6 has the same with a 6 behind: own6, listed6, sent6 … It has no open door, no names and no gate, only lists, and sandboxes
-//! without such a list have no address that `guard` lets pass. Its own of a sandbox are `f<n>`, `e<n>`, `r<n>` and `g<n>`.
+//! IPv6 has the same objects with the suffix 6: own6, listed6, sent6 … It has no open mode, no names and no gate, only
+//! lists, and sandboxes without such a list have no address that `guard` accepts. The objects of a sandbox are `f<n>`,
+//! `e<n>`, `r<n>` and `g<n>`.
 //!
-//! Policy is looked at before connection state, in both directions: what is closed is closed for flows that exist.
+//! Policy is checked before connection state, in both directions: a closed destination is closed for existing flows
+//! too.
 
 use std::fmt::Display;
 use std::io;
@@ -30,21 +33,21 @@ use crate::address::{Block, GATEWAY, OWN6_NETWORK, UPLINK};
 use crate::gate::GATE_PORT;
 use crate::tool;
 
-/// Our table in the router namespace.
+/// The table in the router namespace.
 pub(crate) const TABLE: &str = "atoll";
-/// Interfaces that may send to everything public, keyed by name.
+/// Interfaces that may send to all public addresses, keyed by name.
 pub(crate) const OPEN: &str = "open";
 /// Interfaces that may use the gate without being open, keyed by name.
 pub(crate) const NAMED: &str = "named";
-/// The sets of one version of IP, and where what may leave goes on.
+/// The sets of one version of IP, and the chain for allowed packets.
 #[derive(Debug)]
 pub(crate) struct Sets {
-    /// Where the addresses are listed that an interface may send to, keyed by name.
+    /// The map to the address list of an interface, keyed by name.
     pub(crate) listed: &'static str,
-    /// Where the budget of an interface is looked after, keyed by name.
+    /// The map to the budget of an interface, keyed by name.
     pub(crate) budgets: &'static str,
-    /// How many connections a sandbox may have, keyed by its address. Not dynamic: from a dynamic set the kernel collects
-    /// elements that count no connection at the moment.
+    /// The connection limit of a sandbox, keyed by its address. Not dynamic: from a dynamic set the kernel removes
+    /// elements that currently count no connection.
     pub(crate) limited: &'static str,
     pub(crate) pass: &'static str,
 }
@@ -54,45 +57,46 @@ pub(crate) const SETS: Sets = Sets { listed: "listed", budgets: "budgets", limit
 /// For IPv6.
 pub(crate) const SETS6: Sets =
     Sets { listed: "listed6", budgets: "budgets6", limited: "capped6", pass: "pass6" };
-/// Answers that the gate gave, keyed by sandbox and address.
+/// Fresh DNS answers of the gate, keyed by sandbox and address.
 pub(crate) const FRESH: &str = "fresh";
-/// Which address belongs to which interface, keyed by name and address.
+/// The address of each interface, keyed by name and address.
 pub(crate) const OWN: &str = "own";
 pub(crate) const OWN6: &str = "own6";
 /// The host's own addresses.
 pub(crate) const HOST: &str = "host";
 pub(crate) const HOST6: &str = "host6";
-/// What passed out of sandboxes, and into them: sandbox, address, protocol, port.
+/// Traffic out of sandboxes, and into them: sandbox, address, protocol, port.
 pub(crate) const SENT: &str = "sent";
 pub(crate) const GOT: &str = "got";
-/// Who sends to so many new destinations that they are no longer told apart, and the sums of what is not told apart: by sandbox.
+/// Sandboxes that send to so many new destinations that these are no longer counted separately, and the sums of those:
+/// by sandbox.
 pub(crate) const CROWD: &str = "crowd";
 pub(crate) const MORE: &str = "more";
 pub(crate) const MORE_GOT: &str = "moregot";
 pub(crate) const SENT6: &str = "sent6";
 pub(crate) const GOT6: &str = "got6";
-/// What was refused; behind the port stands why.
+/// Refused traffic; the reason follows the port.
 pub(crate) const REFUSED: &str = "refused";
 pub(crate) const REFUSED6: &str = "refused6";
-/// Who is refused so often that no more of it is written down.
+/// Sandboxes that are refused so often that further refusals are not recorded.
 pub(crate) const NOISY: &str = "noisy";
-/// Who asks for names, and how often.
+/// DNS queries per sandbox.
 pub(crate) const ASKERS: &str = "askers";
-/// LIMIT: questions that reach the gate: above its own rate, so that it tells who asks too much, and below what would fill the
-/// one queue that all sandboxes share.
+/// LIMIT: queries that reach the gate: above its own limit, so that the gate can log excessive queries, and below what
+/// would fill the queue that all sandboxes share.
 const QUESTIONS: &str = "200/second burst 400 packets";
 pub(crate) const NOISY6: &str = "noisy6";
-/// How many flows each sandbox has.
+/// The number of flows of each sandbox.
 pub(crate) const FLOWS: &str = "flows";
 pub(crate) const FLOWS6: &str = "flows6";
-/// Where what may leave goes on, and where what may not.
+/// The chains for allowed and for refused packets.
 pub(crate) const PASS: &str = "pass";
 pub(crate) const REFUSE: &str = "refuse";
-/// In the host's table: interfaces that forward only because we asked.
+/// In the host's table: interfaces on which Atoll has enabled forwarding.
 pub(crate) const OPENED: &str = "opened";
 pub(crate) const OPENED6: &str = "opened6";
 
-/// Why something is refused, as it stands in the mark of the packet.
+/// The reason of a refusal, as stored in the mark of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     Host = 1,
@@ -119,17 +123,19 @@ impl Why {
     }
 }
 
-/// LIMIT: flows of one sandbox at a time. The connection table is one for all; a browser or a crawler needs some hundreds.
+/// LIMIT: flows of one sandbox at a time. All sandboxes share the connection table; a browser or a crawler needs some
+/// hundreds.
 const FLOWS_PER_SANDBOX: u32 = 4096;
-/// LIMIT: destinations that are recorded at a time, of all sandboxes together; what is beyond is added up by sandbox.
+/// LIMIT: destinations that are counted at a time, of all sandboxes together; further ones are summed up by sandbox.
 const RECORDS: u32 = 65_536;
-/// LIMIT: new destinations of one sandbox that are recorded one by one, so that none can fill the records of all.
+/// LIMIT: new destinations of one sandbox that are counted separately, so that one sandbox cannot fill the shared
+/// records.
 const DESTINATIONS: &str = "100/second burst 500 packets";
-/// How long a destination is remembered after its last packet. They are read every second.
+/// How long a destination is kept after its last packet. The sets are read every second.
 const RECORDS_FOR: &str = "20s";
-/// LIMIT: refused packets of one sandbox that are recorded, so that none can fill the records of all.
+/// LIMIT: recorded refusals of one sandbox, so that one sandbox cannot fill the shared records.
 const REFUSALS: &str = "50/second burst 200 packets";
-/// LIMIT: answers of the gate that are fresh at a time.
+/// LIMIT: fresh answers of the gate at a time.
 pub(crate) const FRESH_MAX: u32 = 262_144;
 
 /// Whether the kernel can count flows per sandbox.
@@ -157,7 +163,7 @@ const CHAINS: [&str; 17] = [
     REFUSE, "answer", "six", "pass6", "enter6", "refuse6",
 ];
 
-/// Sets and empty chains, so that the rest can speak of them.
+/// Sets and empty chains, so that the rules can refer to them.
 fn sets(limit: FlowLimit) -> String {
     let flows = match limit {
         FlowLimit::Counted => {
@@ -233,8 +239,8 @@ fn chains(limit: FlowLimit) -> String {
         + &chains6(limit)
 }
 
-/// Ranges that no sandbox reaches. A private range is reached where a policy names it, and by the gate's own sockets, since the
-/// gate checks the policy itself.
+/// Ranges that sandboxes cannot reach. A private range is reachable if a policy names it, and from the gate's own
+/// sockets, because the gate checks the policy itself.
 fn unreachable_ranges() -> String {
     let (unreached, never_listed) = (
         elements(&never(Ranges4::default()), Ipv4Addr::from),
@@ -251,7 +257,8 @@ fn unreachable_ranges() -> String {
     )
 }
 
-/// Bounds on new connections of a sandbox: the first counts its open flows, the second refuses where the policy's limit is reached.
+/// Limits for new connections of a sandbox: the first counts its open flows, the second refuses if the policy's limit
+/// is reached.
 fn flow_limits(limit: FlowLimit) -> (String, String) {
     let limited = SETS.limited;
     let why = Why::Connections.text();
@@ -264,8 +271,8 @@ fn flow_limits(limit: FlowLimit) -> (String, String) {
     }
 }
 
-/// What reaches the router itself (the resolver and the gate), and what the router sends. The router refuses its own packets
-/// over its loopback.
+/// Packets to the router itself (the resolver and the gate), and packets from the router. Refusals of the router's own
+/// packets go over its loopback.
 fn router_chains(limit: FlowLimit) -> String {
     let (closed, no_service) = (Why::Closed.text(), Why::NoService.text());
     let (flows, connections) = flow_limits(limit);
@@ -310,7 +317,7 @@ fn router_chains(limit: FlowLimit) -> String {
     )
 }
 
-/// What sandboxes send to addresses outside, and the answers to it.
+/// Packets of sandboxes to addresses outside, and their replies.
 fn forwarding_chains(limit: FlowLimit) -> String {
     let Sets { listed, budgets, .. } = SETS;
     let listed6 = SETS6.listed;
@@ -376,8 +383,9 @@ fn forwarding_chains(limit: FlowLimit) -> String {
     )
 }
 
-/// How a refused packet is answered. A TCP connection by IPv6 is refused by a reset: the kernel loses an ICMPv6 error that comes
-/// while `connect` still holds the socket, which over a veth is always, and the caller would wait a second for the next.
+/// How a refused packet is answered. An IPv6 TCP connection is refused by a reset: the kernel loses an ICMPv6 error
+/// that arrives while `connect` still holds the socket, which is always the case over a veth, and the caller would wait
+/// a second for the next one.
 fn refusal_chains() -> String {
     let record_refused = record(REFUSED, "ip", ["saddr", "daddr"], "th dport", " . meta mark");
     format!(
@@ -399,7 +407,7 @@ fn refusal_chains() -> String {
     )
 }
 
-/// Where IPv6 goes on once an address is listed, and where it ends.
+/// The chains for IPv6 packets to listed addresses, and for refused ones.
 fn chains6(limit: FlowLimit) -> String {
     let Sets { budgets, limited, pass, .. } = SETS6;
     let why = Why::Connections.text();
@@ -438,7 +446,7 @@ fn chains6(limit: FlowLimit) -> String {
     )
 }
 
-/// Two rules that count a packet. Where ports would be, ICMP has a checksum: its type and code are taken from the flow.
+/// Two rules that count a packet. ICMP has a checksum in place of ports: its type and code are taken from the flow.
 fn record(set: &str, ip: &str, [sandbox, other]: [&str; 2], port: &str, more: &str) -> String {
     let icmp = if ip == "ip" { "icmp" } else { "ipv6-icmp" };
     format!(
@@ -459,8 +467,9 @@ fn elements<T: Bound, A: Display>(ranges: &Ranges<T>, address: impl Fn(T) -> A) 
     ranges.collect::<Vec<_>>().join(", ")
 }
 
-/// The rules in the host's namespace. Every rule names our uplink; nobody else's packet is judged, except that an interface
-/// which forwards only on our behalf forwards only to uplinks (this server's or another's).
+/// The rules in the host's namespace. Every rule names this server's uplink, so packets of other programs are not
+/// affected. The exception: an interface on which Atoll enabled forwarding forwards only to uplinks (this server's or
+/// another's).
 pub(crate) fn host(block: Block) -> String {
     let table = block.host_table();
     let uplink = block.host_interface();
@@ -503,7 +512,7 @@ table inet {table} {{
     )
 }
 
-/// The text that removes our table from the host's namespace, whether it is there or not.
+/// Removes this server's table from the host's namespace, whether it exists or not.
 pub(crate) fn remove_host(block: Block) -> String {
     let table = block.host_table();
     format!("add table inet {table}\ndelete table inet {table}\n")

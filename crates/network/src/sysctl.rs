@@ -1,4 +1,4 @@
-//! Kernel settings below /proc/sys/net, of the namespace the calling thread is in.
+//! Kernel settings below /proc/sys/net, of the calling thread's namespace.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use crate::error::RouterError;
 
-/// Settings of the router namespace. IPv6 is off until an interface gets it for a sandbox; refusals are not rationed, or the seventh refused call would hang.
+/// Settings of the router namespace. IPv6 is off until an interface needs it for a sandbox. ICMP errors are not
+/// rate-limited, or the seventh refused call would hang.
 const ROUTER: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "1"),
     ("ipv4/conf/all/rp_filter", "1"),
@@ -15,7 +16,7 @@ const ROUTER: &[(&str, &str)] = &[
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_source_route", "0"),
     ("ipv4/icmp_ratelimit", "0"),
-    // Also out of the machine's own ration, which one busy sandbox would use up for all.
+    // Also exempt from the machine-wide limit, which one busy sandbox would use up for all.
     ("ipv4/icmp_ratemask", "0"),
 ];
 
@@ -23,14 +24,14 @@ const ROUTER: &[(&str, &str)] = &[
 const ROUTER_OPTIONAL: &[(&str, &str)] = &[
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    // What passes by IPv6 is decided by the rules, and nothing arrives where it is off.
+    // The rules decide about IPv6 packets, and interfaces without IPv6 receive none.
     ("ipv6/conf/all/forwarding", "1"),
     ("ipv6/icmp/ratelimit", "0"),
-    // Of the messages that the machine's ration is for, only one that does not exist.
+    // The machine-wide limit then applies only to a message type that does not exist.
     ("ipv6/icmp/ratemask", "255"),
 ];
 
-/// The neighbour table is one for all namespaces and a live sandbox holds an entry or two.
+/// All namespaces share the neighbour table, and a live sandbox has one or two entries.
 const NEIGHBOURS: &[(&str, u64)] = &[
     ("ipv4/neigh/default/gc_thresh3", 32_768),
     ("ipv4/neigh/default/gc_thresh2", 16_384),
@@ -50,7 +51,7 @@ pub(crate) fn prepare_router() -> Result<(), RouterError> {
     Ok(())
 }
 
-/// Makes room in the neighbour table. Only possible in the machine's first namespace; never lowers a value.
+/// Enlarges the neighbour table. Only possible in the machine's first namespace; never lowers a value.
 pub(crate) fn make_room_for_neighbours() {
     for (name, wanted) in NEIGHBOURS {
         let current = fs::read_to_string(path(name)).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -78,13 +79,13 @@ pub(crate) fn set_forwarding(interface: &str, is_on: bool) -> Result<(), RouterE
     write(&format!("ipv4/conf/{interface}/forwarding"), if is_on { "1" } else { "0" })
 }
 
-/// Lets an interface have IPv6, with the addresses that it is given and no others.
+/// Enables IPv6 on an interface, without automatic addresses.
 pub(crate) fn enable_ipv6(interface: &str) -> Result<(), RouterError> {
     write(&format!("ipv6/conf/{interface}/accept_ra"), "0")?;
     write(&format!("ipv6/conf/{interface}/disable_ipv6"), "0")
 }
 
-/// Takes an interface's IPv6 addresses and routes away.
+/// Removes an interface's IPv6 addresses and routes.
 pub(crate) fn disable_ipv6(interface: &str) -> Result<(), RouterError> {
     write(&format!("ipv6/conf/{interface}/disable_ipv6"), "1")
 }
@@ -93,18 +94,19 @@ pub(crate) fn is_forwarding6_everywhere() -> bool {
     read("ipv6/conf/all/forwarding").as_deref() == Some("1")
 }
 
-/// Whether one interface alone forwards. `None`: this kernel (before 6.17) knows only all or none.
+/// Whether a single interface forwards. `None`: this kernel (before 6.17) has no such setting.
 pub(crate) fn is_forwarding6(interface: &str) -> Option<bool> {
     read(&format!("ipv6/conf/{interface}/force_forwarding")).map(|value| value == "1")
 }
 
-/// Lets one interface forward, or not. It goes on hearing router advertisements, which the setting for all would end.
+/// Sets forwarding of a single interface. It still accepts router advertisements, which the setting for all would
+/// disable.
 pub(crate) fn set_forwarding6(interface: &str, is_on: bool) -> Result<(), RouterError> {
     write(&format!("ipv6/conf/{interface}/force_forwarding"), if is_on { "1" } else { "0" })
 }
 
 fn write(name: &str, value: &'static str) -> Result<(), RouterError> {
-    // Writing a value that is already there is skipped: a read-only /proc/sys with the right values is fine.
+    // Writing an equal value is skipped, so that a read-only /proc/sys with the right values works.
     if read(name).as_deref() == Some(value) {
         return Ok(());
     }

@@ -1,17 +1,17 @@
-//! Running a helper program (`nft`, `iptables-legacy`) to its end, with a deadline.
+//! Runs a helper program (`nft`, `iptables-legacy`) to its end, with a deadline.
 //!
-//! Only for set-up and for `doctor`; nothing on a request's path starts a program.
+//! Only for set-up and for `doctor`; no request starts a program.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// LIMIT: loading our rules takes some milliseconds; a machine with a huge foreign ruleset needs longer to list it.
+/// LIMIT: loading the rules takes some milliseconds; a machine with many other rules needs longer to list them.
 const DEADLINE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a program left behind.
+/// The result of a program.
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -23,7 +23,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> io::Result<Finished> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
-        // The pipes are served beside the wait, so that neither side can block the other.
+        // Threads serve the pipes during the wait, so that neither side can block the other.
         scope.spawn(move || stdin.map(|mut pipe| pipe.write_all(input.as_bytes())));
         let stdout = scope.spawn(move || read_all(stdout));
         let stderr = scope.spawn(move || read_all(stderr));
@@ -33,7 +33,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> io::Result<Finished> {
     })
 }
 
-/// `nft`, looked up also where a plain user's path does not lead.
+/// `nft`, also found in system folders that are not in a normal user's path.
 pub(crate) fn nft() -> Command {
     let places = ["/usr/sbin/nft", "/sbin/nft", "/usr/local/sbin/nft"];
     Command::new(places.into_iter().find(|place| Path::new(place).exists()).unwrap_or("nft"))
@@ -57,7 +57,7 @@ fn wait(child: &mut Child) -> io::Result<ExitStatus> {
 fn read_all(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What was read before an error is still worth having.
+        // Bytes from before an error are still useful.
         let _ = pipe.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

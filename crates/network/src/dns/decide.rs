@@ -1,13 +1,13 @@
-//! What a question of a sandbox gets: refused, relayed, or answered by us with addresses that are open by then.
+//! Decides about a query of a sandbox: refused, relayed, or answered with addresses that have been opened.
 //!
-//! | name service | name | question | answer |
+//! | DNS mode | name | query | answer |
 //! |---|---|---|---|
 //! | closed | any | any | refused |
-//! | gated | not allowed | any | refused, and nobody upstream hears of it |
-//! | gated | allowed | A | its addresses but the shut ones; opened before the answer leaves |
-//! | gated | allowed | anything else | empty: no IPv6, no records that could carry data or keys of a hidden hello |
+//! | gated | not allowed | any | refused; no query is sent upstream |
+//! | gated | allowed | A | its addresses without the forbidden ones; opened before the answer is sent |
+//! | gated | allowed | any other type | empty: no IPv6, no records that could carry data or ECH keys |
 //! | free | changed by the policy | any | as gated |
-//! | free | other | any | upstream's answer as it is |
+//! | free | other | any | the upstream answer, unchanged |
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::relay::{self, Transport};
 use super::upstream::Upstreams;
 use crate::gate::{EgressRefusal, Guest, now_ms};
 
-/// The answer to a question, in bytes.
+/// The answer to a query, in bytes.
 pub(crate) async fn answer(
     question: &Question,
     guest: &Arc<Guest>,
@@ -56,7 +56,7 @@ fn refuse(guest: &Guest, asked: &DnsQuery, rule: &str) -> Vec<u8> {
     asked.answer(ResponseCode::Refused, &[], 0)
 }
 
-/// Passes the question on as it is, and its answer back.
+/// Forwards the query unchanged, and returns its answer.
 async fn relayed(
     question: &Question,
     asked: &DnsQuery,
@@ -65,7 +65,7 @@ async fn relayed(
     transport: Transport,
 ) -> Vec<u8> {
     let answer = relay::ask(question, upstreams, transport).await;
-    // Asked alongside the IPv4 one by every resolver: it says nothing new.
+    // Every resolver sends this query together with the IPv4 one: a record would add nothing.
     if !matches!(asked.kind(), QueryKind::Address6 | QueryKind::Service) {
         match &answer {
             Some(answer) => {
@@ -78,11 +78,11 @@ async fn relayed(
     answer.unwrap_or_else(|| question.failure())
 }
 
-/// Answers for a name that is allowed.
+/// Answers a query for an allowed name.
 async fn gated(asked: DnsQuery, guest: &Arc<Guest>, upstreams: &Upstreams, rule: String) -> Vec<u8> {
     match asked.kind() {
         QueryKind::Address4 => {}
-        // Asked alongside by every client: empty is an answer, not a refusal.
+        // Every client sends this query too: an empty answer is correct, and not a refusal.
         QueryKind::Address6 | QueryKind::Service => return asked.answer(ResponseCode::NoError, &[], 0),
         QueryKind::Other => {
             record(guest, &asked, EgressVerdict::Refused, "dns: only addresses are answered", &[]);
@@ -109,7 +109,7 @@ async fn gated(asked: DnsQuery, guest: &Arc<Guest>, upstreams: &Upstreams, rule:
     }
 }
 
-/// Opens the addresses before anybody hears of them. The kernel takes microseconds, but may be busy for others.
+/// Opens the addresses before the answer is sent. The kernel needs microseconds, but may be busy with other requests.
 async fn open(
     guest: &Arc<Guest>,
     asked: &DnsQuery,
@@ -136,7 +136,7 @@ async fn ask_upstream(asked: &DnsQuery, upstreams: &Upstreams) -> UpstreamAnswer
     }
 }
 
-/// One record per address, so that flows can be told by name; one without where there is none.
+/// One record per address, so that flows can be matched to names; one record without an address if there is none.
 fn record(guest: &Guest, asked: &DnsQuery, verdict: EgressVerdict, rule: &str, addresses: &[Ipv4Addr]) {
     let one = |address: Option<Ipv4Addr>| {
         guest.log(EgressRecord {

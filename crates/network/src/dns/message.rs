@@ -1,10 +1,11 @@
-//! As much of the DNS message format as a relay needs: is this one question, and is that the answer to it.
+//! The part of the DNS message format that a relay needs: whether a message is one query, and whether another is its
+//! answer.
 //!
-//! Never reads beyond the question section; records pass through unread.
+//! Only the question section is parsed; records are forwarded unread.
 
-/// LIMIT: one question with a client subnet and cookies fits three times into this.
+/// LIMIT: a query with a client subnet and cookies fits three times into this.
 pub(crate) const LONGEST_QUESTION: usize = 1232;
-/// LIMIT: the largest an answer over UDP may be; more must come over TCP.
+/// LIMIT: the largest answer over UDP; a larger one must be sent over TCP.
 pub(crate) const LONGEST_UDP_ANSWER: usize = 4096;
 
 const HEADER_LEN: usize = 12;
@@ -15,16 +16,16 @@ const OPCODE: u8 = 0x78;
 const RECURSION_AVAILABLE: u8 = 0x80;
 const SERVER_FAILURE: u8 = 2;
 
-/// A well-formed question from a sandbox.
+/// A well-formed query of a sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     bytes: Vec<u8>,
-    /// Where the question section ends.
+    /// The end of the question section.
     end: usize,
 }
 
 impl Question {
-    /// `None` unless the bytes are a standard query with exactly one question, of a sane size.
+    /// `None` unless the bytes are a standard query with exactly one question, within the size limit.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > LONGEST_QUESTION || bytes.len() < HEADER_LEN {
             return None;
@@ -39,20 +40,20 @@ impl Question {
         &self.bytes
     }
 
-    /// The question as it goes upstream, under another id.
+    /// The query for the upstream server, with another id.
     pub(crate) fn with_id(&self, id: [u8; 2]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes[..2].copy_from_slice(&id);
         bytes
     }
 
-    /// Turns what came from upstream into the sandbox's answer; `None` if it does not answer this question under `id`.
+    /// Converts an upstream answer into the sandbox's answer; `None` if it does not answer this query with this `id`.
     pub(crate) fn accept(&self, id: [u8; 2], mut answer: Vec<u8>) -> Option<Vec<u8>> {
         let is_answer = answer.len() >= HEADER_LEN && answer[..2] == id && answer[2] & IS_ANSWER != 0;
         if !is_answer {
             return None;
         }
-        // A server that refuses may leave the question out; one that repeats it must repeat ours.
+        // A server that refuses may omit the question; a repeated question must be the same.
         let repeats = answer[4..6] != [0, 0];
         if repeats
             && !answer.get(HEADER_LEN..self.end)?.eq_ignore_ascii_case(&self.bytes[HEADER_LEN..self.end])
@@ -63,7 +64,7 @@ impl Question {
         Some(answer)
     }
 
-    /// "The server failed", for when nobody upstream answered.
+    /// A SERVFAIL answer, for when no upstream server answered.
     pub(crate) fn failure(&self) -> Vec<u8> {
         let mut bytes = self.bytes[..self.end].to_vec();
         bytes[2] |= IS_ANSWER;

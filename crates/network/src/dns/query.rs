@@ -1,7 +1,8 @@
-//! Questions and answers of a gated name service: what was asked, what goes upstream, what comes back, what is answered.
+//! Queries and answers of gated DNS: parses the query, builds the upstream query, reads its answer, and builds the
+//! sandbox's answer.
 //!
-//! Nothing of a sandbox's question but the name goes upstream, and nothing of an upstream answer but addresses goes back:
-//! all other bytes are made here. So neither can carry anything else.
+//! Only the name of a sandbox's query is sent upstream, and only addresses of an upstream answer are returned: all
+//! other bytes are generated here. So neither direction can carry other data.
 
 use std::net::Ipv4Addr;
 
@@ -14,48 +15,48 @@ use super::message::Question;
 
 /// LIMIT: addresses in an answer; with the longest name they fit into the smallest UDP answer.
 pub(crate) const MOST_ADDRESSES: usize = 12;
-/// LIMIT: names followed from one alias to the next.
+/// LIMIT: aliases that are followed.
 const MOST_ALIASES: usize = 12;
-/// An answer is good for at least and at most this long, in seconds.
+/// The minimal and maximal lifetime of an answer, in seconds.
 const TTL: std::ops::RangeInclusive<u32> = 5..=300;
 const PAYLOAD: u16 = 1232;
 
-/// A question that a sandbox asked.
+/// A query of a sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct DnsQuery {
     id: u16,
     recursion_desired: bool,
     has_edns: bool,
     query: Query,
-    /// The name in lower case, where it is one of a host.
+    /// The name in lower case, if it is a valid host name.
     pub(crate) name: Option<String>,
 }
 
-/// What is asked about a name.
+/// The type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueryKind {
     Address4,
     Address6,
-    /// How to reach a service: asked alongside the addresses by browsers.
+    /// How to reach a service: browsers ask for it together with the addresses.
     Service,
     Other,
 }
 
-/// What upstream said.
+/// The result of an upstream query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamAnswer {
-    /// Addresses, in order; perhaps none.
+    /// Addresses, in order; may be empty.
     Addresses { addresses: Vec<Ipv4Addr>, ttl: u32 },
-    /// There is no such name.
+    /// The name does not exist.
     NoName,
-    /// More than fits: ask over TCP.
+    /// The answer was truncated: ask over TCP.
     Truncated,
-    /// It could not say.
+    /// The server failed.
     Failed,
 }
 
 impl DnsQuery {
-    /// `None` unless the bytes are one plain question.
+    /// `None` unless the bytes are one plain query.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let message = Message::from_vec(bytes).ok()?;
         let metadata = &message.metadata;
@@ -80,7 +81,7 @@ impl DnsQuery {
         }
     }
 
-    /// The question that goes upstream: for the name's IPv4 addresses, and nothing else.
+    /// The upstream query: only for the name's IPv4 addresses.
     pub(crate) fn upstream(&self) -> Option<Question> {
         let name = Name::from_ascii(format!("{}.", self.name.as_ref()?)).ok()?;
         let mut message = Message::new(0, MessageType::Query, OpCode::Query);
@@ -92,7 +93,7 @@ impl DnsQuery {
         Question::parse(&message.to_vec().ok()?)
     }
 
-    /// An answer of ours: these addresses under the name that was asked for, as it was written.
+    /// Builds an answer: these addresses for the name, as the sandbox wrote it.
     pub(crate) fn answer(&self, code: ResponseCode, addresses: &[Ipv4Addr], ttl: u32) -> Vec<u8> {
         let mut message = Message::response(self.id, OpCode::Query);
         message.metadata.recursion_desired = self.recursion_desired;
@@ -110,7 +111,7 @@ impl DnsQuery {
         message.to_vec().unwrap_or_default()
     }
 
-    /// What upstream's answer says about the name. Only what is reached from it by aliases counts.
+    /// Reads the upstream answer about the name. Only records that are reached from it by aliases count.
     pub(crate) fn read(&self, answer: &[u8]) -> UpstreamAnswer {
         let Ok(message) = Message::from_vec(answer) else { return UpstreamAnswer::Failed };
         match (message.metadata.truncation, message.metadata.response_code) {
@@ -124,7 +125,7 @@ impl DnsQuery {
     }
 }
 
-/// Every IPv4 address in an answer that is passed on as it is; for the log.
+/// Every IPv4 address in a relayed answer; for the log.
 pub(crate) fn addresses_in(answer: &[u8]) -> Vec<Ipv4Addr> {
     let Ok(message) = Message::from_vec(answer) else { return Vec::new() };
     let addresses = message.answers.iter().filter_map(|record| match &record.data {
@@ -164,7 +165,7 @@ fn same(a: &Name, b: &Name) -> bool {
     a.eq_ignore_root(b)
 }
 
-/// A name as text, if it is one of a host. A dot within a label is not a dot between labels.
+/// A name as text, if it is a valid host name. A dot within a label does not separate labels.
 fn host_name(name: &Name) -> Option<String> {
     let labels: Vec<String> = name
         .iter()

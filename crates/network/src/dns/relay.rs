@@ -1,7 +1,7 @@
-//! Carrying one question upstream and its answer back, over UDP or TCP.
+//! Sends one query upstream and returns its answer, over UDP or TCP.
 //!
-//! Each question goes out from a fresh, connected socket under a random id: an answer must come from the server asked,
-//! to a port and with an id nobody else knows.
+//! Each query uses a new, connected socket and a random id: an answer must come from the queried server, to a random
+//! port and with a random id.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,17 +14,17 @@ use tokio::time::timeout;
 use super::message::{LONGEST_UDP_ANSWER, Question};
 use super::upstream::Upstreams;
 
-/// How long one server has; with three of them a sandbox's resolver (5 s) still gets an answer of ours in time.
+/// The deadline per server; with three servers a sandbox's resolver (5 s) still gets an answer in time.
 const SERVER_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// How a question travels.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Udp,
     Tcp,
 }
 
-/// The first answer that one of the servers gives; `None` if none does.
+/// The first answer of one of the servers; `None` if none answers.
 pub(crate) async fn ask(question: &Question, upstreams: &Upstreams, transport: Transport) -> Option<Vec<u8>> {
     for server in upstreams.servers() {
         let asked = async {
@@ -46,7 +46,7 @@ async fn ask_udp(question: &Question, server: SocketAddr) -> io::Result<Vec<u8>>
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // Connected: the kernel drops whatever does not come from this server.
+    // Connected: the kernel drops packets from other sources.
     socket.connect(server).await?;
     let id = random_id()?;
     socket.send(&question.with_id(id)).await?;
@@ -80,7 +80,7 @@ pub(crate) async fn read_framed(stream: &mut TcpStream, longest: usize) -> io::R
 
 pub(crate) async fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     let len = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
-    // One write, so that length and message leave in one packet.
+    // One write, so that length and message are sent in one packet.
     let mut framed = Vec::with_capacity(2 + bytes.len());
     framed.extend_from_slice(&len.to_be_bytes());
     framed.extend_from_slice(bytes);

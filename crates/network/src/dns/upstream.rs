@@ -1,17 +1,17 @@
-//! Which name servers to ask: those of the host, read from its resolv.conf and read again when it changes.
+//! The upstream name servers: those of the host, read from its resolv.conf and read again when it changes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// LIMIT: as many as the C library looks at.
+/// LIMIT: as many as the C library uses.
 const MOST: usize = 3;
-/// How old what we read from the file may be.
+/// How long the content of the file is used before it is read again.
 const FRESH_FOR: Duration = Duration::from_secs(5);
 const PORT: u16 = 53;
 
-/// The name servers that questions go to, in this order.
+/// The upstream name servers, in order.
 #[derive(Debug)]
 pub struct Upstreams(UpstreamSource);
 
@@ -22,17 +22,17 @@ enum UpstreamSource {
 }
 
 impl Upstreams {
-    /// Always these.
+    /// A fixed list.
     pub fn fixed(servers: Vec<SocketAddr>) -> Self {
         Self(UpstreamSource::Fixed(servers))
     }
 
-    /// Those that a resolv.conf names, followed through changes.
+    /// The servers of a resolv.conf, which is read again after changes.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
         Self(UpstreamSource::File { path: path.into(), read: Mutex::new(None) })
     }
 
-    /// Those of this host.
+    /// The servers of this host.
     pub fn of_host() -> Self {
         Self::from_file("/etc/resolv.conf")
     }
@@ -45,7 +45,7 @@ impl Upstreams {
                 if let Some((_, servers)) = read.as_ref().filter(|(at, _)| at.elapsed() < FRESH_FOR) {
                     return servers.clone();
                 }
-                // A file that cannot be read now keeps what it said before.
+                // If the file cannot be read now, its earlier content is used.
                 let before = read.take().map(|(_, servers)| servers).unwrap_or_default();
                 let servers = std::fs::read_to_string(path).map_or(before, |text| parse(&text));
                 *read = Some((Instant::now(), servers.clone()));
@@ -58,7 +58,7 @@ impl Upstreams {
 fn parse(text: &str) -> Vec<SocketAddr> {
     let addresses = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        // A zone like fe80::1%eth0 has no meaning here; such a server is left out.
+        // A zone like fe80::1%eth0 has no meaning here; such a server is skipped.
         (words.next() == Some("nameserver")).then(|| words.next()?.parse::<IpAddr>().ok())?
     });
     addresses.take(MOST).map(|address| SocketAddr::new(address, PORT)).collect()

@@ -1,4 +1,4 @@
-//! What decided about a flow, in words.
+//! The rule that decided about a flow, as text.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, 
     (EgressVerdict::Refused, rule)
 }
 
-/// A policy without names lets everything pass but what it denies.
+/// A policy without names allows everything that it does not deny.
 fn allowed(egress: &Egress, destination: &Destination) -> &'static str {
     if destination.address.is_ipv6() {
         return "allow_cidrs";
@@ -62,7 +62,7 @@ fn class(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// One record for all that are too many to be told one by one.
+/// One record for destinations that are too many to be recorded separately.
 pub(super) fn of_many(at_ms: i64, verdict: EgressVerdict) -> EgressRecord {
     EgressRecord {
         at_ms,

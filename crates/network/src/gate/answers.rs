@@ -1,14 +1,14 @@
-//! Which addresses a sandbox was given for which names, and until when they are good for new connections.
+//! The DNS answers that a sandbox received: addresses by name, and how long they are valid for new connections.
 //!
-//! Bounded: when too many names are remembered, the one that ends first is forgotten.
+//! Bounded: when too many names are stored, the one that expires first is removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// LIMIT: names remembered per sandbox.
+/// LIMIT: stored names per sandbox.
 const MOST_NAMES: usize = 1024;
-/// LIMIT: addresses remembered per name; big services turn theirs over with every answer.
+/// LIMIT: stored addresses per name; large services return other addresses with every answer.
 const MOST_ADDRESSES: usize = 64;
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Remembers an answer. What was remembered stays good for at least as long as it was.
+    /// Stores an answer. It never shortens the lifetime of an earlier one.
     pub(crate) fn remember(&mut self, name: &str, addresses: &[Ipv4Addr], good_for: Duration, now: Instant) {
         if !self.by_name.contains_key(name) && self.by_name.len() >= MOST_NAMES {
             self.make_room(now);
@@ -37,13 +37,13 @@ impl Answers {
         }
     }
 
-    /// Whether an address is a good answer for a name.
+    /// Whether an address is a valid answer for a name.
     pub(crate) fn is_fresh(&self, name: &str, address: Ipv4Addr, now: Instant) -> bool {
         let known = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
         known.iter().any(|(known, until)| *known == address && *until > now)
     }
 
-    /// Forgets what is not to be kept; the addresses that no name holds any more.
+    /// Removes entries that are not to be kept; returns the addresses that no name has any more.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str, Ipv4Addr) -> bool) -> Vec<Ipv4Addr> {
         let before = self.addresses();
         for (name, known) in &mut self.by_name {
@@ -87,7 +87,10 @@ mod tests {
         assert!(!answers.is_fresh("b.test", A, now));
         assert!(!answers.is_fresh("a.test", A, now + TTL));
         answers.remember("a.test", &[A], Duration::from_secs(1), now);
-        assert!(answers.is_fresh("a.test", A, now + TTL / 2), "a shorter answer takes nothing away");
+        assert!(
+            answers.is_fresh("a.test", A, now + TTL / 2),
+            "a shorter answer does not shorten the lifetime"
+        );
     }
 
     #[test]

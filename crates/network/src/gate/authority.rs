@@ -1,5 +1,6 @@
-//! The certificate authority of one sandbox, derived from its seed: the same seed always gives the same key and the same
-//! certificate, so nothing of it is stored. It signs for names whose requests are changed, and only this gate has it.
+//! The certificate authority of one sandbox, derived from its seed: the same seed always gives the same key and the
+//! same certificate, so nothing is stored. It signs for names whose requests are changed, and only this gate has its
+//! key.
 //!
 //! The signature of the certificate is deterministic (RFC 6979); that is why it does not come from the TLS library.
 
@@ -21,12 +22,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
 use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
-/// LIMIT: names whose certificates are kept; more are made again when needed, in less than a millisecond.
+/// LIMIT: names whose certificates are cached; others are made again when needed, in less than a millisecond.
 const MOST_LEAVES: usize = 128;
-/// How long a leaf is used, and for how long it is valid.
+/// How long a leaf certificate is used, and how long it is valid.
 const LEAF_KEPT: Duration = Duration::from_secs(24 * 3600);
 const LEAF_VALID: time::Duration = time::Duration::days(30);
-/// Clocks in sandboxes may be behind.
+/// Clocks in sandboxes may be slow.
 const LEAF_BEFORE: time::Duration = time::Duration::days(2);
 
 /// The authority's certificate as PEM.
@@ -35,13 +36,13 @@ pub(crate) fn certificate(seed: &Seed) -> String {
     sign_own(&key, &name_of(seed)).map(|certificate| certificate.pem()).unwrap_or_default()
 }
 
-/// What tells one authority from another in a list of them; says nothing about the seed.
+/// A name that distinguishes authorities in a list; it reveals nothing about the seed.
 fn name_of(seed: &Seed) -> String {
     let digest = Sha256::new().chain_update("atoll egress authority name").chain_update(seed.0).finalize();
     digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An authority with the certificates it has signed lately.
+/// An authority with its recently signed certificates.
 pub(crate) struct Authority {
     seed: Seed,
     key: SigningKeyPair,
@@ -51,7 +52,7 @@ pub(crate) struct Authority {
     leaves: Mutex<HashMap<String, (Instant, Arc<ServerConfig>)>>,
 }
 
-/// Why no certificate could be made.
+/// A certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate for {name}")]
 pub(crate) struct LeafError {
@@ -67,7 +68,8 @@ impl Authority {
         Self {
             seed: seed.clone(),
             leaf_key: SigningKeyPair::derive(seed, "atoll egress leaves"),
-            // Clients have the authority already; an empty one is only ever left out of the chain.
+            // Clients have the authority's certificate already; an empty one only means that it is missing from the
+            // chain.
             certificate: certificate.unwrap_or_else(|_| CertificateDer::from(Vec::new())),
             key,
             name,
@@ -79,7 +81,7 @@ impl Authority {
         self.seed == *seed
     }
 
-    /// How to speak TLS as `name`: HTTP/1.1 only.
+    /// The TLS configuration for `name`: HTTP/1.1 only.
     pub(crate) fn server(&self, name: &str) -> Result<Arc<ServerConfig>, LeafError> {
         let now = Instant::now();
         let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +116,7 @@ impl Authority {
     fn sign(&self, name: &str, now: OffsetDateTime) -> Result<Certificate, rcgen::Error> {
         let mut leaf = CertificateParams::new(vec![name.to_owned()])?;
         leaf.distinguished_name = DistinguishedName::new();
-        // A common name has at most 64 letters; the alternative name is what counts.
+        // A common name has at most 64 characters; the alternative name is the one that is checked.
         leaf.distinguished_name.push(DnType::CommonName, name.get(..64).unwrap_or(name));
         leaf.not_before = now - LEAF_BEFORE;
         leaf.not_after = now + LEAF_VALID;
@@ -150,7 +152,7 @@ fn first_of(year: i32) -> OffsetDateTime {
     PrimitiveDateTime::new(date, Time::MIDNIGHT).assume_utc()
 }
 
-/// Sixteen bytes, positive, from what makes a certificate different.
+/// Sixteen bytes, positive, derived from the parts that distinguish certificates.
 fn serial(parts: &[&[u8]]) -> SerialNumber {
     let mut hash = Sha256::new();
     parts.iter().for_each(|part| hash.update(part));
@@ -168,7 +170,7 @@ struct SigningKeyPair {
 impl SigningKeyPair {
     fn derive(seed: &Seed, purpose: &str) -> Self {
         let extracted = Hkdf::<Sha256>::new(Some(b"atoll/egress/v1"), &seed.0);
-        // A number outside the curve's order comes up once in 2^32; then the next one is taken.
+        // A number outside the curve's order occurs once in 2^32; then the next one is used.
         let candidate = |count: u8| {
             let mut bytes = [0u8; 32];
             extracted.expand_multi_info(&[purpose.as_bytes(), &[count]], &mut bytes).ok()?;

@@ -1,9 +1,9 @@
-//! A limit on how often: so many at once, so many per second after that. Never waits; says yes or no.
+//! A rate limit: a burst at once, then so many per second. It never waits; the answer is yes or no.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// How often something may happen.
+/// The maximal rate of an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) per_second: u32,
@@ -22,7 +22,7 @@ impl Bucket {
         Self { rate, level: Mutex::new((f64::from(rate.burst), Instant::now())) }
     }
 
-    /// Takes one, if one is there.
+    /// Takes a token, if one is available.
     pub(crate) fn take(&self) -> bool {
         self.take_at(Instant::now())
     }

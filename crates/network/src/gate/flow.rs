@@ -1,11 +1,11 @@
-//! One connection through the gate: what it is about, how much went over it, and when it must end.
+//! One connection through the gate: its subject, its byte counts, and when it must end.
 //!
 //! ```text
 //! accepted ── peeked ── named (allowed) ── carried ── ended: by a side, by idleness, by a policy, by a budget
 //! ```
 //!
-//! A short flow makes one record, at its end. One that lives on makes one early and then one a minute, each with what was
-//! added since the last; so the sum is always right.
+//! A short flow makes one record, at its end. A longer one makes one early and then one per minute, each with the bytes
+//! since the last record; so the sum is always right.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -20,26 +20,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-/// When a flow that lives on is first recorded, and how often then.
+/// When a long flow is first recorded, and how often after that.
 const FIRST_RECORD: Duration = Duration::from_secs(1);
 const NEXT_RECORD: Duration = Duration::from_secs(60);
-/// LIMIT: how long nothing may pass. Dead peers are found much earlier, by keepalive probes.
+/// LIMIT: the longest time without traffic. Dead peers are detected much earlier, by keepalive probes.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 
-/// How a flow is carried.
+/// How a flow is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowCarrier {
-    /// Its bytes are passed on unread, because the name is allowed.
+    /// Bytes are forwarded unread, because the name is allowed.
     Opaque,
     /// Plain HTTP for an allowed name, request by request.
     Requests,
     /// Requests are changed.
     Changed,
-    /// Its address is reached without the gate too, so its name does not matter.
+    /// The address is also reachable without the gate, so the name does not matter.
     Direct,
 }
 
-/// What a flow is about, once that is known.
+/// The subject of a flow, once it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowDescription {
     pub(crate) what: EgressWhat,
@@ -48,7 +48,7 @@ pub(crate) struct FlowDescription {
     pub(crate) rule: String,
 }
 
-/// Bytes exchanged with one name, shared by all flows to it, and how many there may be.
+/// Bytes exchanged with one name, shared by all its flows, and their limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     pub(crate) spent: Arc<AtomicU64>,
@@ -61,13 +61,12 @@ impl Budget {
     }
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) id: u64,
-    /// Where the sandbox wanted to go.
+    /// The address that the sandbox connected to.
     pub(crate) to: SocketAddrV4,
-    /// Cancelled when it must end at once.
+    /// Cancelled when the flow must end at once.
     pub(crate) ended: CancellationToken,
     started_at: Instant,
     active_ms: AtomicU64,
@@ -80,9 +79,9 @@ pub(crate) struct Flow {
 struct FlowState {
     about: Option<FlowDescription>,
     budget: Option<Budget>,
-    /// Why it was made to end.
+    /// Why the flow was ended.
     reason: Option<String>,
-    /// What is recorded already.
+    /// Bytes that are recorded already.
     recorded: (u64, u64),
 }
 
@@ -104,14 +103,14 @@ impl Flow {
         *self.to.ip()
     }
 
-    /// Says what it is about. `None` as record when nothing of the kind was recorded before.
+    /// Sets the subject of the flow. Returns a record for the earlier subject if there was another one.
     pub(crate) fn is_about(&self, about: FlowDescription, budget: Option<Budget>) -> Option<EgressRecord> {
         let changed =
             self.about().is_some_and(|before| before.name != about.name || before.passage != about.passage);
-        // What went before belongs to the name before.
+        // Bytes up to now belong to the earlier name.
         let record = if changed { self.record() } else { None };
         let mut state = self.state();
-        // The head of a request is read before it is known whose budget it belongs to.
+        // The head of a request is read before the budget is known to which it belongs.
         if let (None, Some(budget)) = (&state.budget, &budget) {
             budget.spent.fetch_add(self.moved(), Ordering::Relaxed);
         }
@@ -128,7 +127,7 @@ impl Flow {
         self.state().about.clone()
     }
 
-    /// Makes it end.
+    /// Ends the flow.
     pub(crate) fn end(&self, reason: &str) {
         self.state().reason.get_or_insert_with(|| reason.to_owned());
         self.ended.cancel();
@@ -156,11 +155,11 @@ impl Flow {
         if over {
             self.end("limits: bytes_per_destination");
         }
-        // A busy flow may not come to hear of its end otherwise before much more has passed.
+        // A busy flow might otherwise notice its end only after much more traffic.
         if self.ended.is_cancelled() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
-    /// What was added since the last record; `None` before it is known what it is about.
+    /// The bytes since the last record; `None` before the subject is known.
     pub(crate) fn record(&self) -> Option<EgressRecord> {
         let (sent, received) = (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed));
         let mut state = self.state();
@@ -175,7 +174,7 @@ impl Flow {
         Some(EgressRecord { sent: sent - before.0, received: received - before.1, ..record })
     }
 
-    /// A decision about it, without bytes.
+    /// A record of a decision, without bytes.
     pub(crate) fn decision(
         &self,
         what: EgressWhat,
@@ -197,7 +196,7 @@ impl Flow {
         }
     }
 
-    /// Records what lives on, until nothing has passed for too long.
+    /// Records the flow periodically, until it has been idle for too long.
     pub(crate) async fn watch(&self, log: impl Fn(EgressRecord)) {
         let mut pause = FIRST_RECORD;
         loop {
@@ -228,7 +227,7 @@ pub(crate) fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The sandbox's side of a flow: what was peeked comes first, and every byte counts.
+/// The sandbox's side of a flow: the peeked bytes come first, and every byte is counted.
 #[derive(Debug)]
 pub(crate) struct MeteredStream {
     pub(crate) stream: TcpStream,

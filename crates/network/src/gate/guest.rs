@@ -1,12 +1,12 @@
-//! A sandbox at the gate: what it may reach, which answers it was given, and the flows it has.
+//! A sandbox at the gate: its policy, the DNS answers that it received, and its flows.
 //!
 //! ```text
-//! kernel lock ─┬─ answer: judge, remember, open in the kernel
-//!              └─ admit:  policy, forget, close in the kernel, end flows
+//! kernel lock ─┬─ answer: decide, store, open in the kernel
+//!              └─ admit:  policy, remove, close in the kernel, end flows
 //! ```
 //!
-//! What the kernel is told happens under one lock per sandbox, so that an answer and a change of policy cannot
-//! overtake each other. The state lock is held for look-ups only.
+//! Changes in the kernel happen under one lock per sandbox, so that an answer and a change of policy cannot overtake
+//! each other. The state lock is held only for lookups.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -24,20 +24,20 @@ use super::flow::{Budget, Flow, FlowCarrier, FlowDescription};
 use super::{Log, Opener};
 use crate::address::SandboxLink;
 
-/// LIMIT: flows through the gate at a time, where the policy says nothing.
+/// LIMIT: flows through the gate at a time, unless the policy sets a limit.
 const FLOWS: usize = 1024;
-/// LIMIT: new flows.
+/// LIMIT: rate of new flows.
 const ARRIVALS: Rate = Rate { per_second: 200, burst: 600 };
-/// LIMIT: questions. A build that installs hundreds of packages asks some dozens a second.
+/// LIMIT: rate of queries. A build that installs hundreds of packages sends some dozens a second.
 const QUESTIONS: Rate = Rate { per_second: 100, burst: 300 };
-/// LIMIT: records of refusals for coming too often; one a second says it all.
+/// LIMIT: records of rate-limit refusals; one a second is enough.
 const COMPLAINTS: Rate = Rate { per_second: 1, burst: 2 };
 /// LIMIT: names whose bytes are counted.
 const MOST_NAMES: usize = 4096;
-/// How much longer than its answer an address stays open: a client connects a while after it asked.
+/// How much longer than its answer an address stays open: a client connects some time after its query.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Why something does not pass: the rule, for the log.
+/// Why traffic is refused: the rule, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EgressRefusal(pub(crate) String);
 
@@ -97,7 +97,7 @@ impl Guest {
         }
     }
 
-    /// Another policy from now on: ends what is no longer allowed, in the kernel and here.
+    /// Applies a new policy: ends everything that is no longer allowed, in the kernel and here.
     pub(crate) fn change(&self, egress: Arc<Egress>) {
         let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         self.limit.store(egress.limits.bytes_per_destination.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Guest {
         self.close(&closed);
     }
 
-    /// The sandbox goes: nothing of it stays open.
+    /// Removes the sandbox: none of its addresses stays open.
     pub(crate) fn leave(&self) {
         let _order = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         let (closed, ended) = {
@@ -132,7 +132,7 @@ impl Guest {
             return;
         }
         if let Err(error) = self.opener.close(self.link, addresses) {
-            // They close themselves with their timeout, and the gate refuses what is still sent to it.
+            // They expire with their timeout, and until then the gate refuses connections to them.
             tracing::warn!(sandbox = %self.sandbox, %error, "addresses could not be closed in the kernel");
         }
     }
@@ -145,8 +145,8 @@ impl Guest {
         (self.log)(&self.sandbox, record);
     }
 
-    /// Opens the addresses of an answer for a name, before the sandbox hears of them; those that it may have.
-    /// Blocks for as long as the kernel takes.
+    /// Opens the addresses of an answer before the answer is sent; returns the allowed ones. Blocks for as long as the
+    /// kernel takes.
     pub(crate) fn open(
         &self,
         name: &str,
@@ -182,7 +182,7 @@ impl Guest {
         Ok(allowed)
     }
 
-    /// Takes a new flow in, if there is a place: as many as the policy says, and never more than `most`.
+    /// Admits a new flow if there is a free slot: the limit of the policy, and never more than `most`.
     pub(crate) fn arrive(self: &Arc<Self>, to: SocketAddrV4, most: usize) -> Result<Visit, EgressRefusal> {
         if !self.arrivals.take() {
             return Err(EgressRefusal("limits: too many connections per second".to_owned()));
@@ -198,8 +198,8 @@ impl Guest {
         Ok(Visit { guest: Arc::clone(self), flow })
     }
 
-    /// Decides about a flow that asks for a name, and holds it to that from now on: with the policy of this moment, and
-    /// no change of policy misses it.
+    /// Decides about a flow to a name, with the current policy, and binds the flow to that name. No change of policy
+    /// can miss the flow.
     pub(crate) fn decide(
         &self,
         flow: &Flow,
@@ -208,7 +208,7 @@ impl Guest {
         hides: bool,
     ) -> Result<FlowCarrier, EgressRefusal> {
         let mut state = self.state();
-        // A connection that was let in for a name stays good for it when the answer has grown old.
+        // A connection that was admitted for a name stays valid for it after the DNS answer has expired.
         let holds = flow.about().is_some_and(|about| about.name.as_deref() == Some(name));
         let fresh = holds || state.answers.is_fresh(name, flow.address(), Instant::now());
         let (passage, rule) = passage(&state.egress, fresh, name, flow.address(), what)?;
@@ -226,7 +226,7 @@ impl Guest {
         Ok(passage)
     }
 
-    /// Decides about a flow that names nothing.
+    /// Decides about a flow without a name.
     pub(crate) fn decide_nameless(
         &self,
         flow: &Flow,
@@ -240,12 +240,12 @@ impl Guest {
         Ok(passage)
     }
 
-    /// Whether an address is reached without the gate.
+    /// Whether an address is reachable without the gate.
     pub(crate) fn reaches_directly(&self, address: Ipv4Addr) -> bool {
         direct(&self.state().egress, address, "").is_ok()
     }
 
-    /// What is done to requests for a name, as the policy of this moment says.
+    /// The changes to requests for a name, by the current policy.
     pub(crate) fn rewrite_for(&self, name: &str) -> Option<Rewrite> {
         let egress = self.egress();
         match egress.judge(name) {
@@ -254,7 +254,7 @@ impl Guest {
         }
     }
 
-    /// The sandbox's certificate authority; `None` where the policy has no seed.
+    /// The sandbox's certificate authority; `None` if the policy has no seed.
     pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
         let seed = self.egress().seed.clone()?;
         let mut kept = self.authority.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +270,7 @@ impl Guest {
         let over = || EgressRefusal("limits: bytes_per_destination".to_owned());
         if !state.spent.contains_key(name) && state.spent.len() >= MOST_NAMES {
             let limited = state.egress.limits.bytes_per_destination.is_some();
-            // Forgetting a name would give it a second budget; without a budget nothing is lost.
+            // Removing a name would reset its budget; without a budget nothing is lost.
             if limited {
                 return Err(over());
             }
@@ -286,7 +286,7 @@ impl Guest {
     }
 }
 
-/// A flow and its place, given back when dropped.
+/// A flow and its slot, which is given back when dropped.
 pub(crate) struct Visit {
     pub(crate) guest: Arc<Guest>,
     pub(crate) flow: Arc<Flow>,
@@ -311,7 +311,7 @@ fn split(egress: &Egress, addresses: &[Ipv4Addr]) -> (Vec<Ipv4Addr>, Option<Stri
     (allowed.copied().collect(), why)
 }
 
-/// How a flow for a name to an address passes.
+/// How a flow for a name to an address is forwarded.
 fn passage(
     egress: &Egress,
     fresh: bool,
@@ -333,7 +333,7 @@ fn passage(
     }
 }
 
-/// Passes only where packets pass without the gate.
+/// Allowed only if packets to the address pass without the gate.
 fn direct(
     egress: &Egress,
     address: Ipv4Addr,
@@ -349,18 +349,18 @@ fn direct(
     }
 }
 
-/// Whether an answer given before may stay.
+/// Whether an earlier answer stays valid.
 fn may_hold(egress: &Egress, name: &str, address: Ipv4Addr) -> bool {
     let name_stays = match (egress.dns, egress.judge(name)) {
         (Dns::Closed, _) | (_, NameVerdict::Refused { .. }) => false,
-        // What is not changed goes its direct way again.
+        // Names that are not changed use the direct route again.
         (Dns::Free, NameVerdict::Allowed { .. }) => false,
         (Dns::Gated, NameVerdict::Allowed { .. }) | (_, NameVerdict::Changed { .. }) => true,
     };
     name_stays && egress.judge_address(address.into()).is_ok()
 }
 
-/// Whether a flow may go on. One that is not decided yet may: its decision comes with the new policy.
+/// Whether a flow may continue. An undecided one may: the new policy decides about it later.
 fn may_go_on(egress: &Egress, flow: &Flow) -> bool {
     let Some(FlowDescription { name, passage, .. }) = flow.about() else { return true };
     if direct(egress, flow.address(), "").is_ok() && passage != FlowCarrier::Opaque {
@@ -373,7 +373,7 @@ fn may_go_on(egress: &Egress, flow: &Flow) -> bool {
         (Dns::Closed, _, _) | (_, NameVerdict::Refused { .. }, _) | (_, _, FlowCarrier::Direct) => {
             direct(egress, flow.address(), "").is_ok()
         }
-        // Unread bytes cannot be changed.
+        // A flow that is forwarded unread cannot be changed.
         (_, NameVerdict::Changed { .. }, FlowCarrier::Opaque) => false,
         (_, NameVerdict::Changed { .. }, FlowCarrier::Requests | FlowCarrier::Changed) => true,
         (Dns::Gated, NameVerdict::Allowed { .. }, _) => true,

@@ -1,7 +1,7 @@
-//! The heads of requests and answers that pass the gate: which are refused, what stays behind, what is changed.
+//! Heads of requests and responses at the gate: which are refused, which headers are removed, which are changed.
 //!
-//! Never reads a body. What frames a message is written anew by the HTTP library on each side, so a request can mean only
-//! one thing to the server.
+//! Bodies are never read. The HTTP library writes the framing of each message again on each side, so a request has only
+//! one meaning for the server.
 
 use atoll_model::policy::egress::{OpenedTransform, Rewrite};
 use http::header::{
@@ -15,13 +15,13 @@ use super::host::Host;
 
 mod placeholder;
 
-/// What belongs to one connection and is never passed on.
+/// Headers of one connection that are never forwarded.
 const OF_ONE_HOP: [HeaderName; 8] =
     [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, EXPECT, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION];
 const OF_ONE_HOP_TOO: [&str; 2] = ["keep-alive", "proxy-connection"];
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// Why a request is refused, and with which status.
+/// Why a request is refused, and its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadRequest {
     pub(crate) status: StatusCode,
@@ -32,7 +32,7 @@ fn bad(status: StatusCode, rule: &'static str) -> BadRequest {
     BadRequest { status, rule }
 }
 
-/// The name that a request is for. `port` is the one it came to.
+/// The host name of a request. `port` is the destination port.
 pub(crate) fn name_of(request: &Parts, port: u16) -> Result<String, BadRequest> {
     if request.method == Method::CONNECT {
         return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "http: connect"));
@@ -55,24 +55,24 @@ pub(crate) fn name_of(request: &Parts, port: u16) -> Result<String, BadRequest> 
     Ok(host.name)
 }
 
-/// Whether a request wants to go on as a WebSocket. Other protocols are not offered to the server: over HTTP/2 in the clear,
-/// for one, requests would pass unread.
+/// Whether a request asks for an upgrade to WebSocket. Other protocols are not offered to the server: over unencrypted
+/// HTTP/2, for example, requests would pass unread.
 pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
     let mut upgrades = headers.get_all(UPGRADE).iter();
     let (Some(upgrade), None) = (upgrades.next(), upgrades.next()) else { return false };
     upgrade.as_bytes().eq_ignore_ascii_case(b"websocket") && connection_names(headers).contains(&UPGRADE)
 }
 
-/// Takes away what belongs to the connection it came over, and everything that its `Connection` header names.
+/// Removes the headers of the incoming connection, and every header that its `Connection` header names.
 pub(crate) fn strip_hop(headers: &mut HeaderMap) {
     let named = connection_names(headers);
-    // The host is ours to say, and lengths are written anew.
+    // The gate sets the host itself, and lengths are written again.
     named.iter().filter(|name| **name != HOST).for_each(|name| drop(headers.remove(name)));
     OF_ONE_HOP.iter().for_each(|name| drop(headers.remove(name)));
     OF_ONE_HOP_TOO.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
-/// Says that the connection goes on as a WebSocket.
+/// Marks the connection as upgraded to WebSocket.
 pub(crate) fn say_websocket(headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, WEBSOCKET);
@@ -84,14 +84,14 @@ fn connection_names(headers: &HeaderMap) -> Vec<HeaderName> {
     tokens.filter_map(|token| HeaderName::from_bytes(token.trim_ascii()).ok()).collect()
 }
 
-/// Changes a request as the policy and the secrets of the sandbox say. `secure` is whether the way to the server is TLS.
+/// Changes a request by the policy and the secrets of the sandbox. `secure`: the connection to the server uses TLS.
 pub(crate) fn rewrite(request: &mut Parts, rewrite: &Rewrite, secure: bool) -> Result<(), BadRequest> {
     // The server would send the injected headers back to the sandbox.
     if [&b"TRACE"[..], b"TRACK", b"DEBUG"].contains(&request.method.as_str().as_bytes()) {
         return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "http: a method that echoes headers"));
     }
     if secure {
-        // Before headers are put in: what a value holds is not looked at again.
+        // Before headers are injected: injected values are not searched for placeholders.
         placeholder::replace(&mut request.headers, &rewrite.replacements)?;
     }
     match &rewrite.change {
@@ -105,7 +105,7 @@ fn change(request: &mut Parts, change: &OpenedTransform, secure: bool) -> Result
         request.headers.remove(name.as_str());
     }
     for injected in &change.inject {
-        // What the sandbox sent under that name goes in any case: it is not to pass for the injected one.
+        // The sandbox's own header of that name is always removed, so that it cannot replace the injected one.
         request.headers.remove(injected.name.as_str());
         if !secure && !change.plain_http {
             continue;

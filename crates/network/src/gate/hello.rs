@@ -1,20 +1,21 @@
-//! The first message of TLS, as far as the gate must read it: which name is asked for, and is there a hidden one.
+//! Parses the first TLS message as far as the gate needs it: the requested name, and whether another one may be hidden.
 //!
 //! ```text
 //! record: 16 03 xx len ┐
 //! record: 16 03 xx len ┴─► handshake: 01 len24 ─► version random session suites compression extensions
 //! ```
 //!
-//! A message may come in several records. Everything is bounded, lengths must fit exactly, and what could be read in two
-//! ways (an extension twice, two names, something after the message) is refused. Nothing is ever decrypted.
+//! A message may be split into several records. Everything is bounded, lengths must match exactly, and ambiguous input
+//! (an extension twice, two names, data after the message) is refused. Nothing is decrypted.
 
 use std::collections::BTreeSet;
 
 use atoll_model::is_host_name;
 
-/// LIMIT: bytes of a whole hello with its record headers. Post-quantum key shares and long tickets stay below a third.
+/// LIMIT: bytes of a hello with its record headers. Hellos with post-quantum key shares and long tickets need less than
+/// a third.
 pub(crate) const LONGEST: usize = 24 << 10;
-/// LIMIT: records that one hello may be cut into.
+/// LIMIT: records of one hello.
 const MOST_RECORDS: usize = 32;
 const RECORD_HEADER: usize = 5;
 const HANDSHAKE: u8 = 22;
@@ -25,18 +26,18 @@ const SERVER_NAME: u16 = 0;
 /// Encrypted ClientHello, its drafts, and the encrypted SNI before it.
 const HIDDEN: [u16; 7] = [0xfe0d, 0xfe0c, 0xfe0b, 0xfe0a, 0xfe09, 0xfe08, 0xffce];
 
-/// What a hello says.
+/// The content of a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The name asked for, in lower case.
+    /// The requested name, in lower case.
     pub(crate) name: Option<String>,
-    /// Another name may be hidden inside; a client may also only pretend, which looks the same.
+    /// Another name may be hidden inside. A client may also send a dummy extension, which cannot be distinguished.
     pub(crate) hides: bool,
-    /// Where the hello's last record ends.
+    /// The end of the hello's last record.
     pub(crate) end: usize,
 }
 
-/// Why bytes are no hello.
+/// Why bytes are not a valid hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tls: {0}")]
 pub(crate) struct BadHello(pub(crate) &'static str);
@@ -44,7 +45,7 @@ pub(crate) struct BadHello(pub(crate) &'static str);
 type Parsed<T> = Result<T, BadHello>;
 
 impl Hello {
-    /// Reads the hello at the beginning of `bytes`; `None` while more is needed.
+    /// Parses the hello at the beginning of `bytes`; `None` while more bytes are needed.
     pub(crate) fn parse(bytes: &[u8]) -> Parsed<Option<Self>> {
         let Some((message, end)) = gather(bytes)? else { return Ok(None) };
         let (name, hides) = read_message(&message)?;
@@ -52,7 +53,7 @@ impl Hello {
     }
 }
 
-/// Where the last record ends that is there as a whole, of as many as a hello may have.
+/// The end of the last complete record, up to the maximal number of records.
 pub(crate) fn whole_records(bytes: &[u8]) -> usize {
     let mut at = 0;
     for _ in 0..=MOST_RECORDS {
@@ -66,7 +67,7 @@ pub(crate) fn whole_records(bytes: &[u8]) -> usize {
     at
 }
 
-/// Puts the handshake message together from its records: the message without its header, and where the records end.
+/// Assembles the handshake message from its records: the message without its header, and the end of the records.
 fn gather(bytes: &[u8]) -> Parsed<Option<(Vec<u8>, usize)>> {
     let mut message = Vec::new();
     let mut at = 0;
@@ -96,7 +97,7 @@ fn gather(bytes: &[u8]) -> Parsed<Option<(Vec<u8>, usize)>> {
     Err(BadHello("a hello in too many records"))
 }
 
-/// Whether what is there can be the beginning of a handshake record.
+/// Whether the bytes can be the beginning of a handshake record.
 fn could_be_record(bytes: &[u8]) -> bool {
     bytes.first().is_none_or(|kind| *kind == HANDSHAKE)
         && bytes.get(1).is_none_or(|major| *major == 3)
@@ -158,7 +159,8 @@ fn read_extensions(mut rest: Bytes<'_>) -> Parsed<(Option<String>, bool)> {
     Ok((name, hides))
 }
 
-/// The one host name of the extension. The list could hold several names and kinds of names; nobody sends them.
+/// The single host name of the extension. The format allows several names and types of names, but clients send only
+/// one.
 fn read_name(mut body: Bytes<'_>) -> Parsed<String> {
     let mut list = body.long()?;
     body.end()?;
@@ -172,7 +174,7 @@ fn read_name(mut body: Bytes<'_>) -> Parsed<String> {
     if is_host_name(&name) { Ok(name) } else { Err(BadHello("a server name that is no host name")) }
 }
 
-/// Bytes that are read from the front.
+/// A reader of bytes from the front.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 
@@ -188,13 +190,13 @@ impl<'a> Bytes<'a> {
         Ok(u16::from_be_bytes([taken.0[0], taken.0[1]]))
     }
 
-    /// As much as one byte of length says.
+    /// Reads a field with a one-byte length.
     fn short(&mut self) -> Parsed<Bytes<'a>> {
         let len = self.take(1)?.0[0];
         self.take(len.into())
     }
 
-    /// As much as two bytes of length say.
+    /// Reads a field with a two-byte length.
     fn long(&mut self) -> Parsed<Bytes<'a>> {
         let len = self.u16()?;
         self.take(len.into())

@@ -2,10 +2,10 @@
 
 use atoll_model::is_host_name;
 
-/// LIMIT: a name of 253 and a port.
+/// LIMIT: a name of 253 bytes and a port.
 const LONGEST: usize = 253 + 6;
 
-/// A host as a request names it, in lower case.
+/// The host of a request, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -13,7 +13,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// `None` for whatever is not a name with at most a port.
+    /// `None` for anything but a name with an optional port.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST && text.is_ascii())?;
         let (name, port) = match text.split_once(':') {
@@ -25,7 +25,7 @@ impl Host {
     }
 }
 
-/// Digits in their one way of writing; `0443` and `+443` are none.
+/// Digits in canonical form; `0443` and `+443` are refused.
 fn parse_port(digits: &str) -> Option<u16> {
     let plain = !digits.starts_with('0') && digits.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| digits.parse().ok())?

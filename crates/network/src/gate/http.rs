@@ -1,8 +1,8 @@
-//! HTTP/1 through the gate: each request is judged by its host, changed where the policy says so, and sent to the address
-//! that the sandbox connected to. Answers, redirects among them, go back as they are.
+//! HTTP/1 through the gate: each request is checked by its host, changed if the policy says so, and sent to the address
+//! that the sandbox connected to. Responses, including redirects, are returned unchanged.
 //!
 //! ```text
-//! sandbox ══ hyper server ── judge, change ── hyper client ══ TCP or TLS ══ original address
+//! sandbox ══ hyper server ── check, change ── hyper client ══ TCP or TLS ══ original address
 //! ```
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,24 +30,24 @@ use super::head::{self, BadRequest};
 use super::outbound::Outbound;
 use super::read_limiter::ReadLimiter;
 
-/// How long a sandbox may take for the next request's head, the wait for it included.
+/// How long a sandbox may take for the next request's head, including the idle time before it.
 const HEAD_DEADLINE: Duration = Duration::from_secs(75);
 /// LIMIT: headers of one message, and their bytes.
 const MOST_HEADERS: usize = 200;
 const LONGEST_HEAD: usize = 64 << 10;
-/// How long a side may take to go over to a WebSocket after both agreed.
+/// How long a side may take to switch to WebSocket after both agreed.
 const UPGRADE_DEADLINE: Duration = Duration::from_secs(10);
 
 type ProxiedResponse = Response<Either<Incoming, Full<Bytes>>>;
 type Outgoing = Request<Either<Incoming, Empty<Bytes>>>;
 type ServerConnection = SendRequest<Either<Incoming, Empty<Bytes>>>;
 
-/// How requests come to the gate.
+/// How requests reach the gate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestForm {
-    /// In the clear.
+    /// Unencrypted.
     Plain,
-    /// Over TLS that was ended here, for this name.
+    /// Over TLS that is terminated here, for this name.
     Ended { name: String },
 }
 
@@ -60,7 +60,7 @@ impl RequestForm {
     }
 }
 
-/// Serves the requests of one connection; whether a server answered any.
+/// Serves the requests of one connection; returns whether a server answered any.
 pub(crate) async fn serve<S>(stream: S, way: RequestForm, visit: &Visit, outbound: &Outbound) -> bool
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -103,7 +103,7 @@ where
 async fn carry_websocket(sandbox: OnUpgrade, server: OnUpgrade) {
     let both = async { tokio::try_join!(sandbox, server) };
     if let Ok(Ok((sandbox, server))) = timeout(UPGRADE_DEADLINE, both).await {
-        // Its end is the end of the flow, whoever ends it.
+        // When either side ends, the flow ends.
         let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(sandbox), &mut TokioIo::new(server)).await;
     }
 }
@@ -112,9 +112,9 @@ struct Forwarder<'a> {
     way: RequestForm,
     visit: &'a Visit,
     outbound: &'a Outbound,
-    /// The connection to the server, kept between requests.
+    /// The connection to the server, reused between requests.
     server: Mutex<Option<ServerConnection>>,
-    /// What drives it; ends with the flow.
+    /// The task of the connection; ends with the flow.
     tasks: Mutex<JoinSet<()>>,
     /// Both ends of a WebSocket, once both sides agreed.
     sockets: Mutex<Option<(OnUpgrade, OnUpgrade)>>,
@@ -152,7 +152,7 @@ impl Forwarder<'_> {
         answered.unwrap_or_else(|failure| self.explain(failure, shown))
     }
 
-    /// Judges, changes and sends a request.
+    /// Checks, changes and sends a request.
     async fn forward(
         &self,
         mut parts: Parts,
@@ -178,7 +178,7 @@ impl Forwarder<'_> {
         self.pass_back(answer, sandbox)
     }
 
-    /// The host in one way of writing, so that the server reads the name that was judged.
+    /// Writes the host in canonical form, so that the server reads the name that was checked.
     fn say_host(&self, parts: &mut Parts, name: &str) -> Result<(), BadRequest> {
         let port = self.visit.flow.to.port();
         let usual = if self.way == RequestForm::Plain { 80 } else { 443 };
@@ -209,7 +209,7 @@ impl Forwarder<'_> {
         self.send_over(server, request).await.map_err(|(failure, _)| failure)
     }
 
-    /// Sends a request; gives it back where nothing of it was sent.
+    /// Sends a request; returns it if nothing of it was sent.
     async fn send_over(
         &self,
         mut server: ServerConnection,
@@ -249,7 +249,7 @@ impl Forwarder<'_> {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            // An error shows at the request that waits for its answer.
+            // An error is reported by the request that waits for its response.
             let _ = connection.with_upgrades().await;
         });
         Ok(server)
@@ -264,7 +264,7 @@ impl Forwarder<'_> {
         head::strip_hop(answer.headers_mut());
         if switches {
             let Some(sandbox) = sandbox else {
-                return Err(ForwardError::Unreachable("http: an upgrade that nobody asked for".to_owned()));
+                return Err(ForwardError::Unreachable("http: an upgrade that was not requested".to_owned()));
             };
             let server = hyper::upgrade::on(&mut answer);
             *self.sockets.lock().unwrap_or_else(PoisonError::into_inner) = Some((sandbox, server));
@@ -273,7 +273,7 @@ impl Forwarder<'_> {
         Ok(answer.map(Either::Left))
     }
 
-    /// Tells the sandbox, in words, why there is no answer of the server; and the log.
+    /// Explains to the sandbox, and to the log, why there is no response of the server.
     fn explain(&self, failure: ForwardError, name: Option<String>) -> ProxiedResponse {
         let (status, verdict, rule) = match failure {
             ForwardError::Bad(bad) => (bad.status, EgressVerdict::Refused, bad.rule.to_owned()),
@@ -292,7 +292,7 @@ impl Forwarder<'_> {
         let mut answer = Response::new(Either::Right(Full::new(Bytes::from(text))));
         *answer.status_mut() = status;
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        // Whatever else was sent on this connection is not read.
+        // Further requests on this connection are not read.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         answer
     }
@@ -302,8 +302,8 @@ impl Forwarder<'_> {
     }
 }
 
-/// A request to send once more. A server may close a kept connection at the moment at which we use it; what changes nothing
-/// and has no body is then asked again over a new one, as browsers do.
+/// A copy of a request for a retry. A server may close a kept connection just when it is used; a safe request without a
+/// body is then repeated over a new connection, as browsers do.
 fn spare_of(request: &Outgoing) -> Option<Outgoing> {
     let again = request.method().is_safe()
         && request.body().is_end_stream()

@@ -1,7 +1,8 @@
-//! Connections out of the gate: sockets made in the router namespace, so that its rules hold for them too, and TLS to
-//! servers that prove their name by a certificate of the host's roots.
+//! Connections out of the gate: sockets are made in the router namespace, so that its rules apply to them, and TLS
+//! servers must have a certificate that the host's roots trust.
 //!
-//! A socket belongs for ever to the namespace in which it was made: one thread lives in the router's and makes them.
+//! A socket belongs permanently to the namespace in which it was made, so one thread lives in the router's namespace
+//! and makes them.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -20,14 +21,14 @@ use tokio_rustls::client::TlsStream;
 
 use crate::netns;
 
-/// LIMIT: sockets waiting to be made; one takes microseconds.
+/// LIMIT: queued sockets; one takes microseconds.
 const QUEUE: usize = 1024;
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
-/// When a silent peer is probed, and how soon it counts as gone.
+/// When a silent peer is probed, and how soon it counts as dead.
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(15);
-/// A file with more roots: for servers in a company, and for tests.
+/// A file with additional roots: for servers in a company, and for tests.
 const MORE_ROOTS: &str = "ATOLL_EGRESS_ROOTS";
 
 type ConnectJob = oneshot::Sender<io::Result<OwnedFd>>;
@@ -68,7 +69,7 @@ impl Outbound {
         timeout(CONNECT_DEADLINE, connect).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Speaks TLS with a server that proves to be `name`.
+    /// Starts TLS with a server that proves the name `name`.
     pub(crate) async fn secure(&self, stream: TcpStream, name: &str) -> io::Result<TlsStream<TcpStream>> {
         let config = self.tls.get_or_try_init(load_roots).await?;
         let name = name.to_owned().try_into().map_err(io::Error::other)?;
@@ -77,7 +78,7 @@ impl Outbound {
     }
 }
 
-/// Small messages leave at once, and a dead peer is found.
+/// Sends small messages at once, and enables the detection of dead peers.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -94,7 +95,7 @@ fn make_sockets(queue: &Receiver<ConnectJob>) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
-        // Nobody waits any more when this fails; the socket closes itself.
+        // This fails when the caller has gone away; the socket is closed.
         let _ = answer.send(socket.map_err(io::Error::from));
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection begins with. Reads no more than it needs to tell, within a deadline; everything read is kept.
+//! Detects how a connection begins. It reads no more than necessary, within a deadline; everything read is kept.
 
 use std::io;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tokio::time::{Instant, timeout_at};
 use super::hello::{self, BadHello, Hello};
 use super::host::Host;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take until its protocol is known.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// LIMIT: the head of the first request.
+/// LIMIT: bytes of the head of the first request.
 pub(crate) const LONGEST_HEAD: usize = 64 << 10;
 const LONGEST_METHOD: usize = 20;
 
-/// What a connection begins with.
+/// How a connection begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionStart {
     Tls(Hello),
-    /// The head of a request is there.
+    /// The head of a request is complete.
     Http,
     /// Something else, and why it is neither.
     Other(String),
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Silent,
 }
 
-/// Reads until it is clear. `patience` is how long to wait for the first byte.
+/// Reads until the protocol is known. `patience` is how long to wait for the first byte.
 pub(crate) async fn peek(
     stream: &mut TcpStream,
     patience: Option<Duration>,
@@ -57,20 +57,20 @@ pub(crate) async fn peek(
     }
 }
 
-/// Whether what came since the first `looked_at` bytes were looked at can have made it clear. Somebody who sends byte by byte
-/// must not make us read everything again for each of them.
+/// Whether the bytes after the first `looked_at` can complete the decision. A client that sends byte by byte must not
+/// make the gate parse everything again for each byte.
 fn is_worth_a_look(bytes: &[u8], looked_at: usize) -> bool {
     if looked_at <= LONGEST_METHOD {
         return true;
     }
     match bytes.first() {
         Some(22) => bytes.len() >= hello::LONGEST || hello::whole_records(bytes) > looked_at,
-        // An end may have begun in what was there before.
+        // An end may have begun in the earlier bytes.
         _ => bytes.len() >= LONGEST_HEAD || head_end(&bytes[looked_at - 3..]).is_some(),
     }
 }
 
-/// `None` while it is not clear yet.
+/// `None` while the protocol is not known yet.
 fn classify(bytes: &[u8]) -> Option<ConnectionStart> {
     match bytes.first()? {
         22 => match Hello::parse(bytes) {
@@ -100,7 +100,7 @@ fn classify_text(bytes: &[u8]) -> Option<ConnectionStart> {
     }
 }
 
-/// Where the head of a request ends, however its lines end.
+/// The end of a request's head, for both forms of line ends.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     let ends = |at: usize| match bytes[at + 1..] {
         [b'\n', ..] => Some(at + 2),
@@ -110,7 +110,7 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').find_map(|(at, _)| ends(at))
 }
 
-/// The host that a first request names, where it names exactly one.
+/// The host of a first request, if it names exactly one.
 pub(crate) fn first_host(bytes: &[u8]) -> Option<Host> {
     let head = &bytes[..head_end(bytes)?];
     let mut hosts = head.split(|byte| *byte == b'\n').filter_map(|line| {
@@ -123,8 +123,8 @@ pub(crate) fn first_host(bytes: &[u8]) -> Option<Host> {
     }
 }
 
-/// Why the head of a first request cannot be trusted to mean one thing to everybody. The HTTP library would put such a
-/// request right and close the connection after it; whoever sends one means harm, and is told so.
+/// Why the head of a first request is ambiguous. The HTTP library would correct such a request and close the connection
+/// after it; such a request is an attack, so it is refused with the reason.
 pub(crate) fn is_ambiguous(bytes: &[u8]) -> Option<&'static str> {
     let head = &bytes[..head_end(bytes)?];
     let mut framing = [0usize; 2];
@@ -172,7 +172,7 @@ mod tests {
         assert!(matches!(classify(&endless), Some(ConnectionStart::Other(_))));
     }
 
-    /// How often a beginning is looked at that comes byte by byte, and what it is found to be.
+    /// How often input that arrives byte by byte is parsed, and the result.
     fn trickle(bytes: &[u8]) -> (usize, Option<ConnectionStart>) {
         let mut looks = 0;
         for len in 1..=bytes.len() {
@@ -191,15 +191,15 @@ mod tests {
     fn a_beginning_that_trickles_in_is_not_read_again_for_every_byte() {
         let head = [b"GET / HTTP/1.1\r\n".to_vec(), b"a: b\r\n".repeat(5_000), b"\r\n".to_vec()].concat();
         let (looks, begins) = trickle(&head);
-        assert_eq!((begins, looks < 40), (Some(ConnectionStart::Http), true), "{looks} looks");
+        assert_eq!((begins, looks < 40), (Some(ConnectionStart::Http), true), "{looks} checks");
         let bare = [b"GET / HTTP/1.1\n".to_vec(), b"a:b\n".repeat(50), b"\n".to_vec()].concat();
         assert_eq!(trickle(&bare).1, Some(ConnectionStart::Http));
-        // A hello that promises the most it may, one record of it after the other.
+        // A hello of the maximal length, record by record.
         let record = |body: &[u8]| [&[22, 3, 1, (body.len() >> 8) as u8, body.len() as u8], body].concat();
         let mut hello = record(&[&[1, 0, 0x50, 0][..], &[0; 600]].concat());
         (0..20).for_each(|_| hello.extend(record(&[0; 600])));
         let (looks, begins) = trickle(&hello);
-        assert_eq!((begins, looks < 60), (None, true), "{looks} looks");
+        assert_eq!((begins, looks < 60), (None, true), "{looks} checks");
         let endless = [&b"GET / HTTP/1.1\r\n"[..], &[b'a'; LONGEST_HEAD]].concat();
         assert!(matches!(trickle(&endless), (0..40, Some(ConnectionStart::Other(_)))));
     }

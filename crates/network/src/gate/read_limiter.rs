@@ -1,5 +1,6 @@
-//! Reads in small pieces. The HTTP library takes as much as there is, up to its limit, and holds several such pieces for as
-//! long as the other side does not take them: a sandbox that downloads a lot and reads none of it would fill the server.
+//! Limits the size of reads. The HTTP library reads as much as is available, up to its limit, and holds several such
+//! pieces as long as the other side does not read them: a sandbox that downloads a lot and reads none of it would fill
+//! the server's memory.
 
 use std::io;
 use std::pin::Pin;
@@ -8,10 +9,10 @@ use std::task::{Context, Poll};
 use atoll_relay::stream::poll_read_at_most;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// LIMIT: bytes of one read: as much as a TLS record holds.
+/// LIMIT: bytes of one read: the size of a TLS record.
 const AT_ONCE: usize = 16 << 10;
 
-/// A stream that gives a little at a time, and takes as much as it ever did.
+/// A stream with small reads and unlimited writes.
 #[derive(Debug)]
 pub(crate) struct ReadLimiter<S>(pub(crate) S);
 

@@ -1,11 +1,11 @@
-//! One connection that the kernel handed to the gate: peek, decide, carry.
+//! Serves one connection that the kernel redirected to the gate: peek, decide, forward.
 //!
 //! | begins with | passes if |
 //! |---|---|
 //! | TLS hello | its name is allowed, the address is a fresh answer for it, and no name is hidden |
-//! | TLS hello of a changed name | the same; TLS is ended here |
+//! | TLS hello of a changed name | the same; TLS is terminated here |
 //! | HTTP request | each request's host is allowed and the address is a fresh answer for it |
-//! | anything | the address is reached without the gate too |
+//! | anything | the address is also reachable without the gate |
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
@@ -27,14 +27,14 @@ use super::outbound::{self, Outbound};
 use super::peek::{self, ConnectionStart};
 use super::tunnel::{self, VetError};
 
-/// How long to wait for a client where the server may be the one to speak first.
+/// How long to wait for a client if the server may speak first.
 const PATIENCE: Duration = Duration::from_millis(300);
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
 /// A fatal alert, "access denied": TLS clients print it.
 const ACCESS_DENIED: &[u8] = &[21, 3, 1, 0, 2, 2, 49];
 
-/// How a flow did not come about, or broke.
+/// Why a flow was refused or broke.
 enum FlowError {
     Refused {
         what: EgressWhat,
@@ -46,13 +46,13 @@ enum FlowError {
         rule: String,
         name: Option<String>,
     },
-    /// A side ended it; what passed is recorded.
+    /// A side ended it; the traffic is recorded.
     Ended,
-    /// Nothing passed, and why is recorded already.
+    /// There was no traffic, and the reason is recorded already.
     Told,
 }
 
-/// Where the kernel says a connection was meant to go.
+/// The original destination of a connection, from the kernel.
 pub(crate) fn original(stream: &TcpStream) -> io::Result<SocketAddrV4> {
     Ok(rustix::net::sockopt::ip_original_dst(stream)?)
 }
@@ -77,7 +77,7 @@ pub(crate) async fn serve(stream: TcpStream, visit: Visit, outbound: &Outbound) 
     };
     tokio::select! {
         () = carried => {}
-        // Dropping what carries it closes both sides.
+        // Dropping the future closes both sides.
         () = flow.ended.cancelled() => flow.record().into_iter().for_each(|record| guest.log(record)),
         () = flow.watch(|record| guest.log(record)) => flow.record().into_iter().for_each(|record| guest.log(record)),
     }
@@ -115,7 +115,7 @@ async fn carry_tls(
             Err(FlowError::Refused { what, rule, name })
         }
         (Ok(FlowCarrier::Changed), Some(name)) => {
-            // Boxed: most flows are tunnels, and a tunnel need not have room for HTTP.
+            // Boxed: most flows are tunnels, which should not reserve the memory for HTTP.
             Box::pin(end_tls(stream, bytes, name, visit, outbound)).await
         }
         (Ok(FlowCarrier::Opaque | FlowCarrier::Requests), Some(name)) => {
@@ -140,7 +140,7 @@ async fn carry_tls(
     }
 }
 
-/// Ends TLS here, as `name`, and serves the requests in it.
+/// Terminates TLS as `name`, and serves the requests in it.
 async fn end_tls(
     stream: TcpStream,
     bytes: BytesMut,
@@ -156,7 +156,7 @@ async fn end_tls(
     let counted = MeteredStream { stream, peeked: bytes.freeze(), flow: Arc::clone(&visit.flow) };
     let handshake = timeout(HANDSHAKE_DEADLINE, TlsAcceptor::from(config).accept(counted)).await;
     let handshake = handshake.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    // Mostly a client that does not know the sandbox's authority.
+    // Usually a client that does not trust the sandbox's authority.
     let stream = handshake.map_err(|error| failed(format!("tls: the sandbox did not accept: {error}")))?;
     let answered = super::http::serve(stream, RequestForm::Ended { name }, visit, outbound).await;
     if answered { Ok(()) } else { Err(FlowError::Told) }
@@ -169,7 +169,7 @@ async fn carry_http(
     outbound: &Outbound,
 ) -> Result<(), FlowError> {
     if visit.guest.reaches_directly(visit.flow.address()) {
-        // Packets would pass unread; only a request that is to be changed is looked at.
+        // Packets would pass unread; only a request that is to be changed is inspected.
         let changed =
             peek::first_host(&bytes).is_some_and(|host| visit.guest.rewrite_for(&host.name).is_some());
         if !changed {
@@ -201,7 +201,7 @@ async fn carry_unknown(
     join(&stream, &server, visit).await
 }
 
-/// Connects to where the sandbox wanted to go, and sends what it has said so far.
+/// Connects to the original destination, and sends the bytes read so far.
 async fn reach(
     stream: &mut TcpStream,
     said: &[u8],
@@ -226,21 +226,21 @@ async fn reach(
 async fn join(stream: &TcpStream, server: &TcpStream, visit: &Visit) -> Result<(), FlowError> {
     let carried = tunnel::carry(stream, server, &visit.flow).await;
     if carried.is_err() {
-        // Neither side is to take what it has for the whole.
+        // Neither side should take the received bytes for the complete message.
         reset(stream);
         reset(server);
     }
     Ok(())
 }
 
-/// The next close tells the peer that the connection broke.
+/// Makes the next close reset the connection.
 fn reset(stream: &TcpStream) {
-    // Without it the peer sees an orderly end, which is no harm.
+    // If this fails, the peer sees a regular end, which is acceptable.
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }
 
 async fn say(stream: &mut TcpStream, farewell: &[u8]) {
-    // A courtesy; the refusal stands without it.
+    // Best effort; the connection is refused in any case.
     let _ = timeout(FAREWELL_DEADLINE, async {
         stream.write_all(farewell).await?;
         stream.shutdown().await
@@ -248,7 +248,7 @@ async fn say(stream: &mut TcpStream, farewell: &[u8]) {
     .await;
 }
 
-/// An error in words for the log; never with content.
+/// An error as text for the log; never with content.
 pub(crate) fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: refused by the server".to_owned(),
@@ -261,7 +261,7 @@ pub(crate) fn why(error: &io::Error) -> String {
     }
 }
 
-/// The sandbox's address, where the peer has one.
+/// The sandbox's address, if the peer has an IPv4 address.
 pub(crate) fn source(peer: SocketAddr) -> Option<std::net::Ipv4Addr> {
     match peer {
         SocketAddr::V4(peer) => Some(*peer.ip()),

@@ -1,7 +1,7 @@
-//! Bytes passed on unread, both ways, until both sides have ended; each side may end first.
+//! Forwards bytes unread, in both directions, until both sides have ended; either side may end first.
 //!
-//! A tunnel that does nothing holds no buffer. Before a TLS tunnel is left alone, the server's first record is looked at:
-//! if it asks for a second hello (HelloRetryRequest), that one must ask for the same name as the first.
+//! An idle tunnel holds no buffer. Before a TLS tunnel is left alone, the server's first record is inspected: if it
+//! asks for a second hello (HelloRetryRequest), that one must name the same host as the first.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::flow::Flow;
 use super::hello::{Hello, LONGEST};
 
-/// As much as a busy socket has ready at once.
+/// As much as a busy socket usually has ready at once.
 const CHUNK: usize = 128 << 10;
 /// How long a server may take for its first record, and a client for its second hello.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ thread_local! {
     static CHUNKS: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Passes bytes until both sides have ended, or the flow must end.
+/// Forwards bytes until both sides have ended, or the flow must end.
 pub(crate) async fn carry(sandbox: &TcpStream, server: &TcpStream, flow: &Flow) -> io::Result<()> {
     let up = pump(sandbox, server, |bytes| flow.count_sent(bytes));
     let down = pump(server, sandbox, |bytes| flow.count_received(bytes));
@@ -33,7 +33,7 @@ pub(crate) async fn carry(sandbox: &TcpStream, server: &TcpStream, flow: &Flow) 
     Ok(())
 }
 
-/// `count` is told of what was read before it is passed on, and may end it.
+/// `count` gets the number of bytes before they are forwarded, and may end the flow.
 async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize) -> io::Result<()>) -> io::Result<()> {
     loop {
         tokio::task::consume_budget().await;
@@ -52,7 +52,8 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(usize) -> io::Res
     }
 }
 
-/// Moves what is ready through this thread's buffer: how much was read, and what could not be written at once.
+/// Moves available bytes through this thread's buffer: returns how much was read, and what could not be written at
+/// once.
 fn move_some(
     from: &TcpStream,
     to: &TcpStream,
@@ -82,7 +83,7 @@ async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a TLS tunnel does not come about.
+/// Why a TLS tunnel is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VetError {
     #[error(transparent)]
@@ -93,7 +94,7 @@ pub(crate) enum VetError {
     NotTls,
 }
 
-/// Looks at the server's first record, passes it on, and checks a second hello that it asks for.
+/// Inspects the server's first record, forwards it, and checks a second hello that it asks for.
 pub(crate) async fn vet(
     sandbox: &mut TcpStream,
     server: &mut TcpStream,
@@ -143,7 +144,7 @@ fn asks_again(answer: &[u8]) -> bool {
     could_be_hello(answer) && answer.get(RETRY_LEN - 32..RETRY_LEN) == Some(&RETRY[..])
 }
 
-/// Reads until the second hello is whole; before it there may be early data and a change of ciphers without meaning.
+/// Reads until the second hello is complete; early data and a dummy change of ciphers may come before it.
 async fn second_hello(sandbox: &mut TcpStream) -> Result<(Hello, BytesMut), VetError> {
     let mut bytes = BytesMut::new();
     let mut at = 0;
@@ -164,7 +165,7 @@ async fn second_hello(sandbox: &mut TcpStream) -> Result<(Hello, BytesMut), VetE
             [] | [CHANGE_CIPHER_SPEC | APPLICATION, ..] => {}
             _ => return Err(VetError::NotTls),
         }
-        // Early data is small: a server says how much it takes, and none takes more than this.
+        // Early data is small: servers limit it, and none accepts more than this.
         if bytes.len() > 4 * LONGEST {
             return Err(VetError::NotTls);
         }

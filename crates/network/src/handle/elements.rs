@@ -1,6 +1,6 @@
-//! What the kernel holds for one link beside the link itself, and how to get from one state of it to another.
+//! The kernel objects of one link besides the link itself, and the changes from one state to another.
 //!
-//! A plain sandbox (open or closed, without limits) has one or two elements and nothing else.
+//! A simple sandbox (open or closed, without limits) has one or two elements and nothing else.
 
 use atoll_model::policy::egress::ranges::{Ranges, Ranges4, Ranges6};
 use atoll_model::policy::egress::{DirectMode, Dns, Egress};
@@ -9,29 +9,29 @@ use crate::address::SandboxLink;
 use crate::netlink::nft::{Edge, IpVersion, SetKind, Transaction, name_key};
 use crate::ruleset::{NAMED, OPEN, OWN, OWN6, REFUSE, SETS, SETS6, Sets, Why};
 
-/// LIMIT: destinations with a budget of one sandbox; further ones are refused.
+/// LIMIT: destinations with a budget per sandbox; further ones are refused.
 const BUDGETED: u32 = 8_192;
 
-/// What of a policy the kernel enforces for a link.
+/// The part of a policy that the kernel enforces for a link.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Installed {
-    /// May send to everything public.
+    /// May send to all public addresses.
     pub(super) open: bool,
-    /// May use the gate though it is not open.
+    /// May use the gate although it is not open.
     pub(super) named: bool,
-    /// May send to these.
+    /// May send to these addresses.
     pub(super) ranges: Option<Ranges4>,
     pub(super) connections: Option<u32>,
     pub(super) budget: Option<u64>,
     pub(super) up: Option<u64>,
     pub(super) down: Option<u64>,
-    /// What it has of IPv6; nothing, unless the policy names ranges of it.
+    /// The IPv6 part; `None` unless the policy names IPv6 ranges.
     pub(super) six: Option<Ipv6Elements>,
-    /// Whether addresses and routes are there for it. After a restart it is not known, and they are given again.
+    /// Whether IPv6 addresses and routes are set. After a restart this is unknown, and they are set again.
     pub(super) wired: bool,
 }
 
-/// The same for IPv6. Open or named, it is never: IPv6 goes where ranges say.
+/// The same for IPv6. It is never open or named: IPv6 is limited to the listed ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(super) struct Ipv6Elements {
     pub(super) ranges: Ranges6,
@@ -59,11 +59,11 @@ impl Installed {
         }
     }
 
-    /// After a restart it is known that something is there, not how much. No policy asks for nothing at all.
+    /// After a restart it is known that a limit exists, but not its value. No policy has a limit of zero.
     pub(super) const UNKNOWN: u64 = 0;
 }
 
-/// Changes that are tried one by one.
+/// Changes that are applied one by one.
 type Steps<'a> = Vec<Box<dyn Fn(&mut Transaction<'_>) + 'a>>;
 
 /// The names and keys of one link.
@@ -75,7 +75,7 @@ pub(super) struct Keys {
     pub(super) v6: Objects<16>,
 }
 
-/// What a link has of one version of IP.
+/// The objects of a link for one version of IP.
 pub(super) struct Objects<const N: usize> {
     version: IpVersion,
     sets: &'static Sets,
@@ -121,7 +121,7 @@ impl Keys {
         Self { name, own, own6, v4, v6 }
     }
 
-    /// Whether the link may send at all.
+    /// Allows the link to send at all.
     pub(super) fn admit(&self, transaction: &mut Transaction<'_>) {
         transaction.add(OWN, &self.own);
     }
@@ -130,7 +130,7 @@ impl Keys {
         transaction.remove(OWN, &self.own);
     }
 
-    /// Everything that leads from one state to the other.
+    /// Adds the changes from one state to the other.
     pub(super) fn change(&self, transaction: &mut Transaction<'_>, from: &Installed, to: &Installed) {
         self.change_member(transaction, OPEN, from.open, to.open);
         self.change_member(transaction, NAMED, from.named, to.named);
@@ -166,7 +166,7 @@ impl Keys {
         }
     }
 
-    /// Everything that a link can have, in steps that may each find nothing.
+    /// Removes everything that a link can have, in steps that each tolerate missing parts.
     pub(super) fn purges(&self) -> Steps<'_> {
         let mut steps: Steps<'_> = vec![
             Box::new(|step| self.expel(step)),
@@ -219,7 +219,7 @@ impl<const N: usize> Objects<N> {
         }
     }
 
-    /// Another budget begins anew: what was spent of the old one is not known to it.
+    /// A new budget starts at zero: it does not include what was used of the old one.
     fn change_budget(&self, transaction: &mut Transaction<'_>, from: Option<u64>, to: Option<u64>) {
         if from == to {
             return;
@@ -237,13 +237,13 @@ impl<const N: usize> Objects<N> {
         }
     }
 
-    /// Chain and set of the list, once nothing leads there.
+    /// Removes chain and set of the list; nothing may refer to them any more.
     fn remove_list(&self, transaction: &mut Transaction<'_>) {
         transaction.remove_chain(&self.list);
         transaction.remove_set(&self.ranges);
     }
 
-    /// Chain and set of the budget, once nothing leads there.
+    /// Removes chain and set of the budget; nothing may refer to them any more.
     fn remove_budget(&self, transaction: &mut Transaction<'_>) {
         transaction.remove_chain(&self.budget);
         transaction.remove_set(&self.quotas);

@@ -1,4 +1,4 @@
-//! After a restart: what the kernel still has is adopted where somebody claims it, and removed where nobody does.
+//! After a restart: adopts the kernel objects of known sandboxes, and removes all others.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,18 +15,18 @@ use crate::netlink::nft::{self, Transaction};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
 use crate::ruleset::{FRESH, NAMED, OPEN, OWN, OWN6, SETS, SETS6, Sets};
 
-/// What a sweep found and did.
+/// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// Links removed because nobody claimed them.
+    /// Links removed because no sandbox uses them.
     pub removed_links: Vec<SandboxLink>,
     /// Elements removed for the same reason.
     pub removed_elements: usize,
-    /// Claimed links that do not exist any more.
+    /// Known links that do not exist any more.
     pub missing: Vec<SandboxLink>,
 }
 
-/// Everything that belongs to links, as the kernel has it.
+/// All kernel objects of links.
 #[derive(Debug)]
 struct LinkObjects {
     own: HashSet<Vec<u8>>,
@@ -36,12 +36,12 @@ struct LinkObjects {
     v4: FamilyObjects,
     v6: FamilyObjects,
     fresh: HashSet<Vec<u8>>,
-    /// Chains and sets of one link alone.
+    /// Chains and sets of single links.
     chains: HashSet<String>,
     sets: HashSet<String>,
 }
 
-/// What links have of one version of IP.
+/// The objects of links for one version of IP.
 #[derive(Debug)]
 struct FamilyObjects {
     sets: &'static Sets,
@@ -57,7 +57,7 @@ impl FamilyObjects {
         Ok(Self { sets, listed, budgets, limited })
     }
 
-    /// Every limit of connections that belongs to none of `kept`.
+    /// Every connection limit that belongs to none of `kept`.
     fn stray_limits(&self, kept: &HashSet<&[u8]>) -> impl Iterator<Item = (&'static str, &[u8])> {
         let strays = self.limited.iter().filter(|key| !kept.contains(&key[..]));
         strays.map(|key| (self.sets.limited, &key[..]))
@@ -83,7 +83,7 @@ impl LinkObjects {
         Ok(Self { own, open, named, own6, v4, v6, fresh, chains, sets })
     }
 
-    /// What is in force for a link. How much is not read back: whatever is asked for next is written anew.
+    /// The installed state of a link. Values are not read back: the next change writes them again.
     fn installed(&self, keys: &Keys) -> Installed {
         let rate = Some(Installed::UNKNOWN);
         Installed {
@@ -103,8 +103,9 @@ impl LinkObjects {
         }
     }
 
-    /// Removes everything that belongs to none of `kept`; elements first, since they lead to chains, and chains use sets.
-    /// Fresh answers are known to the gate that gave them, which died with its server, unless the link is of this one.
+    /// Removes everything that belongs to none of `kept`; elements first, because they refer to chains, and chains use
+    /// sets. Fresh answers are removed too, unless the link belongs to this server: the gate that gave them ended with
+    /// its server.
     fn remove_strays(
         &self,
         socket: &mut Socket,
@@ -159,12 +160,12 @@ impl LinkObjects {
 }
 
 impl RouterHandle {
-    /// Adopts the links in `keep` as they stand and removes every other link, element and chain.
+    /// Adopts the links in `keep` unchanged and removes every other link, element and chain.
     pub fn sweep(&mut self, keep: &[SandboxLink]) -> io::Result<Sweep> {
         let links: HashSet<SandboxLink> = self.list_links()?.into_iter().collect();
         let found = LinkObjects::read(&mut self.nft)?;
         let kept: HashSet<SandboxLink> = keep.iter().filter(|link| links.contains(link)).copied().collect();
-        // What opens a link that is not admitted goes too.
+        // Elements that open a link which is not admitted are removed too.
         let admitted: Vec<Keys> = kept
             .iter()
             .map(|link| Keys::of(*link))
@@ -183,7 +184,7 @@ impl RouterHandle {
         for link in kept {
             let keys = Keys::of(link);
             if self.is_admitted(link) {
-                // Ours, with everything known about it: a sweep may come at any time.
+                // A link of this server with known state: a sweep may happen at any time.
                 continue;
             }
             if found.own.contains(&keys.own[..]) {
@@ -206,7 +207,8 @@ impl RouterHandle {
     }
 }
 
-/// `c7`, `d7`, `q7`, `b7`, and for IPv6 `e7`, `f7`, `r7`, `g7`: one of a link's own. All others have longer names.
+/// `c7`, `d7`, `q7`, `b7`, and for IPv6 `e7`, `f7`, `r7`, `g7`: an object of a single link. All others have longer
+/// names.
 fn is_of_link(name: &str) -> bool {
     let digits = name.strip_prefix(['b', 'c', 'd', 'q', 'e', 'f', 'r', 'g']).unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())

@@ -1,6 +1,6 @@
-//! NETLINK_NETFILTER messages: atomic changes of nftables sets and of the few objects that one sandbox has alone, and dumps.
+//! NETLINK_NETFILTER messages: atomic changes of nftables sets and of the few objects of single sandboxes, and dumps.
 //!
-//! Tables, base chains and the rules for all are never made here; those are static text (see `ruleset`).
+//! Tables, base chains and shared rules are not made here; those are static text (see `ruleset`).
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_EXPRESSIONS: u16 = 4;
 
-/// How the `nft` program writes the types of addresses down.
+/// The type numbers of addresses in the `nft` program.
 const TYPE_IPV4: u32 = 7;
 const TYPE_IPV6: u32 = 8;
 const FLAG_INTERVAL: u32 = 0x4;
@@ -76,17 +76,17 @@ const CONNLIMIT_OVER: u32 = 1;
 
 const FAMILY_INET: u8 = 1;
 const GENERAL_HEADER: usize = 4;
-/// LIMIT: a nest is at most 64 KiB long; a range takes some fifty bytes, one of IPv6 some seventy.
+/// LIMIT: a nested attribute has at most 64 KiB; an IPv4 range takes about fifty bytes, an IPv6 range about seventy.
 const RANGES_AT_ONCE: usize = 500;
 
-/// Whose addresses.
+/// The version of IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IpVersion {
     V4,
     V6,
 }
 
-/// The least or the greatest address of a range.
+/// The first or last address of a range.
 pub(crate) trait Edge: Bound {
     type Bytes: AsRef<[u8]>;
     fn bytes(self) -> Self::Bytes;
@@ -106,16 +106,16 @@ impl Edge for u128 {
     }
 }
 
-/// What a set of addresses is for.
+/// The purpose of a set of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SetKind {
-    /// Ranges, written by us.
+    /// Ranges, written by this program.
     Ranges,
     /// Addresses with a quota each, written by packets; at most this many.
     Quotas(u32),
 }
 
-/// Where a rule or a verdict leads.
+/// The target of a rule or a verdict.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RuleTarget<'a> {
     Goto(&'a str),
@@ -141,7 +141,7 @@ impl<'a> Transaction<'a> {
         self.count == 0
     }
 
-    /// Ready to be sent. The kernel acknowledges the last change, and complains about whichever it does not take.
+    /// Completes the batch. The kernel acknowledges the last change, and reports an error for each refused one.
     pub(crate) fn finish(mut self) -> Batch {
         self.batch.acknowledge_last();
         self.batch.message(BATCH_END, 0, &general_header(0, SUBSYSTEM));
@@ -156,7 +156,7 @@ impl<'a> Transaction<'a> {
         self.element(DELSETELEM, set, key, |_| {});
     }
 
-    /// Adds an element that goes by itself.
+    /// Adds an element that expires.
     pub(crate) fn add_for(&mut self, set: &str, key: &[u8], ttl: Duration) {
         let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.element(NEWSETELEM, set, key, |batch| batch.attr(ELEM_TIMEOUT, &millis.to_be_bytes()));
@@ -171,7 +171,7 @@ impl<'a> Transaction<'a> {
         });
     }
 
-    /// Adds an element that matches only while more than `count` connections have it.
+    /// Adds an element that matches only while there are more than `count` connections.
     pub(crate) fn add_connection_limit(&mut self, set: &str, key: &[u8], count: u32) {
         self.element(NEWSETELEM, set, key, |batch| {
             let expression = batch.open(ELEM_EXPR);
@@ -184,7 +184,7 @@ impl<'a> Transaction<'a> {
         });
     }
 
-    /// Adds ranges, first and last address included, to a set of ranges.
+    /// Adds ranges, including first and last address, to a set of ranges.
     pub(crate) fn add_ranges<T: Edge>(&mut self, set: &str, ranges: impl IntoIterator<Item = (T, T)>) {
         let ranges: Vec<_> = ranges.into_iter().collect();
         for chunk in ranges.chunks(RANGES_AT_ONCE) {
@@ -192,7 +192,7 @@ impl<'a> Transaction<'a> {
             let elements = self.batch.open(LIST_ELEMENTS);
             for &(first, last) in chunk {
                 put_element(&mut self.batch, first.bytes().as_ref(), |_| {});
-                // The end is the first address that is not in it; behind the last address of all there is none.
+                // The end is the first address after the range; the last address of all has none.
                 if let Some(end) = last.after() {
                     put_element(&mut self.batch, end.bytes().as_ref(), |batch| {
                         batch.attr(ELEM_FLAGS, &ELEM_INTERVAL_END.to_be_bytes());
@@ -244,7 +244,7 @@ impl<'a> Transaction<'a> {
         self.batch.attr_name(CHAIN_NAME, name);
     }
 
-    /// Removes a chain with its rules. Nothing may jump to it any more.
+    /// Removes a chain with its rules. No rule may jump to it any more.
     pub(crate) fn remove_chain(&mut self, name: &str) {
         self.message(DELCHAIN);
         self.batch.attr_name(CHAIN_TABLE, self.table);
@@ -348,7 +348,7 @@ fn put_expression(batch: &mut Batch, name: &str, put: impl FnOnce(&mut Batch)) {
     batch.close(element);
 }
 
-/// The address that the sandbox wanted, whichever way a packet of the flow goes.
+/// The original destination of a flow, whichever direction a packet has.
 fn put_original_destination(batch: &mut Batch, version: IpVersion) {
     let key = match version {
         IpVersion::V4 => CT_DST_IP,

@@ -1,4 +1,4 @@
-//! NETLINK_ROUTE messages for the queues of interfaces: a token bucket at the root of one, or none.
+//! NETLINK_ROUTE messages for interface queues: a token bucket at the root, or none.
 
 use super::{Batch, F_ACK, F_CREATE, F_REPLACE};
 
@@ -13,14 +13,14 @@ const ROOT: u32 = 0xffff_ffff;
 const HANDLE: u32 = 0x0001_0000;
 const ETHERNET: u8 = 1;
 
-/// LIMIT: a token bucket lets this many bytes pass at once. Below two full packets nothing would pass at all.
+/// LIMIT: bytes of a burst. With less than two full packets nothing would pass at all.
 const BURST_MIN: u64 = 4 << 10;
 const BURST_MAX: u64 = 1 << 20;
-/// LIMIT: bytes that wait for their turn before a sender is slowed by loss.
+/// LIMIT: queued bytes before packets are dropped.
 const QUEUE_MIN: u64 = 32 << 10;
 const QUEUE_MAX: u64 = 4 << 20;
 
-/// Lets at most so many bytes a second out of an interface.
+/// Limits the bytes per second out of an interface.
 pub(crate) fn limit_rate(batch: &mut Batch, index: u32, bytes_per_s: u64) {
     batch.message(NEWQDISC, F_ACK | F_CREATE | F_REPLACE, &header(index, HANDLE));
     batch.attr_name(TCA_KIND, "tbf");
@@ -35,7 +35,7 @@ pub(crate) fn limit_rate(batch: &mut Batch, index: u32, bytes_per_s: u64) {
     batch.close(options);
 }
 
-/// As much as the interface takes. Fails where there is no limit; that is for the caller to overlook.
+/// Removes the limit. Fails if there is none; the caller ignores that.
 pub(crate) fn unlimit_rate(batch: &mut Batch, index: u32) {
     batch.message(DELQDISC, F_ACK, &header(index, 0));
 }
@@ -52,10 +52,11 @@ fn header(index: u32, handle: u32) -> [u8; 20] {
     header
 }
 
-/// `struct tc_tbf_qopt`: rate, no peak rate, and the length of the queue. The bucket is told in bytes beside it.
+/// `struct tc_tbf_qopt`: rate, no peak rate, and the length of the queue. The burst is passed in bytes in a separate
+/// attribute.
 fn parameters(bytes_per_s: u64, queue: u32) -> [u8; 36] {
     let mut parameters = [0; 36];
-    // Said to be Ethernet, so that the kernel reckons by itself and wants no table of times.
+    // With the link type Ethernet the kernel computes the transmission times itself and needs no table.
     parameters[1] = ETHERNET;
     parameters[8..12].copy_from_slice(&narrow(bytes_per_s).to_ne_bytes());
     parameters[24..28].copy_from_slice(&queue.to_ne_bytes());

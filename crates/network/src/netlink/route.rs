@@ -1,4 +1,4 @@
-//! NETLINK_ROUTE messages: links, addresses, routes. Builds and reads them; sends nothing.
+//! NETLINK_ROUTE messages: links, addresses, routes. Builds and parses them; sends nothing.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -65,15 +65,15 @@ pub(crate) enum Arp {
     Off,
 }
 
-/// One end of a veth pair to be made.
+/// One end of a new veth pair.
 pub(crate) struct End<'a> {
     pub(crate) name: &'a str,
-    /// 0 lets the kernel choose.
+    /// 0: the kernel chooses.
     pub(crate) index: u32,
     pub(crate) mac: Option<[u8; 6]>,
 }
 
-/// A veth pair: `near` here and up, `far` straight in another namespace and still down.
+/// A veth pair: `near` is up in this namespace, `far` is in another namespace and still down.
 pub(crate) struct Veth<'a> {
     pub(crate) near: End<'a>,
     pub(crate) far: End<'a>,
@@ -82,7 +82,7 @@ pub(crate) struct Veth<'a> {
     pub(crate) arp: Arp,
 }
 
-/// What is wanted to know of a link.
+/// The needed properties of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundLink {
     pub(crate) index: u32,
@@ -99,7 +99,7 @@ pub(crate) fn add_veth(batch: &mut Batch, veth: &Veth<'_>) {
     batch.attr_name(IFLA_INFO_KIND, "veth");
     let data = batch.open(IFLA_INFO_DATA);
     let peer = batch.open(VETH_INFO_PEER);
-    // Never up here: the kernel refuses to raise an end whose other end is not registered yet.
+    // Never up here: the kernel refuses to bring an end up before the other end is registered.
     batch.raw(&link_header(veth.far.index, 0, 0));
     put_end(batch, &veth.far, veth.mtu);
     batch.attr(IFLA_NET_NS_FD, &veth.far_namespace.as_raw_fd().to_ne_bytes());
@@ -114,7 +114,7 @@ fn put_end(batch: &mut Batch, end: &End<'_>, mtu: u32) {
     if let Some(mac) = end.mac {
         batch.attr(IFLA_ADDRESS, &mac);
     }
-    // Without this a veth gets a queue per core, and each costs memory and time.
+    // Without this a veth gets a queue per core, which costs memory and time.
     batch.attr(IFLA_NUM_TX_QUEUES, &1u32.to_ne_bytes());
     batch.attr(IFLA_NUM_RX_QUEUES, &1u32.to_ne_bytes());
 }
@@ -124,7 +124,7 @@ pub(crate) fn raise(batch: &mut Batch, index: u32, arp: Arp) {
     batch.message(SETLINK, F_ACK, &link_header(index, flags, flags));
 }
 
-/// No link-local IPv6 address on this interface. Fails where the kernel has no IPv6: nothing to switch off there.
+/// Disables the link-local IPv6 address of an interface. Fails if the kernel has no IPv6, which is fine.
 pub(crate) fn no_ipv6_address(batch: &mut Batch, index: u32) {
     batch.message(SETLINK, F_ACK, &link_header(index, 0, 0));
     let families = batch.open(IFLA_AF_SPEC);
@@ -148,7 +148,7 @@ pub(crate) fn set_group(batch: &mut Batch, index: u32, group: u32) {
     batch.attr(IFLA_GROUP, &group.to_ne_bytes());
 }
 
-/// Deletes all links of a group at the price of one: the kernel waits for its grace period once.
+/// Deletes all links of a group for the cost of one: the kernel waits for its grace period once.
 pub(crate) fn delete_group(batch: &mut Batch, group: u32) {
     batch.message(DELLINK, F_ACK, &link_header(0, 0, 0));
     batch.attr(IFLA_GROUP, &group.to_ne_bytes());
@@ -160,9 +160,9 @@ pub(crate) fn dump_links() -> Batch {
     batch
 }
 
-/// Answers with one link, or an error when there is none; the caller reads it as a dump of one.
+/// Checks that a link exists; an error means that it does not.
 pub(crate) fn probe_link(batch: &mut Batch, index: u32) {
-    // Setting no flag at all changes nothing and fails with ENODEV when the link is gone.
+    // A message without flags changes nothing, and fails with ENODEV if the link is gone.
     batch.message(SETLINK, F_ACK, &link_header(index, 0, 0));
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn read_link(message: &Message<'_>) -> Option<FoundLink> {
     })
 }
 
-/// Gives the interface an address; an address that is already there is no error.
+/// Adds an address to the interface; an existing one is no error.
 pub(crate) fn add_address(batch: &mut Batch, index: u32, address: Ipv4Addr, prefix_len: u8) {
     let mut header = [0u8; ADDR_HEADER];
     header[0] = AF_INET;
@@ -206,7 +206,7 @@ pub(crate) fn read_address(message: &Message<'_>) -> Option<Ipv4Addr> {
     message.attrs(ADDR_HEADER).find(IFA_LOCAL).and_then(ipv4)
 }
 
-/// The way to one sandbox; errors the router sends on it come from `source`.
+/// The route to one sandbox; ICMP errors of the router on it come from `source`.
 pub(crate) fn add_host_route(batch: &mut Batch, to: Ipv4Addr, index: u32, source: Ipv4Addr) {
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_EXCL, &route_header(32, SCOPE_LINK, 0));
     batch.attr(RTA_DST, &to.octets());
@@ -214,7 +214,7 @@ pub(crate) fn add_host_route(batch: &mut Batch, to: Ipv4Addr, index: u32, source
     batch.attr(RTA_PREFSRC, &source.octets());
 }
 
-/// The way to everything, through a gateway that needs no route of its own.
+/// The default route, through a gateway that needs no route of its own.
 pub(crate) fn add_default_route(batch: &mut Batch, gateway: Ipv4Addr, index: u32) {
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &route_header(0, SCOPE_UNIVERSE, NH_ONLINK));
     batch.attr(RTA_GATEWAY, &gateway.octets());
@@ -229,7 +229,7 @@ pub(crate) fn dump_routes() -> Batch {
     batch
 }
 
-/// The interface a default route of the main table leaves through.
+/// The interface of a default route in the main table.
 pub(crate) fn read_default_route(message: &Message<'_>) -> Option<u32> {
     default_route_of(AF_INET, message)
 }
@@ -243,7 +243,7 @@ fn default_route_of(family: u8, message: &Message<'_>) -> Option<u32> {
     is_default.then(|| message.attrs(ROUTE_HEADER).find(RTA_OIF).and_then(|value| u32_at(value, 0)))?
 }
 
-/// The same for IPv6. Nobody else can have the address, so nobody is asked.
+/// The same for IPv6. The address is unique, so duplicate address detection is disabled.
 pub(crate) fn add_address6(batch: &mut Batch, index: u32, address: Ipv6Addr, prefix_len: u8) {
     let mut header = [0u8; ADDR_HEADER];
     header[0] = AF_INET6;
@@ -273,7 +273,7 @@ pub(crate) fn read_address6(message: &Message<'_>) -> Option<Ipv6Addr> {
     value.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets))
 }
 
-/// The way to one sandbox's IPv6 address; one that is there already is no error.
+/// The route to one sandbox's IPv6 address; an existing one is no error.
 pub(crate) fn add_host_route6(batch: &mut Batch, to: Ipv6Addr, index: u32) {
     let header = route_header_of(AF_INET6, 128, SCOPE_UNIVERSE, 0);
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
@@ -281,7 +281,7 @@ pub(crate) fn add_host_route6(batch: &mut Batch, to: Ipv6Addr, index: u32) {
     batch.attr(RTA_OIF, &index.to_ne_bytes());
 }
 
-/// The way to everything by IPv6.
+/// The IPv6 default route.
 pub(crate) fn add_default_route6(batch: &mut Batch, gateway: Ipv6Addr, index: u32) {
     let header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, NH_ONLINK);
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
@@ -289,7 +289,7 @@ pub(crate) fn add_default_route6(batch: &mut Batch, gateway: Ipv6Addr, index: u3
     batch.attr(RTA_OIF, &index.to_ne_bytes());
 }
 
-/// A way to everything by IPv6 that nobody answers on. Of the same rank as the other default route, which replaces it.
+/// An IPv6 default route without replies. It has the same metric as the other default route, which replaces it.
 pub(crate) fn add_silent_default_route6(batch: &mut Batch, index: u32) {
     let header = route_header_of(AF_INET6, 0, SCOPE_UNIVERSE, 0);
     batch.message(NEWROUTE, F_ACK | F_CREATE | F_REPLACE, &header);
@@ -301,7 +301,7 @@ pub(crate) fn delete_silent_default_route6(batch: &mut Batch, index: u32) {
     batch.attr(RTA_OIF, &index.to_ne_bytes());
 }
 
-/// Who has an address, for ever: nobody asks.
+/// Adds a permanent neighbour entry, so that no neighbour discovery is needed.
 pub(crate) fn add_neighbour6(batch: &mut Batch, index: u32, address: Ipv6Addr, mac: &[u8]) {
     let mut header = [0u8; NEIGH_HEADER];
     header[0] = AF_INET6;
@@ -320,7 +320,7 @@ pub(crate) fn dump_routes6() -> Batch {
     batch
 }
 
-/// The interface a default route of the main table leaves through by IPv6.
+/// The interface of an IPv6 default route in the main table.
 pub(crate) fn read_default_route6(message: &Message<'_>) -> Option<u32> {
     default_route_of(AF_INET6, message)
 }

@@ -1,4 +1,4 @@
-//! Requests changed on their way: a secret is used by the sandbox and never inside it.
+//! Changed requests: the sandbox uses a secret that never exists inside it.
 
 use std::io::{Read, Write};
 
@@ -71,7 +71,7 @@ fn a_secret_never_goes_to_another_host_back_in_an_echo_or_in_the_clear() {
     assert!(world.internet.requests.lock().unwrap().is_empty());
     let redirect = ask("GET /redirect HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(redirect.starts_with("HTTP/1.1 302") && redirect.contains("http://evil.test/"), "{redirect}");
-    assert_eq!(world.internet.requests.lock().unwrap().len(), 1, "nobody followed it");
+    assert_eq!(world.internet.requests.lock().unwrap().len(), 1, "the redirect was not followed");
     world.internet.requests.lock().unwrap().clear();
     world.say(
         SITE,

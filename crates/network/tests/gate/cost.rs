@@ -1,4 +1,4 @@
-//! What the gate costs. Prints figures; its limits are loose, because other tests run beside it.
+//! The cost of the gate. Prints figures; its limits are loose, because other tests run at the same time.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,7 +10,7 @@ use hickory_proto::rr::RecordType;
 use crate::gate::servers::Entry;
 use crate::gate::world::{SITE, World, question, tls};
 
-/// The median of asking a server many times, in microseconds.
+/// The median duration of many queries to a server, in microseconds.
 fn median_us(world: &World, server: Ipv4Addr, name: &str) -> u128 {
     let question = question(name, RecordType::A);
     world.inside(|| {
@@ -24,7 +24,7 @@ fn median_us(world: &World, server: Ipv4Addr, name: &str) -> u128 {
                 socket.send(&question).unwrap();
                 socket.recv(&mut buffer).unwrap();
                 let took = started_at.elapsed().as_micros();
-                // Slower than the limit on questions.
+                // Slower than the query limit.
                 std::thread::sleep(Duration::from_millis(4));
                 took
             })

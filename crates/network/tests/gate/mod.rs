@@ -1,5 +1,5 @@
-//! The gate against real sockets in network namespaces of its own, as root: a sandbox, a router with the gate in it, and an
-//! internet with name and web servers that keep what they hear. Nothing leaves these namespaces.
+//! The gate with real sockets in separate network namespaces, as root: a sandbox, a router with the gate in it, and an
+//! internet with name and web servers that record their input. No traffic leaves these namespaces.
 
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(

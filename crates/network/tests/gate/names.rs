@@ -1,4 +1,4 @@
-//! Questions to the gate.
+//! DNS queries to the gate.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn in_free_mode_answers_pass_as_they_are_and_are_recorded() {
             record.name.as_deref() == Some("a.test") && record.address == Some(address.into())
         });
     }
-    assert!(world.told.0.lock().unwrap().is_empty(), "nothing is redirected");
+    assert!(world.told.0.lock().unwrap().is_empty(), "no address is redirected");
 }
 
 #[test]

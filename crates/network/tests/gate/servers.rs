@@ -1,4 +1,4 @@
-//! The internet of these tests: a name server with a table, and web servers that keep every byte they hear.
+//! The internet of these tests: a name server with a table, and web servers that record every byte.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -23,9 +23,9 @@ pub(crate) enum Entry {
 
 pub(crate) struct Internet {
     pub(crate) names: Mutex<HashMap<&'static str, Vec<Entry>>>,
-    /// Every name that was asked for.
+    /// Every queried name.
     pub(crate) asked: Mutex<Vec<(String, RecordType)>>,
-    /// The head of every request that came, with what the server thinks the body is.
+    /// The head of every request, with the body as the server understands it.
     pub(crate) requests: Mutex<Vec<String>>,
     pub(crate) authority_pem: String,
 }
@@ -109,7 +109,7 @@ impl Internet {
         answer.to_vec().unwrap()
     }
 
-    /// A web server that trusts `Content-Length` or chunks, keeps connections, and says back which head it read.
+    /// A web server that trusts `Content-Length` or chunks, keeps connections, and returns the head that it read.
     fn serve_web(&self, mut stream: impl Read + Write) {
         let mut bytes = Vec::new();
         while let Some(head) = read_head(&mut stream, &mut bytes) {

@@ -20,7 +20,7 @@ pub(crate) const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 pub(crate) const SANDBOX: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 5);
 pub(crate) const SEED: Seed = Seed([42; 32]);
 
-/// What the kernel would have been told.
+/// The recorded kernel operations.
 #[derive(Default)]
 pub(crate) struct Told(pub(crate) Mutex<Vec<(&'static str, Vec<Ipv4Addr>)>>);
 
@@ -89,7 +89,7 @@ impl World {
         netns::run_in(self.sandbox.as_fd(), work).unwrap()
     }
 
-    /// Asks the gate for the addresses of a name.
+    /// Queries the gate for the addresses of a name.
     pub(crate) fn resolve(&self, name: &str) -> (ResponseCode, Vec<Ipv4Addr>) {
         let answer = self.ask(name, RecordType::A);
         let addresses = answer.answers.iter().filter_map(|record| match &record.data {
@@ -121,7 +121,7 @@ impl World {
         stream
     }
 
-    /// Says something to a server and hears what comes until it ends.
+    /// Sends bytes to a server and returns what arrives until the end.
     pub(crate) fn say(&self, address: Ipv4Addr, port: u16, bytes: &[u8]) -> Vec<u8> {
         let mut stream = self.connect(address, port);
         stream.write_all(bytes).unwrap();
@@ -130,7 +130,7 @@ impl World {
         heard
     }
 
-    /// The rule of the last record that satisfies the condition; waits for it a while.
+    /// The last record that satisfies the condition; waits for it a while.
     pub(crate) fn recorded(&self, is_it: impl Fn(&EgressRecord) -> bool) -> EgressRecord {
         let started_at = Instant::now();
         loop {
@@ -182,11 +182,11 @@ fn opened(transform: &atoll_model::Transform) -> OpenedTransform {
     }
 }
 
-/// The gate trusts the web servers of this world, whichever world comes first: all have the same authority.
+/// Makes the gate trust the web servers of these tests, whichever test runs first: all have the same authority.
 fn trust(pem: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Without a name it goes with this process.
+        // Without a name, so that it is removed with this process.
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(pem.as_bytes()).unwrap();
         let path = format!("/proc/self/fd/{}", file.into_raw_fd());

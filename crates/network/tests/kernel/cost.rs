@@ -1,4 +1,4 @@
-//! What the steps cost. Printed; only a gross regression fails, since the machine is shared.
+//! The cost of the steps. Printed; only a gross regression fails, since the machine is shared.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ fn dialling_is_cheap() {
 fn a_policy_change_costs_the_same_among_five_hundred_sandboxes_with_lists() {
     const SANDBOXES: u32 = 500;
     let mut world = World::new();
-    // Twenty ranges that are no prefixes, so that nothing is cheap about them.
+    // Twenty ranges that are not prefixes, so that they are expensive.
     let list = |first: u32| {
         let ranges = (0..20u32).map(|n| format!("{}.{}.{n}.{}", 11 + first % 80, n * 7, first % 250 + 1));
         let policy = NetworkPolicy {
@@ -105,7 +105,7 @@ fn a_policy_change_costs_the_same_among_five_hundred_sandboxes_with_lists() {
     let (mut attach, mut plain, mut change, mut detach) =
         (Samples::default(), Samples::default(), Samples::default(), Samples::default());
     for number in 0..SANDBOXES {
-        // One namespace holds one eth0, so each link is made in one of its own, which is kept by the link alone.
+        // A namespace holds one eth0, so each link is made in a separate one, which only the link keeps alive.
         let inside = netns::create().unwrap();
         let link = world.handle().reserve(None).unwrap();
         world.handle().create_link(link, inside.as_fd()).unwrap();

@@ -119,7 +119,7 @@ fn a_full_queue_says_busy_at_once() {
     assert_eq!(busy + answered, results.len());
 }
 
-/// Polls all of them side by side, so that they meet at the queue.
+/// Polls all of them concurrently, so that they compete for the queue.
 async fn futures_join<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();

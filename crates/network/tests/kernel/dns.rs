@@ -1,4 +1,4 @@
-//! Name service through the router.
+//! DNS through the router.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -58,7 +58,7 @@ fn answer(question: &[u8], records: u16) -> Vec<u8> {
     bytes
 }
 
-/// Runs the gate as the server does: listening in the router, asking from the host; every guest may do anything there.
+/// Runs the gate as the server does: listening in the router, asking from the host; every sandbox has an open policy.
 fn serve(world: &World, guests: &[&Sandbox], upstreams: Vec<SocketAddr>) -> tokio::sync::oneshot::Sender<()> {
     let router = world.router().namespace();
     let fresh = Arc::new(Fresh::open(router).unwrap());
@@ -147,7 +147,7 @@ fn a_dead_name_server_is_passed_over_and_none_at_all_is_said() {
     assert_eq!(failure[3] & 0xf, 2, "SERVFAIL");
 }
 
-/// The first gate gives its port back a moment after it is told to stop.
+/// The first gate releases its port slightly after it is stopped.
 fn wait_and_serve(
     world: &World,
     guest: &Sandbox,

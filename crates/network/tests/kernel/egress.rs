@@ -1,4 +1,4 @@
-//! Lists of addresses, fresh answers, and what is written down.
+//! Address lists, fresh answers, and records.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use atoll_network::{Flows, Fresh, GATE_PORT, GATEWAY, Opener, netns};
 
 use crate::kernel::world::{FORBIDDEN, HOST_WAN, INTERNET, Sandbox, TCP_PORT, World, ip};
 
-/// More of the internet.
+/// More addresses of the internet.
 pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 200);
 const ECHO_PORT: u16 = 8082;
@@ -37,7 +37,7 @@ pub(crate) fn wide_world() -> World {
         ip(&format!("addr add {FAR}/32 dev lo"));
     })
     .unwrap();
-    // Bound to one address each, so that they answer from it.
+    // Bound to one address each, so that replies come from it.
     for address in [NEAR, FAR] {
         let socket =
             netns::run_in(world.internet.as_fd(), || UdpSocket::bind((address, ECHO_PORT))).unwrap().unwrap();
@@ -64,19 +64,19 @@ fn only_listed_addresses_are_reached_and_the_host_never() {
     sandbox.assert_reaches_internet();
     sandbox.assert_refused(FAR, TCP_PORT);
     sandbox.assert_refused(HOST_WAN, crate::kernel::world::HOST_PORT);
-    // Private, and named: reached where the operator agrees. Everything else that nobody reaches stays closed.
+    // A named private range is reachable if the operator allows it. All other forbidden ranges stay closed.
     assert!(sandbox.ask(FORBIDDEN[0], TCP_PORT).is_ok());
     for address in &FORBIDDEN[1..] {
         sandbox.assert_refused(*address, TCP_PORT);
     }
-    // There is nothing to ask names for.
+    // The policy has no names, so DNS is closed.
     sandbox.assert_refused(GATEWAY, 53);
 }
 
 #[test]
 fn the_kernel_holds_the_floor_below_every_list() {
     let mut world = wide_world();
-    // A list that no policy compiles to: every address there is.
+    // A list that no policy compiles to: all addresses.
     let all = Egress { direct_mode: DirectMode::Listed, direct: Ranges::all(), ..Egress::default() };
     let (sandbox, other) = (world.sandbox(&all), world.sandbox(&Egress::open()));
     assert!(sandbox.ask(NEAR, TCP_PORT).is_ok());
@@ -90,7 +90,7 @@ fn the_kernel_holds_the_floor_below_every_list() {
     for address in [HOST_WAN, block.host_address(), block.router_address(), other.link.address] {
         sandbox.assert_refused(address, crate::kernel::world::HOST_PORT);
     }
-    // An address of the host's own within a private range that is listed.
+    // An address of the host within a listed private range.
     let own = Ipv4Addr::new(10, 200, 0, 1);
     world.in_host(|| ip(&format!("addr add {own}/32 dev lo")));
     assert!(world.in_host(|| crate::kernel::world::ask(own, crate::kernel::world::HOST_PORT)).is_ok());
@@ -116,7 +116,7 @@ fn what_is_denied_is_refused_and_all_else_is_reached() {
     sandbox.assert_refused(NEAR, TCP_PORT);
 }
 
-/// A connection from the sandbox to a server of its own at `to`.
+/// A connection from the sandbox to a new server at `to`.
 fn connected(world: &World, sandbox: &Sandbox, to: Ipv4Addr) -> (TcpStream, TcpStream) {
     let listener = netns::run_in(world.internet.as_fd(), || TcpListener::bind((to, 8090))).unwrap().unwrap();
     let inside =
@@ -142,12 +142,12 @@ fn a_changed_list_cuts_what_it_no_longer_names_and_nothing_else() {
     let (mut cut_in, mut cut_out) = connected(&world, &sandbox, FAR);
     assert!(passes(&mut kept_out, &mut kept_in) && passes(&mut cut_out, &mut cut_in));
     change(&mut world, &sandbox, &custom(&["198.51.100.0/26", "203.0.113.0/24"]));
-    // The server speaks first: nothing of it may arrive, and nothing is needed for the other one to go on.
+    // The server sends first: nothing may arrive on the closed connection, and the other one continues unaided.
     assert!(!passes(&mut cut_out, &mut cut_in), "it still hears what it may not reach");
     assert!(passes(&mut kept_out, &mut kept_in), "an allowed connection was dropped");
     assert!(passes(&mut kept_in, &mut kept_out));
     assert!(!passes(&mut cut_in, &mut cut_out), "it still talks to what it may not reach");
-    // From a list to everything and back: the connection goes on.
+    // From a list to everything and back: the connection continues.
     change(&mut world, &sandbox, &NetworkPolicy::allow_all());
     assert!(passes(&mut kept_out, &mut kept_in));
     change(&mut world, &sandbox, &custom(&["198.51.100.7"]));
@@ -156,7 +156,7 @@ fn a_changed_list_cuts_what_it_no_longer_names_and_nothing_else() {
     assert!(!passes(&mut kept_out, &mut kept_in));
 }
 
-/// Stands where the gate stands, and says where a connection was meant to go.
+/// Takes the place of the gate, and returns the original destination of a connection.
 fn serve_gate(world: &World) {
     let listener = netns::run_in(world.router().namespace(), || TcpListener::bind((GATEWAY, GATE_PORT)))
         .unwrap()
@@ -180,21 +180,21 @@ fn a_fresh_answer_leads_to_the_gate_for_one_sandbox_and_for_a_while() {
     let fresh = Fresh::open(world.router().namespace()).unwrap();
     let (sandbox, other) = (world.sandbox(&compiled(&named())), world.sandbox(&compiled(&named())));
     sandbox.assert_refused(NEAR, TCP_PORT);
-    // Nobody gets to the gate but by an answer.
+    // The gate is reachable only through a DNS answer.
     sandbox.assert_refused(GATEWAY, GATE_PORT);
     fresh.open(sandbox.link, &[NEAR, FAR], Duration::from_secs(1)).unwrap();
     fresh.open(sandbox.link, &[NEAR], Duration::from_secs(30)).unwrap();
     assert_eq!(sandbox.ask(NEAR, 443).unwrap(), format!("gate {NEAR}:443"));
     assert_eq!(sandbox.ask(FAR, 80).unwrap(), format!("gate {FAR}:80"));
     other.assert_refused(NEAR, TCP_PORT);
-    // Names are spoken to over TCP.
+    // Names are reachable only over TCP.
     assert!(!hears_udp(&sandbox, NEAR));
     std::thread::sleep(Duration::from_millis(1_300));
     sandbox.assert_refused(FAR, TCP_PORT);
     assert!(sandbox.ask(NEAR, 443).is_ok(), "its time was extended");
     fresh.close(sandbox.link, &[NEAR, FAR]).unwrap();
     sandbox.assert_refused(NEAR, TCP_PORT);
-    // An answer goes before a list and before an open door.
+    // A fresh answer has precedence over a list and over an open policy.
     change(&mut world, &sandbox, &NetworkPolicy::allow_all());
     fresh.open(sandbox.link, &[NEAR], Duration::from_secs(30)).unwrap();
     assert!(sandbox.ask(NEAR, TCP_PORT).unwrap().starts_with("gate"));
@@ -230,7 +230,7 @@ fn hears_udp(sandbox: &Sandbox, from: Ipv4Addr) -> bool {
     })
 }
 
-/// Everything that is told of a sandbox within some seconds, until `enough`.
+/// All records of a sandbox within some seconds, until `enough`.
 fn told(flows: &Flows, enough: impl Fn(&[EgressRecord]) -> bool) -> Vec<EgressRecord> {
     let started_at = Instant::now();
     let mut all = Vec::new();
@@ -283,7 +283,7 @@ fn what_passes_and_what_is_refused_is_written_down_with_the_rule() {
         assert!(found.iter().all(|r| r.verdict == EgressVerdict::Refused && r.rule == rule), "{found:?}");
         assert!(matches!(found.len(), 1 | 2), "{address}: {found:?}");
     }
-    // Nothing is told twice, and what is dismissed is forgotten.
+    // No traffic is recorded twice, and a dismissed link is forgotten.
     assert!(told(&flows, |_| false).is_empty());
     world.handle().detach(sandbox.link).unwrap();
     flows.dismiss(sandbox.link);
@@ -355,7 +355,7 @@ fn lists_and_limits_are_adopted_and_swept() {
     world.crash();
     world.open();
     let sweep = world.handle().sweep(&[kept.link]).unwrap();
-    // own, listed, budgets, capped; and fresh of both: the gate that knew of them is gone.
+    // own, listed, budgets, capped; and fresh of both: the gate that gave them is gone.
     assert_eq!((sweep.removed_links.len(), sweep.removed_elements), (1, 6));
     assert!(kept.ask(NEAR, TCP_PORT).is_ok());
     kept.assert_refused(INTERNET, TCP_PORT);

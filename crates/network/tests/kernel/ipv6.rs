@@ -1,4 +1,4 @@
-//! IPv6 for sandboxes whose policy names ranges of it, and for nobody else.
+//! IPv6 for sandboxes whose policy names IPv6 ranges, and for no others.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -36,7 +36,7 @@ fn wide_world() -> World {
     world.in_host(|| ip(&format!("-6 route add default via {INTERNET6}")));
     serve(&world.internet, TCP_PORT);
     serve(&world.host, HOST_PORT);
-    // The wire is new: the first question for a neighbour may be lost, and is asked again after a second.
+    // The link is new: the first neighbour solicitation may be lost, and is repeated after a second.
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(5)
         && world.in_host(|| TcpStream::connect_timeout(&at(INTERNET6), Duration::from_secs(2)).is_err())
@@ -48,9 +48,9 @@ fn at(address: &str) -> std::net::SocketAddr {
     (address.parse::<IpAddr>().unwrap(), TCP_PORT).into()
 }
 
-/// A server that tells each caller who it is, by IPv6 alone.
+/// A server that returns the caller's address, over IPv6 only.
 fn serve(namespace: &impl AsFd, port: u16) {
-    // IPv4 has the port already.
+    // IPv4 uses the port already.
     let listener = netns::run_in(namespace.as_fd(), || {
         let socket =
             rustix::net::socket(rustix::net::AddressFamily::INET6, rustix::net::SocketType::STREAM, None)?;
@@ -78,7 +78,7 @@ fn ask(sandbox: &Sandbox, to: &str, port: u16) -> io::Result<String> {
     })
 }
 
-/// Refused in words and at once.
+/// Refused with an error, and at once.
 fn assert_refused(sandbox: &Sandbox, to: &str, port: u16) {
     let started_at = Instant::now();
     let error = ask(sandbox, to, port).expect_err(&format!("{to}:{port} must not answer"));
@@ -159,7 +159,7 @@ fn who_names_no_range_has_no_ipv6_and_the_host_is_left_alone() {
         (setting(&world, "wan/force_forwarding"), setting(&world, "all/forwarding")),
         ("0".into(), "0".into())
     );
-    // Also where it gives itself everything that another has.
+    // Even if it configures everything that another sandbox has.
     let named = world.sandbox(&compiled(&custom(&["2001:db8:a::/48"])));
     assert!(ask(&named, NEAR6, TCP_PORT).is_ok());
     for address in [open.link.address6(), named.link.address6()] {
@@ -168,7 +168,7 @@ fn who_names_no_range_has_no_ipv6_and_the_host_is_left_alone() {
         assert!(ask(&open, NEAR6, TCP_PORT).is_err(), "with {address}");
         open.ip(&format!("-6 addr del {address}/128 dev eth0"));
     }
-    // Only single interfaces forward, and only for us; advertisements are heard as before.
+    // Only single interfaces forward, and only for Atoll; router advertisements are still accepted.
     assert_eq!(
         (setting(&world, "wan/force_forwarding"), setting(&world, "all/forwarding")),
         ("1".into(), "0".into())
@@ -269,7 +269,7 @@ fn a_crash_leaves_it_in_force_and_a_sweep_removes_what_nobody_claims() {
     assert!(ask(&kept, FAR6, TCP_PORT).is_ok());
     change(&mut world, &kept, &Egress::closed());
     assert!(ask(&kept, FAR6, TCP_PORT).is_err());
-    // Somebody meddled with what is in force.
+    // Another program changed the installed rules.
     change(&mut world, &kept, &compiled(&policy));
     let flushed =
         world.in_router(|| Command::new("nft").args(["flush", "set", "inet", "atoll", "own6"]).status());
@@ -344,7 +344,7 @@ fn a_host_without_a_way_out_says_so_at_once_and_one_that_forwards_is_left_as_it_
     assert!(began.elapsed() < Duration::from_millis(1_500), "{error} after {:?}", began.elapsed());
     assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable);
     assert_eq!(setting(&world, "wan/force_forwarding"), "0");
-    // There is one now, and the host forwards by its own will.
+    // IPv6 exists now, and the operator enables forwarding.
     world.in_host(|| {
         std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
         ip(&format!("-6 route add default via {INTERNET6}"));

@@ -1,4 +1,4 @@
-//! Starting, crashing, sweeping, going away.
+//! Start, crash, sweep, teardown.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ fn router_is_found_again_after_a_crash_and_sandboxes_go_on() {
     assert_eq!(sweep, atoll_network::Sweep::default());
     open.assert_reaches_internet();
     closed.assert_refused(INTERNET, TCP_PORT);
-    // The policies were adopted as they stood.
+    // The policies were adopted unchanged.
     world.handle().set_policy(closed.link, &Egress::open(), closed.namespace.as_fd()).unwrap();
     closed.assert_reaches_internet();
     world.handle().detach(open.link).unwrap();
@@ -38,7 +38,7 @@ fn half_made_routers_are_completed() {
     world.in_host(|| ip(&format!("link del {name}")));
     world.open();
     world.sandbox(&Egress::open()).assert_reaches_internet();
-    // A crash before the pin was mounted: an empty file, and the uplink of a router that died.
+    // A crash before the pin was mounted: an empty file, and the uplink of a router that is gone.
     let old = world.router.take().unwrap();
     world.crash();
     let status = std::process::Command::new("umount").arg("-l").arg(&world.config.pin).status().unwrap();
@@ -68,7 +68,7 @@ fn sweep_removes_what_nobody_claims() {
     assert!(!lost.iter().any(|lost| rules.contains(&format!("\"{}\"", lost.link.name()))));
     let routes = world.in_router(|| std::process::Command::new("ip").args(["route"]).output().unwrap());
     let routes = String::from_utf8(routes.stdout).unwrap();
-    // By the first word: the uplink's own address may hold "100." too, it depends on the block.
+    // By the first word: the uplink's own address may contain "100." too, depending on the block.
     let to_sandboxes: Vec<&str> = routes.lines().filter(|line| line.starts_with("100.")).collect();
     assert!(
         matches!(to_sandboxes[..], [only] if only.starts_with(&format!("{} ", kept.link.address))),
@@ -86,7 +86,7 @@ fn numbers_and_addresses_come_back_only_when_the_kernel_is_done() {
     assert!(matches!(world.handle().reserve(Some(INTERNET)), Err(LinkError::NotASandboxAddress { .. })));
     world.handle().detach(link).unwrap();
     drop(sandbox);
-    // The namespace dies on its own time.
+    // The namespace ends with a delay.
     let started_at = Instant::now();
     while !world.handle().release(link).unwrap() {
         assert!(started_at.elapsed() < Duration::from_secs(10), "the link never went");
@@ -183,7 +183,7 @@ fn teardown_puts_forwarding_back_as_it_was_found() {
     for was_on in [false, true] {
         let mut world = World::with_forwarding(was_on);
         assert!(forwards(&world, "wan"));
-        // Also after a crash: what was found is written down in the rules.
+        // Also after a crash: the previous state is stored in the rules.
         world.crash();
         world.open();
         assert_eq!(is_guarded(&world, &world.config.block.host_table()), !was_on);

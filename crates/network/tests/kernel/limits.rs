@@ -1,4 +1,4 @@
-//! How much: rates, connections, budgets. Live, and gone with the link.
+//! Limits: rates, connections, budgets. They can be changed live, and end with the link.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn change(world: &mut World, sandbox: &Sandbox, limits: NetworkLimits) {
     world.handle().set_policy(sandbox.link, &egress, sandbox.namespace.as_fd()).unwrap();
 }
 
-/// Sends as many bytes as it is asked for, or takes all it is given, and then says so.
+/// Sends the requested number of bytes, or receives all bytes, and then confirms.
 fn serve_bytes(world: &World) {
     let listener = netns::run_in(world.internet.as_fd(), || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8095)))
         .unwrap()
@@ -44,7 +44,7 @@ fn serve_bytes(world: &World) {
     });
 }
 
-/// How long it takes to get so many bytes, or to bring them out.
+/// How long it takes to receive or send so many bytes.
 fn transfer(sandbox: &Sandbox, way: u8, count: usize) -> Option<Duration> {
     sandbox.inside(|| {
         let mut stream = TcpStream::connect_timeout(&(NEAR, 8095).into(), Duration::from_secs(3)).ok()?;
@@ -75,7 +75,7 @@ fn rates_hold_both_ways_and_change_while_the_sandbox_runs() {
     let took = transfer(&sandbox, b'd', COUNT).unwrap();
     assert!(slow.contains(&took), "1 MiB down at 1 MiB/s took {took:?}");
     let took = transfer(&sandbox, b'u', COUNT).unwrap();
-    assert!(took < Duration::from_millis(700), "nobody limited this way: {took:?}");
+    assert!(took < Duration::from_millis(700), "this direction has no limit: {took:?}");
     change(&mut world, &sandbox, NetworkLimits { up_bytes_per_s: rate, ..NetworkLimits::default() });
     let took = transfer(&sandbox, b'u', COUNT).unwrap();
     assert!(slow.contains(&took), "1 MiB up at 1 MiB/s took {took:?}");
@@ -105,7 +105,7 @@ fn only_so_many_connections_are_open_at_a_time() {
             (0..count).filter_map(|_| one().ok()).collect::<Vec<_>>()
         })
     };
-    // Long enough for the kernel to collect what counts nothing.
+    // Long enough for the kernel to collect elements without connections.
     std::thread::sleep(Duration::from_millis(2_500));
     let held = open(8);
     assert_eq!(held.len(), 5);

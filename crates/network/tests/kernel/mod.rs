@@ -1,5 +1,5 @@
-//! The network against a real kernel, as root. Each test has its own host, internet and sandboxes in fresh network namespaces;
-//! nothing leaves them, and the machine's own namespace is never touched.
+//! The network on a real kernel, as root. Each test has its own host, internet and sandboxes in new network namespaces;
+//! no traffic leaves them, and the machine's own namespace is not changed.
 
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(

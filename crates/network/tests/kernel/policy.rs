@@ -1,4 +1,4 @@
-//! Opening and closing, live.
+//! Opens and closes policies of running sandboxes.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

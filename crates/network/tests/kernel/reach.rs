@@ -1,4 +1,4 @@
-//! What an open sandbox reaches, and what no sandbox ever reaches.
+//! Addresses that an open sandbox reaches, and those that no sandbox reaches.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn private_link_local_and_metadata_addresses_are_refused() {
     let mut world = World::new();
     let sandbox = world.sandbox(&Egress::open());
     for &address in FORBIDDEN {
-        // The host gets an answer there, so only our rules stand between.
+        // The host gets an answer there, so only the rules block the sandbox.
         assert!(world.in_host(|| ask(address, TCP_PORT)).is_ok(), "{address}");
         sandbox.assert_refused(address, TCP_PORT);
     }
@@ -41,7 +41,7 @@ fn the_host_is_not_reachable_by_any_of_its_addresses() {
     sandbox.assert_refused(block.router_address(), HOST_PORT);
     sandbox.assert_refused(GATEWAY, HOST_PORT);
 
-    // An address that the host gets later, outside every private range: silent until refreshed, refused afterwards.
+    // An address that the host gets later, outside every private range: no reply until refreshed, refused afterwards.
     let later = Ipv4Addr::new(198, 51, 100, 77);
     world.in_host(|| ip(&format!("addr add {later}/32 dev lo")));
     assert!(world.in_host(|| ask(later, HOST_PORT)).is_ok());
@@ -59,7 +59,7 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
     let sandbox = world.sandbox(&Egress::open());
     let block = world.config.block;
     world.in_router(|| {
-        // The gate speaks from here, and only to the internet.
+        // The gate connects from here, and only to the internet.
         assert!(ask(INTERNET, TCP_PORT).is_ok());
         for address in [block.host_address(), HOST_WAN, crate::kernel::world::FORBIDDEN[3]] {
             let started_at = std::time::Instant::now();
@@ -67,13 +67,13 @@ fn the_host_is_not_reachable_even_if_every_rule_in_the_router_is_lost() {
             assert!(started_at.elapsed() < crate::kernel::world::QUICK, "{address} was silent");
         }
         assert!(std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap().success());
-        // What the host forwards still passes, so that the way is open and only the host's own table stands.
+        // Forwarded packets still pass, so only the host's table is in effect.
         assert!(ask(INTERNET, TCP_PORT).is_ok());
         for address in [block.host_address(), HOST_WAN] {
             assert!(ask(address, HOST_PORT).is_err(), "{address}");
         }
     });
-    // Without the router's translation a sandbox's own address is not let through either.
+    // Without the router's address translation a sandbox's own address is not accepted either.
     sandbox.assert_unreachable(INTERNET, TCP_PORT);
 }
 
@@ -84,7 +84,7 @@ fn sandboxes_do_not_reach_each_other() {
     crate::kernel::world::serve_tcp(std::os::fd::AsFd::as_fd(&other.namespace), 9000);
     assert!(other.ask(other.link.address, 9000).is_ok());
     one.assert_refused(other.link.address, 9000);
-    // The internet cannot call in either, even when it knows the address.
+    // The internet cannot connect to the sandbox either, even if it knows the address.
     let internet = std::os::fd::AsFd::as_fd(&world.internet);
     let called_in = atoll_network::netns::run_in(internet, || {
         ip(&format!("route add {} via {HOST_WAN}", world.config.block.router_address()));
@@ -98,7 +98,7 @@ fn sandboxes_do_not_reach_each_other() {
 fn a_forged_source_address_is_dropped() {
     let mut world = World::new();
     let (forger, victim) = (world.sandbox(&Egress::open()), world.sandbox(&Egress::open()));
-    // The kernel's own source check would drop it as well; here only our rule stands.
+    // The kernel's own source check would drop it as well; it is disabled, so only the rule is in effect.
     world.in_router(|| {
         for interface in ["all".to_owned(), forger.link.name(), victim.link.name()] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter"), "0").unwrap();
@@ -150,7 +150,7 @@ fn ipv6_is_dropped_even_where_the_router_would_forward_it() {
     };
     send();
     assert!(listener.recv(&mut [0; 8]).is_err() && router.recv(&mut [0; 8]).is_err());
-    // Without the rules it would have passed: the test tests the rules.
+    // Without the rules the packet passes, so the test really tests the rules.
     world.in_router(|| std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap());
     send();
     assert!(listener.recv(&mut [0; 8]).is_ok() && router.recv(&mut [0; 8]).is_ok());
@@ -167,7 +167,7 @@ fn an_interface_opened_for_us_forwards_for_nobody_else() {
             ip(&format!("link add lan type veth peer name up0 netns {path}"));
             ip("addr add 10.77.0.1/24 dev lan");
             ip("link set lan up");
-            // The answers' way back is open, so that only the way in is judged.
+            // The route for replies is open, so that only the incoming direction is tested.
             std::fs::write("/proc/sys/net/ipv4/conf/lan/forwarding", "1").unwrap();
         });
         atoll_network::netns::run_in(std::os::fd::AsFd::as_fd(&behind), || {
@@ -215,7 +215,7 @@ fn one_sandbox_cannot_fill_the_connection_table() {
     flooder.inside(|| {
         let socket = UdpSocket::bind((flooder.link.address, 0)).unwrap();
         for port in 10_000..16_000 {
-            // Refusals of earlier packets come back as errors here.
+            // Refusals of earlier packets are returned as errors here.
             let _ = socket.send_to(b"x", (INTERNET, port));
         }
     });

@@ -1,4 +1,4 @@
-//! A small world per test: internet ── host ── router ── sandboxes.
+//! A small network per test: internet ── host ── router ── sandboxes.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -28,12 +28,12 @@ pub(crate) const FORBIDDEN: &[Ipv4Addr] = &[
     Ipv4Addr::new(192, 0, 0, 192),
     Ipv4Addr::new(198, 18, 200, 1),
 ];
-/// Long enough for a loaded machine, short enough to tell refusal from silence.
+/// Long enough for a loaded machine, short enough to distinguish a refusal from silence.
 pub(crate) const QUICK: Duration = Duration::from_millis(800);
 
 static NEXT_BLOCK: AtomicU16 = AtomicU16::new(1);
 
-/// What a server has received, and from whom.
+/// The data that a server has received, with its sender.
 pub(crate) type Heard = Arc<Mutex<Vec<(Vec<u8>, SocketAddr)>>>;
 
 pub(crate) struct World {
@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub(crate) router: Option<Router>,
     pub(crate) handle: Option<RouterHandle>,
     pub(crate) config: RouterConfig,
-    /// What the internet's UDP server has received.
+    /// The data that the internet's UDP server has received.
     pub(crate) heard: Heard,
     _dir: TempDir,
 }
@@ -79,7 +79,7 @@ impl World {
         self.router = Some(router);
     }
 
-    /// Forgets everything, as a launcher that is killed does.
+    /// Drops all state, as a killed launcher does.
     pub(crate) fn crash(&mut self) {
         self.handle = None;
         self.router = None;
@@ -102,8 +102,8 @@ impl World {
         Sandbox { namespace, link }
     }
 
-    /// The kernel raises the router's end behind our back, on a loaded machine after some milliseconds. What the router would
-    /// say until then is lost, and a caller tries again after a second.
+    /// The kernel brings the router's end up asynchronously, on a loaded machine after some milliseconds. Packets that
+    /// the router sends until then are lost, and a caller retries after a second.
     fn wait_for_carrier(&self, link: SandboxLink) {
         let is_up = || {
             let shown = Command::new("ip").args(["-o", "link", "show", &link.name()]).output().unwrap();
@@ -145,7 +145,7 @@ impl Sandbox {
         netns::run_in(self.namespace.as_fd(), work).unwrap()
     }
 
-    /// Asks a server of this world who it sees; the answer is the peer's address.
+    /// Connects to a server, which returns the address that it sees.
     pub(crate) fn ask(&self, to: Ipv4Addr, port: u16) -> io::Result<String> {
         self.inside(|| ask(to, port))
     }
@@ -155,7 +155,7 @@ impl Sandbox {
         assert!(seen.starts_with(&format!("{HOST_WAN}:")), "the internet sees {seen}");
     }
 
-    /// Refused, and at once: neither an answer nor silence.
+    /// Refused at once: neither an answer nor silence.
     pub(crate) fn assert_refused(&self, to: Ipv4Addr, port: u16) {
         let started_at = Instant::now();
         let error = self.ask(to, port).expect_err(&format!("{to}:{port} must not answer"));
@@ -166,7 +166,7 @@ impl Sandbox {
         assert!(unreachable, "{to}:{port} said {error}");
     }
 
-    /// No answer, be it by refusal or by silence.
+    /// No answer, either refused or silent.
     pub(crate) fn assert_unreachable(&self, to: Ipv4Addr, port: u16) {
         assert!(self.ask(to, port).is_err(), "{to}:{port} must not answer");
     }
@@ -189,7 +189,7 @@ pub(crate) fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// A server that tells each caller who it is.
+/// A server that returns each caller's address.
 pub(crate) fn serve_tcp(namespace: BorrowedFd<'_>, port: u16) {
     let listener =
         netns::run_in(namespace, || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Questions of sandboxes: what is read as one, and what is thrown away.
+//! Queries of sandboxes: which are accepted, and which are dropped.
 
 #![allow(clippy::unwrap_used)]
 use hickory_proto::rr::rdata::{AAAA, CNAME, TXT};
@@ -143,7 +143,7 @@ fn every_other_class_and_type_is_other() {
     assert_eq!(DnsQuery::parse(&question("a.test.", RecordType::AAAA)).unwrap().kind(), QueryKind::Address6);
 }
 
-/// Questions and answers in hex; none makes the gate fall over, and none passes as something that it is not.
+/// Queries and answers in hex; none causes a panic, and none is misinterpreted.
 #[test]
 fn the_corpus_makes_nothing_fall_over() {
     for line in include_str!("../../../tests/corpus/dns.txt").lines().filter(|line| !line.starts_with('#')) {

@@ -1,4 +1,4 @@
-//! What the gate remembers of a sandbox: answers, their ends, limits and budgets.
+//! State of a sandbox at the gate: answers, their expiry, limits and budgets.
 
 #![allow(clippy::unwrap_used)]
 use atoll_model::NetworkPolicy;
@@ -11,7 +11,7 @@ const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const TTL: Duration = Duration::from_secs(60);
 
-/// What the kernel was told, in order.
+/// The recorded kernel operations, in order.
 #[derive(Default)]
 struct RecordedOpens(Mutex<Vec<String>>);
 

@@ -1,6 +1,6 @@
-//! Placeholders of secrets in the headers of a request: replaced by their values on the way out.
+//! Placeholders of secrets in request headers: replaced by their values on the way out.
 //!
-//! One pass: what a value holds is not looked at again. Names of headers, the target and the body stay as they are.
+//! One pass: inserted values are not searched again. Header names, the target and the body are unchanged.
 
 use atoll_model::policy::egress::Replacement;
 use base64::Engine as _;
@@ -10,7 +10,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue};
 
 use super::{BadRequest, bad};
 
-/// LIMIT: bytes of a head after its placeholders were replaced; a secret that is named often must not fill the memory.
+/// LIMIT: bytes of a head after its placeholders were replaced; a secret that occurs often must not fill the memory.
 const HEAD_MAX: usize = 64 << 10;
 const BASIC: &[u8] = b"basic ";
 
@@ -20,7 +20,7 @@ pub(super) fn replace(headers: &mut HeaderMap, replacements: &[Replacement]) -> 
     }
     let mut room = HEAD_MAX;
     for (name, value) in headers.iter_mut() {
-        // The host was judged, and is ours to say.
+        // The host was checked, and the gate sets it itself.
         if *name == HOST {
             continue;
         }
@@ -34,7 +34,7 @@ pub(super) fn replace(headers: &mut HeaderMap, replacements: &[Replacement]) -> 
     Ok(())
 }
 
-/// A value with its placeholders replaced; `None` where it has none. Basic credentials are looked at as what they stand for.
+/// A value with its placeholders replaced; `None` if it has none. Basic credentials are decoded first.
 fn filled(
     name: &HeaderName,
     value: &[u8],
@@ -106,7 +106,7 @@ mod tests {
     fn placeholders_in_values_are_replaced_once() {
         assert_eq!(replaced("authorization", &format!("Bearer {ONE}")).unwrap(), "Bearer sk-live");
         assert_eq!(replaced("x-api-key", &format!("a{ONE}{ONE}b")).unwrap(), "ask-livesk-liveb");
-        // A value that looks like a placeholder stays.
+        // A value that has the form of a placeholder stays.
         assert_eq!(
             replaced("cookie", &format!("a={OTHER}; b={ONE}")).unwrap(),
             format!("a={ONE}; b=sk-live")

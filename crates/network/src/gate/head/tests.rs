@@ -1,4 +1,4 @@
-//! Heads of plain HTTP requests: the host that is judged is the host that is asked.
+//! Heads of plain HTTP requests: the host that is checked is the host that is contacted.
 
 #![allow(clippy::unwrap_used)]
 use atoll_model::policy::egress::{Injected, Replacement};

@@ -1,4 +1,4 @@
-//! TLS hellos, whole, in pieces, broken and hostile.
+//! TLS hellos: complete, in pieces, invalid and hostile.
 
 #![allow(clippy::unwrap_used)]
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn parse_all(extensions: &[u8]) -> Parsed<Option<Hello>> {
     Hello::parse(&records(&message(extensions), 1 << 14))
 }
 
-/// What a real client of this workspace sends.
+/// The hello of a real client of this workspace.
 fn real_hello(name: &str) -> Vec<u8> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)

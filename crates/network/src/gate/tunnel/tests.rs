@@ -1,4 +1,4 @@
-//! Tunnels: ends, half-closed ends, and what was counted.
+//! Tunnels: ends, half-closed ends, and byte counts.
 
 #![allow(clippy::unwrap_used)]
 use std::net::SocketAddrV4;
@@ -33,7 +33,7 @@ fn server_hello(random: [u8; 32]) -> Vec<u8> {
     [&[22, 3, 3, 0, u8::try_from(body.len()).unwrap()][..], &body].concat()
 }
 
-/// What happens when the server begins with `answer` and the client then says `second`.
+/// The result when the server begins with `answer` and the client then sends `second`.
 async fn vetted(answer: &[u8], second: &[u8]) -> (Result<(), VetError>, Vec<u8>) {
     let ((mut client, mut sandbox), (mut server, mut upstream)) = (pair().await, pair().await);
     upstream.write_all(answer).await.unwrap();

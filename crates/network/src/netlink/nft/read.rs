@@ -1,4 +1,4 @@
-//! Reading what nftables answers to a dump.
+//! Reads the answers of nftables to a dump.
 
 use super::{
     Attrs, CHAIN_NAME, CHAIN_TABLE, DATA_VALUE, ELEM_EXPR, ELEM_KEY, EXPR_DATA, EXPR_NAME, GENERAL_HEADER,
@@ -8,14 +8,14 @@ use super::{
 const COUNTER_BYTES: u16 = 1;
 const COUNTER_PACKETS: u16 = 2;
 
-/// An element with a counter.
+/// The counter of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct ElementCounter {
     pub(crate) bytes: u64,
     pub(crate) packets: u64,
 }
 
-/// Shows the key of every element in one message of a dump.
+/// Passes the key of every element in one message of a dump to `visit`.
 pub(crate) fn read_keys(message: &Message<'_>, mut visit: impl FnMut(&[u8])) {
     each_element(message, |element| {
         if let Some(key) = key_of(element) {
@@ -24,7 +24,7 @@ pub(crate) fn read_keys(message: &Message<'_>, mut visit: impl FnMut(&[u8])) {
     });
 }
 
-/// Shows key and counter of every element that has one.
+/// Passes key and counter of every element that has one to `visit`.
 pub(crate) fn read_counted(message: &Message<'_>, mut visit: impl FnMut(&[u8], ElementCounter)) {
     each_element(message, |element| {
         let counter = element
