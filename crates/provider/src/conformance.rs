@@ -1,5 +1,5 @@
-//! What every provider must do. Each case makes sandboxes of its own and removes them; run them against one provider,
-//! one after the other, and do a leak check at the end.
+//! Requirements for every provider. Each case creates and removes its own sandboxes. Run all cases against one
+//! provider, one after the other, and do a leak check at the end.
 //!
 //! ```ignore
 //! let fixture = Fixture { provider, template: "busybox".into(), template_version, inside: Arc::new(MyInside) };
@@ -34,32 +34,31 @@ use crate::{
     NoticeKind, Provider, ProviderError, RolledBack, Target,
 };
 
-/// What a case does inside an instance; the tests of a provider bring it, mostly over the agent.
+/// Operations inside an instance; the tests of a provider implement them, usually with the agent.
 #[async_trait]
 pub trait InstanceAccess: Send + Sync {
     /// Writes a small file at an absolute path.
     async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]);
-    /// Reads it; `None` when it is not there.
+    /// Reads a file; `None` if it does not exist.
     async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>>;
     /// Whether a small file can be written at an absolute path.
     async fn may_write(&self, live: &Live<'_>, path: &str) -> bool;
-    /// Starts a process that keeps a text in its memory alone; it takes the place of one that was started before.
+    /// Starts a process that holds a text only in its memory; it replaces an earlier one.
     async fn hold_memory(&self, live: &Live<'_>, text: &str);
-    /// What that process holds; `None` when it is not there.
+    /// The text that the process holds; `None` if there is no such process.
     async fn memory(&self, live: &Live<'_>) -> Option<String>;
     /// Ends the instance's first process from outside, as a crash would.
     async fn kill(&self, live: &Live<'_>);
 }
 
-/// A live instance with what is needed to talk to its agent.
+/// A live instance with everything that is needed to use its agent.
 pub struct Live<'a> {
     /// Its provider.
     pub provider: &'a Arc<dyn Provider>,
-    /// Which.
     pub target: Target,
-    /// What the provider said when it was made.
+    /// The provider's result when the instance was made.
     pub booted: Booted,
-    /// What its agent takes.
+    /// The token of its agent.
     pub token: String,
 }
 
@@ -79,7 +78,7 @@ pub struct Fixture {
     pub template: String,
     /// Its version.
     pub template_version: String,
-    /// How to do things inside.
+    /// Operations inside an instance.
     pub inside: Arc<dyn InstanceAccess>,
 }
 
@@ -148,7 +147,7 @@ pub fn all() -> Vec<Case> {
 
 /// LIMIT: any single step of any provider, on a busy machine.
 const STEP: Duration = Duration::from_secs(30);
-/// LIMIT: an agent that runs answers much earlier.
+/// LIMIT: a running agent answers much earlier.
 const SILENCE: Duration = Duration::from_millis(400);
 
 fn random() -> [u8; 20] {
@@ -162,7 +161,7 @@ fn random() -> [u8; 20] {
 }
 
 impl Fixture {
-    /// What a fresh sandbox is made from.
+    /// The specification of a new sandbox.
     #[must_use]
     pub fn spec(&self) -> InstanceSpec {
         InstanceSpec {
@@ -187,7 +186,7 @@ impl Fixture {
         self.live(spec, self.provider.boot(spec), None).await
     }
 
-    /// From the sandbox's checkpoint: its agent has the token that it had.
+    /// Restores the sandbox's checkpoint: its agent keeps its token.
     async fn restore(&self, spec: &InstanceSpec, token: &str) -> Live<'_> {
         self.live(spec, self.provider.restore(spec), Some(token)).await
     }
@@ -229,14 +228,14 @@ impl Fixture {
         assert_eq!(self.provider.pause(&live.target).await.expect("paused"), MemoryLocation::Live);
     }
 
-    /// To disk, processes and all.
+    /// Pauses the sandbox and writes its memory to disk.
     async fn checkpoint(&self, live: &Live<'_>) {
         self.pause(live).await;
         let done = tokio::time::timeout(STEP, self.provider.checkpoint(&live.target)).await;
         done.expect("in time").expect("checkpointed");
     }
 
-    /// Nobody answers inside.
+    /// Whether the agent does not answer.
     async fn is_silent(&self, live: &Live<'_>) -> bool {
         tokio::time::timeout(SILENCE, self.inside.read(live, "/tmp/silence")).await.is_err()
     }
@@ -263,7 +262,7 @@ impl TakenSnapshot {
     }
 }
 
-/// A page that no other process has.
+/// A random text that only one process holds.
 fn page() -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
@@ -295,7 +294,7 @@ fn is_gone<T>(outcome: Result<T, ProviderError>) -> bool {
     matches!(outcome, Err(ProviderError::Gone { .. }))
 }
 
-/// The same, paused or on its way from or to a pause.
+/// The same, paused or in a transition from or to a pause.
 fn known_paused(spec: &InstanceSpec, facts: serde_json::Value) -> KnownSandbox {
     KnownSandbox { instance: Some((spec.instance.clone(), facts)), paused: true, ..known(spec, None) }
 }

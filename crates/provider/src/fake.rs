@@ -1,6 +1,7 @@
-//! A provider in memory, for tests of what is above it: scripted failures and delays, a log of calls, a tiny agent.
+//! A provider in memory, for tests of the layers above: scripted failures and delays, a log of calls, a small agent.
 //!
-//! It keeps what a real one keeps (files and instances) and nothing else, so [`FakeProvider::holds`] is the leak check.
+//! It keeps what a real provider keeps (files and instances) and nothing else, so [`FakeProvider::holds`] is the leak
+//! check.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
@@ -21,7 +22,7 @@ use tokio::sync::{Notify, broadcast};
 use crate::{Capabilities, InstanceMount, Notice, NoticeKind, PoolWish, ProviderError};
 use world::{World, failed};
 
-/// The only template it has.
+/// Its only template.
 pub const TEMPLATE: &str = "base";
 
 /// A call that can be scripted and is logged.
@@ -74,29 +75,30 @@ pub enum ProviderCall {
 /// What happens to the next call of a kind.
 #[derive(Debug, Clone)]
 pub enum Script {
-    /// It fails before it did anything.
+    /// The call fails before it has any effect.
     Fail,
-    /// It does its work and then fails: the answer got lost. Calls that promise to leave all as it was keep that promise.
+    /// The call takes effect and then fails: the answer is lost. Calls that promise to change nothing on an error keep
+    /// that promise.
     FailAfter,
-    /// It takes so long.
+    /// The call takes so long.
     Delay(Duration),
-    /// It waits until [`FakeProvider::release`].
+    /// The call waits until [`FakeProvider::release`].
     Hold,
-    /// It does its work and waits until [`FakeProvider::release`] before it says so. Who drops it has the work of a server
-    /// that died before it could write it down.
+    /// The call takes effect and then waits until [`FakeProvider::release`] before it returns. Dropping it simulates a
+    /// server that died before it stored the result.
     HoldAfter,
-    /// It hands out a token that the agent does not take.
+    /// The call returns a token that the agent does not accept.
     WrongToken,
-    /// The stream of a pack breaks off in the middle.
+    /// The stream of a pack fails in the middle.
     Cut,
-    /// It panics.
+    /// The call panics.
     Panic,
 }
 
 /// Files of one sandbox, by path.
 pub type FakeFiles = BTreeMap<String, Vec<u8>>;
 
-/// A provider in memory. It outlives any service over it, as real instances do.
+/// A provider in memory. It outlives any service that uses it, as real instances do.
 pub struct FakeProvider {
     world: Mutex<World>,
     notices: broadcast::Sender<Notice>,
@@ -106,7 +108,7 @@ pub struct FakeProvider {
     able: Mutex<Capabilities>,
 }
 
-/// What a call does when its work is done.
+/// What a call does after it has taken effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     Nothing,
@@ -157,33 +159,33 @@ impl Default for FakeProvider {
 }
 
 impl FakeProvider {
-    /// An empty one.
+    /// A provider without sandboxes.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Scripts the next call of a kind; several are used in order.
+    /// Scripts the next call of a kind; several scripts are used in order.
     pub fn script(&self, call: ProviderCall, script: Script) {
         self.world.lock().unwrap().scripts.entry(call).or_default().push(script);
     }
 
-    /// Lets one held call go on.
+    /// Lets one held call continue.
     pub fn release(&self) {
         self.released.notify_one();
     }
 
-    /// Changes what the node says of itself.
+    /// Changes the reported properties of the node.
     pub fn set_node(&self, change: impl FnOnce(&mut Node)) {
         change(&mut self.node.lock().unwrap());
     }
 
-    /// Changes what it can do.
+    /// Changes the capabilities.
     pub fn set_capabilities(&self, change: impl FnOnce(&mut Capabilities)) {
         change(&mut self.able.lock().unwrap());
     }
 
-    /// Everything it holds: sandboxes, each with its live instance. Empty means no leak.
+    /// All sandboxes, each with its live instance. Empty means no leak.
     #[must_use]
     pub fn holds(&self) -> Vec<(SandboxId, Option<InstanceId>)> {
         let world = self.world.lock().unwrap();
@@ -196,46 +198,46 @@ impl FakeProvider {
         held
     }
 
-    /// The snapshots that it holds; part of the leak check.
+    /// All snapshots; part of the leak check.
     #[must_use]
     pub fn snapshots(&self) -> Vec<SnapshotId> {
         self.world.lock().unwrap().snapshots.keys().cloned().collect()
     }
 
-    /// The volumes that it holds; part of the leak check.
+    /// All volumes; part of the leak check.
     #[must_use]
     pub fn volumes(&self) -> Vec<VolumeId> {
         self.world.lock().unwrap().volumes.keys().cloned().collect()
     }
 
-    /// What a live instance was made with.
+    /// The mounts of a live instance.
     #[must_use]
     pub fn mounts(&self, sandbox: &SandboxId) -> Option<Vec<InstanceMount>> {
         let world = self.world.lock().unwrap();
         world.sandboxes.get(sandbox)?.instance.as_ref().map(|live| live.mounts.clone())
     }
 
-    /// Which instances are to be kept waiting.
+    /// The requested pools.
     #[must_use]
     pub fn wishes(&self) -> Vec<PoolWish> {
         self.world.lock().unwrap().wishes.clone()
     }
 
-    /// Writes a file as a program inside a live instance would; says whether it may.
+    /// Writes a file as a program in a live instance would; returns whether that is allowed.
     pub fn write_inside(&self, sandbox: &SandboxId, path: &str, content: &[u8]) -> bool {
         let world = self.world.lock().unwrap();
         let live = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref());
         live.is_some_and(|live| live.mind.write(path, content.to_vec()))
     }
 
-    /// Reads a file as a program inside a live instance would.
+    /// Reads a file as a program in a live instance would.
     #[must_use]
     pub fn read_inside(&self, sandbox: &SandboxId, path: &str) -> Option<Vec<u8>> {
         let world = self.world.lock().unwrap();
         world.sandboxes.get(sandbox)?.instance.as_ref()?.mind.read(path)
     }
 
-    /// Whether a sandbox's processes stand still in memory.
+    /// Whether a sandbox's processes are frozen in memory.
     #[must_use]
     pub fn is_frozen(&self, sandbox: &SandboxId) -> bool {
         let world = self.world.lock().unwrap();
@@ -250,20 +252,20 @@ impl FakeProvider {
         world.sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.checkpoint.is_some())
     }
 
-    /// Changes a byte of a snapshot, as a bad disk would; says whether it was there.
+    /// Changes a byte of a snapshot, as a bad disk would; returns whether the snapshot exists.
     pub fn damage(&self, snapshot: &SnapshotId) -> bool {
         let mut world = self.world.lock().unwrap();
         let shot = world.snapshots.get_mut(snapshot);
         shot.map(|shot| shot.files.insert("/damaged".to_owned(), vec![0])).is_some()
     }
 
-    /// How often a call was made for a sandbox.
+    /// How many times a call was made for a sandbox.
     #[must_use]
     pub fn calls(&self, call: ProviderCall, sandbox: &SandboxId) -> usize {
         self.count(call, sandbox.as_str())
     }
 
-    /// How often a call was made for a snapshot: verify and remove.
+    /// How many times a call was made for a snapshot: verify and remove.
     #[must_use]
     pub fn snapshot_calls(&self, call: ProviderCall, snapshot: &SnapshotId) -> usize {
         self.count(call, snapshot.as_str())
@@ -273,14 +275,14 @@ impl FakeProvider {
         self.world.lock().unwrap().calls.iter().filter(|(c, i)| *c == call && i == id).count()
     }
 
-    /// The limits and policy that are in force.
+    /// The current limits and policy.
     #[must_use]
     pub fn in_force(&self, sandbox: &SandboxId) -> Option<(Limits, Arc<Egress>)> {
         let world = self.world.lock().unwrap();
         world.sandboxes.get(sandbox).map(|sandbox| (sandbox.limits, Arc::clone(&sandbox.network)))
     }
 
-    /// Ends the instance as a crash inside would, with or without telling.
+    /// Ends the instance as a crash inside would, with or without a notice.
     pub fn kill(&self, sandbox: &SandboxId, tell: bool) {
         let instance = {
             let mut world = self.world.lock().unwrap();
@@ -293,17 +295,17 @@ impl FakeProvider {
         }
     }
 
-    /// As if something had wanted to leave a sandbox.
+    /// Simulates an egress record of a sandbox.
     pub fn egressed(&self, sandbox: &SandboxId, record: atoll_model::EgressRecord) {
         let _ = self.egressed.send(crate::Egressed { sandbox: sandbox.clone(), record });
     }
 
-    /// Says something of an instance, which need not exist any more.
+    /// Sends a notice about an instance, which may be gone already.
     pub fn tell(&self, sandbox: &SandboxId, instance: &InstanceId, what: NoticeKind) {
         let _ = self.notices.send(Notice { sandbox: sandbox.clone(), instance: instance.clone(), what });
     }
 
-    /// Looks at or changes a sandbox's files.
+    /// Reads or changes a sandbox's files.
     pub fn files<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut FakeFiles) -> T) -> Option<T> {
         self.world
             .lock()
@@ -313,7 +315,7 @@ impl FakeProvider {
             .map(|sandbox| look(&mut sandbox.files.lock().unwrap()))
     }
 
-    /// The environment of every command, as the agent of a live instance was told.
+    /// The environment of every command, as the agent of a live instance received it.
     #[must_use]
     pub fn env(&self, sandbox: &SandboxId) -> Option<BTreeMap<String, String>> {
         let world = self.world.lock().unwrap();
@@ -321,7 +323,7 @@ impl FakeProvider {
         live.map(|live| live.mind.env.lock().unwrap().clone())
     }
 
-    /// What the agent of a live instance was asked to do, in order: method and path.
+    /// The requests to the agent of a live instance, in order: method and path.
     #[must_use]
     pub fn asked(&self, sandbox: &SandboxId) -> Vec<String> {
         let world = self.world.lock().unwrap();
@@ -329,14 +331,14 @@ impl FakeProvider {
         live.map(|live| live.mind.asked.lock().unwrap().clone()).unwrap_or_default()
     }
 
-    /// Looks at or changes what the processes of a live instance know.
+    /// Reads or changes the memory of the processes of a live instance.
     pub fn memory<T>(&self, sandbox: &SandboxId, look: impl FnOnce(&mut Vec<u8>) -> T) -> Option<T> {
         let mut world = self.world.lock().unwrap();
         let live = world.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.instance.as_mut());
         live.map(|live| look(&mut live.bytes))
     }
 
-    /// Lets a live instance use CPU time and send bytes, as work inside would.
+    /// Adds CPU time and sent bytes to a live instance, as work inside would.
     pub fn work(&self, sandbox: &SandboxId, cpu: Duration, sent_bytes: u64) {
         let mut world = self.world.lock().unwrap();
         if let Some(live) = world.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.instance.as_mut()) {
@@ -345,7 +347,7 @@ impl FakeProvider {
         }
     }
 
-    /// Lets a program inside a live instance ask to be kept awake; 0: no longer.
+    /// Sets the hold that a program in a live instance requests; 0: none.
     pub fn hold_inside(&self, sandbox: &SandboxId, seconds: u64) {
         let world = self.world.lock().unwrap();
         if let Some(live) = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref()) {
@@ -353,7 +355,7 @@ impl FakeProvider {
         }
     }
 
-    /// Logs a call and plays its script; says what it must do after its work.
+    /// Logs a call and runs its script; returns what the call must do after it has taken effect.
     async fn play(&self, call: ProviderCall, id: &str) -> Result<After, ProviderError> {
         let script = {
             let mut world = self.world.lock().unwrap();

@@ -1,7 +1,7 @@
 //! Where instances live: the [`Provider`] trait, its conformance suite, and a fake for tests.
 //!
-//! A provider makes instances of sandboxes and does what it is told with them. It holds no policy: whether a
-//! sandbox may be made, when it ends and what it may reach is decided above and handed down.
+//! A provider makes and operates instances of sandboxes. It has no policy: the service decides whether a sandbox may be
+//! created, when it ends and what it may reach.
 //!
 //! ```text
 //! create ──► instance ──► halt ──► (files only) ──► boot ──► next instance
@@ -14,11 +14,11 @@
 //! ```
 //!
 //! - A *sandbox* owns files; an *instance* owns processes. `halt` ends the instance and keeps the files.
-//! - Every call names its instance. A provider that no longer has it answers [`ProviderError::Gone`].
-//! - What the provider needs to find an instance again after a crash goes into [`Booted::facts`]; the service
-//!   stores it and hands it back to [`Provider::adopt`].
-//! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow endings go on behind
-//!   it and survive a restart; [`Provider::settle`] waits for them.
+//! - Every call names its instance. A provider that no longer has it returns [`ProviderError::Gone`].
+//! - The data that the provider needs to find an instance again after a crash is in [`Booted::facts`]; the service
+//!   stores it and passes it to [`Provider::adopt`].
+//! - When `halt` or `destroy` returns, the instance is unreachable and runs no more code. Slow removals continue in the
+//!   background and survive a restart; [`Provider::settle`] waits for them.
 
 #![warn(missing_docs, reason = "implementors of the trait read only these comments")]
 
@@ -44,30 +44,30 @@ use tokio::sync::broadcast;
 
 pub use atoll_agentapi::ByteStream;
 
-/// What a provider can do beyond the basics; asking for more is [`ProviderError::Unsupported`].
+/// Optional features of a provider; a call that needs a missing one returns [`ProviderError::Unsupported`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Files survive `halt`.
     pub keeps_files: bool,
-    /// A disk limit holds.
+    /// Disk limits are enforced.
     pub limits_disk: bool,
     /// Limits of a live instance can change.
     pub resizes_live: bool,
     /// Network policy can be enforced.
     pub network: bool,
-    /// An instance can stand still with its memory.
+    /// An instance can be frozen with its memory.
     pub pauses: bool,
-    /// Memory of a paused instance can be brought to disk and back.
+    /// The memory of a paused instance can be written to disk and restored.
     pub checkpoints: bool,
     /// Files can be snapshotted, rolled back and forked.
     pub snapshots: bool,
     /// Files can be packed for object storage.
     pub packs: bool,
-    /// What a sandbox changed can be had as a layer of an image.
+    /// The changes of a sandbox can be captured as an image layer.
     pub captures: bool,
-    /// Volumes can be kept and mounted.
+    /// Volumes can be stored and mounted.
     pub volumes: bool,
-    /// Instances that wait can have been prepared: see [`Prepare`].
+    /// Instances in the pool can be prepared: see [`Prepare`].
     #[serde(default)]
     pub prepares: bool,
 }
@@ -75,84 +75,76 @@ pub struct Capabilities {
 /// Everything needed to make one instance.
 #[derive(Debug, Clone)]
 pub struct InstanceSpec {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// Which.
     pub instance: InstanceId,
     /// Template name, resolved.
     pub template: String,
-    /// Exactly which version of it.
+    /// The exact version of the template.
     pub template_version: String,
-    /// What it may use.
     pub limits: Limits,
-    /// What it may reach.
+    /// The compiled network policy.
     pub network: Arc<Egress>,
-    /// Where its layer lives.
+    /// Where its layer is stored.
     pub storage: Storage,
-    /// Host name inside.
+    /// The host name in the sandbox.
     pub hostname: String,
-    /// What its files begin as; only [`Provider::create`] looks at it.
+    /// The origin of its files; only [`Provider::create`] uses it.
     pub origin: FilesOrigin,
-    /// Volumes that it sees.
+    /// Its mounts.
     pub mounts: Vec<InstanceMount>,
 }
 
-/// A volume in an instance. Mounted nosuid and nodev; nothing inside can reach beyond it.
+/// A mount in an instance. Always nosuid and nodev; programs cannot reach beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceMount {
-    /// What.
     pub source: MountSource,
-    /// Where inside: absolute, clean; made when missing.
+    /// The mount point: absolute and normalised; made when missing.
     pub path: String,
-    /// Nothing can be written through it.
+    /// Whether writing is refused.
     pub read_only: bool,
 }
 
-/// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
-    /// A volume, or a folder of it: relative, clean, made when missing, for everybody inside to write.
+    /// A volume, or a folder of it: relative, normalised, made when missing, writable for all users.
     Volume {
-        /// Which.
         volume: VolumeId,
-        /// Which folder of it.
+        /// Mount only this folder of it.
         sub_path: Option<String>,
     },
     /// A folder of the host below one of the roots that the operator allowed.
     Folder {
-        /// Its path there, canonical: where a part of it is a link by now, it is refused.
+        /// Its canonical path; refused if a component has become a symbolic link.
         path: PathBuf,
-        /// Which folder of it.
+        /// Mount only this folder of it.
         sub_path: Option<String>,
-        /// The user and group inside that the folder's owner is seen as. Nobody else's files can be made in it.
+        /// The user and group that the folder's owner appears as in the sandbox. No files of other owners can be made
+        /// in it.
         seen_as: (u32, u32),
     },
-    /// Memory that ends with the instance and is in no snapshot of files.
-    Memory {
-        /// How much it may hold.
-        size_mib: u32,
-    },
+    /// A tmpfs that ends with the instance and is not part of snapshots of files.
+    Memory { size_mib: u32 },
 }
 
-/// Instances to be kept waiting for the next create.
+/// A requested pool of ready instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolWish {
     /// Template name.
     pub template: String,
-    /// Exactly which version of it.
+    /// The exact version of the template.
     pub template_version: String,
-    /// How many.
+    /// The number of instances.
     pub size: usize,
 }
 
-/// Starts in an instance that waits for its sandbox what every sandbox of its template would have to wait for. The instance
-/// has its template's user, folder and environment, and no network; it stands still from then on until it is claimed.
+/// Starts processes in a ready instance that every sandbox of its template would have to wait for. The instance has its
+/// template's user, folder and environment, and no network; it is frozen afterwards until it is claimed.
 #[async_trait]
 pub trait Prepare: Send + Sync + std::fmt::Debug {
-    /// Whether there is something to start for a template of this name. What is started takes some 100 MiB for each instance.
+    /// Whether instances of this template are prepared. The processes take about 100 MiB for each instance.
     fn wants(&self, template: &str) -> bool;
 
-    /// Starts it; answers when it is ready. After an error the instance is thrown away.
+    /// Prepares an instance; returns when it is ready. After an error the instance is discarded.
     async fn prepare(
         &self,
         template: &str,
@@ -160,14 +152,12 @@ pub trait Prepare: Send + Sync + std::fmt::Debug {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// A file or folder of a volume. Paths are absolute within the volume; links are never followed out of it.
+/// A file or folder of a volume. Paths are absolute within the volume; symbolic links are never followed out of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeEntry {
-    /// Where.
     pub path: String,
-    /// What.
     pub kind: VolumeEntryKind,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// Permissions.
     pub mode: u32,
@@ -181,11 +171,10 @@ pub struct VolumeEntry {
     pub modified_ms: i64,
     /// Milliseconds since the Unix epoch.
     pub changed_ms: i64,
-    /// Where a link leads.
+    /// The target of a symbolic link.
     pub target: Option<String>,
 }
 
-/// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeEntryKind {
     /// A file.
@@ -198,27 +187,28 @@ pub enum VolumeEntryKind {
     Other,
 }
 
-/// What to change of an entry, or to give a new one; `None` leaves it, new ones get 0644 or 0755 of root.
+/// New attributes of an entry; `None` leaves one unchanged, and new entries get 0644 or 0755 of root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VolumeOwner {
-    /// User inside.
+    /// User id in the sandbox.
     pub uid: Option<u32>,
-    /// Group inside.
+    /// Group id in the sandbox.
     pub gid: Option<u32>,
     /// Permissions, without setuid and setgid.
     pub mode: Option<u32>,
 }
 
-/// The files of one volume, without a sandbox. [`std::io::ErrorKind`] says what was wrong: not found, is a folder, no space …
+/// The files of one volume, without a sandbox. [`std::io::ErrorKind`] gives the reason of an error: not found, is a
+/// folder, no space …
 #[async_trait]
 pub trait VolumeFiles: Send + Sync {
-    /// One entry; a link itself, not what it leads to.
+    /// One entry; symbolic links are not followed.
     async fn stat(&self, path: &str) -> std::io::Result<VolumeEntry>;
-    /// What is in a folder, down to `depth`, in order; `most` entries at most.
+    /// The entries of a folder, down to `depth`, in order; at most `most` entries.
     async fn list(&self, path: &str, depth: u32, most: usize) -> std::io::Result<Vec<VolumeEntry>>;
     /// The bytes of a file.
     async fn read(&self, path: &str) -> std::io::Result<(VolumeEntry, Packed)>;
-    /// Writes a file, whole or not at all; with `parents` the folders above it too.
+    /// Writes a file, completely or not at all; with `parents` also makes missing folders.
     async fn write(
         &self,
         path: &str,
@@ -226,7 +216,7 @@ pub trait VolumeFiles: Send + Sync {
         parents: bool,
         bytes: Packed,
     ) -> std::io::Result<VolumeEntry>;
-    /// Makes a folder; with `parents` those above it too, and one that is there is fine.
+    /// Makes a folder; with `parents` also missing parents, and an existing folder is no error.
     async fn make_folder(
         &self,
         path: &str,
@@ -235,132 +225,125 @@ pub trait VolumeFiles: Send + Sync {
     ) -> std::io::Result<VolumeEntry>;
     /// Changes owner and permissions.
     async fn change(&self, path: &str, owner: VolumeOwner) -> std::io::Result<VolumeEntry>;
-    /// Moves, replacing a file.
+    /// Moves an entry; replaces an existing file.
     async fn rename(&self, from: &str, to: &str) -> std::io::Result<VolumeEntry>;
-    /// Removes, folders with all that is in them.
+    /// Removes an entry, folders with all their content.
     async fn remove(&self, path: &str) -> std::io::Result<()>;
 }
 
-/// What the files of a new sandbox begin as.
+/// The origin of a new sandbox's files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum FilesOrigin {
     /// The template alone.
     #[default]
     Template,
-    /// A snapshot; with `memory` its processes too.
+    /// A snapshot; with `memory` also its processes.
     Snapshot {
-        /// Which.
         snapshot: SnapshotId,
-        /// What [`Snapshotted::seal`] said.
+        /// The value of [`Snapshotted::seal`].
         seal: String,
-        /// Its processes too.
+        /// Also restore its processes.
         memory: bool,
     },
 }
 
-/// An instance whose agent takes connections.
+/// An instance whose agent accepts connections.
 #[derive(Debug, Clone)]
 pub struct Booted {
-    /// What only this provider understands and needs for [`Provider::adopt`]. Holds no secret.
+    /// Provider-specific data for [`Provider::adopt`]. Contains no secret.
     pub facts: serde_json::Value,
-    /// The agent's token; known to the host alone. `None`: the processes were restored and have the token that they had.
+    /// The agent's token; only the host knows it. `None`: the processes were restored and keep their token.
     pub agent_token: Option<String>,
-    /// Whether it was claimed from a pool of ready ones.
+    /// Whether it was claimed from a pool.
     pub from_pool: bool,
 }
 
-/// Names one instance of a sandbox, or only its files when there is none.
+/// Names one instance of a sandbox, or only its files if there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// Which; `None` when it is stopped.
+    /// `None` when the sandbox is stopped.
     pub instance: Option<InstanceId>,
 }
 
-/// A sandbox that the store knows, for adoption after a restart.
+/// A sandbox in the store, for adoption after a restart.
 #[derive(Debug, Clone)]
 pub struct KnownSandbox {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// Its live instance with its facts; `None` when only files should be there.
+    /// Its live instance with its facts; `None` if only files should exist.
     pub instance: Option<(InstanceId, serde_json::Value)>,
-    /// Where its layer lives.
+    /// Where its layer is stored.
     pub storage: Storage,
-    /// Its limits and policy, to be put in force again.
+    /// Its limits, to be applied again.
     pub limits: Limits,
-    /// What it may reach.
+    /// Its network policy, to be applied again.
     pub network: Arc<Egress>,
-    /// It is paused, being paused or being resumed: a frozen instance stays frozen, and a checkpoint is kept. In all other
-    /// cases an instance that is found frozen is thawed, and a checkpoint that lies about is removed.
+    /// Whether it is paused, being paused or being resumed: a frozen instance stays frozen, and a checkpoint is kept.
+    /// In all other cases a frozen instance is thawed, and a leftover checkpoint is removed.
     pub paused: bool,
 }
 
-/// One decision about what leaves an instance.
+/// One egress decision of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Egressed {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// What was decided.
     pub record: EgressRecord,
 }
 
-/// What became of a known instance.
+/// The result of adoption for a known instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
-    /// Which.
     pub instance: InstanceId,
-    /// What became of it.
     pub fate: AdoptionOutcome,
-    /// Its facts where they are not those that were handed in: a restore had come to its end, but nobody wrote it down.
+    /// Its facts, if they differ from the passed ones: a restore had finished before its facts were stored.
     pub facts: Option<serde_json::Value>,
 }
 
-/// What became of a known instance.
+/// The state of a known instance after adoption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdoptionOutcome {
     /// It lives and is watched again.
     Alive,
-    /// It lives, is watched again, and stands still.
+    /// It lives, is watched again, and is frozen.
     Frozen,
-    /// Its processes are gone; a whole checkpoint of them is on disk.
+    /// Its processes are gone; a complete checkpoint of them is on disk.
     Checkpointed,
-    /// It is gone; what was left of it has been cleaned up, files excepted.
+    /// It is gone; everything of it except its files has been removed.
     Gone,
 }
 
-/// What an instance uses now.
+/// The current resource use of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct InstanceUsage {
     /// CPU time since its start.
     pub cpu_us: u64,
-    /// Memory charged to it, page cache included.
+    /// Memory charged to it, including page cache.
     pub memory_bytes: u64,
-    /// Of that, page cache that can be dropped.
+    /// The part of it that is reclaimable page cache.
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
     /// Bytes in its own layer.
     pub disk_bytes: u64,
-    /// Bytes that left it over the network, loopback excepted, since its start.
+    /// Bytes that it has sent over the network since its start, without loopback.
     #[serde(default)]
     pub sent_bytes: u64,
 }
 
-/// What a snapshot became.
+/// The result of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshotted {
-    /// Whether it holds processes.
+    /// Whether it contains processes.
     pub memory: bool,
-    /// Bytes of its own, as far as they can be told cheaply.
+    /// Its own bytes, as far as they can be determined cheaply.
     pub bytes: u64,
-    /// What the provider needs to tell later whether it is still whole. Holds no secret.
+    /// Data for the later check that the snapshot is unchanged. Contains no secret.
     pub seal: String,
-    /// How long the sandbox stood still.
+    /// How long the sandbox was frozen.
     pub stood_still: Duration,
 }
 
-/// What a rollback left.
+/// The result of a rollback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolledBack {
     /// Files; [`Provider::boot`] comes next.
@@ -372,128 +355,109 @@ pub enum RolledBack {
 /// A stream of a sandbox's packed files.
 pub type Packed = Box<dyn AsyncRead + Send + Unpin>;
 
-/// Something that happened to an instance without being asked for.
+/// A spontaneous event of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// Which.
     pub instance: InstanceId,
-    /// What.
     pub what: NoticeKind,
 }
 
-/// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeKind {
     /// Its first process ended.
     Died,
-    /// A process inside was ended because memory ran out.
+    /// The OOM killer ended a process in the sandbox.
     OutOfMemory,
 }
 
-/// Why a provider could not do it.
+/// An operation of a provider failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The instance or sandbox is not there.
+    /// The instance or sandbox does not exist.
     #[error("sandbox {sandbox} has no such instance here")]
-    Gone {
-        /// Whose.
-        sandbox: SandboxId,
-    },
-    /// The template is not there.
-    #[error("template {template} is not there")]
-    NoTemplate {
-        /// Which.
-        template: String,
-    },
+    Gone { sandbox: SandboxId },
+    /// The template does not exist.
+    #[error("template {template} does not exist")]
+    NoTemplate { template: String },
     /// The host's packages changed under template `host`.
     #[error("the host's packages changed since template {template} was made")]
-    HostChanged {
-        /// Which.
-        template: String,
-    },
-    /// This provider or machine can't.
+    HostChanged { template: String },
+    /// This provider or machine does not support the operation.
     #[error("{what} is not possible on this server")]
     Unsupported {
-        /// What was asked.
+        /// What was requested.
         what: String,
         /// What would make it possible.
         hint: String,
     },
-    /// Something is used up: memory, disk, descriptors, ids.
+    /// A resource is used up: memory, disk, descriptors, ids.
     #[error("no {what} left")]
     Exhausted {
-        /// What.
+        /// The resource.
         what: String,
     },
-    /// It did not answer in time.
+    /// The operation did not finish in time.
     #[error("{what} took longer than {after:?}")]
     Late {
-        /// What was waited for.
+        /// The operation.
         what: String,
-        /// How long.
+        /// The deadline.
         after: Duration,
     },
-    /// It failed of something that passes; all is as before.
+    /// A temporary failure; nothing has changed.
     #[error("{what} failed: {why}")]
     Transient {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A snapshot, checkpoint or pack is not what was written.
+    /// A snapshot, checkpoint or pack differs from what was written.
     #[error("{what} is damaged: {why}")]
     Damaged {
-        /// What was to be used.
+        /// What is damaged.
         what: String,
-        /// How one can tell.
+        /// How the damage was detected.
         why: String,
     },
-    /// A limit below what is used was asked for.
+    /// A limit below the current use was requested.
     #[error("{what} of {wanted_mib} MiB is below the {used_mib} MiB in use")]
     BelowUse {
-        /// Which limit.
+        /// The limit.
         what: &'static str,
-        /// What was asked.
+        /// The requested value.
         wanted_mib: u64,
-        /// What is used.
+        /// The current use.
         used_mib: u64,
     },
-    /// There is no such volume.
-    #[error("volume {volume} is not there")]
-    NoVolume {
-        /// Which.
-        volume: VolumeId,
-    },
-    /// A volume can't be mounted where and as it was asked for.
-    #[error("nothing can be mounted at {path}: {why}")]
+    /// The volume does not exist.
+    #[error("volume {volume} does not exist")]
+    NoVolume { volume: VolumeId },
+    /// A volume can't be mounted as requested.
+    #[error("cannot mount at {path}: {why}")]
     NotMountable {
-        /// Where inside.
+        /// The mount point.
         path: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// Nothing listens on that port inside.
+    /// No program listens on that port in the sandbox.
     #[error("no program listens on port {port}")]
-    PortClosed {
-        /// Which.
-        port: u16,
-    },
-    /// A step failed at the kernel or at somebody else's API.
+    PortClosed { port: u16 },
+    /// A step failed in the kernel or in a remote API.
     #[error("{step} failed")]
     Failed {
-        /// What was tried.
+        /// The step.
         step: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl ProviderError {
-    /// What sort of failure it is.
+    /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -508,39 +472,42 @@ impl ProviderError {
     }
 }
 
-/// Where instances live. Implementers: pass [`conformance`], hold no policy, never block the runtime.
+/// Implementations must pass [`conformance`], have no policy, and never block the runtime.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
     /// The name in leases: `container`, `fake`, …
     fn name(&self) -> &'static str;
 
-    /// What it can do.
+    /// The optional features.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes the files and the first instance of a sandbox; returns when its agent takes connections, and whoever asked
-    /// greets it. On error nothing is left.
+    /// Makes the files and the first instance of a sandbox; returns when its agent accepts connections. The caller
+    /// sends the init request. On an error nothing is left.
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
-    /// Makes a new instance on the files that `halt` left. On error the files are as they were.
+    /// Makes a new instance on the files that `halt` left. On an error the files are unchanged.
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
-    /// Freezes every process where it stands; memory stays, connections stay. Answers when all stand still. Idempotent; one
-    /// that is checkpointed stays so. [`MemoryLocation`] says where the memory is.
+    /// Freezes every process; memory and connections stay. Returns when all processes are frozen. Idempotent; a
+    /// checkpointed sandbox stays checkpointed. [`MemoryLocation`] says where the memory is.
     async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError>;
 
-    /// Brings the memory of a frozen instance to disk, checks it, and only then ends the processes. Idempotent. On error, and
-    /// when it is dropped half way, it is frozen as before. When it returns the checkpoint survives a crash of the host.
+    /// Writes the memory of a frozen instance to disk, verifies it, and only then ends the processes. Idempotent. On an
+    /// error, and when the call is dropped, the instance stays frozen. When it returns, the checkpoint survives a crash
+    /// of the host.
     async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError>;
 
-    /// Thaws a frozen instance. Idempotent. On error it is frozen as before.
+    /// Thaws a frozen instance. Idempotent. On an error the instance stays frozen.
     async fn resume(&self, target: &Target) -> Result<(), ProviderError>;
 
-    /// Makes a new instance, named by the spec, from the sandbox's checkpoint; returns when its agent takes connections. The
-    /// checkpoint is spent at the moment when its processes run again, and not before. On error it is as it was.
+    /// Makes a new instance, named by the spec, from the sandbox's checkpoint; returns when its agent accepts
+    /// connections. The checkpoint is spent at the moment when its processes run again, and not before. On an error it
+    /// is unchanged.
     async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
-    /// Keeps the sandbox at this moment under a name of its own: files, and with `memory` the processes. A running one stands
-    /// still meanwhile and runs on. Nobody else changes the sandbox at the same time. On error nothing is left.
+    /// Stores the current state of the sandbox under its own id: files, and with `memory` the processes. A running
+    /// sandbox is frozen meanwhile and continues afterwards. No other operation changes the sandbox at the same time.
+    /// On an error nothing is left.
     async fn snapshot(
         &self,
         target: &Target,
@@ -548,15 +515,15 @@ pub trait Provider: Send + Sync + 'static {
         memory: bool,
     ) -> Result<Snapshotted, ProviderError>;
 
-    /// Reads all of a snapshot and says whether it is whole; [`ProviderError::Damaged`] if not. Every use makes a quick check
-    /// by itself.
+    /// Reads and verifies a whole snapshot; [`ProviderError::Damaged`] if it has changed. Every use makes a quick check
+    /// anyway.
     async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError>;
 
     /// Removes a snapshot. Idempotent.
     async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError>;
 
-    /// Ends the instance, if there is one, and puts the files (and where the snapshot has them, the processes, as a checkpoint)
-    /// back to a snapshot. Idempotent; after a crash the files are the old or the new ones, never a mixture.
+    /// Ends the instance, if there is one, and resets the files to a snapshot; if the snapshot has processes, they
+    /// become a checkpoint. Idempotent; after a crash the files are the old or the new ones, never a mixture.
     async fn rollback(
         &self,
         target: &Target,
@@ -565,15 +532,15 @@ pub trait Provider: Send + Sync + 'static {
         limits: &Limits,
     ) -> Result<RolledBack, ProviderError>;
 
-    /// The files of a halted sandbox as one stream that [`Provider::unpack`] of any machine understands.
+    /// The files of a halted sandbox as one stream that [`Provider::unpack`] of any machine accepts.
     async fn pack(&self, target: &Target) -> Result<Packed, ProviderError>;
 
-    /// Makes the files of a sandbox from such a stream. All or nothing: on error and after a crash there are none.
+    /// Makes the files of a sandbox from such a stream. All or nothing: on an error and after a crash there are none.
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError>;
 
-    /// What a halted sandbox changed over its template, as the tar of an OCI layer: whiteouts, hard links, xattrs and
-    /// canonical ids. One that did nothing gives an empty layer. A name that no layer can tell fails the stream, which says
-    /// which.
+    /// The changes of a halted sandbox over its template, as the tar of an OCI layer: whiteouts, hard links, xattrs and
+    /// canonical ids. Without changes the layer is empty. A name that a layer cannot represent makes the stream fail
+    /// with that name.
     async fn capture(
         &self,
         _target: &Target,
@@ -583,13 +550,13 @@ pub trait Provider: Send + Sync + 'static {
         Err(unsupported("making a layer of what a sandbox changed"))
     }
 
-    /// Makes an empty volume of at most so many MiB; `None`: it has no limit of its own. Idempotent. All or nothing.
+    /// Makes an empty volume with this size limit in MiB; `None`: without a limit. Idempotent. All or nothing.
     async fn create_volume(&self, _volume: &VolumeId, _size_mib: Option<u32>) -> Result<(), ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Makes a volume with the files of another as they are at this moment; `size_mib` is its own, and
-    /// [`ProviderError::BelowUse`] where that is below what it begins with. All or nothing.
+    /// Makes a volume with the current files of another; `size_mib` is its own limit, and [`ProviderError::BelowUse`]
+    /// is returned if the files exceed it. All or nothing.
     async fn copy_volume(
         &self,
         _from: &VolumeId,
@@ -599,80 +566,80 @@ pub trait Provider: Send + Sync + 'static {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Changes how much it may hold; [`ProviderError::BelowUse`] below what it does.
+    /// Changes the size limit of a volume; [`ProviderError::BelowUse`] if its content exceeds it.
     async fn resize_volume(&self, _volume: &VolumeId, _size_mib: u32) -> Result<(), ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Bytes in it.
+    /// The bytes in a volume.
     async fn volume_bytes(&self, _volume: &VolumeId) -> Result<u64, ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Removes it with its files. Idempotent. Nobody mounts it.
+    /// Removes a volume with its files. Idempotent. No sandbox may mount it.
     async fn remove_volume(&self, _volume: &VolumeId) -> Result<(), ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// Its files, without a sandbox.
+    /// The files of a volume, without a sandbox.
     async fn volume_files(&self, _volume: &VolumeId) -> Result<Box<dyn VolumeFiles>, ProviderError> {
         Err(unsupported("keeping volumes"))
     }
 
-    /// After a restart: removes what crashed makers left, and volumes that nobody knows.
+    /// After a restart: removes unfinished volumes, and volumes that are not in `known`.
     async fn sweep_volumes(&self, _known: Vec<VolumeId>) -> Result<(), ProviderError> {
         Ok(())
     }
 
-    /// Which instances to keep waiting, beside those of the configuration. Replaces what was wished before.
+    /// Sets the pools to keep, besides those of the configuration. Replaces earlier requests.
     async fn wish_pool(&self, _wishes: Vec<PoolWish>) {}
 
-    /// How many instances of a template's version wait ready now.
+    /// How many instances of a template version are ready in the pool.
     fn pooled(&self, _template: &str, _version: &str) -> usize {
         0
     }
 
-    /// Ends the instance and keeps the files; a checkpoint is removed. Idempotent.
+    /// Ends the instance and keeps the files; removes a checkpoint. Idempotent.
     async fn halt(&self, target: &Target) -> Result<(), ProviderError>;
 
-    /// Ends the instance and removes everything. Idempotent, legal at any time, also half way through `create`.
+    /// Ends the instance and removes everything. Idempotent, and allowed at any time, also during `create`.
     async fn destroy(&self, target: &Target) -> Result<(), ProviderError>;
 
     /// Changes the limits of a live instance (or of the files alone).
     async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError>;
 
-    /// Changes what a live instance may reach. Connections that are still allowed go on.
+    /// Changes the network policy of a live instance. Connections that are still allowed continue.
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError>;
 
-    /// The certificate authority that a sandbox has to trust for its requests to be changed on their way; PEM.
-    /// `None`: nothing is changed, or this provider cannot. The same egress always has the same.
+    /// The certificate authority, as PEM, that a sandbox must trust so that its requests can be changed. `None`: no
+    /// request is changed, or this provider cannot do it. The same egress always has the same authority.
     fn authority(&self, egress: &Egress) -> Option<String>;
 
-    /// What was decided about what leaves sandboxes, as it happens.
+    /// Egress decisions of all sandboxes, as they happen.
     fn egress(&self) -> broadcast::Receiver<Egressed>;
 
-    /// What it uses now.
+    /// The current resource use.
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError>;
 
-    /// A byte stream to a port inside, also to servers that listen on loopback only.
+    /// A byte stream to a port in the sandbox, also to servers that listen only on loopback.
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError>;
 
-    /// After a restart: says what became of each known instance and removes everything that nobody knows.
-    /// `snapshots` are all that are wanted. An instance whose restore was under way is named by its new id, with facts `null`:
-    /// where the restore had come to its end it is alive, else the checkpoint is as it was.
+    /// After a restart: returns the state of each known instance and removes everything unknown. `snapshots` lists all
+    /// that are wanted. An instance whose restore was under way is named by its new id, with facts `null`: if the
+    /// restore had finished, the instance is alive, otherwise the checkpoint is unchanged.
     async fn adopt(
         &self,
         known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError>;
 
-    /// What happens to instances by itself.
+    /// Spontaneous events of instances.
     fn notices(&self) -> broadcast::Receiver<Notice>;
 
-    /// What this node has; `live`, `memory_limits_mib`, `live_max` and `overcommit` are filled in by the service.
+    /// The capacity of this node; the service fills in `live`, `memory_limits_mib`, `live_max` and `overcommit`.
     async fn node(&self) -> Result<Node, ProviderError>;
 
-    /// Waits until slow endings are done, or the deadline passes.
+    /// Waits until slow removals are done, or the deadline passes.
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError>;
 }
 

@@ -1,4 +1,4 @@
-//! The fake passes the suite that it helps to write tests above.
+//! Runs the conformance suite on the fake.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests; a failing case is found by its name")]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 struct InMemory(Arc<FakeProvider>);
 
-/// Whoever does something inside does it over the agent: one that stands still does nothing.
+/// Operations inside use the agent: a frozen instance does nothing.
 async fn answers(live: &Live<'_>) {
     let mut agent = live.dial().await.unwrap();
     let request = format!("GET /hold HTTP/1.1\r\nx-access-token: {}\r\n\r\n", live.token);

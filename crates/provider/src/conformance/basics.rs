@@ -1,4 +1,4 @@
-//! Cases of the short life: create, halt, boot, destroy, adopt, limits.
+//! Cases of the basic lifecycle: create, halt, boot, destroy, adopt, limits.
 
 use super::*;
 
@@ -28,7 +28,7 @@ pub(super) async fn an_unknown_template_is_refused_and_leaves_nothing(fixture: F
     let refused = fixture.provider.create(&spec).await.err().unwrap();
     assert!(matches!(refused, ProviderError::NoTemplate { .. }), "{refused}");
     assert!(is_gone(fixture.provider.usage(&target(&spec)).await));
-    // The id is free: what is left of a refused create would be in the way here.
+    // The id is free: remains of a refused create would cause an error here.
     let good = InstanceSpec { template: fixture.template.clone(), ..spec };
     fixture.create(&good).await;
     fixture.destroy(&good).await;
@@ -132,7 +132,7 @@ pub(super) async fn a_death_is_told_within_two_seconds(fixture: Fixture) {
     let mut notices = fixture.provider.notices();
     let live = fixture.create(&spec).await;
     fixture.inside.kill(&live).await;
-    // Two seconds by our own turns: while the whole machine stands still, nobody can tell anything.
+    // Two seconds, counted in turns of this task: while the whole machine is stopped, no notice can arrive.
     let mut told = None;
     for _ in 0..200 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -142,7 +142,7 @@ pub(super) async fn a_death_is_told_within_two_seconds(fixture: Fixture) {
             break;
         }
     }
-    assert_eq!(told.expect("told in time").sandbox, spec.sandbox);
+    assert_eq!(told.expect("a notice arrived in time").sandbox, spec.sandbox);
     fixture.destroy(&spec).await;
 }
 

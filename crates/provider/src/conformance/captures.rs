@@ -1,11 +1,11 @@
-//! Cases of what a sandbox changed, as the layer of an image.
+//! Cases of captures: the changes of a sandbox as an image layer.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use tokio::io::AsyncReadExt;
 
-/// The files of a capture with their content; folders and marks have none.
+/// The files of a capture with their content; folders and whiteouts have none.
 async fn captured(fixture: &Fixture, spec: &InstanceSpec) -> BTreeMap<String, Vec<u8>> {
     let mut layer = Vec::new();
     let stream = fixture
@@ -34,7 +34,7 @@ pub(super) async fn a_capture_holds_what_was_changed_and_nothing_else(fixture: F
     let refused = fixture.provider.capture(&live.target, &spec.template, &spec.template_version).await;
     assert!(refused.is_err(), "one that lives can't be captured");
     fixture.provider.halt(&live.target).await.expect("halted");
-    assert_eq!(captured(&fixture, &spec).await, BTreeMap::new(), "it did nothing");
+    assert_eq!(captured(&fixture, &spec).await, BTreeMap::new(), "the sandbox changed nothing");
     let spec = again(&spec);
     let live = fixture.boot(&spec).await;
     fixture.inside.write(&live, "/tmp/new", b"new").await;
@@ -43,7 +43,7 @@ pub(super) async fn a_capture_holds_what_was_changed_and_nothing_else(fixture: F
     assert_eq!(files.get("tmp/new").map(Vec::as_slice), Some(&b"new"[..]), "{files:?}");
     assert!(files.iter().all(|(path, _)| path.starts_with("tmp/")), "{files:?}");
     assert_eq!(captured(&fixture, &spec).await, files, "again");
-    // Nothing has changed by that.
+    // The capture changed nothing.
     let spec = again(&spec);
     let live = fixture.boot(&spec).await;
     assert_eq!(fixture.inside.read(&live, "/tmp/new").await.as_deref(), Some(&b"new"[..]));

@@ -1,8 +1,8 @@
-//! Cases of memory on disk. They run where the provider has checkpoints.
+//! Cases of checkpoints. They run if the provider supports them.
 
 use super::*;
 
-/// A sandbox that holds a page and has a file.
+/// A sandbox that holds a page in memory and has a file.
 async fn with_page<'a>(fixture: &'a Fixture, spec: &InstanceSpec, page: &str) -> Live<'a> {
     let live = fixture.create(spec).await;
     fixture.inside.hold_memory(&live, page).await;
@@ -30,16 +30,16 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
         let next = again(&spec);
         let restored = fixture.restore(&next, &live.token).await;
         assert_whole(&fixture, &restored, &page).await;
-        // Spent: there is no second life from the same memory, and a try harms nobody.
+        // Spent: the same memory cannot be restored twice, and a try has no effect.
         assert!(fixture.provider.restore(&again(&spec)).await.is_err());
         assert_whole(&fixture, &restored, &page).await;
-        assert!(is_gone(live.dial().await), "the instance before has no name any more");
+        assert!(is_gone(live.dial().await), "the earlier instance is gone");
         let written = format!("/tmp/round-{round}");
         fixture.inside.write(&restored, &written, b"on").await;
         assert_eq!(fixture.inside.read(&restored, &written).await.as_deref(), Some(&b"on"[..]));
         (spec, live) = (next, restored);
     }
-    // When it dies it is dead: the memory that it was restored from is not a second chance.
+    // After its death it stays dead: the spent checkpoint cannot be restored again.
     fixture.inside.kill(&live).await;
     let paused = known_paused(&spec, live.booted.facts.clone());
     let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
@@ -54,7 +54,7 @@ pub(super) async fn a_checkpoint_that_is_dropped_half_way_loses_nothing(fixture:
     }
     let (mut spec, page) = (fixture.spec(), page());
     let mut live = with_page(&fixture, &spec, &page).await;
-    // At once, and again and again: the call may not even have begun when somebody else resumes.
+    // At once, and repeatedly: the call may not even have started when another caller resumes.
     for delay_ms in [0, 0, 0, 0, 0, 0, 0, 0, 3, 15, 60] {
         fixture.pause(&live).await;
         let checkpoint = fixture.provider.checkpoint(&live.target);
@@ -83,14 +83,14 @@ pub(super) async fn a_restore_that_is_dropped_half_way_loses_nothing(fixture: Fi
         let next = again(&spec);
         let restore = fixture.provider.restore(&next);
         let _ = tokio::time::timeout(Duration::from_millis(delay_ms), restore).await;
-        // As a server that died meanwhile asks: the new id was written down, its facts were not.
+        // As after a crash of the server: the new id was stored, its facts were not.
         let known = known_paused(&next, serde_json::Value::Null);
         let fates = fixture.provider.adopt(vec![known], vec![]).await.expect("adopted");
         let [fate] = &fates[..] else { panic!("{fates:?}") };
         assert_eq!(fate.instance, next.instance);
         (spec, live) = match fate.fate {
             AdoptionOutcome::Alive => {
-                let facts = fate.facts.clone().expect("nobody has them");
+                let facts = fate.facts.clone().expect("the facts are returned");
                 let booted = Booted { facts, agent_token: None, from_pool: false };
                 let (target, token) = (target(&next), live.token.clone());
                 (next, Live { provider: &fixture.provider, target, booted, token })
@@ -141,7 +141,7 @@ pub(super) async fn adoption_keeps_a_checkpoint_only_of_what_is_paused(fixture: 
     let restored = fixture.restore(&next, &live.token).await;
     assert_whole(&fixture, &restored, &page).await;
     fixture.checkpoint(&restored).await;
-    // Whoever is not paused has no use for one: a halt that was cut short left it.
+    // A sandbox that is not paused needs no checkpoint: an interrupted halt left it.
     let fates = fixture.provider.adopt(vec![known(&next, None)], vec![]).await.expect("adopted");
     assert_eq!(fates, []);
     assert!(is_gone(fixture.provider.restore(&again(&next)).await));
@@ -160,7 +160,7 @@ pub(super) async fn destroy_removes_a_checkpoint(fixture: Fixture) {
     fixture.checkpoint(&live).await;
     fixture.destroy(&spec).await;
     assert!(is_gone(fixture.provider.restore(&again(&spec)).await));
-    // The id is free: what is left would be in the way here.
+    // The id is free: remains would cause an error here.
     let next = again(&spec);
     let fresh = fixture.create(&next).await;
     assert_eq!(fixture.inside.read(&fresh, "/tmp/kept").await, None);

@@ -1,4 +1,4 @@
-//! Cases of snapshots with memory. They run where the provider has both snapshots and checkpoints.
+//! Cases of snapshots with memory. They run if the provider supports both snapshots and checkpoints.
 
 use super::*;
 
@@ -33,7 +33,7 @@ pub(super) async fn a_snapshot_with_memory_makes_running_copies(fixture: Fixture
     assert_eq!(fixture.inside.read(&third, "/tmp/note").await.as_deref(), Some(&b"then"[..]));
     fixture.destroy(&spec).await;
     fixture.remove(&shot).await;
-    // A copy has a life of its own: it is checkpointed and restored like any other.
+    // A copy is independent: it is checkpointed and restored like any other sandbox.
     fixture.checkpoint(&second).await;
     let next = again(&two);
     let restored = fixture.restore(&next, &second.token).await;
@@ -61,7 +61,7 @@ pub(super) async fn rollback_puts_memory_back_where_the_snapshot_has_it(fixture:
         assert!(is_gone(live.dial().await));
     }
     let mut last = spec.clone();
-    // Twice: the memory of a snapshot is not spent by its use.
+    // Twice: a restore does not spend the memory of a snapshot.
     for _ in 0..2 {
         last = again(&last);
         let restored = fixture.restore(&last, &live.token).await;
@@ -108,7 +108,7 @@ pub(super) async fn a_stopped_sandbox_has_no_memory_to_keep(fixture: Fixture) {
     let live = fixture.create(&spec).await;
     fixture.provider.halt(&live.target).await.expect("halted");
     let id = SnapshotId::from_entropy(random());
-    // Whether it is refused or said to hold none: it is never said to hold what it does not.
+    // It may be refused or report no memory, but must never report memory that it does not have.
     if let Ok(made) = fixture.provider.snapshot(&files_only(&spec), &id, true).await {
         assert!(!made.memory);
         let origin = FilesOrigin::Snapshot { snapshot: id.clone(), seal: made.seal, memory: true };

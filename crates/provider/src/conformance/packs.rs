@@ -1,4 +1,4 @@
-//! Cases of files on their way to object storage and back.
+//! Cases of packing files for object storage and unpacking them.
 
 use super::*;
 use crate::Packed;
@@ -55,7 +55,7 @@ pub(super) async fn a_pack_that_breaks_off_leaves_nothing(fixture: Fixture) {
     let spec = again(&spec);
     let at = files_only(&spec);
     for kept in [0, 1, pack.len() / 2, pack.len() - 1] {
-        // Once it ends too early, once it fails.
+        // One stream ends too early, the other fails.
         let short = stream(&pack[..kept]);
         let broken: Packed = Box::new(std::io::Cursor::new(pack[..kept].to_vec()).chain(FailingStream));
         for files in [short, broken] {
@@ -63,13 +63,13 @@ pub(super) async fn a_pack_that_breaks_off_leaves_nothing(fixture: Fixture) {
             assert!(is_gone(fixture.provider.boot(&again(&spec)).await), "{kept} bytes left something");
         }
     }
-    // Nobody waits for the rest of it.
+    // The call is dropped before the rest arrives.
     let (near, far) = tokio::io::duplex(1 << 16);
     let never = fixture.provider.unpack(&at, &spec.limits, Box::new(near));
     assert!(tokio::time::timeout(Duration::from_millis(50), never).await.is_err());
     drop(far);
     fixture.provider.unpack(&at, &spec.limits, stream(&pack)).await.expect("unpacked");
-    // Files that are there are worth more than what comes.
+    // Existing files are not replaced.
     assert!(fixture.provider.unpack(&at, &spec.limits, stream(&[])).await.is_err());
     assert!(fixture.provider.unpack(&at, &spec.limits, stream(&pack)).await.is_err());
     assert_files(&fixture, &spec, &large).await;

@@ -1,4 +1,4 @@
-//! Cases of standing still with the memory where it is.
+//! Cases of pauses with the memory in place.
 
 use super::*;
 
@@ -36,12 +36,12 @@ pub(super) async fn a_paused_instance_stays_so_over_an_adoption_where_that_is_wa
     let paused = known_paused(&spec, live.booted.facts.clone());
     let fates = fixture.provider.adopt(vec![paused.clone()], vec![]).await.expect("adopted");
     assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Frozen)]);
-    assert!(fixture.is_silent(&live).await, "it still stands still");
-    // The server died between a thaw and its record, or while a snapshot was taken: it is to run.
+    assert!(fixture.is_silent(&live).await, "it is still frozen");
+    // The server died between a thaw and its record, or during a snapshot: the sandbox must run.
     let fates = fixture.provider.adopt(vec![known(&spec, Some(&live))], vec![]).await.expect("adopted");
     assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);
     assert_eq!(fixture.inside.memory(&live).await.as_ref(), Some(&page));
-    // It died before the freeze: the one who drives it sees that it runs.
+    // The server died before the freeze: the driver sees that the instance runs.
     let fates = fixture.provider.adopt(vec![paused], vec![]).await.expect("adopted");
     assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);
     fixture.destroy(&spec).await;

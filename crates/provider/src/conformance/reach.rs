@@ -1,5 +1,5 @@
-//! Cases of what an instance may reach. Whether packets pass is the business of a provider's own tests: here it takes every
-//! policy while it runs, and what runs goes on.
+//! Cases of network policy. Whether packets pass is tested by each provider: here the provider must accept every policy
+//! of a running instance, and the instance must continue.
 
 use atoll_model::policy::egress::{Injected, OpenedTransform, Seed, TenantFloor, compile};
 use atoll_model::{NetworkMode, NetworkPolicy};
@@ -59,7 +59,7 @@ pub(super) async fn an_instance_begins_with_its_policy_whatever_it_is(fixture: F
 
 pub(super) async fn an_authority_belongs_to_its_seed(fixture: Fixture) {
     let authority = |egress: &Egress| fixture.provider.authority(egress);
-    assert_eq!(authority(&Egress::open()), None, "nothing is changed");
+    assert_eq!(authority(&Egress::open()), None, "no request is changed");
     assert_eq!(authority(&changing(1)), authority(&changing(1)), "it is always the same");
     if let Some(one) = authority(&changing(1)) {
         assert_ne!(Some(one), authority(&changing(2)), "no two sandboxes have the same");

@@ -1,4 +1,4 @@
-//! Cases of limits that change.
+//! Cases of changed limits.
 
 use super::*;
 
@@ -38,7 +38,7 @@ pub(super) async fn a_limit_below_use_is_refused_with_the_figures(fixture: Fixtu
     }
     let small = Limits { memory_mib: 1, ..spec.limits };
     assert_below_use(fixture.provider.resize(&live.target, &small).await, 1, 2);
-    // A refused change changes nothing, and one with room is done.
+    // A refused change has no effect, and a possible one is applied.
     assert_eq!(fixture.inside.read(&live, "/tmp/data-0").await.map(|data| data.len()), Some(1 << 20));
     fixture.inside.write(&live, "/tmp/more", &vec![7; 1 << 20]).await;
     let smaller = Limits { disk_mib: 32, memory_mib: 48, ..spec.limits };

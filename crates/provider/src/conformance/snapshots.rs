@@ -89,7 +89,7 @@ pub(super) async fn rollback_puts_the_files_back(fixture: Fixture) {
     write(&fixture, &live, "now").await;
     fixture.inside.write(&live, "/tmp/new", b"new").await;
     let later = fixture.shoot(&live.target, false).await;
-    // Twice: the second finds it halted already, as after a crash.
+    // Twice: the second rollback finds the sandbox halted, as after a crash.
     for at in [live.target.clone(), files_only(&spec)] {
         let left =
             fixture.provider.rollback(&at, &shot.id, &shot.seal, &spec.limits).await.expect("rolled back");
@@ -101,7 +101,7 @@ pub(super) async fn rollback_puts_the_files_back(fixture: Fixture) {
     assert_eq!(note(&fixture, &booted).await.as_deref(), Some("then"));
     assert_eq!(fixture.inside.read(&booted, "/tmp/new").await, None);
     write(&fixture, &booted, "other").await;
-    // Forward again: a rollback removes no snapshot, and what is written after it changes none.
+    // Forward again: a rollback removes no snapshot, and later writes change none.
     for (shot, wanted) in [(&later, "now"), (&shot, "then")] {
         fixture.provider.verify_snapshot(&shot.id, &shot.seal).await.expect("whole");
         let (copy, copied) = fixture.copy(&spec, shot, None).await;
@@ -136,7 +136,7 @@ pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
             "it was looked at before it was used"
         );
     }
-    // What is left of a refused create would be in the way here, or take the new files along when it goes.
+    // Remains of a refused create would cause an error here, or their removal would delete the new files.
     let good = InstanceSpec { origin: shot.origin(false), ..again(&copy) };
     let copied = fixture.create(&good).await;
     assert_eq!(note(&fixture, &copied).await.as_deref(), Some("then"));
@@ -159,7 +159,11 @@ pub(super) async fn removing_a_snapshot_may_be_repeated(fixture: Fixture) {
     fixture.provider.settle(STEP).await.expect("settled");
     assert!(is_damaged(fixture.provider.verify_snapshot(&shot.id, &shot.seal).await));
     fixture.provider.verify_snapshot(&other.id, &other.seal).await.expect("only the one that was named");
-    fixture.provider.remove_snapshot(&SnapshotId::from_entropy(random())).await.expect("nothing to do");
+    fixture
+        .provider
+        .remove_snapshot(&SnapshotId::from_entropy(random()))
+        .await
+        .expect("an unknown snapshot is no error");
     fixture.remove(&other).await;
     fixture.destroy(&spec).await;
 }
@@ -177,7 +181,7 @@ pub(super) async fn adoption_removes_snapshots_that_nobody_knows(fixture: Fixtur
     fixture.provider.verify_snapshot(&kept.id, &kept.seal).await.expect("it is wanted");
     assert!(is_damaged(fixture.provider.verify_snapshot(&swept.id, &swept.seal).await));
     assert!(live.dial().await.is_ok());
-    // A snapshot needs no sandbox to be kept for.
+    // A snapshot is kept without its sandbox.
     fixture.destroy(&spec).await;
     fixture.provider.adopt(vec![], vec![kept.id.clone()]).await.expect("adopted");
     let (copy, _) = fixture.copy(&spec, &kept, None).await;
@@ -197,7 +201,7 @@ pub(super) async fn a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_runni
         let id = SnapshotId::from_entropy(random());
         let taking = fixture.provider.snapshot(&live.target, &id, memory && able.checkpoints);
         let _ = tokio::time::timeout(Duration::from_micros(delay_us), taking).await;
-        // As a server that died meanwhile begins: it knows of no such snapshot.
+        // As after a crash of the server: it does not know this snapshot.
         let known = vec![known(&spec, Some(&live))];
         let fates = fixture.provider.adopt(known, vec![]).await.expect("adopted");
         assert_eq!(fates, [adopted(&spec, AdoptionOutcome::Alive)]);

@@ -1,4 +1,4 @@
-//! Cases of files that outlive sandboxes.
+//! Cases of volumes.
 
 use super::*;
 use crate::{InstanceMount, MountSource, Packed, VolumeEntryKind, VolumeOwner};
@@ -9,7 +9,7 @@ fn id() -> VolumeId {
     VolumeId::from_entropy(random())
 }
 
-/// A limit where one can be kept.
+/// A size limit, if the provider supports one.
 fn size(fixture: &Fixture, mib: u32) -> Option<u32> {
     fixture.provider.capabilities().limits_disk.then_some(mib)
 }

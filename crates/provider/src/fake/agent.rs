@@ -1,14 +1,14 @@
-//! Just enough of an agent for tests: it is greeted, checks its token, and "runs" a handful of programs.
+//! A minimal agent for tests: it accepts the init request, checks its token, and simulates a handful of programs.
 //!
 //! | program | does |
 //! |---|---|
 //! | `echo a b` | writes `a b` and a line end, exits 0 |
 //! | `false` | exits 1 |
-//! | `yell` | writes to stderr, dies of signal 9 |
-//! | `late` | says that its timeout passed |
+//! | `yell` | writes to stderr, ends by signal 9 |
+//! | `late` | reports that its timeout passed |
 //! | `cut` | the connection breaks in the middle |
 //! | `wait` | starts and never ends |
-//! | `tell` | writes the first half of [`TOLD`]; the rest and its end come to whoever attaches again |
+//! | `tell` | writes the first half of [`TOLD`]; a reader that attaches again gets the rest and the exit |
 //! | anything else | is not found |
 
 use std::collections::BTreeMap;
@@ -22,21 +22,21 @@ use tokio::sync::watch;
 use super::FakeFiles;
 use super::volumes::MountedVolume;
 
-/// What an agent knows, shared with whoever plays with it.
+/// The state of an agent, shared with the tests.
 pub(super) struct FakeAgentState {
-    /// A greeting may change it.
+    /// An init request may change it.
     pub(super) token: Mutex<String>,
-    /// What a program inside asks for.
+    /// The hold that a program inside requests.
     pub(super) held_s: AtomicU64,
-    /// What its sandbox holds.
+    /// The files of its sandbox.
     pub(super) files: Arc<Mutex<FakeFiles>>,
-    /// Volumes that it sees.
+    /// Its mounted volumes.
     mounts: Vec<MountedVolume>,
-    /// What every command gets.
+    /// The environment of every command.
     pub(super) env: Mutex<BTreeMap<String, String>>,
-    /// What it was asked to do, in order.
+    /// The requests that it received, in order.
     pub(super) asked: Mutex<Vec<String>>,
-    /// While it is frozen nothing is answered.
+    /// While it is frozen no request is answered.
     pub(super) frozen: watch::Sender<bool>,
 }
 
@@ -53,7 +53,7 @@ impl FakeAgentState {
         })
     }
 
-    /// Whose file a path is, by which name, and whether it may be written.
+    /// The file at a path, its name, and whether it may be written.
     fn find(&self, path: &str) -> (Arc<Mutex<FakeFiles>>, String, bool) {
         let seen = self.mounts.iter().find_map(|seen| Some((seen.inside(path)?, !seen.read_only)));
         match seen {
@@ -98,7 +98,7 @@ pub(super) async fn serve(stream: DuplexStream, mind: Arc<FakeAgentState>) {
     }
 }
 
-/// A greeting may bring a new token; it counts from the next request on.
+/// An init request may set a new token; it is valid from the next request on.
 fn greet(body: &[u8], mind: &FakeAgentState) -> Option<Vec<u8>> {
     let greeting = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
     if let Some(next) = greeting["accessToken"].as_str() {
@@ -151,7 +151,7 @@ fn answer(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
     }
 }
 
-/// Reads or writes one file whole; its path is plain enough to need no decoding.
+/// Reads or writes a whole file; its path needs no decoding.
 fn file(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
     let path = request.path.strip_prefix("/files?path=")?.split('&').next()?;
     if request.method == "POST" {
@@ -181,10 +181,10 @@ fn plain(status: u16, body: &str) -> Option<Vec<u8>> {
 /// The pid of `wait`; all others are 7.
 const WAITS: u8 = 8;
 
-/// What `tell` writes in all.
+/// The whole output of `tell`.
 pub(super) const TOLD: &str = "to be continued";
 
-/// `tell` from a position on, with its end.
+/// The output of `tell` from a position on, with its exit.
 fn attach(message: &[u8]) -> Option<Vec<u8>> {
     let (mut message, mut pid, mut from) = (message, 0, 0);
     while !message.is_empty() {
@@ -206,14 +206,14 @@ fn attach(message: &[u8]) -> Option<Vec<u8>> {
     Some(whole(frames))
 }
 
-/// A stream whose length nobody knows yet; the rest of it never comes.
+/// A stream of unknown length whose rest never arrives.
 fn endless(frames: Vec<u8>) -> Vec<u8> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ntransfer-encoding: chunked\r\n";
     let begun = format!("{head}\r\n{:x}\r\n", frames.len());
     [begun.into_bytes(), frames, b"\r\n".to_vec()].concat()
 }
 
-/// A stream that is there as a whole.
+/// A complete stream.
 fn whole(frames: Vec<u8>) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/connect+proto\r\ncontent-length: {}\r\n\r\n",
@@ -255,7 +255,7 @@ fn frame(flags: u8, payload: &[u8]) -> Vec<u8> {
     [&[flags][..], &len, payload].concat()
 }
 
-/// A length-delimited protobuf field; all of ours are shorter than 128 bytes or cut to it.
+/// A length-delimited protobuf field; payloads are cut to 127 bytes.
 fn field(number: u8, payload: &[u8]) -> Vec<u8> {
     let payload = &payload[..payload.len().min(127)];
     [&[number << 3 | 2, u8::try_from(payload.len()).expect("cut before")], payload].concat()

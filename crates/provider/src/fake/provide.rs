@@ -1,4 +1,4 @@
-//! The fake as a provider: each call plays its script and then changes the world.
+//! The fake as a provider: each call runs its script and then changes the state.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -278,7 +278,7 @@ impl FakeProvider {
         if able(&self.able.lock().unwrap()) {
             return Ok(());
         }
-        Err(ProviderError::Unsupported { what: what.to_owned(), hint: "the test took it away".to_owned() })
+        Err(ProviderError::Unsupported { what: what.to_owned(), hint: "the test has disabled it".to_owned() })
     }
 
     fn need_volumes(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
@@ -286,7 +286,7 @@ impl FakeProvider {
         self.need(|able| able.limits_disk || size_mib.is_none(), "a size for a volume")
     }
 
-    /// [`FakeProvider::play`] for calls that leave everything as it was when they fail.
+    /// [`FakeProvider::play`] for calls that change nothing when they fail.
     async fn play_whole(&self, call: ProviderCall, id: &str) -> Result<After, ProviderError> {
         match self.play(call, id).await? {
             After::Fail => Err(failed("the scripted step", "scripted")),

@@ -1,6 +1,6 @@
-//! The fake's volumes: files by path behind a lock, seen by every instance that mounts them.
+//! The volumes of the fake: files by path behind a lock, shared by every instance that mounts them.
 //!
-//! A folder is a path that ends in `/`, or the beginning of another path. Owners, links and times are left out.
+//! A folder is a path that ends in `/`, or the beginning of another path. Owners, links and times are not simulated.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ impl FakeVolume {
     }
 }
 
-/// A volume as an instance sees it.
+/// A volume as mounted in an instance.
 #[derive(Clone)]
 pub(super) struct MountedVolume {
     at: String,
@@ -40,7 +40,7 @@ pub(super) struct MountedVolume {
 }
 
 impl MountedVolume {
-    /// The path in the volume of what an instance sees at `path`.
+    /// The path in the volume for the path `path` in an instance.
     pub(super) fn inside(&self, path: &str) -> Option<(Arc<Mutex<FakeFiles>>, String)> {
         let rest = path.strip_prefix(self.at.as_str()).filter(|rest| rest.starts_with('/'))?;
         Some((Arc::clone(&self.files), format!("{}{rest}", self.folder)))
@@ -61,7 +61,7 @@ impl World {
                     let folder = sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
                     (Arc::clone(&found.files), folder)
                 }
-                // Nobody looks at the host here: each instance has one of its own.
+                // The host's folders are not used here: each instance has its own empty one.
                 MountSource::Folder { .. } | MountSource::Memory { .. } => (Arc::default(), String::new()),
             };
             seen.push(MountedVolume { at: mount.path.clone(), folder, files, read_only: mount.read_only });
@@ -145,7 +145,7 @@ fn parent_is_there(files: &FakeFiles, path: &str) -> io::Result<()> {
     if is_folder(files, above) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
-/// A folder stays when what is in it goes.
+/// Parent folders stay when their content is removed.
 fn make_parents(files: &mut FakeFiles, path: &str) {
     for (at, _) in path.match_indices('/').skip(1) {
         files.insert(path[..=at].to_owned(), Vec::new());

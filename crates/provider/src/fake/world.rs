@@ -1,4 +1,4 @@
-//! What the fake keeps, and what the calls do to it. Plain state behind one lock: no call, no clock, no script.
+//! The state of the fake, and the effects of calls. Plain state behind one lock: no clock, no script.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ use crate::{
     PoolWish, ProviderError, RolledBack, Snapshotted, Target,
 };
 
-/// How often a call was made: the call with the sandbox's or snapshot's id.
+/// The log of calls, each with the id of the sandbox or snapshot.
 pub(super) type Calls = Vec<(ProviderCall, String)>;
 
 #[derive(Default)]
@@ -32,16 +32,16 @@ pub(super) struct World {
 
 #[derive(Default)]
 pub(super) struct FakeSandbox {
-    /// Its agent has them too.
+    /// Shared with its agent.
     pub(super) files: Arc<Mutex<FakeFiles>>,
     pub(super) instance: Option<Instance>,
-    /// Its processes on disk; never beside an instance.
+    /// Its processes on disk; never together with an instance.
     pub(super) checkpoint: Option<Memory>,
     pub(super) limits: Limits,
     pub(super) network: Arc<Egress>,
 }
 
-/// What processes know, on disk.
+/// The memory of processes, on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Memory {
     pub(super) bytes: Vec<u8>,
@@ -53,7 +53,7 @@ pub(super) struct Instance {
     pub(super) bytes: Vec<u8>,
     pub(super) mind: Arc<FakeAgentState>,
     pub(super) mounts: Vec<InstanceMount>,
-    /// What the tests say that it did.
+    /// The resource use that tests have simulated.
     pub(super) worked: InstanceUsage,
     /// Its connections end with it.
     pub(super) connections: JoinSet<()>,
@@ -85,7 +85,7 @@ impl Instance {
         Memory { bytes: self.bytes.clone(), token: self.mind.token.lock().unwrap().clone() }
     }
 
-    /// Its agent is not free either.
+    /// Includes some memory for the agent.
     fn memory_bytes(&self) -> u64 {
         (1 << 20) + self.bytes.len() as u64
     }
@@ -132,7 +132,7 @@ impl World {
         self.sandboxes.get_mut(id).ok_or_else(|| gone(id))
     }
 
-    /// The sandbox whose live instance a call names.
+    /// The sandbox of a call that must name its live instance.
     pub(super) fn named(&mut self, target: &Target) -> Result<(&mut FakeSandbox, InstanceId), ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;
         match (&sandbox.instance, &target.instance) {
@@ -149,7 +149,7 @@ impl World {
         sandbox.instance.as_mut().ok_or_else(|| gone(&target.sandbox))
     }
 
-    /// The sandbox of a call that names its live instance, or one that has none.
+    /// The sandbox of a call that names its live instance, or that has no instance.
     fn idle_or_named(&mut self, target: &Target) -> Result<&mut FakeSandbox, ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;
         let live = sandbox.instance.as_ref().map(|live| &live.id);
@@ -316,7 +316,7 @@ impl World {
             .map_err(|cause| ProviderError::Failed { step: "pack".to_owned(), cause: Box::new(cause) })
     }
 
-    /// Its template is empty, so what it changed is all that it has.
+    /// The template is empty, so all files are changes.
     pub(super) fn capture(&mut self, target: &Target) -> Result<Vec<u8>, ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;
         if sandbox.instance.is_some() || sandbox.checkpoint.is_some() {
@@ -428,7 +428,7 @@ impl World {
 }
 
 fn check_template(spec: &InstanceSpec) -> Result<(), ProviderError> {
-    // Versions that are kept as layers are known by their digest, whatever they are called.
+    // Versions that are stored as layers are found by their digest, whatever their name is.
     if spec.template == TEMPLATE || spec.template_version.starts_with("sha256:") {
         Ok(())
     } else {
