@@ -1,4 +1,4 @@
-//! One making of a template: what was asked, how far it is, and why it ended.
+//! One build of a template: the request, its progress, and its result.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,22 +7,20 @@ use crate::{BuildId, Code, TemplateRef, TenantId, Timestamp};
 /// A build: one row of `builds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
-    /// Which.
     pub id: BuildId,
     /// Its owner.
     pub tenant: TenantId,
-    /// What it makes.
+    /// The template that it makes.
     pub template: TemplateRef,
-    /// Further tags that shall point to what it makes.
+    /// Further tags for the result.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// How far it is.
     pub status: BuildStatus,
-    /// The step that is under way, or was the last; 0 before the first.
+    /// The current or last step; 0 before the first.
     pub step: u32,
-    /// How many there are; 0 until that is known.
+    /// The number of steps; 0 until it is known.
     pub steps: u32,
-    /// That step as its author wrote it, shortened.
+    /// The text of that step, shortened.
     #[serde(default)]
     pub step_text: String,
     /// Steps that were taken from the cache.
@@ -31,15 +29,15 @@ pub struct Build {
     /// Why it failed.
     #[serde(default)]
     pub failure: Option<BuildFailure>,
-    /// What it made.
+    /// The resulting version.
     #[serde(default)]
     pub version: Option<String>,
-    /// What its author should know: instructions that were left out, and why.
+    /// Notes for the author: ignored instructions, and why.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Timestamp,
-    /// When its turn came.
+    /// When it started.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
     /// When it ended.
@@ -47,19 +45,19 @@ pub struct Build {
     pub ended_at: Option<Timestamp>,
 }
 
-/// How far a build is.
+/// The status of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildStatus {
-    /// Others are before it.
+    /// In the queue.
     Waiting,
-    /// Its steps are under way.
+    /// Its steps are running.
     Building,
-    /// The template is there.
+    /// The template exists.
     Ready,
-    /// It could not be made; the failure says why.
+    /// It failed; the failure says why.
     Failed,
-    /// Its owner did not want it any more.
+    /// It was cancelled.
     Cancelled,
 }
 
@@ -80,7 +78,7 @@ impl BuildStatus {
         }
     }
 
-    /// Whether nothing comes after it.
+    /// Whether the status is final.
     #[must_use]
     pub const fn is_end(self) -> bool {
         match self {
@@ -93,20 +91,20 @@ impl BuildStatus {
 /// Why a build failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildFailure {
-    /// The closed word.
+    /// The error code.
     pub code: Code,
     /// What happened, safe to show.
     pub message: String,
     /// What to try.
     #[serde(default)]
     pub hint: Option<String>,
-    /// In which step.
+    /// The step that failed.
     #[serde(default)]
     pub step: Option<u32>,
-    /// What its command exited with.
+    /// The exit code of its command.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// The end of what it wrote.
+    /// The end of its output.
     #[serde(default)]
     pub tail: Vec<String>,
 }
@@ -127,29 +125,29 @@ impl BuildFailure {
 pub struct BuildLine {
     /// Counts from 1 without gaps.
     pub seq: u64,
-    /// When, in milliseconds since the Unix epoch.
+    /// The time, in milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// Who says it.
+    /// The source of the line.
     pub level: BuildLevel,
-    /// In which step; 0: before the first or after the last.
+    /// The step; 0: before the first or after the last.
     pub step: u32,
-    /// What; control characters are shown as escapes.
+    /// The text; control characters are escaped.
     pub text: String,
 }
 
-/// Who says a line of a build's log.
+/// The source of a line in a build's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BuildLevel {
     /// The builder: a step begins, a base is fetched.
     Info,
-    /// The builder: something is not as its author may think.
+    /// The builder: a warning for the author.
     Warn,
     /// The builder: why it failed.
     Error,
-    /// The step's command on its first stream.
+    /// Standard output of the step's command.
     Stdout,
-    /// The step's command on its second stream.
+    /// Standard error of the step's command.
     Stderr,
 }
 

@@ -1,16 +1,16 @@
-//! The closed vocabulary of errors. Libraries answer a [`ErrorKind`]; users see a [`Code`].
+//! The closed set of errors. Libraries return an [`ErrorKind`]; users see a [`Code`].
 
 use serde::{Deserialize, Serialize};
 
-/// What sort of failure it is; edges map kinds to their own status, nothing else.
+/// The class of an error; each front maps it to its own status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The thing does not exist or is not visible to this key.
+    /// The object does not exist or is not visible to this key.
     NotFound,
-    /// It is there already.
+    /// The object exists already.
     Exists,
-    /// It is not in a state that allows this.
+    /// The state of the object does not allow the operation.
     Conflict,
     /// The request is wrong.
     Invalid,
@@ -18,19 +18,19 @@ pub enum ErrorKind {
     Unauthenticated,
     /// A valid key without the right.
     Forbidden,
-    /// A limit was met.
+    /// A limit was reached.
     Exhausted,
-    /// Not now; try again.
+    /// Temporarily not possible; try again.
     Unavailable,
-    /// Not with this provider or on this machine.
+    /// Not supported by this provider or on this machine.
     Unsupported,
-    /// Our fault.
+    /// An error in the server.
     Internal,
 }
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $status:literal;)*) => {
-        /// The codes a user can meet, all of them; `docs/errors.md` is made from this list.
+        /// All codes that users can see; `docs/errors.md` is generated from this list.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Code { $($(#[doc = $doc])* $name,)* }
@@ -45,13 +45,13 @@ macro_rules! codes {
                 match self { $(Code::$name => $text,)* }
             }
 
-            /// What sort of failure it is.
+            /// The class of the error.
             #[must_use]
             pub const fn kind(self) -> ErrorKind {
                 match self { $(Code::$name => ErrorKind::$kind,)* }
             }
 
-            /// The status the native front answers with, as documented.
+            /// The HTTP status of the native front, as documented.
             #[must_use]
             pub const fn documented_status(self) -> u16 {
                 match self { $(Code::$name => $status,)* }

@@ -1,30 +1,30 @@
-//! What happened to a sandbox, in order, with the reason.
+//! Events of a sandbox, in order, with their reasons.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EventKind {
     /// The phase changed.
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
-    /// The creation has come further.
+    /// A creation reached another stage.
     Stage { stage: Stage },
-    /// A process inside was ended because memory ran out.
+    /// The OOM killer ended a process in the sandbox.
     OutOfMemory,
-    /// A snapshot was taken of it.
+    /// A snapshot was taken.
     Snapshotted {
         snapshot: SnapshotId,
-        /// Its processes too.
+        /// Whether it contains processes.
         memory: bool,
     },
-    /// Sandboxes were forked from it.
+    /// Sandboxes were forked from this one.
     Forked { children: Vec<SandboxId> },
-    /// Its memory was written to disk, or could not be.
+    /// The memory was written to disk, or that failed.
     Checkpointed {
-        /// What went wrong; it stands still with its memory as before.
+        /// The error; the sandbox is still paused with its memory in place.
         failure: Option<String>,
     },
     /// Labels, limits, timeout or network policy were changed.
@@ -39,13 +39,10 @@ pub enum EventKind {
 pub struct SandboxEvent {
     /// Order and cursor.
     pub seq: u64,
-    /// Whose.
     pub tenant: TenantId,
-    /// Of which sandbox.
     pub sandbox: SandboxId,
-    /// In which incarnation, where there was one.
+    /// The instance, if there was one.
     pub instance: Option<InstanceId>,
-    /// When.
     pub at: Timestamp,
     #[serde(flatten)]
     pub what: EventKind,

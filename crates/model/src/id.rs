@@ -1,12 +1,12 @@
-//! Typed ids. A sandbox id is 20 of `[a-z0-9]`, first a letter: no dash, so `<port>-<id>` stays unambiguous in
-//! every front.
+//! Typed ids. A sandbox id has 20 characters of `[a-z0-9]`, the first a letter: it contains no dash, so `<port>-<id>`
+//! is unambiguous in every front.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The text is not an id of the kind that was asked for.
+/// The text is not an id of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a {what} id: an id has 20 characters of a-z and 0-9 and starts with a letter")]
 pub struct BadId {
@@ -39,7 +39,7 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// Makes an id from random bytes; the caller brings the randomness.
+            /// Makes an id from random bytes that the caller provides.
             #[must_use]
             pub fn from_entropy(entropy: [u8; LEN]) -> Self {
                 Self(from_entropy(entropy))
@@ -81,11 +81,11 @@ macro_rules! id {
 }
 
 id!(
-    /// What a user asked for and names; outlives any process.
+    /// A sandbox, which a caller created and names by this id; it outlives any process.
     SandboxId, "sandbox"
 );
 id!(
-    /// One incarnation of a sandbox at a provider. Every effect names its instance; late ones are dropped.
+    /// One incarnation of a sandbox at a provider. Every effect names its instance; late effects are dropped.
     InstanceId, "instance"
 );
 id!(
@@ -93,11 +93,11 @@ id!(
     TenantId, "tenant"
 );
 id!(
-    /// A sandbox at a moment.
+    /// A stored copy of a sandbox at one moment.
     SnapshotId, "snapshot"
 );
 id!(
-    /// Names an API key without being it.
+    /// Identifies an API key without revealing it.
     KeyId, "key"
 );
 id!(
@@ -105,15 +105,15 @@ id!(
     VolumeId, "volume"
 );
 id!(
-    /// One making of a template from its steps.
+    /// One build of a template.
     BuildId, "build"
 );
 id!(
-    /// A text that a tenant keeps here to be used outside of sandboxes.
+    /// A value of a tenant that is used outside of sandboxes.
     SecretId, "secret"
 );
 id!(
-    /// A way to one port of a sandbox that was opened for others.
+    /// Access to one port of a sandbox for other people.
     PreviewId, "preview"
 );
 

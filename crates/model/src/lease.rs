@@ -1,4 +1,4 @@
-//! The durable record of a sandbox: what was asked, what is wanted, what is.
+//! The durable record of a sandbox: the request, the intent and the observed state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,27 @@ use crate::{
     BuildId, InstanceId, Limits, Mount, NetworkPolicy, Principal, SandboxId, SnapshotId, TenantId, Timestamp,
 };
 
-/// What the user wants the sandbox to be.
+/// The state that the owner wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Intent {
-    /// Be running.
+    /// Running.
     Run,
-    /// Stand still with its memory.
+    /// Paused with its memory.
     Pause,
-    /// Keep files only.
+    /// Stopped, with files only.
     Stop,
-    /// Keep files in object storage only.
+    /// Archived, with files in object storage only.
     Archive,
-    /// Be gone.
+    /// Deleted.
     Delete,
 }
 
-/// How far a creation has come. [`crate::lifecycle::stage_follows`] says which comes after which.
+/// The stage of a creation. [`crate::lifecycle::stage_follows`] defines their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its image has to be built or pulled, and waits for its turn.
+    /// Its image has to be built or pulled, and is in the queue.
     Queued,
     /// Its image is being pulled.
     Pulling,
@@ -55,37 +55,37 @@ impl Stage {
     }
 }
 
-/// What the sandbox is, as last observed. Only [`crate::lifecycle::step`] changes it.
+/// The last observed state of the sandbox. Only [`crate::lifecycle::step`] changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Being made for the first time.
+    /// Being created.
     Creating,
-    /// Answers.
+    /// The agent answers.
     Running,
     /// Its processes are being frozen, or their memory is being written to disk.
     Pausing,
-    /// Its processes stand still; their memory is kept, as [`Lease::held`] says.
+    /// Its processes are frozen; [`Lease::held`] says where their memory is.
     Paused,
     /// It is being thawed, or restored from disk.
     Resuming,
     /// Its processes are being ended.
     Stopping,
-    /// Files only.
+    /// It has only files.
     Stopped,
     /// Booting again on its files.
     Starting,
-    /// Its files are on their way to object storage.
+    /// Its files are being sent to object storage.
     Archiving,
-    /// Files in object storage only.
+    /// Its files are only in object storage.
     Archived,
-    /// Its files are being put back: from object storage, or to a snapshot.
+    /// Its files are being restored: from object storage, or to a snapshot.
     Restoring,
     /// Everything of it is being removed.
     Deleting,
     /// Gone; the row stays for the record.
     Deleted,
-    /// It could not be made, started or kept alive; the reason says why. Files may be left.
+    /// It could not be created, started or kept alive; the reason says why. Files may be left.
     Failed,
 }
 
@@ -135,37 +135,37 @@ impl Phase {
         matches!(self, Self::Deleting | Self::Deleted)
     }
 
-    /// It has no processes, and a start boots it anew.
+    /// It has no processes, and a start boots it again.
     #[must_use]
     pub const fn needs_boot(self) -> bool {
         matches!(self, Self::Stopped | Self::Archived | Self::Failed)
     }
 
-    /// It boots: its processes are being started.
+    /// Its processes are being started.
     #[must_use]
     pub const fn is_booting(self) -> bool {
         matches!(self, Self::Creating | Self::Starting)
     }
 
-    /// It is paused, on its way there, or on its way back: its processes may stand still.
+    /// It is paused, being paused or being resumed: its processes may be frozen.
     #[must_use]
     pub const fn is_suspended(self) -> bool {
         matches!(self, Self::Pausing | Self::Paused | Self::Resuming)
     }
 
-    /// The same processes go on: it runs, or is suspended.
+    /// The same processes continue: it runs, or is suspended.
     #[must_use]
     pub const fn keeps_processes(self) -> bool {
         matches!(self, Self::Running) || self.is_suspended()
     }
 
-    /// Object storage may be in use for it, or is no longer its own.
+    /// Object storage may be in use for it, or no longer belongs to it.
     #[must_use]
     pub const fn may_use_archive(self) -> bool {
         matches!(self, Self::Archiving | Self::Archived | Self::Restoring) || self.is_gone()
     }
 
-    /// Whether processes may be there; see [`Lease::holds_compute`].
+    /// Whether processes may exist; see [`Lease::holds_compute`].
     #[must_use]
     pub const fn has_instance(self) -> bool {
         match self {
@@ -197,38 +197,38 @@ pub enum MemoryLocation {
     Disk,
 }
 
-/// Why something happened.
+/// The reason of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum Reason {
-    /// A user asked.
+    /// A request of a caller.
     Requested,
     /// The step that was under way succeeded.
     Completed,
     /// The sandbox's timeout passed.
     TimedOut,
-    /// Nothing worked in it for as long as its lease allows.
+    /// It was idle for as long as its lease allows.
     Idle,
     /// It was stopped for as long as its lease allows.
     Aged,
-    /// A request needed it.
+    /// A request woke it.
     Woken,
     /// The server or the thread that it is bound to ended.
     Exit,
-    /// A passing phase took longer than it may.
+    /// A passing phase exceeded its deadline.
     Overdue,
-    /// The instance ended by itself: its agent died or was killed.
+    /// The instance ended unexpectedly: its agent died or was killed.
     InstanceDied,
-    /// It was not there any more when the server came back.
+    /// The instance was gone when the server started again.
     LostWhileDown,
     /// Its image could not be built or pulled; the text is safe to show.
     ImageUnavailable {
-        /// Why not.
+        /// The cause.
         message: String,
     },
     /// The provider refused or failed; the text is safe to show.
     Provider {
-        /// What the provider said.
+        /// The error of the provider.
         message: String,
     },
 }
@@ -246,22 +246,22 @@ pub enum OnTimeout {
     Pause,
 }
 
-/// In which phases a timeout counts.
+/// The phases in which a timeout counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeoutCounts {
-    /// In all of them: a lifetime.
+    /// In all phases: a lifetime.
     #[default]
     Always,
-    /// Not while it sleeps. One that is over when it wakes begins anew.
+    /// Not while it is asleep. A timeout that has passed when it wakes starts again.
     Awake,
 }
 
-/// What happens when the server, or the thread it is bound to, ends in good order.
+/// What happens at the orderly end of the server, or of the thread that the sandbox is bound to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
-    /// It goes on.
+    /// It continues.
     #[default]
     Keep,
     /// It is paused.
@@ -270,7 +270,7 @@ pub enum OnExit {
     Destroy,
 }
 
-/// Who may wake a sandbox that is paused, stopped or archived.
+/// Which requests wake a sandbox that is paused, stopped or archived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wake {
@@ -281,7 +281,7 @@ pub enum Wake {
     Explicit,
 }
 
-/// What a lease does by itself. Idle times count from the last work, ages from the stop.
+/// Automatic actions of a lease. Idle times count from the last activity, ages from the stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timers {
@@ -297,16 +297,15 @@ pub struct Timers {
     pub auto_delete_s: Option<u64>,
 }
 
-/// A promise to stay awake.
+/// A hold: the sandbox does not count as idle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Until when.
     pub until: Timestamp,
-    /// For people.
+    /// A note for people.
     pub reason: Option<String>,
 }
 
-/// What a sandbox's files began as.
+/// The origin of a sandbox's files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Source {
@@ -316,9 +315,9 @@ pub enum Source {
     /// A snapshot.
     Snapshot {
         snapshot: SnapshotId,
-        /// Its processes too.
+        /// Whether its processes were restored too.
         memory: bool,
-        /// It was made for a fork, is nobody's, and went with the end of the fork.
+        /// The snapshot was made for a fork, belongs to no tenant, and was removed at the end of the fork.
         #[serde(default)]
         fork: bool,
     },
@@ -326,7 +325,7 @@ pub enum Source {
     Archive { archive: ArchiveRef },
 }
 
-/// Where an archive lies and what it must hash to.
+/// The location of an archive, and its hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveRef {
     /// Its name in object storage: `<sandbox>/<digest of the manifest>`.
@@ -337,32 +336,32 @@ pub struct ArchiveRef {
     pub stored_bytes: u64,
 }
 
-/// Where the sandbox's own layer lives.
+/// Where the sandbox's own layer is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
     /// On disk; survives a stop.
     #[default]
     Disk,
-    /// In memory, counted as memory; gone when it stops.
+    /// In memory, counted as memory; lost when it stops.
     Memory,
 }
 
-/// How a sandbox is to start, as its request says; the template says the rest.
+/// Start settings of the request; the template provides the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartRequest {
     /// Default user of commands.
     pub user: Option<String>,
-    /// Where commands start.
+    /// Working directory of commands.
     pub workdir: Option<String>,
     /// Started at every boot.
     pub command: Option<Vec<String>>,
-    /// Whether the image's entrypoint is started where nothing else names a command.
+    /// Whether the image's entrypoint is started if neither the request nor the template names a command.
     pub entrypoint: bool,
 }
 
-/// What a sandbox that waits for its image needs once the image is there. The image is the one that the lease names as its
-/// template: the result of [`Lease::image_build`], else an image of a registry.
+/// Data that a sandbox which waits for its image needs when the image is ready. The image is the one that the lease
+/// names as its template: the result of [`Lease::image_build`], else an image of a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwaitedImage {
     /// The caller for whom it is built or pulled.
@@ -371,12 +370,13 @@ pub struct AwaitedImage {
     pub start: StartRequest,
 }
 
-/// A secret of the tenant in a sandbox: the value stays outside.
+/// A secret of the tenant in a sandbox: its value stays outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedSecret {
     /// The secret's name.
     pub name: String,
-    /// What programs see in its place. The gate replaces it in headers of requests to the hosts that the secret names.
+    /// The text that programs see in its place. The gate replaces it in headers of requests to the hosts that the
+    /// secret names.
     pub placeholder: String,
 }
 
@@ -385,7 +385,6 @@ pub struct AttachedSecret {
 pub struct Lease {
     /// The sandbox.
     pub id: SandboxId,
-    /// Its owner.
     pub tenant: TenantId,
     /// A name unique among the tenant's sandboxes that are not deleted.
     pub name: Option<String>,
@@ -397,59 +396,55 @@ pub struct Lease {
     pub provider: String,
     /// The template's name.
     pub template: String,
-    /// Exactly which version of it.
+    /// The exact version of the template.
     pub template_version: String,
-    /// Who commands run as unless they say otherwise.
+    /// Default user of commands.
     pub user: String,
-    /// Where commands start unless they say otherwise.
+    /// Default working directory of commands.
     pub workdir: String,
     /// Run at every boot; its output is in the logs.
     pub command: Option<Vec<String>>,
-    /// What it may use.
     pub limits: Limits,
-    /// What it may reach.
     pub network: NetworkPolicy,
-    /// Where its layer lives.
+    /// Where its layer is stored.
     pub storage: Storage,
-    /// What is wanted.
+    /// The wanted state.
     pub intent: Intent,
-    /// What is.
+    /// The observed state.
     pub phase: Phase,
-    /// How far a creation is; only meaningful while creating.
+    /// The stage of its creation; only meaningful while creating.
     #[serde(default)]
     pub stage: Stage,
     /// Why it is in this phase.
     pub reason: Reason,
-    /// Counts the writes; every write names the one it saw.
+    /// Counts the writes; every write names the generation that it is based on.
     pub generation: u64,
-    /// The incarnation that is, or is being made.
+    /// The current instance, or the one that is being made.
     pub instance: Option<InstanceId>,
-    /// How long it may live, from create or the last extension.
+    /// Its lifetime, from create or the last extension.
     pub timeout_s: Option<u64>,
-    /// When that is over.
+    /// When the lifetime ends.
     pub timeout_at: Option<Timestamp>,
-    /// What happens then.
+    /// What happens at its end.
     pub on_timeout: OnTimeout,
     /// In which phases it counts.
     #[serde(default)]
     pub timeout_counts: TimeoutCounts,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Timestamp,
     /// When the phase last changed.
     pub phase_at: Timestamp,
     /// Where the memory is while it is paused.
     #[serde(default)]
     pub held: Option<MemoryLocation>,
-    /// What it does by itself.
     #[serde(default)]
     pub timers: Timers,
-    /// When something last worked in it, as far as it is written; the activity of the live server may know better.
+    /// The last stored activity; the live server may know a later one.
     #[serde(default)]
     pub active_at: Option<Timestamp>,
     /// When it was last stopped; `None` while it runs.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
-    /// A promise to stay awake.
     #[serde(default)]
     pub hold: Option<Hold>,
     /// What happens when its server or thread ends.
@@ -458,10 +453,9 @@ pub struct Lease {
     /// The thread of conversation that it is bound to.
     #[serde(default)]
     pub thread: Option<String>,
-    /// Who may wake it.
     #[serde(default)]
     pub wake: Wake,
-    /// What its files began as.
+    /// The origin of its files.
     #[serde(default)]
     pub source: Source,
     /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
@@ -470,43 +464,43 @@ pub struct Lease {
     /// Names in `env` that no fork and no snapshot inherits.
     #[serde(default)]
     pub private_env: BTreeSet<String>,
-    /// Its files in object storage. Kept after a restore until those are removed.
+    /// Its files in object storage. Kept after a restore until they are removed there.
     #[serde(default)]
     pub archive: Option<ArchiveRef>,
-    /// The snapshot that it is being put back to.
+    /// The snapshot of a rollback under way.
     #[serde(default)]
     pub rollback_to: Option<SnapshotId>,
-    /// Volumes that it sees.
+    /// Its mounted volumes.
     #[serde(default)]
     pub mounts: Vec<Mount>,
-    /// The build whose step it runs: nobody's but the build's, and in no list.
+    /// The build whose step it runs: it belongs only to the build, and is not listed.
     #[serde(default)]
     pub build: Option<BuildId>,
-    /// Its ports are open to everybody who knows where they are; its agent never is.
+    /// Its ports are open to everyone who knows their address; its agent never is.
     #[serde(default)]
     pub public: bool,
-    /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
+    /// The host name that apps on its ports see in requests; `${PORT}` stands for the port.
     #[serde(default)]
     pub mask_host: Option<String>,
-    /// Ports whose apps speak TLS themselves.
+    /// Ports whose apps use TLS themselves.
     #[serde(default)]
     pub https_ports: BTreeSet<u16>,
-    /// Counts how often its access tokens were replaced; those of another count open nothing.
+    /// Counts how often its access tokens were replaced; tokens of an earlier count are invalid.
     #[serde(default)]
     pub token_epoch: u32,
-    /// What a front must show again, under the front's name: `e2b.network`. No rule reads it.
+    /// Data that a front has to return, under the front's name: `e2b.network`. No rule reads it.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
-    /// Secrets that its programs know by a placeholder, by the variable that holds it.
+    /// Secrets that its programs see as placeholders, by the name of the variable.
     #[serde(default)]
     pub secrets: BTreeMap<String, AttachedSecret>,
-    /// When it last began to run; `None` before it ever did, or where the lease is older than this field.
+    /// When it last began to run; `None` before its first start, or if the lease is older than this field.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
-    /// The build that its image comes from, where it was created together with one.
+    /// The build of its image, if both were created together.
     #[serde(default)]
     pub image_build: Option<BuildId>,
-    /// Set until its image is there; a sandbox whose image could not be made keeps it.
+    /// Set until its image is ready; a sandbox whose image could not be made keeps it.
     #[serde(default)]
     pub awaits: Option<AwaitedImage>,
 }
@@ -518,25 +512,26 @@ impl Lease {
         self.phase == Phase::Creating && self.awaits.is_some()
     }
 
-    /// Whether it failed before its build had made an image.
+    /// Whether it failed before its build had produced an image.
     #[must_use]
     pub fn failed_in_build(&self) -> bool {
         self.phase == Phase::Failed && self.awaits.is_some() && self.image_build.is_some()
     }
 
-    /// Whether it counts against CPU and memory quotas. What is on disk takes neither.
+    /// Whether it counts against CPU and memory quotas. A sandbox on disk uses neither.
     #[must_use]
     pub fn holds_compute(&self) -> bool {
         self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk))
     }
 
-    /// Whether some of its requests are changed on their way out, so that it has to trust a certificate authority of ours.
+    /// Whether some of its requests are changed on their way out, so that it has to trust Atoll's certificate
+    /// authority.
     #[must_use]
     pub fn is_intercepted(&self) -> bool {
         !self.network.transforms.is_empty() || !self.secrets.is_empty()
     }
 
-    /// Whether it failed and a start may bring it back: it ran before, and its files outlive an instance.
+    /// Whether it failed and can be started again: it ran before, and its files outlive an instance.
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         self.phase == Phase::Failed && self.storage == Storage::Disk && self.started_at.is_some()

@@ -1,9 +1,9 @@
 //! Nouns, ids, the lifecycle table and pure policy. No I/O, no async, no clock.
 //!
-//! Everything that decides is here and can be read without a kernel: who may do what ([`policy::authz`]),
-//! how much a tenant may use ([`policy::quota`]), whether this node has room ([`policy::placement`]), when a
-//! lease is due ([`policy::deadlines`]), whether something works in it ([`policy::idle`]), and how a phase changes ([`lifecycle`]). Time and randomness come in as
-//! arguments.
+//! All decisions are in this crate and need no kernel: who may do what ([`policy::authz`]), how much a tenant may use
+//! ([`policy::quota`]), whether this node has capacity ([`policy::placement`]), when a lease is due
+//! ([`policy::deadlines`]), whether a sandbox is active ([`policy::idle`]), and how a phase changes ([`lifecycle`]).
+//! Time and randomness are passed in as arguments.
 
 #![warn(clippy::wildcard_enum_match_arm, reason = "a new phase or code must be looked at everywhere")]
 

@@ -1,4 +1,4 @@
-//! The life of a sandbox, as one table. `step` is the only code that changes a phase.
+//! The lifecycle of a sandbox, as one table. `step` is the only code that changes a phase.
 //!
 //! ```text
 //!            Ready                 Stop            Stopped            Archive            Archived
@@ -10,7 +10,7 @@
 //!  every phase ── Delete ──► Deleting ── Deleted ──► Deleted
 //! ```
 //!
-//! A creation has stages, in this order; one whose image is here begins with the last:
+//! A creation has stages, in this order; if its image exists already, it begins with the last:
 //!
 //! ```text
 //! Queued ──► Pulling, Building ──► Booting
@@ -22,37 +22,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Lease, Phase, Stage};
 
-/// What happened or is asked.
+/// An observation or a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The agent answered.
     Ready,
-    /// The effect under way failed or was overdue.
+    /// The current effect failed or exceeded its deadline.
     Failed,
-    /// The instance ended without being asked to.
+    /// The instance ended unexpectedly.
     Died,
-    /// Somebody wants it stopped.
+    /// A stop is requested.
     Stop,
     /// Its processes are gone.
     Stopped,
-    /// Somebody wants it running.
+    /// A start is requested.
     Start,
-    /// Somebody wants it to stand still.
+    /// A pause is requested.
     Pause,
-    /// It stands still.
+    /// Its processes are frozen.
     Paused,
-    /// The memory of a paused one is wanted on disk.
+    /// The memory of a paused sandbox is to be written to disk.
     Checkpoint,
-    /// Somebody wants its files in object storage only.
+    /// Archiving is requested.
     Archive,
-    /// They are there.
+    /// The files are in object storage.
     Archived,
-    /// Somebody wants it as it was at a snapshot.
+    /// A rollback to a snapshot is requested.
     Rollback,
-    /// Somebody wants it gone.
+    /// Deletion is requested.
     Delete,
-    /// Nothing of it is left.
+    /// Everything of it is removed.
     Deleted,
 }
 
@@ -76,37 +76,36 @@ impl Event {
     ];
 }
 
-/// What the driver must now do at the provider.
+/// What the driver must do at the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Nothing.
     None,
     /// Make a new instance on the sandbox's files.
     Boot,
     /// End the processes, keep the files.
     Halt,
-    /// Freeze its processes; where the lease wants it, write their memory to disk too.
+    /// Freeze its processes; if the lease requests it, also write their memory to disk.
     Freeze,
-    /// Write the memory of a frozen one to disk.
+    /// Write the memory of a frozen sandbox to disk.
     Checkpoint,
     /// Thaw it, or restore it from disk.
     Resume,
-    /// Bring its files to object storage.
+    /// Send its files to object storage.
     Archive,
-    /// Bring them back, or put them back to a snapshot.
+    /// Restore its files from object storage, or reset them to a snapshot.
     Restore,
     /// Remove everything.
     Destroy,
 }
 
-/// The table does not name this pair.
+/// The table has no row for this pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a sandbox that is {} cannot take {event:?}", phase.as_str())]
 pub struct Refused {
-    /// Where it was.
+    /// The current phase.
     pub phase: Phase,
-    /// What came.
+    /// The refused event.
     pub event: Event,
 }
 
@@ -127,7 +126,7 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Running,   E::Died,       P::Failed,    X::Halt),
     (P::Running,   E::Delete,     P::Deleting,  X::Destroy),
 
-    // A start while it pauses is remembered by the intent: the end of the pause resumes it.
+    // A start during a pause is stored as the intent: when the pause ends, the sandbox is resumed.
     (P::Pausing,   E::Paused,     P::Paused,    X::None),
     (P::Pausing,   E::Pause,      P::Pausing,   X::None),
     (P::Pausing,   E::Start,      P::Pausing,   X::None),
@@ -145,7 +144,7 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Paused,    E::Died,       P::Failed,    X::Halt),
     (P::Paused,    E::Delete,     P::Deleting,  X::Destroy),
 
-    // One that can't be resumed stands still as before: nothing of it is lost.
+    // A sandbox that can't be resumed stays paused: nothing of it is lost.
     (P::Resuming,  E::Ready,      P::Running,   X::None),
     (P::Resuming,  E::Start,      P::Resuming,  X::None),
     (P::Resuming,  E::Failed,     P::Paused,    X::Freeze),
@@ -171,7 +170,7 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Starting,  E::Died,       P::Failed,    X::Halt),
     (P::Starting,  E::Delete,     P::Deleting,  X::Destroy),
 
-    // Its files stay where they are until all of them are in object storage.
+    // Its files stay in place until all of them are in object storage.
     (P::Archiving, E::Archived,   P::Archived,  X::None),
     (P::Archiving, E::Archive,    P::Archiving, X::None),
     (P::Archiving, E::Start,      P::Archiving, X::None),
@@ -183,8 +182,8 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Archived,  E::Start,      P::Restoring, X::Restore),
     (P::Archived,  E::Delete,     P::Deleting,  X::Destroy),
 
-    // What comes after it is the intent's: a stop, a start, or a resume where the snapshot has memory. A rollback that was
-    // refused before it touched anything leaves it running or paused as it was.
+    // The intent decides what follows: a stop, a start, or a resume if the snapshot has memory. A rollback that is
+    // refused before it has changed anything leaves the sandbox running or paused as before.
     (P::Restoring, E::Ready,      P::Running,   X::None),
     (P::Restoring, E::Stopped,    P::Stopped,   X::None),
     (P::Restoring, E::Paused,     P::Paused,    X::None),
@@ -206,7 +205,7 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Deleted,   E::Delete,     P::Deleted,   X::None),
 ];
 
-/// The only place where a phase changes. What the table does not name is refused.
+/// The only place where a phase changes. Pairs that are not in the table are refused.
 pub fn step(phase: Phase, event: Event) -> Result<(Phase, Effect), Refused> {
     TABLE
         .iter()
@@ -225,10 +224,10 @@ pub const fn stage_follows(from: Stage, to: Stage) -> bool {
     }
 }
 
-// LIMIT: a build has its own deadline, and may wait for its turn before that.
+// LIMIT: a build has its own deadline, and may be queued before that.
 const IMAGE_WAIT_MS: i64 = 24 * 3_600_000;
 
-/// The same as [`phase_deadline_ms`], for a lease: the wait for an image is longer than a boot.
+/// As [`phase_deadline_ms`], for a lease: the wait for an image is longer than a boot.
 #[must_use]
 pub fn lease_deadline_ms(lease: &Lease) -> Option<i64> {
     if lease.waits_for_image() { Some(IMAGE_WAIT_MS) } else { phase_deadline_ms(lease.phase) }
@@ -238,14 +237,14 @@ pub fn lease_deadline_ms(lease: &Lease) -> Option<i64> {
 #[must_use]
 pub const fn phase_deadline_ms(phase: Phase) -> Option<i64> {
     match phase {
-        // LIMIT: a cold start takes milliseconds; a minute means that something is wrong.
+        // LIMIT: a cold start takes milliseconds; a minute indicates an error.
         Phase::Creating | Phase::Starting => Some(60_000),
         Phase::Stopping => Some(30_000),
         // LIMIT: writing or reading the memory of a sandbox; gigabytes on a slow disk.
         Phase::Pausing | Phase::Resuming => Some(180_000),
-        // LIMIT: object storage at a few megabytes per second; a transfer that stands still ends by itself much earlier.
+        // LIMIT: object storage at a few megabytes per second; a stalled transfer ends much earlier by itself.
         Phase::Archiving | Phase::Restoring => Some(6 * 3_600_000),
-        // Deleting never gives up: at its deadline it is tried again.
+        // A deletion never gives up: at its deadline it is retried.
         Phase::Deleting => Some(30_000),
         Phase::Running
         | Phase::Paused
@@ -323,7 +322,7 @@ mod tests {
     fn every_phase_can_reach_deleted() {
         for phase in Phase::ALL {
             let (next, effect) = step(phase, Event::Delete).expect("delete is never refused");
-            // What is being destroyed already is not told twice.
+            // A deletion that is already under way is not repeated.
             let is_told = !matches!(phase, Phase::Deleting | Phase::Deleted);
             assert_eq!(effect, if is_told { Effect::Destroy } else { Effect::None }, "{phase:?}");
             assert_eq!(next, if phase == Phase::Deleted { Phase::Deleted } else { Phase::Deleting });
@@ -352,8 +351,8 @@ mod tests {
 
     #[test]
     fn events_of_the_machine_are_taken_while_it_is_at_work() {
-        // The end of an effect and the death of an instance may come at any time: they are taken wherever that effect or an
-        // instance can be.
+        // The end of an effect and the death of an instance may come at any time: they are accepted in every phase that
+        // can have that effect or an instance.
         for phase in Phase::ALL.into_iter().filter(|phase| phase.has_instance()) {
             assert!(step(phase, Event::Died).is_ok(), "{phase:?}");
         }
@@ -388,7 +387,7 @@ mod tests {
             }
         }
 
-        /// From wherever chance leads, two events end it, and what passes ends by failures alone.
+        /// From any random state, two events end the sandbox, and every passing phase ends by failures alone.
         #[test]
         fn every_walk_can_be_ended(picks in proptest::collection::vec(0..Event::ALL.len(), 0..80)) {
             let mut phase = Phase::Creating;

@@ -1,4 +1,4 @@
-//! What a sandbox may use, and which wishes are refused.
+//! Resource limits of a sandbox, and the checks of requested limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct Limits {
     pub cpu_milli: u32,
     /// Memory of all processes and tmpfs files together.
     pub memory_mib: u32,
-    /// Bytes in the sandbox's own layer.
+    /// MiB in the sandbox's own layer.
     pub disk_mib: u32,
     /// Processes and threads.
     pub pids: u32,
@@ -21,7 +21,7 @@ impl Default for Limits {
     }
 }
 
-/// Limits as asked for; what is absent takes the default.
+/// Requested limits; a missing one gets the default.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitsAsk {
@@ -35,13 +35,13 @@ pub struct LimitsAsk {
     pub pids: Option<i64>,
 }
 
-/// A limit that cannot be granted.
+/// A requested limit that is out of range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{field} {}", self.problem())]
 pub struct BadLimit {
-    /// The field as the API calls it.
+    /// The name of the field in the API.
     pub field: &'static str,
-    /// What was asked.
+    /// The requested value.
     pub got: f64,
     /// The smallest allowed.
     pub min: f64,
@@ -64,7 +64,7 @@ const DISK_MIB: (f64, f64) = (4.0, 16_777_216.0);
 const PIDS: (f64, f64) = (4.0, 4_194_304.0);
 
 impl LimitsAsk {
-    /// Checks each wish and fills the rest from `base`.
+    /// Checks each requested limit and fills the rest from `base`.
     pub fn resolve(self, base: Limits) -> Result<Limits, BadLimit> {
         #[expect(clippy::cast_precision_loss, reason = "compared with bounds far below 2^53")]
         let int = |field, value: Option<i64>, range, base| match value {
@@ -85,7 +85,7 @@ impl LimitsAsk {
 }
 
 fn within(field: &'static str, got: f64, (min, max): (f64, f64)) -> Result<f64, BadLimit> {
-    // Written so that NaN is refused too.
+    // In this form NaN is refused too.
     if got >= min && got <= max { Ok(got) } else { Err(BadLimit { field, got, min, max }) }
 }
 

@@ -1,7 +1,7 @@
-//! What a sandbox may reach, as users say it. How it is decided stands in [`crate::policy::egress`].
+//! Network policies as users write them. [`crate::policy::egress`] defines their effect.
 //!
-//! Every policy still excludes the host, other sandboxes, link-local and metadata addresses, and private ranges
-//! unless they are named and the operator agrees.
+//! Every policy excludes the host, other sandboxes, link-local and metadata addresses, and private ranges unless they
+//! are named and the operator allows it.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ pub use secret_text::{
     BadSecret, SECRET_BYTES_MAX, check_secret_name, check_secret_value, fill_secrets, secrets_in,
 };
 
-/// What happens to a destination that no list names.
+/// The treatment of destinations that no list names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkMode {
-    /// It is reached: the public internet.
+    /// They are allowed: the public internet.
     #[default]
     AllowAll,
-    /// Nothing is reached, not even DNS; takes no lists.
+    /// Everything is refused, including DNS; lists are not allowed.
     DenyAll,
-    /// Only what the lists name is reached.
+    /// Only listed destinations are allowed.
     Custom,
 }
 
@@ -48,49 +48,48 @@ impl NetworkMode {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "StoredNetwork")]
 pub struct NetworkPolicy {
-    /// What happens to a destination that no list names.
+    /// The treatment of destinations that no list names.
     pub mode: NetworkMode,
-    /// Names that are reached; over TLS and HTTP only, with DNS by the gate.
+    /// Allowed names; over TLS and HTTP only, with DNS through the gate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_domains: Vec<DomainPattern>,
-    /// Addresses that are reached by every protocol.
+    /// Allowed addresses, for every protocol.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_cidrs: Vec<Cidr>,
-    /// Addresses that are not reached, whatever the other lists say.
+    /// Refused addresses, whatever the other lists say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny_cidrs: Vec<Cidr>,
-    /// Changes to requests on their way out; their domains are allowed.
+    /// Changes of outbound requests; their domains are allowed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub transforms: Vec<Transform>,
-    /// How much.
     #[serde(skip_serializing_if = "NetworkLimits::is_none")]
     pub limits: NetworkLimits,
-    /// Everything is reached and recorded, to find the lists that would do.
+    /// Allow and record everything, to derive the lists from it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub learn: bool,
 }
 
 impl NetworkPolicy {
-    /// The public internet.
+    /// Allows the public internet.
     #[must_use]
     pub fn allow_all() -> Self {
         Self::default()
     }
 
-    /// Nothing.
+    /// Allows nothing.
     #[must_use]
     pub fn deny_all() -> Self {
         Self { mode: NetworkMode::DenyAll, ..Self::default() }
     }
 
-    /// It says no more than its mode.
+    /// Whether the policy has only a mode.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self { mode: self.mode, ..Self::default() }
     }
 }
 
-/// Leases written before there were lists hold the mode alone.
+/// Leases of earlier versions contain only the mode.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredNetwork {
@@ -129,18 +128,19 @@ impl From<StoredNetwork> for NetworkPolicy {
     }
 }
 
-/// What is done to requests for one domain: TLS is ended outside the sandbox, by a certificate authority of its own.
+/// A change of requests for one domain: TLS is terminated outside the sandbox, with the sandbox's own certificate
+/// authority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transform {
-    /// Which requests.
+    /// The domain of the requests.
     pub domain: DomainPattern,
-    /// Headers that are set, over what the sandbox sent.
+    /// Headers that are set; they replace those of the sandbox.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inject_headers: BTreeMap<String, HeaderText>,
-    /// Headers that are taken away.
+    /// Headers that are removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strip_headers: Vec<String>,
-    /// Also over plain HTTP, where anybody on the way can read it.
+    /// Also over plain HTTP, where the values can be read in transit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plain_http: bool,
 }
@@ -149,14 +149,14 @@ pub struct Transform {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeaderText {
-    /// As the user wrote it, with `{secret:NAME}` for secrets of the tenant. Only on its way in: never stored.
+    /// As the user wrote it, with `{secret:NAME}` for secrets of the tenant. Only in requests: never stored.
     Plain(String),
-    /// Sealed by the store for the tenant. What a lease holds.
+    /// Sealed by the store for the tenant. This is the form in a lease.
     Sealed(String),
 }
 
 impl HeaderText {
-    /// What stands in an answer in place of every value. In a change it means the value that is there.
+    /// Replaces every value in responses. In an update it means the existing value.
     pub const SHOWN: &'static str = "…";
 }
 
@@ -169,7 +169,7 @@ impl std::fmt::Debug for HeaderText {
     }
 }
 
-/// How much may go over the wire. Absent: as much as the server lets every sandbox.
+/// Traffic limits. A missing one means the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkLimits {
@@ -182,19 +182,20 @@ pub struct NetworkLimits {
     /// Connections at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// Bytes, both ways together, exchanged with one address (directly) or one name (through the gate) per boot of the sandbox.
+    /// Bytes, both directions together, exchanged with one address (directly) or one name (through the gate) per boot
+    /// of the sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_destination: Option<u64>,
 }
 
 impl NetworkLimits {
-    /// Nothing is limited.
+    /// Whether there is no limit.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The narrower of both, one by one.
+    /// The stricter of both, field by field.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {

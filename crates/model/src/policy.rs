@@ -1,4 +1,4 @@
-//! Pure decisions. Each file is one question; none of them needs a kernel or a clock.
+//! Pure decisions. Each file answers one question; none needs a kernel or a clock.
 
 pub mod authz;
 pub mod deadlines;

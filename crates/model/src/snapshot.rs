@@ -1,4 +1,4 @@
-//! A sandbox at a moment, kept under a name.
+//! A stored copy of a sandbox at one moment.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Limits, NetworkPolicy, SandboxId, SnapshotId, TenantId, Timestamp};
 
-/// How far a snapshot is.
+/// The state of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotState {
@@ -18,48 +18,45 @@ pub enum SnapshotState {
     Deleting,
 }
 
-/// One row of `snapshots`: everything that a sandbox made from it needs to know.
+/// One row of `snapshots`: everything that a sandbox created from it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Its id.
     pub id: SnapshotId,
-    /// Its owner.
     pub tenant: TenantId,
-    /// The sandbox that it was taken of; that one may be gone by now.
+    /// The source sandbox, which may be gone by now.
     pub sandbox: SandboxId,
     /// A name unique among the tenant's snapshots.
     pub name: Option<String>,
     /// Made for a fork: not listed, removed when the fork is done.
     pub transient: bool,
-    /// The ready start of a template: not listed, removed with the version that it belongs to.
+    /// The warm start of a template: not listed, removed with its version.
     #[serde(default)]
     pub warm: bool,
-    /// How far it is.
     pub state: SnapshotState,
-    /// Whether it holds processes too.
+    /// Whether it contains processes.
     pub memory: bool,
-    /// Its sandbox's template.
+    /// The template of its sandbox.
     pub template: String,
-    /// Exactly which version of it.
+    /// The exact version of the template.
     pub template_version: String,
-    /// Environment without what is private.
+    /// Environment without private values.
     pub env: BTreeMap<String, String>,
-    /// Who commands run as.
+    /// The user that runs commands.
     pub user: String,
-    /// Where commands start.
+    /// The working directory of commands.
     pub workdir: String,
     /// Run at every boot.
     pub command: Option<Vec<String>>,
-    /// What its sandbox might use.
+    /// The limits of its sandbox.
     pub limits: Limits,
-    /// What its sandbox might reach.
+    /// The network policy of its sandbox.
     #[serde(default)]
     pub network: NetworkPolicy,
-    /// Bytes of its own, as far as known.
+    /// Its own bytes, as far as known.
     pub bytes: u64,
-    /// What the provider needs to tell whether it is whole.
+    /// Data for the provider's check that it is unchanged.
     pub seal: String,
-    /// How long the sandbox stood still for it, in microseconds.
+    /// How long the sandbox was frozen for it, in microseconds.
     pub stood_still_us: u64,
     /// When it was taken.
     pub created_at: Timestamp,

@@ -1,4 +1,4 @@
-//! What a user asks for, checked once here for every front.
+//! Requests of users, checked once here for every front.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,25 @@ use crate::{
     Wake,
 };
 
-/// What the files of a new sandbox begin as, as a user names it.
+/// The origin of a new sandbox's files, as a user names it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Origin {
     /// The template alone.
     #[default]
     Template,
-    /// A snapshot by id or name; `memory` asks for its processes too.
+    /// A snapshot by id or name; `memory` requests its processes too.
     Snapshot {
         snapshot: String,
-        /// Its processes too.
+        /// Also restore its processes.
         memory: bool,
     },
     /// An archive by its key in object storage.
     Archive { key: String },
-    /// A word that names a template, or else a snapshot by id or name, with its processes where it has them.
+    /// The name of a template, or else a snapshot by id or name, with its processes if it has them.
     Named(String),
 }
 
-/// Timers as asked for: `None` leaves one as it is, `Some(-1)` switches it off.
+/// Requested timers: `None` leaves one unchanged, `Some(-1)` disables it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TimersAsk {
     /// Stop after so many idle seconds.
@@ -41,7 +41,7 @@ pub struct TimersAsk {
 }
 
 impl TimersAsk {
-    /// Checks each wish and fills the rest from `base`.
+    /// Checks each requested timer and fills the rest from `base`.
     pub fn resolve(self, base: Timers) -> Result<Timers, BadSpec> {
         Ok(Timers {
             auto_stop_s: timer("auto_stop_s", self.auto_stop_s, base.auto_stop_s, 1)?,
@@ -82,96 +82,93 @@ pub struct CreateSandbox {
     pub labels: BTreeMap<String, String>,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
-    /// Wanted limits.
+    /// Requested limits.
     pub limits: LimitsAsk,
-    /// Wanted reach; `None`: that of the snapshot it is made from, else the public internet.
+    /// Requested policy; `None`: that of the snapshot it is created from, else the public internet.
     pub network: Option<NetworkPolicy>,
-    /// Where the layer lives.
+    /// Where the layer is stored.
     pub storage: Storage,
     /// Default user of commands.
     pub user: Option<String>,
-    /// Where commands start; `None`: where the template says.
+    /// Working directory of commands; `None`: the template's.
     pub workdir: Option<String>,
     /// Started at every boot.
     pub command: Option<Vec<String>>,
-    /// Start the image's entrypoint where neither this nor the template names a command.
+    /// Start the image's entrypoint if neither the request nor the template names a command.
     pub entrypoint: bool,
     /// Absolute lifetime in seconds.
     pub timeout_s: Option<u64>,
-    /// What happens then.
+    /// What happens at its end.
     pub on_timeout: OnTimeout,
     /// In which phases it counts.
     pub timeout_counts: TimeoutCounts,
-    /// What the files begin as.
+    /// The origin of the files.
     pub from: Origin,
-    /// What it does by itself.
     pub timers: TimersAsk,
     /// What happens when its server or thread ends.
     pub on_exit: OnExit,
     /// The thread of conversation that it is bound to.
     pub thread: Option<String>,
-    /// Who may wake it.
     pub wake: Wake,
     /// Names in `env` that no fork and no snapshot inherits.
     pub private_env: BTreeSet<String>,
-    /// A repeated create with the same key answers the same sandbox.
+    /// A repeated create with the same key returns the same sandbox.
     pub idempotency_key: Option<String>,
-    /// An image of a registry, pulled when it is not here; instead of a template.
+    /// An image of a registry, pulled if it is missing; instead of a template.
     pub image: Option<String>,
-    /// Volumes that it sees.
+    /// Volumes to mount.
     pub mounts: Vec<MountAsk>,
-    /// The build whose step it runs; set by the service alone.
+    /// The build whose step it runs; set only by the service.
     pub build: Option<BuildId>,
-    /// Its ports are open to everybody who knows where they are.
+    /// Its ports are open to everyone who knows their address.
     pub public: bool,
-    /// What apps on its ports see as the host that was asked for; `${PORT}` stands for the port.
+    /// The host name that apps on its ports see in requests; `${PORT}` stands for the port.
     pub mask_host: Option<String>,
-    /// Ports whose apps speak TLS themselves.
+    /// Ports whose apps use TLS themselves.
     pub https_ports: BTreeSet<u16>,
-    /// What a front must show again; no rule reads it.
+    /// Data that a front has to return; no rule reads it.
     pub annotations: BTreeMap<String, String>,
-    /// Variables that hold the placeholder of a secret: the variable's name and the secret's.
+    /// Variables that contain the placeholder of a secret: the variable's name and the secret's.
     pub secrets: BTreeMap<String, String>,
 }
 
-/// A change to a live sandbox; `None` leaves a thing as it is.
+/// A change of a live sandbox; `None` leaves a field unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdateSandbox {
     /// Replaces all labels.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Replaces the environment of every command that starts from now on; not while it is paused.
+    /// Replaces the environment of commands that start from now on; not allowed while it is paused.
     pub env: Option<BTreeMap<String, String>>,
-    /// New limits; what is absent stays.
+    /// New limits; missing ones stay.
     pub limits: LimitsAsk,
     /// New policy.
     pub network: Option<NetworkPolicy>,
-    /// A new lifetime from now on; `Some(None)` removes it, 0 is over at once.
+    /// A new lifetime from now on; `Some(None)` removes it, 0 ends it at once.
     pub timeout_s: Option<Option<u64>>,
-    /// What happens when it is over.
+    /// What happens at its end.
     pub on_timeout: Option<OnTimeout>,
     /// In which phases it counts.
     pub timeout_counts: Option<TimeoutCounts>,
-    /// New timers; what is absent stays.
+    /// New timers; missing ones stay.
     pub timers: TimersAsk,
     /// What happens when its server or thread ends.
     pub on_exit: Option<OnExit>,
-    /// Who may wake it.
     pub wake: Option<Wake>,
-    /// At least this lifetime from now on: it is lengthened, never shortened, and where there is none, there stays none.
+    /// A minimal lifetime from now on: the lifetime is extended, never shortened, and an unlimited one stays unlimited.
     pub timeout_at_least_s: Option<u64>,
-    /// Whether its ports are open to everybody.
+    /// Whether its ports are open to everyone.
     pub public: Option<bool>,
-    /// What apps see as the host that was asked for; `Some(None)`: that one.
+    /// The host name that apps see in requests; `Some(None)`: the requested one.
     pub mask_host: Option<Option<String>>,
-    /// Replaces the ports whose apps speak TLS themselves.
+    /// Replaces the ports whose apps use TLS themselves.
     pub https_ports: Option<BTreeSet<u16>>,
     /// Replaces all annotations.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Replaces all variables that hold the placeholder of a secret; not while it is paused.
+    /// Replaces all variables that contain the placeholder of a secret; not allowed while it is paused.
     pub secrets: Option<BTreeMap<String, String>>,
 }
 
-/// A request that can't be served as it is.
+/// An invalid request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BadSpec {
     /// A limit is out of range.
@@ -180,14 +177,14 @@ pub enum BadSpec {
     /// A text field is wrong.
     #[error("{field} {why}")]
     Text {
-        /// The field as the API calls it.
+        /// The name of the field in the API.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
 
-// LIMIT: large enough for any sane use; together they keep one row under 512 KiB.
+// LIMIT: large enough for any real use; together they keep one row under 512 KiB.
 const NAME_MAX: usize = 63;
 const LABELS_MAX: usize = 64;
 const LABELS_BYTES_MAX: usize = 64 * 1_024;
@@ -203,7 +200,7 @@ const COMMAND_BYTES_MAX: usize = 128 * 1_024;
 const TIMEOUT_S_MAX: u64 = 365 * 24 * 3_600;
 
 impl CreateSandbox {
-    /// Refuses whatever a sandbox cannot be made from, naming the field.
+    /// Refuses an invalid request, naming the field.
     pub fn check(&self) -> Result<(), BadSpec> {
         if let Some(name) = &self.name {
             check_name(name)?;
@@ -260,7 +257,7 @@ impl CreateSandbox {
 }
 
 impl UpdateSandbox {
-    /// Refuses whatever cannot be applied, naming the field.
+    /// Refuses an invalid change, naming the field.
     pub fn check(&self) -> Result<(), BadSpec> {
         if let Some(labels) = &self.labels {
             check_labels(labels)?;
@@ -291,7 +288,7 @@ fn bad(field: &'static str, why: impl Into<String>) -> BadSpec {
     BadSpec::Text { field, why: why.into() }
 }
 
-/// Refuses a name that cannot be told from an id, or not be typed.
+/// Refuses a name that could be an id, or that cannot be typed.
 pub fn check_name(name: &str) -> Result<(), BadSpec> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_MAX {
@@ -316,7 +313,7 @@ fn check_plain(field: &'static str, text: &str, max: usize) -> Result<(), BadSpe
     Ok(())
 }
 
-/// Keys are printable; values are any text, since what other services call metadata is.
+/// Keys are printable; values may be any text, because other services allow that for metadata.
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
     if labels.len() > LABELS_MAX || bytes > LABELS_BYTES_MAX {
@@ -333,7 +330,7 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     Ok(())
 }
 
-/// What a front wrote for itself: any text without NUL, under `front.word`.
+/// Data of a front: any text without NUL, under `front.word`.
 fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
     if annotations.len() > ANNOTATIONS_MAX || bytes > ANNOTATIONS_BYTES_MAX {
@@ -348,7 +345,7 @@ fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), BadSp
     }
 }
 
-/// A host that a header can hold, with a port or without.
+/// A host name that is valid in a header, with an optional port.
 fn check_mask(mask: Option<&str>) -> Result<(), BadSpec> {
     let Some(mask) = mask else { return Ok(()) };
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':');
@@ -382,7 +379,7 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     Ok(())
 }
 
-/// Of the secrets only the names; whether they are there is the service's to say.
+/// Checks only the names of secrets; the service checks that they exist.
 fn check_secrets(secrets: &BTreeMap<String, String>) -> Result<(), BadSpec> {
     if secrets.len() > SECRETS_MAX {
         return Err(bad("secrets", format!("has more than {SECRETS_MAX} variables")));
@@ -506,7 +503,7 @@ mod tests {
         let none = TimersAsk::default();
         let most = i64::try_from(TIMEOUT_S_MAX).expect("a year");
         for (ask, field) in [
-            // Idle for no time at all would stop what has just begun.
+            // An idle time of zero would stop a sandbox that has just started.
             (TimersAsk { auto_stop_s: Some(0), ..none }, "auto_stop_s"),
             (TimersAsk { auto_pause_s: Some(0), ..none }, "auto_pause_s"),
             (TimersAsk { checkpoint_after_s: Some(-2), ..none }, "checkpoint_after_s"),

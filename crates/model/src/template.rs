@@ -1,5 +1,5 @@
-//! What a sandbox starts from, as people name it: `name`, `name:tag`, `name@sha256:…`, with a registry's host in front where it
-//! was pulled from one.
+//! References of templates: `name`, `name:tag`, `name@sha256:…`, with a leading registry host if the template was
+//! pulled from one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::LimitsAsk;
 
-/// LIMIT: as long as a reference of an image may be.
+/// LIMIT: the maximal length of an image reference.
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
-/// What is meant where no tag is said.
+/// The default tag.
 pub const DEFAULT_TAG: &str = "latest";
 
 /// A template by name, with a tag or a digest.
@@ -27,16 +27,16 @@ pub struct TemplateRef {
     pub digest: Option<String>,
 }
 
-/// The text is no reference.
+/// The text is not a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a template: {why}")]
 pub struct BadTemplateRef {
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 
 impl TemplateRef {
-    /// The tag that is meant; `None` where a digest says exactly which.
+    /// The tag, or the default; `None` if a digest names the exact version.
     #[must_use]
     pub fn tag_or_default(&self) -> Option<&str> {
         match (&self.tag, &self.digest) {
@@ -46,7 +46,7 @@ impl TemplateRef {
         }
     }
 
-    /// The host of the registry, where the name says one.
+    /// The host of the registry, if the name contains one.
     #[must_use]
     pub fn registry(&self) -> Option<&str> {
         let (first, _) = self.name.split_once('/')?;
@@ -63,7 +63,7 @@ impl FromStr for TemplateRef {
             Some((rest, digest)) => (rest, Some(digest)),
             None => (text, None),
         };
-        // A colon before the last slash is a registry's port.
+        // A colon before the last slash belongs to the port of a registry.
         let (name, tag) = match rest.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
             _ => (rest, None),
@@ -143,32 +143,32 @@ impl From<TemplateRef> for String {
     }
 }
 
-/// How one can tell that what a template starts is ready.
+/// How to detect that a template's start command is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ReadyCheck {
-    /// Something listens there, loopback included.
+    /// A program listens on the port, possibly only on loopback.
     Port { port: u16 },
-    /// `http://127.0.0.1:<port><path>` inside answers with this status.
+    /// `http://127.0.0.1:<port><path>` in the sandbox returns this status.
     Url {
         port: u16,
         /// With its leading slash.
         path: String,
-        /// Which answer is meant.
+        /// The expected status.
         status: u16,
     },
-    /// It exits with 0.
+    /// The command exits with 0.
     Command {
-        /// By the shell.
+        /// Run by the shell.
         command: String,
     },
 }
 
-/// Where a template comes from.
+/// The origin of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MadeFrom {
-    /// This server makes it.
+    /// Made by this server.
     #[default]
     BuiltIn,
     /// A registry.
@@ -179,25 +179,25 @@ pub enum MadeFrom {
     Import,
 }
 
-/// Everything of a template version that is not files: what its sandboxes start with.
+/// The settings of a template version: everything except its files.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartSettings {
-    /// Who commands run as.
+    /// The user that runs commands.
     pub user: Option<String>,
-    /// Where commands start.
+    /// The working directory of commands.
     pub workdir: Option<String>,
     /// Environment of every command.
     pub env: BTreeMap<String, String>,
     /// Started at every boot.
     pub command: Option<Vec<String>>,
-    /// When that is ready.
+    /// When the start command is ready.
     pub ready: Option<ReadyCheck>,
-    /// The port of previews that name none.
+    /// The default port of previews.
     pub port: Option<u16>,
-    /// Limits of sandboxes that ask for none.
+    /// Default limits of sandboxes.
     pub limits: LimitsAsk,
-    /// How many instances wait ready for the next create.
+    /// The number of ready instances in the pool.
     pub pool: Option<u32>,
 }
 

@@ -1,40 +1,39 @@
-//! Who asks: tenants, the scope of their keys, what they may use.
+//! Callers: tenants, the scope of their keys, their quotas.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{KeyId, TenantId};
 
-/// What a key may do.
+/// The permissions of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Everything of every tenant, keys and tenants too.
+    /// Everything of every tenant, and also keys and tenants.
     Admin,
-    /// The things of its own tenant.
+    /// The objects of its own tenant.
     User,
 }
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
-    /// The key that was shown.
+    /// The presented key.
     pub key: KeyId,
     /// Its tenant.
     pub tenant: TenantId,
-    /// What it may do.
     pub scope: Scope,
 }
 
-/// The most a tenant may hold at once; `None` is no limit.
+/// The most that a tenant may hold at once; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quota {
     /// Sandboxes that are not deleted.
     pub sandboxes: Option<u32>,
-    /// Thousandths of a core of sandboxes that run or are about to.
+    /// Thousandths of a core of sandboxes that run or are about to run.
     pub cpu_milli: Option<u64>,
-    /// MiB of memory of sandboxes that run or are about to.
+    /// MiB of memory of sandboxes that run or are about to run.
     pub memory_mib: Option<u64>,
-    /// MiB of disk: the limits of sandboxes that are not deleted, and what snapshots and uploads hold.
+    /// MiB of disk: the limits of sandboxes that are not deleted, and the content of snapshots and uploads.
     pub disk_mib: Option<u64>,
     /// Volumes.
     #[serde(default)]
@@ -44,7 +43,7 @@ pub struct Quota {
     pub volume_mib: Option<u64>,
 }
 
-/// What a tenant holds now, counted as [`Quota`] counts.
+/// What a tenant holds now, counted as in [`Quota`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Sandboxes that are not deleted.

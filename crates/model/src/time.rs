@@ -1,23 +1,23 @@
-//! Moments: wall time for people, boot time for decisions.
+//! Timestamps: wall time for people, boot time for decisions.
 //!
-//! Within one boot the monotonic part decides, so a jump of the wall clock fires nothing early. Across boots only
-//! wall time is left.
+//! Within one boot the monotonic part decides, so a jump of the wall clock triggers nothing early. Across boots only
+//! wall time is available.
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time as both clocks saw it.
+/// A point in time on both clocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamp {
     /// Milliseconds since the Unix epoch.
     pub wall_ms: i64,
-    /// Which boot `boot_ms` belongs to (`/proc/sys/kernel/random/boot_id`).
+    /// The boot that `boot_ms` belongs to (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: String,
     /// Milliseconds of CLOCK_BOOTTIME.
     pub boot_ms: i64,
 }
 
 impl Timestamp {
-    /// The moment `ms` later, on both clocks.
+    /// The time `ms` later, on both clocks.
     #[must_use]
     pub fn plus_ms(&self, ms: i64) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Timestamp {
         }
     }
 
-    /// Milliseconds from `now` until this moment; negative when it has passed.
+    /// Milliseconds from `now` until this time; negative when it has passed.
     #[must_use]
     pub fn ms_after(&self, now: &Timestamp) -> i64 {
         if self.boot_id == now.boot_id {

@@ -1,4 +1,4 @@
-//! Files that outlive sandboxes, and where a sandbox sees them.
+//! Volumes, and their mounts in sandboxes.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,31 +7,28 @@ use crate::{BadSpec, TenantId, Timestamp, VolumeId};
 /// A volume: one row of `volumes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Which.
     pub id: VolumeId,
-    /// Its owner.
     pub tenant: TenantId,
     /// Unique among the tenant's volumes.
     pub name: String,
-    /// How much it may hold; `None`: a folder of the host, which Atoll does not limit.
+    /// The size limit; `None`: a folder of the host, which Atoll does not limit.
     pub size_mib: Option<u32>,
-    /// The folder of the host that it is, where it is one.
+    /// The folder of the host, if the volume is one.
     pub folder: Option<String>,
-    /// Whether nobody may write, whatever a mount says.
+    /// Whether writing is refused, whatever a mount says.
     pub read_only: bool,
     /// The volume that it was copied from.
     pub parent: Option<VolumeId>,
-    /// Whether it can be used.
     pub state: VolumeState,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Timestamp,
 }
 
-/// How far a volume is.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeState {
-    /// It is written down, and its files are being made.
+    /// It is recorded, and its files are being made.
     Making,
     /// It can be mounted.
     Ready,
@@ -39,43 +36,42 @@ pub enum VolumeState {
     Deleting,
 }
 
-/// A volume in a sandbox, as it was asked for.
+/// A requested mount of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountAsk {
     /// By id or name.
     pub volume: String,
-    /// Where inside.
+    /// The mount point.
     pub path: String,
-    /// Only this folder of it; made when missing.
+    /// Mount only this folder of it; made when missing.
     #[serde(default)]
     pub sub_path: Option<String>,
-    /// Nothing can be written through it.
+    /// Refuse writing.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// A volume in a sandbox, as the lease remembers it.
+/// A mount of a volume in a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Which.
     pub volume: VolumeId,
-    /// Where inside; absolute and without `.` or `..`.
+    /// The mount point; absolute and without `.` or `..`.
     pub path: String,
-    /// Only this folder of it; relative and without `.` or `..`.
+    /// Only this folder of the volume; relative and without `.` or `..`.
     pub sub_path: Option<String>,
-    /// Nothing can be written through it.
+    /// Refuse writing.
     pub read_only: bool,
 }
 
 /// LIMIT: each costs a mount at every boot.
 pub const MOUNTS_MAX: usize = 16;
 const PATH_MAX: usize = 1_024;
-/// Where nobody may put something over what we put there.
+/// Paths that the engine mounts itself and that no mount may cover.
 const RESERVED: [&str; 5] = ["/proc", "/sys", "/dev", "/.atoll", "/run/atoll"];
-/// Folders without which nothing starts: something may lie in them, nothing over the whole of them.
+/// Folders that are needed to start: mounts inside them are allowed, mounts over a whole one are not.
 const WHOLE: [&str; 6] = ["/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
-/// Refuses mounts that hide each other, that we need ourselves, or that are no paths.
+/// Refuses mounts that hide each other, that cover paths of the engine, or that are not paths.
 pub fn check_mounts(mounts: &[MountAsk]) -> Result<(), BadSpec> {
     let bad = |why: String| Err(BadSpec::Text { field: "mounts", why });
     if mounts.len() > MOUNTS_MAX {

@@ -1,11 +1,12 @@
-//! The table for people: a diagram, and tables in Markdown. Made from the table itself, so that documents cannot lie.
+//! The table as documentation: a diagram, and tables in Markdown. Generated from the table itself, so that the
+//! documents are always correct.
 
 use std::fmt::Write as _;
 
 use super::{Effect, Event, TABLE, phase_deadline_ms};
 use crate::Phase;
 
-/// A Mermaid state diagram. Deletions, which every phase takes, are one note instead of an arrow each.
+/// A Mermaid state diagram. Deletions, which are possible in every phase, are one note instead of an arrow each.
 #[must_use]
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> creating\n");
@@ -28,13 +29,14 @@ pub fn mermaid() -> String {
     text
 }
 
-/// The events that lead from one phase to another, `delete` left out.
+/// The events that lead from one phase to another, without `delete`.
 fn between(from: Phase, to: Phase) -> Vec<String> {
     let rows = TABLE.iter().filter(|row| (row.0, row.2) == (from, to) && row.1 != Event::Delete);
     rows.map(|row| word(&row.1)).collect()
 }
 
-/// Every phase with every event: where it leads, and in brackets what the provider is told to do. An empty cell is a refusal.
+/// Every phase with every event: the next phase, and in brackets the effect at the provider. An empty cell is a
+/// refusal.
 #[must_use]
 pub fn table() -> String {
     let mut text = String::from("| from \\ event |");
@@ -89,7 +91,7 @@ mod tests {
     const BEGIN: &str = "<!-- generated from the table: begin -->";
     const END: &str = "<!-- generated from the table: end -->";
 
-    /// `UPDATE=1 cargo test -p atoll-model picture` writes it anew.
+    /// `UPDATE=1 cargo test -p atoll-model picture` regenerates it.
     #[test]
     fn the_document_shows_the_table_as_it_is() {
         let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

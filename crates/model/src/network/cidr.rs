@@ -1,4 +1,4 @@
-//! An address range as a prefix, in one way of writing only.
+//! An address range as a prefix, in canonical form only.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An IPv4 or IPv6 network; a single address is one of full length.
+/// An IPv4 or IPv6 network; a single address has the full length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
@@ -14,7 +14,7 @@ pub struct Cidr {
     len: u8,
 }
 
-/// Why a text is no network.
+/// Why a text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an address range: {why}")]
 pub struct BadCidr {
@@ -23,7 +23,7 @@ pub struct BadCidr {
 }
 
 impl Cidr {
-    /// The network of this length that an address lies in; `None`: the length is too large.
+    /// The network of this length that contains an address; `None` if the length is too large.
     #[must_use]
     pub fn around(address: IpAddr, len: u8) -> Option<Self> {
         let full = if address.is_ipv4() { 32 } else { 128 };
@@ -46,7 +46,7 @@ impl Cidr {
         Some((first, first | u128::MAX.checked_shr(self.len.into()).unwrap_or(0)))
     }
 
-    /// Whether an address lies in it.
+    /// Whether it contains an address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
@@ -67,7 +67,7 @@ impl FromStr for Cidr {
 
     fn from_str(text: &str) -> Result<Self, BadCidr> {
         let bad = |why: &str| {
-            // What a stranger wrote is shown, but not at any length.
+            // Untrusted text is shown, but truncated.
             BadCidr { text: text.chars().take(64).collect(), why: why.to_owned() }
         };
         let (address, len) = match text.split_once('/') {

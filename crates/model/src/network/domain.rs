@@ -1,11 +1,11 @@
-//! Names of hosts and patterns for them, in one way of writing only: lower case, ASCII, no final dot.
+//! Host names and patterns for them, in canonical form only: lower case, ASCII, no final dot.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// LIMIT: of DNS.
+/// LIMIT: the limits of DNS.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
@@ -21,7 +21,7 @@ enum PatternKind {
     Exactly(String),
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a domain: {why}")]
 pub struct BadDomain {
@@ -30,7 +30,7 @@ pub struct BadDomain {
 }
 
 impl DomainPattern {
-    /// Whether a name (lower case, no final dot) is meant.
+    /// Whether the pattern matches a name (lower case, no final dot).
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match &self.0 {
@@ -42,7 +42,7 @@ impl DomainPattern {
         }
     }
 
-    /// Whether it means one name alone.
+    /// Whether it matches only a single name.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         matches!(self.0, PatternKind::Exactly(_))
@@ -90,7 +90,7 @@ impl FromStr for DomainPattern {
     }
 }
 
-/// Whether a text is a host name in our one way of writing: labels of lower-case letters, digits, inner hyphens and
+/// Whether a text is a host name in canonical form: labels of lower-case letters, digits, inner hyphens and
 /// underscores, and not an address (the last label is not a number).
 #[must_use]
 pub fn is_host_name(name: &str) -> bool {

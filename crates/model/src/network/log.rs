@@ -1,14 +1,14 @@
-//! One line of the egress log: who wanted to reach what, and what was decided.
+//! One record of the egress log: the destination and the decision.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What was decided about.
+/// The subject of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressWhat {
-    /// A question to the name service.
+    /// A DNS query.
     Dns,
     /// A TLS connection through the gate.
     Tls,
@@ -16,43 +16,41 @@ pub enum EgressWhat {
     Http,
     /// Packets that pass or are refused without the gate.
     Flow,
-    /// Records of others that came faster than they were read are missing here.
+    /// Records are missing here, because they came faster than they were read.
     Lost,
 }
 
-/// What was decided.
+/// The decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressVerdict {
-    /// It passed.
+    /// The traffic passed.
     Allowed,
-    /// It did not.
+    /// The traffic was refused.
     Refused,
-    /// It was allowed, and could not be done: no such name, nobody answered.
+    /// The traffic was allowed, but failed: the name does not exist, or there was no answer.
     Failed,
 }
 
-/// A decision about what leaves a sandbox. Holds no content and no header.
+/// An egress decision. Contains no content and no header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressRecord {
-    /// When, in milliseconds since 1970.
+    /// The time, in milliseconds since 1970.
     pub at_ms: i64,
-    /// What was decided about.
     pub what: EgressWhat,
-    /// What was decided.
     pub verdict: EgressVerdict,
-    /// Why: the list entry or the rule that decided, such as `allow_domains: *.example.com`, `never: private`, `sni differs`.
+    /// The reason: the list entry or the rule, such as `allow_domains: *.example.com`, `never: private`, `sni differs`.
     pub rule: String,
-    /// The name asked for, where one is known.
+    /// The requested name, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The address, where there is one.
+    /// The address, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// The port, where there is one.
+    /// The port, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// `tcp`, `udp`, `icmp` or a number; of flows.
+    /// `tcp`, `udp`, `icmp` or a number; for flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Bytes out of the sandbox.

@@ -1,12 +1,12 @@
-//! Texts that name secrets of a tenant: `Bearer {secret:GITHUB}`. Pure: whoever has the values fills them in.
+//! Texts that name secrets of a tenant: `Bearer {secret:GITHUB}`. Pure functions: the caller provides the values.
 
-/// LIMIT: of a name.
+/// LIMIT: length of a name.
 const NAME_MAX: usize = 64;
-/// LIMIT: of a value; it has to fit into a header.
+/// LIMIT: bytes of a value; it has to fit into a header.
 pub const SECRET_BYTES_MAX: usize = 8 << 10;
 const OPEN: &str = "{secret:";
 
-/// Why a text, a name or a value cannot be used. Never holds a value.
+/// Why a text, a name or a value cannot be used. Never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSecret {
     /// The name of a secret is wrong.
@@ -20,12 +20,12 @@ pub enum BadSecret {
     /// It is too short or too long.
     #[error("a secret has 1 to {SECRET_BYTES_MAX} bytes")]
     Length,
-    /// It holds what no header can.
+    /// It contains characters that are not allowed in a header.
     #[error("a secret must not contain control characters or line ends")]
     Control,
 }
 
-/// Whether a secret may have this name.
+/// Checks the name of a secret.
 pub fn check_secret_name(name: &str) -> Result<(), BadSecret> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
     let begins = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
@@ -36,7 +36,7 @@ pub fn check_secret_name(name: &str) -> Result<(), BadSecret> {
     }
 }
 
-/// Whether a secret may have this value.
+/// Checks the value of a secret.
 pub fn check_secret_value(value: &str) -> Result<(), BadSecret> {
     if value.is_empty() || value.len() > SECRET_BYTES_MAX {
         return Err(BadSecret::Length);
@@ -47,7 +47,7 @@ pub fn check_secret_value(value: &str) -> Result<(), BadSecret> {
     Ok(())
 }
 
-/// The secrets that a text names, in order.
+/// The names of secrets in a text, in order.
 pub fn secrets_in(text: &str) -> Result<Vec<&str>, BadSecret> {
     let mut names = Vec::new();
     let mut rest = text;
@@ -60,9 +60,9 @@ pub fn secrets_in(text: &str) -> Result<Vec<&str>, BadSecret> {
     Ok(names)
 }
 
-/// The text with the values in place of the names; `None` where one is not known, or where all of it is longer than a value
-/// may be: a secret that is named often and then rotated to a long one must not fill the memory. What a value holds is not
-/// looked at again: a value that looks like a name stays as it is.
+/// The text with the names replaced by the values. `None` if a name is unknown, or if the result is longer than a value
+/// may be: a secret that is named often and then changed to a long one must not fill the memory. Inserted values are
+/// not searched again: a value that has the form of a name stays unchanged.
 #[must_use]
 pub fn fill_secrets<'a>(text: &str, value_of: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());

@@ -1,14 +1,14 @@
-//! Who may see and do what. A key sees its tenant's things, the admin key all.
+//! Authorisation. A key sees the objects of its tenant, the admin key sees all.
 
 use crate::{Lease, Principal, Scope, TenantId};
 
 /// The caller may not do this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// It belongs to somebody else; the answer is the same as for a thing that does not exist.
+    /// It belongs to another tenant; the response is the same as for an object that does not exist.
     #[error("not visible to this key")]
     Invisible,
-    /// Only the admin scope may.
+    /// The admin scope is required.
     #[error("this request needs a key with scope admin")]
     NeedsAdmin,
 }
@@ -27,7 +27,7 @@ pub fn tenant(who: &Principal, tenant: &TenantId) -> Result<(), Denied> {
     }
 }
 
-/// May `who` do what concerns the whole server?
+/// May `who` do operations of the whole server?
 pub fn admin(who: &Principal) -> Result<(), Denied> {
     match who.scope {
         Scope::Admin => Ok(()),

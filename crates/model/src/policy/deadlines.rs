@@ -1,18 +1,18 @@
-//! When a lease is due, and for what. One queue drives all of them.
+//! When a lease is due, and for what. One queue handles all of them.
 
 use crate::lifecycle::lease_deadline_ms;
 use crate::{Intent, Lease, MemoryLocation, OnTimeout, Phase, TimeoutCounts, Timestamp};
 
-/// What a due lease needs.
+/// The action for a due lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// The passing phase lasted too long.
+    /// A passing phase exceeded its deadline.
     PhaseOverdue,
     /// The sandbox's timeout passed.
     Timeout(OnTimeout),
-    /// It may have been idle for as long as its lease allows: pause it, if it was.
+    /// The idle time may have passed: pause the sandbox if it was idle.
     IdlePause,
-    /// The same: stop it.
+    /// The idle time may have passed: stop the sandbox if it was idle.
     IdleStop,
     /// It was paused long enough to write its memory to disk.
     Checkpoint,
@@ -22,8 +22,8 @@ pub enum Due {
     Delete,
 }
 
-/// The next moment at which somebody must look at this lease. Idle times count from `active_at`: who knows of later work
-/// hands in a lease that says so.
+/// The next moment at which this lease must be checked. Idle times count from `active_at`: a caller that knows of later
+/// activity passes a lease with that time.
 #[must_use]
 pub fn next_deadline(lease: &Lease) -> Option<(Timestamp, Due)> {
     if let Some(ms) = lease_deadline_ms(lease) {
@@ -43,10 +43,10 @@ pub fn next_deadline(lease: &Lease) -> Option<(Timestamp, Due)> {
                 all.extend(after(Some(&lease.phase_at), lease.timers.checkpoint_after_s, Due::Checkpoint));
             }
         }
-        // Half way through a restart: it is about to run again.
+        // In the middle of a restart: it is about to run again.
         Phase::Stopped if lease.intent == Intent::Run => {}
         Phase::Stopped | Phase::Archived | Phase::Failed => {
-            // Stopping it again would do nothing.
+            // Stopping it again would have no effect.
             let timeout = if lease.phase == Phase::Failed { timeout(lease) } else { timeout_asleep(lease) };
             all.extend(timeout.filter(|(_, due)| *due == Due::Timeout(OnTimeout::Delete)));
             if lease.phase == Phase::Stopped {
@@ -72,7 +72,7 @@ fn timeout(lease: &Lease) -> Option<(Timestamp, Due)> {
     lease.timeout_at.clone().map(|at| (at, Due::Timeout(lease.on_timeout)))
 }
 
-/// Where it sleeps; what failed will not wake by itself and is no sleeper.
+/// The timeout of a sleeping sandbox. A failed one does not wake by itself and does not count as sleeping.
 fn timeout_asleep(lease: &Lease) -> Option<(Timestamp, Due)> {
     timeout(lease).filter(|_| lease.timeout_counts == TimeoutCounts::Always)
 }
@@ -82,7 +82,7 @@ fn after(from: Option<&Timestamp>, seconds: Option<u64>, due: Due) -> Option<(Ti
     Some((from?.plus_ms(ms), due))
 }
 
-/// Idle time begins at the last work, and never before a hold ends.
+/// The start of the idle time: the last activity, but never before a hold ends.
 fn quiet_since(lease: &Lease) -> Timestamp {
     let active = lease.active_at.clone().unwrap_or_else(|| lease.phase_at.clone());
     let active = if active.ms_after(&lease.phase_at) < 0 { lease.phase_at.clone() } else { active };
@@ -104,7 +104,7 @@ pub(crate) mod tests {
         Timestamp { wall_ms: 1_000_000_000 + ms, boot_id: "boot".to_owned(), boot_ms: ms }
     }
 
-    /// A lease as the first release wrote it, in a phase since moment 0.
+    /// A lease as the first release wrote it, in a phase since time 0.
     pub(crate) fn lease(phase: Phase) -> Lease {
         let old = serde_json::json!({
             "id": "aaaaaaaaaaaaaaaaaaaa", "tenant": "tttttttttttttttttttt", "name": null, "labels": {}, "env": {},
@@ -190,7 +190,7 @@ pub(crate) mod tests {
                 }
             }
         }
-        // What is archived or failed is deleted by its age too; it is not archived again.
+        // Archived and failed sandboxes are deleted by age too; they are not archived again.
         for phase in [Phase::Archived, Phase::Failed] {
             assert_eq!(next(&timed(phase, ALL_TIMERS)), Some((60 * S, Due::Delete)));
         }
@@ -282,7 +282,7 @@ pub(crate) mod tests {
     #[test]
     fn a_jump_of_the_wall_clock_makes_nothing_early() {
         let now = Timestamp { wall_ms: 9_000_000_000_000, boot_id: "boot".to_owned(), boot_ms: 10 * S };
-        // Written before the jump and read after it, and a hold made after it.
+        // Written before the clock jump and read after it, and a hold made after it.
         let lease = timed(Phase::Running, ALL_TIMERS);
         let (due_at, _) = next_deadline(&lease).expect("due");
         assert_eq!(due_at.ms_after(&now), 20 * S);

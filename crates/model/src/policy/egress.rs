@@ -1,12 +1,12 @@
-//! What may leave a sandbox: layers of policy (operator, tenant, sandbox) become one thing to enforce.
+//! Combines the network policies (operator, tenant, sandbox) into one that is enforced.
 //!
 //! ```text
-//! check: may this policy be asked for at all?      compile: operator ∧ tenant ∧ sandbox ─► Egress
+//! check: is this policy allowed at all?            compile: operator ∧ tenant ∧ sandbox ─► Egress
 //! Egress: the kernel's part (direct mode, ranges, limits) and the gate's part (names, transforms)
 //! ```
 //!
-//! Layers only narrow. An address is reached if every layer lets it; a name if every layer lets it and its address is
-//! in no deny list and not among those that nobody reaches.
+//! Layers only restrict. An address is allowed if every layer allows it; a name is allowed if every layer allows it and
+//! its address is in no deny list and not in a range that is never reachable.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -22,16 +22,16 @@ pub mod vendor_policies;
 pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
 use ranges::{Ranges, Ranges4, Ranges6};
 
-/// The operator's settings as they hold for the sandboxes of one tenant.
+/// The operator's settings for the sandboxes of one tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TenantFloor {
-    /// Private ranges can be reached where a policy names them.
+    /// Whether private ranges are reachable if a policy names them.
     pub private_when_named: bool,
-    /// Narrows every sandbox.
+    /// Restricts every sandbox.
     pub policy: Option<NetworkPolicy>,
 }
 
-/// Which tenants may reach private ranges that the allow list of a sandbox names.
+/// The tenants that may reach private ranges named in the allow list of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PrivateRanges {
     /// No tenant.
@@ -51,7 +51,7 @@ pub struct OperatorFloors {
 }
 
 impl OperatorFloors {
-    /// `policy` narrows the sandboxes of every tenant.
+    /// `policy` restricts the sandboxes of every tenant.
     #[must_use]
     pub fn new(private: PrivateRanges, policy: Option<NetworkPolicy>) -> Self {
         let first =
@@ -66,7 +66,7 @@ impl OperatorFloors {
         if is_first_tenant { &self.first } else { &self.others }
     }
 
-    /// The policy that narrows every sandbox.
+    /// The policy that restricts every sandbox.
     #[must_use]
     pub const fn policy(&self) -> Option<&NetworkPolicy> {
         self.others.policy.as_ref()
@@ -79,31 +79,31 @@ impl Default for OperatorFloors {
     }
 }
 
-/// How packets leave that no gate looks at.
+/// Where packets may go without the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DirectMode {
-    /// None does.
+    /// Nowhere.
     #[default]
     Closed,
     /// To every public address.
     Open,
-    /// To the addresses in [`Egress::direct`] alone.
+    /// Only to the addresses in [`Egress::direct`].
     Listed,
 }
 
-/// What the name service answers.
+/// Which DNS queries are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dns {
-    /// Nothing.
+    /// None.
     #[default]
     Closed,
-    /// Every question.
+    /// All.
     Free,
-    /// Questions for names that [`Egress::judge`] allows, for addresses only.
+    /// Queries for names that [`Egress::judge`] allows, and for addresses only.
     Gated,
 }
 
-/// A header and its value, ready to be put in. Never shown, never written down.
+/// A header and its value, ready to be injected. Never shown or stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Injected {
     /// The header's name.
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Injected {
     }
 }
 
-/// The secret from which a certificate authority is made again and again. Never shown, never written down.
+/// The secret from which a certificate authority is derived. Never shown or stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seed(pub [u8; 32]);
 
@@ -128,27 +128,27 @@ impl std::fmt::Debug for Seed {
     }
 }
 
-/// A transform with its values opened.
+/// A transform with its values unsealed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenedTransform {
-    /// Which requests.
+    /// The domain of the requests.
     pub domain: DomainPattern,
-    /// What is set.
+    /// Headers to set.
     pub inject: Vec<Injected>,
-    /// What is taken away.
+    /// Headers to remove.
     pub strip: Vec<String>,
     /// Also over plain HTTP.
     pub plain_http: bool,
 }
 
-/// A secret that programs of a sandbox know by a placeholder only. Its value is never shown, never written down.
+/// A secret that programs of a sandbox see only as a placeholder. Its value is never shown or stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Replacement {
-    /// Which requests.
+    /// The hosts of the requests.
     pub hosts: Vec<DomainPattern>,
-    /// What the sandbox sends.
+    /// The text that the sandbox sends.
     pub placeholder: String,
-    /// What the server gets in its place.
+    /// The text that the server receives instead.
     pub value: String,
 }
 
@@ -158,7 +158,7 @@ impl std::fmt::Debug for Replacement {
     }
 }
 
-/// Everything that is done to requests for one name.
+/// All changes of requests for one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rewrite {
     /// The transform of the policy.
@@ -167,20 +167,20 @@ pub struct Rewrite {
     pub replacements: Vec<Replacement>,
 }
 
-/// Who says a policy, from the widest to the narrowest.
+/// The level of a policy, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PolicyLayer {
     /// For every sandbox of this server.
     Operator,
     /// For every sandbox of a tenant.
     Tenant,
-    /// For this one.
+    /// For this sandbox.
     #[default]
     Sandbox,
 }
 
 impl PolicyLayer {
-    /// The word for it, as rules and answers have it.
+    /// The name of the level in rules and responses.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -190,7 +190,7 @@ impl PolicyLayer {
         }
     }
 
-    /// A rule and whose it is; a sandbox's own stands alone.
+    /// A rule with its level; a rule of the sandbox has no prefix.
     fn says(self, rule: &str) -> String {
         match self {
             Self::Sandbox => rule.to_owned(),
@@ -199,75 +199,72 @@ impl PolicyLayer {
     }
 }
 
-/// The names that one layer lists.
+/// The names that one level lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDomains {
-    /// Which layer.
     pub whose: PolicyLayer,
-    /// What it lets pass.
+    /// The allowed patterns.
     pub patterns: Vec<DomainPattern>,
 }
 
-/// What is enforced for one sandbox.
+/// The combined policy that is enforced for one sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Egress {
-    /// How packets leave directly.
     pub direct_mode: DirectMode,
-    /// Where to, when the mode is [`DirectMode::Listed`]. Never holds what nobody reaches.
+    /// The destinations for [`DirectMode::Listed`]. Never contains unreachable ranges.
     pub direct: Ranges4,
     /// The same for IPv6; empty means that the sandbox has no IPv6.
     pub direct6: Ranges6,
-    /// What the name service answers.
+    /// Which DNS queries are answered.
     pub dns: Dns,
-    /// Names of each layer that lists some; a name must be in each.
+    /// The lists of names, one per level that has one; a name must be in each.
     pub names: Vec<LayerDomains>,
-    /// Who says that nothing is reached at all.
+    /// The level that denies everything, if one does.
     pub denied_by: Option<PolicyLayer>,
-    /// Requests that are changed on their way.
+    /// Changes of requests.
     pub changes: Vec<OpenedTransform>,
-    /// Placeholders that are replaced on their way. They open no name.
+    /// Placeholders to replace. They allow no name.
     pub replacements: Vec<Replacement>,
-    /// Addresses that no name opens.
+    /// Addresses that are refused for every name.
     pub shut: Ranges4,
-    /// How much.
     pub limits: NetworkLimits,
     /// Record what a policy would need.
     pub learn: bool,
-    /// What the sandbox's certificate authority is derived from; set wherever [`Egress::rewrites`].
+    /// The seed of the sandbox's certificate authority; set if [`Egress::rewrites`].
     pub seed: Option<Seed>,
 }
 
-/// What is decided about a name.
+/// The decision about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NameVerdict {
-    /// It is not reached.
+    /// The name is refused.
     Refused { rule: String },
-    /// It is reached; its bytes are passed on as they are.
+    /// The name is allowed; bytes are forwarded unchanged.
     Allowed { rule: String },
-    /// It is reached, and requests are changed.
+    /// The name is allowed, and requests are changed.
     Changed { rule: String },
 }
 
 impl Egress {
-    /// Everything public.
+    /// Allows everything public.
     #[must_use]
     pub fn open() -> Self {
         compile(&TenantFloor::default(), None, &NetworkPolicy::allow_all(), &[])
     }
 
-    /// Nothing.
+    /// Allows nothing.
     #[must_use]
     pub fn closed() -> Self {
         Self::default()
     }
 
-    /// Whether somebody must look at names: without, the kernel does everything.
+    /// Whether names have to be checked: if not, the kernel does everything.
     #[must_use]
     pub fn needs_gate(&self) -> bool {
         self.dns == Dns::Gated || self.rewrites()
     }
 
-    /// Whether some requests are changed on their way.
+    /// Whether some requests are changed.
     #[must_use]
     pub fn rewrites(&self) -> bool {
         !self.changes.is_empty() || !self.replacements.is_empty()
@@ -292,7 +289,7 @@ impl Egress {
         }
     }
 
-    /// What is done to requests for a name; `None`: nothing.
+    /// The changes of requests for a name; `None` if there are none.
     #[must_use]
     pub fn rewrite_for(&self, name: &str) -> Option<Rewrite> {
         let change = self.change_for(name).cloned();
@@ -300,21 +297,21 @@ impl Egress {
         (change.is_some() || !replacements.is_empty()).then_some(Rewrite { change, replacements })
     }
 
-    /// The placeholders that are replaced for a name, each with the host that says so.
+    /// The placeholders that are replaced for a name, each with the matching host.
     fn replacements_for(&self, name: &str) -> impl Iterator<Item = (&DomainPattern, &Replacement)> {
         self.replacements
             .iter()
             .filter_map(move |one| one.hosts.iter().find(|host| host.matches(name)).map(|host| (host, one)))
     }
 
-    /// Why no name is answered, where [`Egress::dns`] is closed.
+    /// Why DNS is closed, if [`Egress::dns`] is.
     #[must_use]
     pub fn no_name(&self) -> String {
         let nameless = || self.names.iter().find(|layer| layer.patterns.is_empty()).map(|layer| layer.whose);
         self.denied_by.or_else(nameless).unwrap_or_default().says("no name is allowed")
     }
 
-    /// Whether an answer's address may be opened for a name; the reason where it may not.
+    /// Whether an address from a DNS answer may be opened; the reason if not.
     pub fn judge_address(&self, address: IpAddr) -> Result<(), String> {
         match address {
             IpAddr::V4(v4) if self.shut.contains(v4.into()) => Err(why_shut(v4)),
@@ -323,7 +320,7 @@ impl Egress {
         }
     }
 
-    /// The most exact transform for a name.
+    /// The most specific transform for a name.
     fn change_for(&self, name: &str) -> Option<&OpenedTransform> {
         let matching = || self.changes.iter().filter(|change| change.domain.matches(name));
         matching()
@@ -339,8 +336,8 @@ fn why_shut(address: Ipv4Addr) -> String {
     }
 }
 
-/// Puts the layers together. `opened` are the sandbox's transforms with their values; tenant and operator have none.
-/// All of them passed [`check`] when they were asked for.
+/// Combines the levels. `opened` are the sandbox's transforms with their values; tenant and operator have none. All
+/// policies have passed [`check`] when they were requested.
 #[must_use]
 pub fn compile(
     floor: &TenantFloor,
@@ -377,7 +374,7 @@ pub fn compile(
     let dns = match (names.is_empty(), names.iter().any(|layer| layer.patterns.is_empty())) {
         (true, _) => Dns::Free,
         (false, false) => Dns::Gated,
-        // A layer that lists addresses alone lets no name pass, and so there is nothing to ask for.
+        // A level that lists only addresses allows no name, so DNS is not needed.
         (false, true) => Dns::Closed,
     };
     Egress {
@@ -400,8 +397,8 @@ pub fn compile(
     }
 }
 
-/// The private ranges that the sandbox names and the operator lets pass. What another layer names does not count: a layer
-/// more would open what was shut without it.
+/// The private ranges that the sandbox names and the operator allows. Other levels do not count: an additional level
+/// would open ranges that are closed without it.
 fn named_private(floor: &TenantFloor, own: &NetworkPolicy) -> Ranges4 {
     if !floor.private_when_named {
         return Ranges4::default();

@@ -1,23 +1,23 @@
-//! Whether something works in a sandbox. Idle means none of these; each is a reason that can be shown.
+//! Whether a sandbox is active. Idle means that none of these reasons applies; each reason can be shown.
 
 use serde::{Deserialize, Serialize};
 
-/// What was seen of a sandbox since the last look.
+/// The observations of a sandbox since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signals {
-    /// Requests that are being answered; terminals and streams are counted below.
+    /// Requests in progress; terminals and streams are counted below.
     pub requests: u32,
-    /// Terminals with somebody at the other end.
+    /// Attached terminals.
     pub terminals: u32,
-    /// Commands that somebody waits for.
+    /// Commands that a caller waits for.
     pub commands: u32,
-    /// CPU since the last look, in thousandths of a core.
+    /// CPU use since the last look, in thousandths of a core.
     pub cpu_milli: u32,
-    /// Bytes that left it since the last look.
+    /// Bytes sent since the last look.
     pub sent_bytes: u64,
-    /// Seconds that a program inside still asks to stay awake.
+    /// Remaining seconds of a hold by a program in the sandbox.
     pub held_inside_s: u64,
-    /// Whether a hold from outside is in force.
+    /// Whether there is a hold from outside.
     pub held: bool,
 }
 
@@ -25,19 +25,19 @@ pub struct Signals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AwakeReason {
-    /// A request is being answered.
+    /// A request is in progress.
     Request,
-    /// Somebody sits at a terminal.
+    /// A terminal is attached.
     Terminal,
-    /// Somebody waits for a command.
+    /// A caller waits for a command.
     Command,
-    /// Something inside computes.
+    /// A process in the sandbox uses CPU.
     Cpu,
-    /// Something inside talks to the world.
+    /// A process in the sandbox sends data.
     Network,
-    /// It was asked to stay awake from outside.
+    /// A hold from outside.
     Hold,
-    /// A program inside asked to stay awake.
+    /// A hold by a program in the sandbox.
     HoldInside,
 }
 
@@ -46,7 +46,7 @@ pub const CPU_FLOOR_MILLI: u32 = 20;
 /// LIMIT: keep-alives of a few idle connections stay below this between two looks.
 pub const SENT_FLOOR_BYTES: u64 = 2_048;
 
-/// Every reason to stay awake; none means idle.
+/// All reasons to stay awake; none means idle.
 #[must_use]
 pub fn reasons(seen: &Signals) -> Vec<AwakeReason> {
     [

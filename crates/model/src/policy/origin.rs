@@ -1,7 +1,7 @@
-//! Which web pages may open a WebSocket of the API. Browsers let any page try, and send its origin along.
+//! Which web pages may open a WebSocket of the API. Browsers allow any page to try, and send its origin.
 
-/// May a page of `origin` open a socket on `host`? `None`: no browser sent it. `allowed` are further origins, as
-/// `SCHEME://HOST[:PORT]`.
+/// May a page of `origin` open a socket on `host`? `None`: the client is not a browser. `allowed` are further origins,
+/// as `SCHEME://HOST[:PORT]`.
 #[must_use]
 pub fn may_open_socket(origin: Option<&str>, host: Option<&str>, allowed: &[String]) -> bool {
     let Some(origin) = origin else { return true };
@@ -13,7 +13,7 @@ pub fn may_open_socket(origin: Option<&str>, host: Option<&str>, allowed: &[Stri
         || allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
 }
 
-/// An origin as it can be configured; `None`: it is none.
+/// A configured origin in canonical form; `None` if it is invalid.
 #[must_use]
 pub fn parse(text: &str) -> Option<String> {
     let (scheme, authority) = text.split_once("://")?;
@@ -21,7 +21,7 @@ pub fn parse(text: &str) -> Option<String> {
     is_origin.then(|| text.to_ascii_lowercase())
 }
 
-/// A host and a port, and nothing behind them.
+/// A host and an optional port, and nothing else.
 fn is_plain(authority: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':' | b'[' | b']');
     !authority.is_empty() && authority.bytes().all(plain)

@@ -1,19 +1,19 @@
-//! Whether this node has room. Reservations are counted, not limits: most sandboxes sleep.
+//! Whether this node has capacity. Reservations are counted, not limits: most sandboxes are idle.
 
 use crate::Limits;
 
-/// What the node has and has promised.
+/// The capacity of the node and its commitments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Node {
-    /// Memory that is truly free now, page cache counted as free.
+    /// Memory that is really free now; page cache counts as free.
     pub memory_free_mib: u64,
     /// All of its memory.
     pub memory_total_mib: u64,
     /// Cores, in thousandths.
     pub cpu_total_milli: u64,
-    /// Space that layers and volumes can still take; the reserve is left out.
+    /// Space that layers and volumes can still take; the reserve is excluded.
     pub disk_free_mib: u64,
-    /// Space that pauses and snapshots can still take, the reserve included.
+    /// Space that pauses and snapshots can still take, including the reserve.
     pub disk_copy_mib: u64,
     /// All space that layers and volumes can take.
     pub disk_total_mib: u64,
@@ -25,36 +25,36 @@ pub struct Node {
     pub live: u64,
     /// Sum of their memory limits.
     pub memory_limits_mib: u64,
-    /// The most sandboxes this node will hold.
+    /// The maximal number of sandboxes on this node.
     pub live_max: u64,
     /// Limits may add up to this many times the memory.
     pub overcommit: f64,
 }
 
-// LIMIT: what an idle sandbox was measured to need, rounded up.
+// LIMIT: the measured need of an idle sandbox, rounded up.
 const RESERVED_MIB: u64 = 8;
 const RESERVED_CPU_MILLI: u64 = 10;
-// LIMIT: kept free so that a full node still deletes, logs and answers.
+// LIMIT: kept free so that a full node can still delete, log and answer.
 const MEMORY_FLOOR_MIB: u64 = 256;
 const DISK_FLOOR_MIB: u64 = 64;
-/// A hundred idle sandboxes share one core; beyond that admission says no.
+/// A hundred idle sandboxes share one core; above that, creates are refused.
 const CPU_OVERCOMMIT: u64 = 20;
 
-/// There is no room now.
+/// There is no capacity now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("this node has no capacity: it has {have} {what} and needs {need}")]
 pub struct NoRoom {
-    /// What is short.
+    /// The resource.
     pub what: &'static str,
-    /// How much there is.
+    /// The available amount.
     pub have: u64,
-    /// How much is needed.
+    /// The needed amount.
     pub need: u64,
     /// When to try again.
     pub retry_after_s: u32,
 }
 
-/// May one more sandbox of `limits` start on `node`? Its files are [`admit_disk`]'s.
+/// May one more sandbox of `limits` start on `node`? [`admit_disk`] decides about its files.
 pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("places for sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
     enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
@@ -65,8 +65,8 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
 }
 
-/// May files of at most so many MiB be made on `node`? Limits may add up to more than there is, by the operator's factor, but
-/// no single one may: it could not be held.
+/// May files of at most so many MiB be made on `node`? Limits may add up to more than the disk, by the operator's
+/// factor, but a single limit may not exceed it.
 pub fn admit_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
     promise_disk(node, mib)?;
     admit_free(node, mib)
@@ -77,14 +77,14 @@ pub fn admit_free(node: &Node, mib: u64) -> Result<(), NoRoom> {
     enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
 }
 
-/// May so many MiB more of disk be promised?
+/// May so many MiB more of disk be committed?
 pub fn promise_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
     let promised = node.disk_limits_mib.saturating_add(mib);
     let promisable = overcommitted(node.disk_total_mib, node.disk_overcommit);
     enough("MiB of committable disk", promisable, promised, 60)
 }
 
-/// May a copy that takes about so much disk be kept on `node`?
+/// May a copy that takes about so much disk be stored on `node`?
 pub fn admit_copy(node: &Node, mib: u64) -> Result<(), NoRoom> {
     enough("MiB of free disk", node.disk_copy_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
 }

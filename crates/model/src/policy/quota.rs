@@ -1,18 +1,18 @@
-//! How much a tenant may hold. The store calls this inside the transaction that inserts, so it is exact in a race.
+//! How much a tenant may hold. The store calls this inside the inserting transaction, so it is exact under concurrency.
 
 use crate::{Limits, Quota, Usage};
 
-/// The request would pass the tenant's quota.
+/// The request would exceed the tenant's quota.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the quota of {max} {what} would be exceeded: {used} in use, {asked} more requested")]
 pub struct Exceeded {
-    /// Which part.
+    /// The resource.
     pub what: &'static str,
     /// In use now.
     pub used: u64,
-    /// Asked on top.
+    /// Requested in addition.
     pub asked: u64,
-    /// Allowed.
+    /// The quota.
     pub max: u64,
 }
 
@@ -29,7 +29,8 @@ pub fn admit_compute(quota: &Quota, usage: &Usage, limits: &Limits) -> Result<()
     within("MiB of memory", quota.memory_mib, usage.memory_mib, limits.memory_mib.into())
 }
 
-/// May a tenant that holds `usage` keep a snapshot of so many bytes? While that is not known, there must be room for some.
+/// May a tenant that holds `usage` store a snapshot of so many bytes? While the size is unknown, there must be some
+/// space.
 pub fn admit_snapshot(quota: &Quota, usage: &Usage, bytes: u64) -> Result<(), Exceeded> {
     within("MiB of disk", quota.disk_mib, usage.disk_mib, bytes.div_ceil(1 << 20).max(1))
 }

@@ -1,9 +1,9 @@
-//! What may change in the size of a sandbox for users who expect a machine: one that runs only grows, and a disk never
-//! shrinks. (Our own way is more liberal: [`crate::UpdateSandbox`] takes whatever the provider can do.)
+//! Resize rules for users who expect a machine: a running sandbox only grows, and a disk never shrinks. (The native API
+//! is more liberal: [`crate::UpdateSandbox`] allows everything that the provider supports.)
 
 use crate::{BadSpec, Lease, Limits, LimitsAsk, Phase};
 
-/// The new limits, or what is wrong with them.
+/// The new limits, or the reason why they are refused.
 pub fn grown(lease: &Lease, ask: &LimitsAsk) -> Result<Limits, BadSpec> {
     let old = lease.limits;
     if *ask == LimitsAsk::default() {

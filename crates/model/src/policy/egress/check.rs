@@ -1,10 +1,10 @@
-//! Whether a policy may be asked for: sizes, sense, and what the operator forbids. Said to the user, field by field.
+//! Checks a requested policy: sizes, consistency, and what the operator forbids. Errors name the field.
 
 use super::TenantFloor;
 use super::ranges::{self, PRIVATE, Ranges, Ranges4};
 use crate::{Cidr, NetworkMode, NetworkPolicy};
 
-/// LIMIT: names per policy; each is looked at for every question.
+/// LIMIT: names per policy; each is checked for every query.
 pub const DOMAINS_MAX: usize = 100;
 /// LIMIT: address ranges per list; each is an element in the kernel.
 pub const CIDRS_MAX: usize = 100;
@@ -13,12 +13,13 @@ pub const TRANSFORMS_MAX: usize = 20;
 /// LIMIT: headers per transform.
 const HEADERS_MAX: usize = 20;
 const HEADER_BYTES_MAX: usize = 8 << 10;
-/// LIMIT: the kernel counts no further.
+/// LIMIT: the kernel's counter has no more bits.
 const BUDGET_MAX: u64 = i64::MAX.unsigned_abs();
-/// The least that still lets a handshake pass in reasonable time.
+/// The lowest rate at which a handshake still completes in reasonable time.
 const BYTES_PER_S_MIN: u64 = 1_000;
 
-/// Headers that say how a message ends or where it goes: changing them would make two parties read different messages.
+/// Headers that define the end of a message or its destination: changing them would make two parties read different
+/// messages.
 const FRAMING: [&str; 12] = [
     "host",
     "content-length",
@@ -34,15 +35,15 @@ const FRAMING: [&str; 12] = [
     "proxy-authorization",
 ];
 
-/// What is wrong with a policy.
+/// An invalid policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("network.{field}: {why}")]
 pub struct BadPolicy {
-    /// Which part of it.
+    /// The field.
     pub field: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
-    /// What would help.
+    /// A suggestion.
     pub hint: Option<&'static str>,
 }
 
@@ -50,7 +51,7 @@ pub(super) fn bad(field: &'static str, why: impl Into<String>) -> BadPolicy {
     BadPolicy { field, why: why.into(), hint: None }
 }
 
-/// Whether the policy of a sandbox or a tenant may be asked for.
+/// Checks the policy of a sandbox or a tenant.
 pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolicy> {
     let lists = !(policy.allow_domains.is_empty() && policy.allow_cidrs.is_empty());
     match policy.mode {
@@ -60,7 +61,7 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
                 ..bad("mode", "deny-all cannot have lists")
             });
         }
-        // Private ranges are the one thing that allow-all leaves out and a list can add.
+        // Private ranges are the only addition that a list can make to allow-all.
         NetworkMode::AllowAll
             if !policy.allow_domains.is_empty() || !policy.allow_cidrs.iter().all(is_private) =>
         {
@@ -89,8 +90,7 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
     check_limits(policy)
 }
 
-/// Whether the policy of a tenant, or the operator's for all, may stand above those of sandboxes: it narrows, and does
-/// nothing else.
+/// Checks the policy of a tenant, or of the operator: it may only restrict the policies of sandboxes.
 pub fn check_layer(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolicy> {
     if !policy.transforms.is_empty() {
         return Err(bad("transforms", "only the policy of a sandbox can have transforms"));
@@ -101,7 +101,7 @@ pub fn check_layer(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), Ba
     check(policy, floor)
 }
 
-/// Which of two would be used is not said anywhere.
+/// Refuses two transforms for one domain, because it is undefined which one would be used.
 fn check_once(policy: &NetworkPolicy) -> Result<(), BadPolicy> {
     for (at, transform) in policy.transforms.iter().enumerate() {
         if policy.transforms[..at].iter().any(|other| other.domain == transform.domain) {
@@ -146,7 +146,7 @@ fn at_most(field: &'static str, count: usize, max: usize) -> Result<(), BadPolic
     if count <= max { Ok(()) } else { Err(bad(field, format!("{count} entries; at most {max} are allowed"))) }
 }
 
-/// Whether it lies within private IPv4 space.
+/// Whether it is within private IPv4 space.
 pub(super) fn is_private(cidr: &Cidr) -> bool {
     let Some(range) = cidr.v4() else { return false };
     Ranges::new([range]).minus(&Ranges::new(PRIVATE)).is_empty()

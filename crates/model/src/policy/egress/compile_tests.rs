@@ -1,4 +1,4 @@
-//! What is compiled from what, reviewed as one page; what is refused, as a table; and that layers only narrow.
+//! Compiled policies, reviewed as one page; refused ones, as a table; and the property that levels only restrict.
 
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ fn opened(policy: &NetworkPolicy) -> Vec<OpenedTransform> {
     policy.transforms.iter().map(change).collect()
 }
 
-/// Addresses and names that are asked for, one of each sort.
+/// Example addresses and names, one of each kind.
 const ADDRESSES: [&str; 9] = [
     "1.1.1.1",
     "203.0.113.7",
@@ -239,7 +239,7 @@ fn what_cannot_be_asked_for_is_named() {
     assert_eq!(check(&beside, &named), Ok(()));
     let refused = check(&custom(&[], &["10.0.0.0/8"]), &floor).unwrap_err();
     assert!(refused.hint.unwrap().contains("--egress-private named"), "{refused:?}");
-    // Never, whatever the operator says.
+    // Never, whatever the operator allows.
     for network in ["169.254.0.0/16", "127.0.0.0/8", "100.64.0.0/10", "168.63.129.16"] {
         assert!(check(&custom(&[], &[network]), &named).is_err(), "{network}");
     }
@@ -391,7 +391,7 @@ fn secrets_open_no_name_and_all_that_name_a_host_are_replaced() {
     assert_eq!(of("api.example.com"), (true, "ab".to_owned()));
     assert_eq!(of("other.example.com"), (true, "b".to_owned()));
     assert_eq!(of("example.net"), (false, String::new()));
-    // The policy says what is reached.
+    // The policy decides what is reachable.
     assert_eq!(verdict(egress.judge("example.org")), "refused, not in allow_domains");
     let mut open = Egress::open();
     assert!(!open.rewrites());

@@ -1,8 +1,8 @@
-//! From what a sandbox reached to the smallest policy that would have let it.
+//! Derives the smallest policy that would have allowed the recorded traffic.
 //!
-//! Names stay as they were asked for, and become `*.parent` only where there are more than a policy may list. An
-//! address becomes a range of its own where no name leads to it, or where something else than HTTP and TLS went there:
-//! a name alone lets nothing else pass.
+//! Names are listed exactly, and become `*.parent` only if there are more than a policy may list. An address becomes a
+//! range of its own if no name resolves to it, or if it received traffic other than HTTP and TLS: a name alone allows
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,12 +14,12 @@ use crate::{
     Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy,
 };
 
-/// LIMIT: names and addresses that are remembered, each; a sandbox that reaches more wants no list.
+/// LIMIT: names and addresses that are recorded, each; a sandbox with more destinations does not fit a list.
 const SEEN_MAX: usize = 2_000;
-/// Ports on which a flow to a named address is taken for HTTP or TLS, which its name lets pass.
+/// Ports on which a flow to a named address counts as HTTP or TLS, which its name allows.
 const WEB: [u16; 4] = [80, 443, 8080, 8443];
 
-/// What was reached, as far as a policy needs to know it.
+/// The recorded destinations, as far as a policy needs them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ObservedTargets {
     names: BTreeSet<String>,
@@ -28,22 +28,22 @@ pub struct ObservedTargets {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Reached {
-    /// A name led to it.
+    /// A name resolved to it.
     named: bool,
-    /// Something went there that no name lets pass.
+    /// It received traffic that no name allows.
     beyond: bool,
-    /// Packets went there.
+    /// It received packets.
     flowed: bool,
 }
 
 impl ObservedTargets {
-    /// Takes a record into account. What was refused or failed did not happen.
+    /// Adds a record. Refused and failed traffic is ignored.
     pub fn note(&mut self, record: &EgressRecord) {
         if record.verdict != EgressVerdict::Allowed || record.what == EgressWhat::Lost {
             return;
         }
         let name = record.name.as_deref().map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-        // A question that no address came back for is a slip or a guess: nothing was reached by it.
+        // A query without an address in its answer is a typing error or a guess: nothing was reached by it.
         let name = name.filter(|_| record.what != EgressWhat::Dns || record.address.is_some());
         let name = name.filter(|name| name.parse::<DomainPattern>().is_ok_and(|pattern| pattern.is_exact()));
         let is_named = name.is_some();
@@ -64,7 +64,7 @@ impl ObservedTargets {
         }
     }
 
-    /// Takes what another has seen into account too.
+    /// Adds the destinations of another recording.
     pub fn add(&mut self, other: Self) {
         self.names.extend(other.names);
         for (address, more) in other.addresses {
@@ -75,7 +75,7 @@ impl ObservedTargets {
         }
     }
 
-    /// The policy, with limits that stand anyway.
+    /// The policy, with the existing limits.
     #[must_use]
     pub fn policy(&self, limits: NetworkLimits) -> NetworkPolicy {
         let direct = self.addresses.iter().filter(|(address, reached)| {
@@ -98,13 +98,13 @@ impl ObservedTargets {
 fn is_web(record: &EgressRecord) -> bool {
     match (record.protocol.as_deref(), record.port) {
         (Some("tcp"), Some(port)) => WEB.contains(&port),
-        // Whoever speaks QUIC speaks TLS too when it is refused.
+        // Clients that use QUIC fall back to TLS when it is refused.
         (Some("udp"), Some(443)) => true,
         _ => false,
     }
 }
 
-/// Nobody reaches the others by any list.
+/// Addresses in other ranges are never reachable by a list.
 fn is_reachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !ranges::never(ranges::Ranges::default()).contains(v4.into()),
@@ -112,7 +112,7 @@ fn is_reachable(address: IpAddr) -> bool {
     }
 }
 
-/// Exact names; the parents with most of them stand for theirs where there are too many.
+/// Exact names; if there are too many, parents with the most names replace them.
 fn domains(names: &BTreeSet<String>) -> Vec<DomainPattern> {
     let mut patterns: BTreeSet<DomainPattern> = names.iter().filter_map(|name| name.parse().ok()).collect();
     while patterns.len() > DOMAINS_MAX {
@@ -125,7 +125,7 @@ fn domains(names: &BTreeSet<String>) -> Vec<DomainPattern> {
                 *below.entry(wider).or_default() += 1;
             }
         }
-        // Where nothing can stand for several, the last resort is every name.
+        // If no parent covers several names, the last resort is every name.
         let widest = below.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 1);
         let Some((wider, _)) = widest else { return "*".parse().into_iter().collect() };
         let is_within = |pattern: &DomainPattern| {
@@ -138,7 +138,7 @@ fn domains(names: &BTreeSet<String>) -> Vec<DomainPattern> {
     patterns.into_iter().collect()
 }
 
-/// Single addresses; where there are too many, the networks around them.
+/// Single addresses; if there are too many, the networks around them.
 fn cidrs(addresses: Vec<IpAddr>) -> Vec<Cidr> {
     for (v4, v6) in [(32, 128), (24, 64), (16, 48), (8, 32)] {
         let around = addresses
@@ -203,7 +203,7 @@ mod tests {
             record(Dns, Some("git.example.org"), Some("198.51.100.7")),
             ssh,
             record(Flow, None, Some("203.0.113.5")),
-            // None of these is in it: private, link-local, not a name of the internet.
+            // None of these is in it: private, link-local, not a public name.
             record(Flow, None, Some("10.0.0.1")),
             record(Flow, None, Some("169.254.169.254")),
             record(Dns, Some("localhost"), None),

@@ -1,4 +1,4 @@
-//! Sets of addresses as sorted ranges that do not touch, and the addresses that nobody reaches.
+//! Sets of addresses as sorted, non-adjacent ranges, and the addresses that are never reachable.
 
 use std::net::Ipv4Addr;
 
@@ -7,15 +7,15 @@ pub type Ranges4 = Ranges<u32>;
 /// IPv6 addresses.
 pub type Ranges6 = Ranges<u128>;
 
-/// What ranges are made of.
+/// The address type of ranges.
 pub trait Bound: Copy + Ord + std::fmt::Debug {
-    /// The least.
+    /// The first address.
     const FIRST: Self;
-    /// The greatest.
+    /// The last address.
     const LAST: Self;
-    /// The one after, if there is one.
+    /// The next address, if there is one.
     fn after(self) -> Option<Self>;
-    /// The one before, if there is one.
+    /// The previous address, if there is one.
     fn before(self) -> Option<Self>;
 }
 
@@ -35,7 +35,7 @@ macro_rules! bound {
 }
 bound!(u32, u128);
 
-/// A set of addresses: sorted ranges, first and last included, none of which touches another.
+/// A set of addresses: sorted ranges with first and last included; no two are adjacent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges<T>(Vec<(T, T)>);
 
@@ -46,7 +46,7 @@ impl<T> Default for Ranges<T> {
 }
 
 impl<T: Bound> Ranges<T> {
-    /// The union of some ranges in any order.
+    /// The union of ranges in any order.
     #[must_use]
     pub fn new(ranges: impl IntoIterator<Item = (T, T)>) -> Self {
         let mut sorted: Vec<(T, T)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
@@ -61,19 +61,19 @@ impl<T: Bound> Ranges<T> {
         Self(merged)
     }
 
-    /// Every address.
+    /// All addresses.
     #[must_use]
     pub fn all() -> Self {
         Self(vec![(T::FIRST, T::LAST)])
     }
 
-    /// In either.
+    /// The union.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self::new(self.0.iter().chain(&other.0).copied())
     }
 
-    /// Not in it.
+    /// The complement.
     #[must_use]
     pub fn not(&self) -> Self {
         let mut gaps = Vec::with_capacity(self.0.len() + 1);
@@ -90,26 +90,26 @@ impl<T: Bound> Ranges<T> {
         Self(gaps)
     }
 
-    /// In both.
+    /// The intersection.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         self.not().or(&other.not()).not()
     }
 
-    /// In the first only.
+    /// The difference.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.and(&other.not())
     }
 
-    /// Whether one is in it.
+    /// Whether an address is in the set.
     #[must_use]
     pub fn contains(&self, one: T) -> bool {
         let after = self.0.partition_point(|(first, _)| *first <= one);
         after > 0 && one <= self.0[after - 1].1
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -126,10 +126,10 @@ const fn net(a: u8, b: u8, len: u8) -> (u32, u32) {
     (first, first | (u32::MAX >> len))
 }
 
-/// Private ranges: reached only where a policy names them and the operator agrees.
+/// Private ranges: reachable only if a policy names them and the operator allows it.
 pub(super) const PRIVATE: [(u32, u32); 3] = [net(10, 0, 8), net(172, 16, 12), net(192, 168, 16)];
 
-/// What nobody reaches by any policy, with its name for logs and errors.
+/// Ranges that no policy makes reachable, with names for logs and errors.
 const NEVER: [((u32, u32), &str); 10] = [
     (net(0, 0, 8), "this network"),
     (net(100, 64, 10), "sandboxes and shared addresses"),
@@ -138,13 +138,13 @@ const NEVER: [((u32, u32), &str); 10] = [
     (net(192, 0, 24), "protocol assignments"),
     ((0xc058_6300, 0xc058_63ff), "6to4 relays"),
     (net(198, 18, 15), "benchmarking and uplinks"),
-    // Azure answers metadata and more at this public-looking address.
+    // Azure serves metadata and more at this public-looking address.
     ((0xa83f_8110, 0xa83f_8110), "metadata"),
     (net(224, 0, 4), "multicast"),
     (net(240, 0, 4), "reserved"),
 ];
 
-/// The class of an address that is reached by nobody, or only where it is named.
+/// The class of an address that is never reachable, or only if it is named.
 #[must_use]
 pub fn class_of(address: Ipv4Addr) -> Option<&'static str> {
     let address = u32::from(address);
@@ -155,15 +155,15 @@ pub fn class_of(address: Ipv4Addr) -> Option<&'static str> {
     NEVER.into_iter().find(|(range, _)| within(*range)).map(|(_, name)| name)
 }
 
-/// Everything that is not reached, but for the private ranges in `named`.
+/// All unreachable addresses, without the private ranges in `named`.
 #[must_use]
 pub fn never(named: Ranges4) -> Ranges4 {
     let private = Ranges::new(PRIVATE).minus(&named);
     Ranges::new(NEVER.map(|(range, _)| range)).or(&private)
 }
 
-/// IPv6 that is not reached: everything but global unicast, and in it documentation, 6to4, Teredo and other relays that
-/// carry IPv4 addresses past the IPv4 rules.
+/// Unreachable IPv6 addresses: everything but global unicast, and within it documentation, 6to4, Teredo and other
+/// relays that carry IPv4 addresses past the IPv4 rules.
 #[must_use]
 pub fn never6() -> Ranges6 {
     let net = |high: u128, len: u32| {

@@ -1,15 +1,15 @@
-//! What other systems say about the network, in our one type. Pure translation: what cannot be said the same way is
-//! refused, never bent.
+//! Translates the network policies of other systems. A policy that cannot be expressed exactly is refused, never
+//! approximated.
 //!
-//! | system | words | meaning here |
+//! | system | policy | meaning here |
 //! |---|---|---|
 //! | Leap0 | mode, domains, CIDRs, transforms | the same |
 //! | Daytona | block all | deny-all, whatever else is listed |
-//! | Daytona | allow list, domain list | custom: these alone |
-//! | Daytona | no block | allow-all, unless lists come with it |
-//! | E2B | no deny | allow-all: an allow list without a deny takes nothing away; private ranges in it are added |
-//! | E2B | deny of everything (also: no internet access) | custom: what is allowed; deny-all where nothing is |
-//! | E2B | deny of some | allow-all but these; what is allowed is cut out of them, since allow wins there |
+//! | Daytona | allow list, domain list | custom: only these |
+//! | Daytona | no block | allow-all, unless there are lists |
+//! | E2B | no deny | allow-all: an allow list without a deny list restricts nothing; private ranges in it are added |
+//! | E2B | deny of everything (also: no internet access) | custom: the allowed ones; deny-all if there are none |
+//! | E2B | deny of some | allow-all except these; allowed ones are removed from them, since allow has precedence |
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,31 +18,31 @@ use super::check::{BadPolicy, bad, is_private};
 use super::ranges::{Bound, Ranges, Ranges4, Ranges6};
 use crate::{Cidr, DomainPattern, HeaderText, NetworkMode, NetworkPolicy, Transform};
 
-/// A change to requests for one domain, as Leap0 writes it.
+/// A change of requests for one domain, in Leap0's form.
 #[derive(Clone, Default)]
 pub struct Leap0Transform {
-    /// Which requests.
+    /// The domain of the requests.
     pub domain: String,
-    /// Headers that are set.
+    /// Headers to set.
     pub inject_headers: BTreeMap<String, String>,
-    /// Headers that are taken away.
+    /// Headers to remove.
     pub strip_headers: Vec<String>,
 }
 
-/// A policy as Leap0 writes it.
+/// A policy in Leap0's form.
 #[derive(Clone, Default)]
 pub struct Leap0Words {
     /// `allow-all`, `deny-all` or `custom`.
     pub mode: String,
-    /// Names, with `*.` in front for all below one.
+    /// Names, with a leading `*.` for all names below one.
     pub allow_domains: Vec<String>,
     /// IPv4 networks.
     pub allow_cidrs: Vec<String>,
-    /// Changes to requests.
+    /// Changes of requests.
     pub transforms: Vec<Leap0Transform>,
 }
 
-/// What Leap0 means. Absent: allow-all.
+/// Translates a policy of Leap0. `None`: allow-all.
 pub fn from_leap0(words: Option<&Leap0Words>) -> Result<NetworkPolicy, BadPolicy> {
     let Some(words) = words else { return Ok(NetworkPolicy::allow_all()) };
     let mode = match words.mode.as_str() {
@@ -64,10 +64,10 @@ pub fn from_leap0(words: Option<&Leap0Words>) -> Result<NetworkPolicy, BadPolicy
     })
 }
 
-/// A policy as Daytona writes it. The lists are texts with commas.
+/// A policy in Daytona's form. The lists are texts with commas.
 #[derive(Debug, Clone, Default)]
 pub struct DaytonaWords<'a> {
-    /// `Some(true)`: nothing is reached, whatever the lists say. `Some(false)`: lists of before are gone.
+    /// `Some(true)`: everything is refused, whatever the lists say. `Some(false)`: earlier lists are removed.
     pub block_all: Option<bool>,
     /// IPv4 networks, each with its prefix length.
     pub allow_list: Option<&'a str>,
@@ -75,10 +75,10 @@ pub struct DaytonaWords<'a> {
     pub domain_list: Option<&'a str>,
 }
 
-/// LIMIT: networks in an allow list of Daytona's; the vendor's own.
+/// LIMIT: networks in an allow list of Daytona; the vendor's limit.
 const DAYTONA_CIDRS_MAX: usize = 10;
 
-/// What Daytona means, for a sandbox that had the policy `before`. A list that is not mentioned stays as it was.
+/// Translates a policy of Daytona, for a sandbox with the policy `before`. A list that is not given stays unchanged.
 pub fn from_daytona(words: &DaytonaWords<'_>, before: &NetworkPolicy) -> Result<NetworkPolicy, BadPolicy> {
     let (listed, named) = (words.allow_list.map(parts), words.domain_list.map(parts));
     if let Some(bare) = listed.iter().flatten().find(|part| !part.contains('/')) {
@@ -110,20 +110,20 @@ fn parts(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
-/// A policy as E2B writes it.
+/// A policy in E2B's form.
 #[derive(Clone, Default)]
 pub struct E2bWords {
     /// `Some(false)`: as if everything were denied.
     pub allow_internet_access: Option<bool>,
-    /// Addresses, networks and names; wins over what is denied.
+    /// Addresses, networks and names; has precedence over denied ones.
     pub allow_out: Vec<String>,
     /// Addresses and networks.
     pub deny_out: Vec<String>,
-    /// Headers that are set, by host.
+    /// Headers to set, by host.
     pub rules: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What E2B means.
+/// Translates a policy of E2B.
 pub fn from_e2b(words: &E2bWords) -> Result<NetworkPolicy, BadPolicy> {
     let (networks, names): (Vec<_>, Vec<_>) =
         words.allow_out.iter().partition(|entry| network(entry).is_some());
@@ -141,8 +141,8 @@ pub fn from_e2b(words: &E2bWords) -> Result<NetworkPolicy, BadPolicy> {
     if denied4 == Ranges4::all() {
         return Ok(only(allow_domains, allow_cidrs, transforms.0));
     }
-    // Where some addresses are denied, a name would have to open them for itself alone, which a list of addresses
-    // cannot say. E2B refuses the same.
+    // If some addresses are denied, a name would have to open them only for itself, which a list of addresses cannot
+    // express. E2B refuses the same.
     if let (Some(name), false) = (allow_domains.first(), denied.is_empty()) {
         return Err(bad(
             "allow_out",
@@ -158,7 +158,8 @@ pub fn from_e2b(words: &E2bWords) -> Result<NetworkPolicy, BadPolicy> {
     Ok(NetworkPolicy { allow_cidrs, deny_cidrs, transforms: transforms.0, ..NetworkPolicy::allow_all() })
 }
 
-/// Everything is denied but this. A rule for a host that nothing allows is never used there, and would allow it here.
+/// Denies everything except these. A rule for a host that is not allowed is never used in E2B, and would allow the host
+/// here.
 fn only(
     allow_domains: Vec<DomainPattern>,
     allow_cidrs: Vec<Cidr>,
@@ -183,7 +184,7 @@ fn only(
     }
 }
 
-/// Rules for the same domain are one rule.
+/// Merges rules for the same domain.
 #[derive(Default)]
 struct Transforms(Vec<Transform>);
 
@@ -214,7 +215,7 @@ impl Transforms {
                 rule.strip_headers.push(name.clone());
             }
         }
-        // What is injected takes the place of what was there: to strip it first says nothing more.
+        // An injected header replaces the sandbox's, so stripping it first is redundant.
         let Transform { inject_headers, strip_headers, .. } = rule;
         strip_headers.retain(|name| !inject_headers.keys().any(|set| set.eq_ignore_ascii_case(name)));
         Ok(())
@@ -242,7 +243,7 @@ pub fn network(text: &str) -> Option<Cidr> {
     let Some((address, len)) = text.split_once('/') else { return text.parse().ok() };
     let address: IpAddr = address.parse().ok()?;
     let masked = Cidr::around(address, len.parse().ok()?)?;
-    // Our own reading has the last word on odd ways of writing.
+    // The strict parser decides about unusual forms.
     masked.to_string().parse::<Cidr>().ok().filter(|_| len.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -261,7 +262,7 @@ fn cover6(ranges: &Ranges6) -> Vec<Cidr> {
     blocks.filter_map(|(at, len)| Cidr::around(Ipv6Addr::from(at).into(), len)).collect()
 }
 
-/// The fewest prefixes that are exactly a range.
+/// The smallest list of prefixes that covers exactly a range.
 fn blocks(first: u128, last: u128, width: u32) -> Vec<(u128, u8)> {
     let span = |bits: u32| if bits == u128::BITS { u128::LAST } else { (1 << bits) - 1 };
     let mut found = Vec::new();
@@ -289,7 +290,7 @@ mod tests {
         list.iter().map(|text| (*text).to_owned()).collect()
     }
 
-    /// `mode | domains | cidrs | but these | transforms`, or why not.
+    /// `mode | domains | cidrs | exceptions | transforms`, or the error.
     fn shown(policy: Result<NetworkPolicy, BadPolicy>) -> String {
         let policy = match policy {
             Ok(policy) => policy,
@@ -378,7 +379,7 @@ mod tests {
             (Some(false), &[], &[], "deny-all | - | - | - | -"),
             (None, &[], &["0.0.0.0/0"], "deny-all | - | - | - | -"),
             (None, &[], &["0.0.0.0/1", "128.0.0.0/1"], "deny-all | - | - | - | -"),
-            // Without a deny, an allow takes nothing away.
+            // Without a deny list, an allow list restricts nothing.
             (None, &["203.0.113.7"], &[], "allow-all | - | - | - | -"),
             (None, &["example.com"], &[], "allow-all | - | - | - | -"),
             (
@@ -394,7 +395,7 @@ mod tests {
                 "custom | *.example.com | 203.0.113.7/32 | - | -",
             ),
             (None, &[], &["203.0.113.0/24"], "allow-all | - | - | 203.0.113.0/24 | -"),
-            // Allow wins: it is cut out of what is denied.
+            // Allow has precedence: it is removed from the denied range.
             (None, &["203.0.113.0/25"], &["203.0.113.0/24"], "allow-all | - | - | 203.0.113.128/25 | -"),
             (
                 None,
@@ -404,7 +405,7 @@ mod tests {
             ),
             (None, &["203.0.113.0/24"], &["203.0.113.9"], "allow-all | - | - | - | -"),
             (None, &["203.0.113.9/24"], &["203.0.113.0/24"], "allow-all | - | - | - | -"),
-            // Private ranges are closed without a deny: the allow list opens them.
+            // Private ranges are closed without a deny list: the allow list opens them.
             (None, &["10.0.0.0/8", "203.0.113.7"], &[], "allow-all | - | 10.0.0.0/8 | - | -"),
             (None, &["10.1.2.3/8"], &["10.0.0.0/8"], "allow-all | - | 10.0.0.0/8 | - | -"),
             (Some(false), &["192.168.1.0/16"], &[], "custom | - | 192.168.0.0/16 | - | -"),
