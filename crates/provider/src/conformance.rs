@@ -55,6 +55,7 @@ pub trait InstanceAccess: Send + Sync {
 pub struct Live<'a> {
     /// Its provider.
     pub provider: &'a Arc<dyn Provider>,
+    /// The instance.
     pub target: Target,
     /// The provider's result when the instance was made.
     pub booted: Booted,

@@ -75,12 +75,15 @@ pub struct Capabilities {
 /// Everything needed to make one instance.
 #[derive(Debug, Clone)]
 pub struct InstanceSpec {
+    /// The sandbox of the instance.
     pub sandbox: SandboxId,
+    /// The id of the new instance.
     pub instance: InstanceId,
     /// Template name, resolved.
     pub template: String,
     /// The exact version of the template.
     pub template_version: String,
+    /// Its resource limits.
     pub limits: Limits,
     /// The compiled network policy.
     pub network: Arc<Egress>,
@@ -97,6 +100,7 @@ pub struct InstanceSpec {
 /// A mount in an instance. Always nosuid and nodev; programs cannot reach beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceMount {
+    /// What is mounted.
     pub source: MountSource,
     /// The mount point: absolute and normalised; made when missing.
     pub path: String,
@@ -104,10 +108,12 @@ pub struct InstanceMount {
     pub read_only: bool,
 }
 
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
     /// A volume, or a folder of it: relative, normalised, made when missing, writable for all users.
     Volume {
+        /// The volume.
         volume: VolumeId,
         /// Mount only this folder of it.
         sub_path: Option<String>,
@@ -123,7 +129,10 @@ pub enum MountSource {
         seen_as: (u32, u32),
     },
     /// A tmpfs that ends with the instance and is not part of snapshots of files.
-    Memory { size_mib: u32 },
+    Memory {
+        /// Size limit in MiB.
+        size_mib: u32,
+    },
 }
 
 /// A requested pool of ready instances.
@@ -155,7 +164,9 @@ pub trait Prepare: Send + Sync + std::fmt::Debug {
 /// A file or folder of a volume. Paths are absolute within the volume; symbolic links are never followed out of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeEntry {
+    /// The path in the volume.
     pub path: String,
+    /// The type of the entry.
     pub kind: VolumeEntryKind,
     /// The size in bytes.
     pub size: u64,
@@ -175,6 +186,7 @@ pub struct VolumeEntry {
     pub target: Option<String>,
 }
 
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeEntryKind {
     /// A file.
@@ -239,6 +251,7 @@ pub enum FilesOrigin {
     Template,
     /// A snapshot; with `memory` also its processes.
     Snapshot {
+        /// The snapshot.
         snapshot: SnapshotId,
         /// The value of [`Snapshotted::seal`].
         seal: String,
@@ -261,6 +274,7 @@ pub struct Booted {
 /// Names one instance of a sandbox, or only its files if there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    /// The sandbox.
     pub sandbox: SandboxId,
     /// `None` when the sandbox is stopped.
     pub instance: Option<InstanceId>,
@@ -269,6 +283,7 @@ pub struct Target {
 /// A sandbox in the store, for adoption after a restart.
 #[derive(Debug, Clone)]
 pub struct KnownSandbox {
+    /// The sandbox.
     pub sandbox: SandboxId,
     /// Its live instance with its facts; `None` if only files should exist.
     pub instance: Option<(InstanceId, serde_json::Value)>,
@@ -286,14 +301,18 @@ pub struct KnownSandbox {
 /// One egress decision of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Egressed {
+    /// The sandbox.
     pub sandbox: SandboxId,
+    /// The decision.
     pub record: EgressRecord,
 }
 
 /// The result of adoption for a known instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
+    /// The instance.
     pub instance: InstanceId,
+    /// Its state.
     pub fate: AdoptionOutcome,
     /// Its facts, if they differ from the passed ones: a restore had finished before its facts were stored.
     pub facts: Option<serde_json::Value>,
@@ -358,11 +377,15 @@ pub type Packed = Box<dyn AsyncRead + Send + Unpin>;
 /// A spontaneous event of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
+    /// The sandbox.
     pub sandbox: SandboxId,
+    /// The instance.
     pub instance: InstanceId,
+    /// The event.
     pub what: NoticeKind,
 }
 
+/// The kind of a spontaneous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoticeKind {
     /// Its first process ended.
@@ -376,13 +399,22 @@ pub enum NoticeKind {
 pub enum ProviderError {
     /// The instance or sandbox does not exist.
     #[error("sandbox {sandbox} has no such instance here")]
-    Gone { sandbox: SandboxId },
+    Gone {
+        /// The sandbox.
+        sandbox: SandboxId,
+    },
     /// The template does not exist.
     #[error("template {template} does not exist")]
-    NoTemplate { template: String },
+    NoTemplate {
+        /// Its name.
+        template: String,
+    },
     /// The host's packages changed under template `host`.
     #[error("the host's packages changed since template {template} was made")]
-    HostChanged { template: String },
+    HostChanged {
+        /// The name of the template.
+        template: String,
+    },
     /// This provider or machine does not support the operation.
     #[error("{what} is not possible on this server")]
     Unsupported {
@@ -433,7 +465,10 @@ pub enum ProviderError {
     },
     /// The volume does not exist.
     #[error("volume {volume} does not exist")]
-    NoVolume { volume: VolumeId },
+    NoVolume {
+        /// Its id.
+        volume: VolumeId,
+    },
     /// A volume can't be mounted as requested.
     #[error("cannot mount at {path}: {why}")]
     NotMountable {
@@ -444,7 +479,10 @@ pub enum ProviderError {
     },
     /// No program listens on that port in the sandbox.
     #[error("no program listens on port {port}")]
-    PortClosed { port: u16 },
+    PortClosed {
+        /// The port.
+        port: u16,
+    },
     /// A step failed in the kernel or in a remote API.
     #[error("{step} failed")]
     Failed {
