@@ -1,5 +1,5 @@
-//! What every store must do. Each case takes a fresh, empty store; [`all`] names them for a test that runs them one by
-//! one.
+//! Requirements for every store. Each case takes a new, empty store; [`all`] lists them by name for a test that runs
+//! them one by one.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "this is test code behind a feature")]
 
@@ -83,7 +83,7 @@ pub fn all() -> Vec<Case> {
     ]
 }
 
-/// A moment at so many milliseconds.
+/// The time at so many milliseconds.
 #[must_use]
 pub fn at(ms: i64) -> Timestamp {
     Timestamp { wall_ms: ms, boot_id: "boot".to_owned(), boot_ms: ms }
@@ -98,7 +98,7 @@ fn entropy(n: u32) -> [u8; 20] {
     bytes
 }
 
-/// A tenant of this number, remembered.
+/// Stores a tenant with this number.
 pub async fn tenant(store: &Subject, n: u32, quota: Quota) -> TenantId {
     let id = TenantId::from_entropy(entropy(n));
     let record =
@@ -107,7 +107,7 @@ pub async fn tenant(store: &Subject, n: u32, quota: Quota) -> TenantId {
     id
 }
 
-/// A lease of this number, not remembered yet.
+/// A lease with this number, not stored yet.
 #[must_use]
 pub fn lease(n: u32, tenant: &TenantId) -> Lease {
     Lease {

@@ -1,49 +1,49 @@
-//! Why the record could not be opened, read or written.
+//! Errors of opening, reading and writing the store.
 
 use std::path::PathBuf;
 
 use atoll_model::policy::quota::Exceeded;
 use atoll_model::{ErrorKind, SandboxId, VolumeId};
 
-/// A read or a write did not happen; nothing changed.
+/// A read or a write failed; nothing changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Somebody else wrote the lease first.
+    /// Another writer changed the lease first.
     #[error("sandbox {sandbox} was changed by another request")]
     Stale {
-        /// Which.
+        /// The sandbox.
         sandbox: SandboxId,
     },
     /// Another sandbox of this tenant has that name.
     #[error("the name {name} is taken")]
     NameTaken {
-        /// Which.
+        /// The name.
         name: String,
-        /// By whom.
+        /// The sandbox that has it.
         by: SandboxId,
     },
     /// Another snapshot of this tenant has that name.
     #[error("the snapshot name {name} is taken")]
     SnapshotNameTaken {
-        /// Which.
+        /// The name.
         name: String,
     },
     /// Another volume of this tenant has that name.
     #[error("the volume name {name} is taken")]
     VolumeNameTaken {
-        /// Which.
+        /// The name.
         name: String,
     },
-    /// A volume that shall be mounted is not there, not ready, or somebody else's.
+    /// A volume to mount does not exist, is not ready, or belongs to another tenant.
     #[error("there is no volume {volume} that could be mounted")]
     NoVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
     },
-    /// A volume that shall be removed is mounted.
+    /// A volume to delete is mounted.
     #[error("volume {name} is mounted")]
     VolumeInUse {
-        /// What it is called.
+        /// Its name.
         name: String,
         /// How many sandboxes mount it.
         users: u32,
@@ -53,39 +53,39 @@ pub enum StoreError {
     /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]
     IdempotencyMismatch,
-    /// The tenant's quota would be passed.
+    /// The tenant's quota would be exceeded.
     #[error(transparent)]
     Quota(#[from] Exceeded),
-    /// The tenant is not there.
+    /// The tenant does not exist.
     #[error("there is no such tenant")]
     NoTenant,
-    /// It is there already.
+    /// An object of this name exists already.
     #[error("{what} exists already")]
     Exists {
-        /// What.
+        /// The object.
         what: String,
     },
-    /// The tenant has as many secrets as it may.
+    /// The tenant has the maximal number of secrets.
     #[error("the tenant has {most} secrets already")]
     TooManySecrets {
-        /// How many it may have.
+        /// The maximal number.
         most: u32,
     },
-    /// It can't be sealed, or was not sealed by this server for its owner.
+    /// A text can't be sealed, or was not sealed by this server for its owner.
     #[error("{what} cannot be encrypted or decrypted")]
     Sealed {
-        /// What.
+        /// What could not be sealed or opened.
         what: &'static str,
     },
-    /// The cursor is not one of ours.
+    /// The cursor is invalid.
     #[error("the cursor is not one that a list returned")]
     BadCursor,
-    /// A row can't be understood.
+    /// A row can't be parsed.
     #[error("a row of {table} cannot be parsed")]
     BadRow {
-        /// Where.
+        /// The table.
         table: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -95,19 +95,19 @@ pub enum StoreError {
     /// The database failed.
     #[error("the database failed")]
     Database(#[from] rusqlite::Error),
-    /// The disk has no room for rows of new things; changes and deletes are still written.
+    /// The disk has no space for new rows; updates and deletes are still written.
     #[error("the server's disk is full")]
     NoSpace,
-    /// The transaction this write was part of could not be committed.
+    /// The transaction of this write could not be committed.
     #[error("the write could not be committed: {why}")]
     NotCommitted {
-        /// Why.
+        /// The cause.
         why: String,
     },
 }
 
 impl StoreError {
-    /// A database that has no room for a write is no fault of ours.
+    /// Turns a database error about a full disk into [`StoreError::NoSpace`].
     pub(crate) fn named(self) -> Self {
         match &self {
             Self::Database(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
@@ -117,7 +117,7 @@ impl StoreError {
         }
     }
 
-    /// What sort of failure it is.
+    /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -135,13 +135,13 @@ impl StoreError {
     }
 }
 
-/// The record can't be opened. The server must not start: an empty one in its place would forget every sandbox.
+/// The store can't be opened. The server must not start: with an empty store it would lose every sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another server uses the folder.
     #[error("another server (pid {pid}) uses {}", data.display())]
     Locked {
-        /// Which folder.
+        /// The folder.
         data: PathBuf,
         /// Its pid, or `unknown`.
         pid: String,
@@ -151,77 +151,77 @@ pub enum OpenError {
     Missing {
         /// The database.
         db: PathBuf,
-        /// What says that there was one.
+        /// The file that shows that there was one.
         witness: PathBuf,
     },
     /// The write-ahead log is missing after a crash.
     #[error("{} is missing though the last server did not end cleanly: its newest writes are lost", wal.display())]
     LostWal {
-        /// Where it should be.
+        /// The expected path.
         wal: PathBuf,
     },
-    /// A file belongs to somebody else.
+    /// A file has another owner.
     #[error("{} belongs to user {owner}, this server runs as user {me}", path.display())]
     WrongOwner {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Whose.
+        /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// The user of this process.
         me: u32,
     },
-    /// A page is torn or overwritten.
+    /// The database is damaged.
     #[error("{} is damaged: {detail}", db.display())]
     Corrupt {
         /// The database.
         db: PathBuf,
-        /// What the check said.
+        /// The result of the check.
         detail: String,
     },
-    /// A newer server wrote it.
+    /// A newer server wrote the database.
     #[error("{} has schema {found}, but this server supports schemas up to {known}", db.display())]
     Newer {
         /// The database.
         db: PathBuf,
         /// Its schema.
         found: i64,
-        /// Ours.
+        /// The newest supported schema.
         known: i64,
     },
-    /// Sealed rows exist and the key that opens them does not.
+    /// Sealed rows exist, but their key is missing or unusable.
     #[error("{} is missing or unusable: {why}", path.display())]
     Secret {
-        /// Where.
+        /// The path of the key.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// The folder or a file in it can't be used.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
     /// The database can't be opened.
     #[error("cannot {action} {}", db.display())]
     Database {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On what.
+        /// The database.
         db: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: rusqlite::Error,
     },
 }
 
 impl OpenError {
-    /// What sort of failure it is.
+    /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
@@ -241,7 +241,7 @@ impl OpenError {
         match self {
             Self::Locked { .. } => "stop that server, or give this one another data folder",
             Self::Missing { .. } => {
-                "restore the database from a backup; to start from nothing, choose an empty data folder"
+                "restore the database from a backup; to start without data, choose an empty data folder"
             }
             Self::LostWal { .. } => {
                 "restore the file; to continue without the newest writes, empty the file `lock` in the data folder"

@@ -1,25 +1,25 @@
-//! Which leases to list, and in which order. Plain data.
+//! Queries for leases: filters and order. Plain data.
 
 use atoll_model::{Phase, TenantId};
 
-/// From here to there, both included; `None` is no bound.
+/// An inclusive range; `None` is no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
-    /// Not less.
+    /// The minimum.
     pub min: Option<i64>,
-    /// Not more.
+    /// The maximum.
     pub max: Option<i64>,
 }
 
-/// What a list is sorted by; what is equal, by when it was asked for.
+/// The sort order of a list; equal rows are sorted by creation time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortBy {
-    /// When it was asked for.
+    /// When it was requested.
     #[default]
     Created,
-    /// When it last began to run, or was asked for where it never did.
+    /// When it last began to run; if it never did, when it was requested.
     Started,
-    /// Its name, or its id where it has none.
+    /// Its name, or its id if it has none.
     Name,
     /// Cores.
     Cpu,
@@ -27,7 +27,7 @@ pub enum SortBy {
     Memory,
     /// Disk.
     Disk,
-    /// When something last worked in it, as far as it is written.
+    /// The last stored activity.
     Active,
 }
 
@@ -36,40 +36,40 @@ pub enum SortBy {
 pub struct LeaseQuery {
     /// Of this tenant; `None`: of all.
     pub tenant: Option<TenantId>,
-    /// In any of these; empty: in any but deleted.
+    /// In one of these phases; empty: in any phase but deleted.
     pub phases: Vec<Phase>,
-    /// With all of these.
+    /// With all of these labels.
     pub labels: Vec<(String, String)>,
     /// With exactly this name.
     pub name: Option<String>,
-    /// Whose name, or id where there is none, begins so; upper and lower case are the same.
+    /// With this prefix of the name, or of the id if it has no name; case-insensitive.
     pub name_prefix: Option<String>,
-    /// Whose id begins so; upper and lower case are the same.
+    /// With this prefix of the id; case-insensitive.
     pub id_prefix: Option<String>,
-    /// Of this template, with whatever tag unless it names one.
+    /// Of this template, with any tag unless it names one.
     pub template: Option<String>,
-    /// Made from any of these, each a template as above or the id of a snapshot; empty: from anything.
+    /// Created from one of these, each a template as above or the id of a snapshot; empty: any.
     pub made_from: Vec<String>,
-    /// Whose ports are open to everybody, or are not.
+    /// Whether its ports are public.
     pub public: Option<bool>,
-    /// That last began to run at or after this, in milliseconds since the Unix epoch.
+    /// Last began to run at or after this time, in milliseconds since the Unix epoch.
     pub started_after_ms: Option<i64>,
-    /// That were asked for then, in milliseconds since the Unix epoch.
+    /// Requested in this period, in milliseconds since the Unix epoch.
     pub created_ms: Span,
-    /// With such limits.
+    /// With a CPU limit in this range.
     pub cpu_milli: Span,
-    /// With such limits.
+    /// With a memory limit in this range.
     pub memory_mib: Span,
-    /// With such limits.
+    /// With a disk limit in this range.
     pub disk_mib: Span,
-    /// Records of deleted ones too.
+    /// Also return deleted ones.
     pub include_deleted: bool,
-    /// By what they are sorted.
+    /// The sort order.
     pub sort: SortBy,
     /// The smallest or oldest first.
     pub ascending: bool,
     /// At most this many.
     pub limit: u32,
-    /// Where the page before ended; of a list with the same order.
+    /// The cursor of the previous page; of a list with the same order.
     pub cursor: Option<String>,
 }

@@ -1,8 +1,8 @@
 //! The durable record: trait Store and its SQLite form, hand-written SQL.
 //!
-//! A store keeps rows and answers questions about them. It never changes a phase by itself and never talks to a
-//! provider. What must hold together is one call: an insert checks quota, name and idempotency in its own
-//! transaction; an advance is compare-and-set on `(id, generation)` and writes the instance and the events with it.
+//! A store keeps rows and answers queries about them. It never changes a phase by itself and never calls a provider.
+//! Everything that must be consistent is one call: an insert checks quota, name and idempotency in its own transaction;
+//! an advance is compare-and-set on `(id, generation)` and also writes the instance and the events.
 //!
 //! When a writing call returns `Ok`, the write is on disk.
 
@@ -40,7 +40,7 @@ pub use volumes::VolumeStore;
 /// The SHA-256 of a key's hex digits, or of a request.
 pub type Hash = [u8; 32];
 
-/// A sandbox to be remembered for the first time.
+/// A new sandbox to store.
 #[derive(Debug, Clone)]
 pub struct NewLease {
     /// The whole lease, generation 1.
@@ -49,21 +49,21 @@ pub struct NewLease {
     pub idempotency: Option<(String, Hash)>,
 }
 
-/// What an insert did.
+/// The result of an insert.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Inserted {
-    /// It is there.
+    /// The sandbox was stored.
     New,
-    /// The same request was answered before, with this sandbox.
+    /// The same request was made before, and created this sandbox.
     Replayed(Box<Lease>),
 }
 
-/// What a sandbox's live instance is, for adoption and for talking to its agent.
+/// The live instance of a sandbox, for adoption and for connections to its agent.
 #[derive(Clone, PartialEq)]
 pub struct InstanceRow {
-    /// Which.
+    /// Its id.
     pub instance: InstanceId,
-    /// What only the provider understands.
+    /// Provider-specific data.
     pub facts: serde_json::Value,
     /// The agent's token; sealed on disk.
     pub agent_token: String,
@@ -75,55 +75,55 @@ impl std::fmt::Debug for InstanceRow {
     }
 }
 
-/// What happens to the instance row with an advance.
+/// The change of the instance row in an advance.
 #[derive(Debug, Clone, PartialEq)]
 pub enum InstanceChange {
-    /// Nothing.
+    /// No change.
     Keep,
-    /// It is there now; replaces an older one of the same sandbox.
+    /// The new instance; replaces an older one of the same sandbox.
     Put(InstanceRow),
-    /// Its processes run again in a new instance, which this row names: the terminals are theirs and move with them.
+    /// The processes continue in a new instance, which this row names: their terminals move with them.
     Restored(InstanceRow),
-    /// It is gone, and its terminals with it.
+    /// The instance is gone, and its terminals with it.
     Drop,
 }
 
-/// Which part of the quota an advance must fit into.
+/// The part of the quota that an advance must fit into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {
     /// None.
     Nothing,
-    /// CPU and memory: a sandbox that has none of them, stopped or paused on disk, starts.
+    /// CPU and memory: a sandbox that uses none (stopped or paused on disk) starts.
     Compute,
-    /// The new limits in place of the old.
+    /// The new limits instead of the old ones.
     Resize,
 }
 
-/// An event to be written; the store numbers it.
+/// A new event; the store assigns its number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
-    /// When.
+    /// Its time.
     pub at: Timestamp,
-    /// In which incarnation.
+    /// Its instance.
     pub instance: Option<InstanceId>,
-    /// What.
+    /// Its kind.
     pub what: EventKind,
 }
 
-/// A compare-and-set write of a lease with what belongs to it.
+/// A compare-and-set write of a lease with its related rows.
 #[derive(Debug, Clone)]
 pub struct Advance {
-    /// The lease as it shall be; its generation is one more than the one seen.
+    /// The new lease; its generation is one more than the generation that it is based on.
     pub lease: Lease,
-    /// What happens to the instance row.
+    /// The change of the instance row.
     pub instance: InstanceChange,
-    /// Which quota it must fit into.
+    /// The quota that it must fit into.
     pub admit: Admit,
-    /// What to tell the listeners.
+    /// New events.
     pub events: Vec<NewEvent>,
 }
 
-/// Which snapshots to list: those that can be used and are not of a fork under way.
+/// A query for snapshots that can be used and do not belong to a fork under way.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotQuery {
     /// Of this tenant; `None`: of all.
@@ -134,54 +134,54 @@ pub struct SnapshotQuery {
     pub name: Option<String>,
     /// At most this many.
     pub limit: u32,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Which events to read, oldest first.
+/// A query for events, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct EventQuery {
     /// Of this tenant; `None`: of all.
     pub tenant: Option<TenantId>,
     /// Of this sandbox; `None`: of all.
     pub sandbox: Option<SandboxId>,
-    /// Only later ones.
+    /// After this number.
     pub after_seq: u64,
     /// At most this many.
     pub limit: u32,
 }
 
-/// What may be forgotten.
+/// The rows that a sweep may remove.
 #[derive(Debug, Clone, Copy)]
 pub struct Sweep {
-    /// Events beyond this many, the oldest first.
+    /// Keep this many events; the oldest are removed first.
     pub events_kept: u64,
-    /// Records of sandboxes deleted before.
+    /// Records of sandboxes that were deleted before this time.
     pub deleted_before_ms: i64,
-    /// Idempotency keys used before.
+    /// Idempotency keys that were used before this time.
     pub idempotency_before_ms: i64,
-    /// Builds that were asked for before and have ended.
+    /// Builds that were requested before this time and have ended.
     pub builds_before_ms: i64,
 }
 
-/// Keeps the record. Implementers: pass [`conformance`].
+/// The store. Implementations must pass [`conformance`].
 #[async_trait]
 pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'static {
-    /// Remembers a new sandbox, after quota, name and idempotency key were checked in the same transaction.
+    /// Stores a new sandbox. Quota, name and idempotency key are checked in the same transaction.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
         self.insert_telling(new, oneshot::channel().0).await
     }
 
-    /// The same for whoever has something to do meanwhile: `accepted` is told when the new row stands in its transaction, a
-    /// moment before the disk has it. What is begun then must be undone if this ends in an error.
+    /// The same for callers that can work in parallel: `accepted` is notified when the new row is in its transaction,
+    /// shortly before it is on disk. Work that is started then must be undone if this returns an error.
     async fn insert_telling(
         &self,
         new: NewLease,
         accepted: oneshot::Sender<()>,
     ) -> Result<Inserted, StoreError>;
 
-    /// The sandbox that was made with this idempotency key, if it was used; [`StoreError::IdempotencyMismatch`] when it
-    /// was used with another request.
+    /// The sandbox that was created with this idempotency key; [`StoreError::IdempotencyMismatch`] if the key was used
+    /// with another request.
     async fn made_with(
         &self,
         tenant: &TenantId,
@@ -189,62 +189,63 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
         request: Hash,
     ) -> Result<Option<Lease>, StoreError>;
 
-    /// Writes a lease if nobody else did since generation − 1; [`StoreError::Stale`] otherwise.
+    /// Writes a lease if its stored generation is one less; [`StoreError::Stale`] otherwise.
     async fn advance(&self, change: Advance) -> Result<(), StoreError>;
 
     /// Writes an event that changes no lease.
     async fn record(&self, tenant: TenantId, sandbox: SandboxId, event: NewEvent) -> Result<(), StoreError>;
 
-    /// One lease by its id, deleted ones too.
+    /// A lease by its id, also of a deleted sandbox.
     async fn lease(&self, id: &SandboxId) -> Result<Option<Lease>, StoreError>;
 
-    /// What a word may mean: the lease with that id, else the ones with that name, else those whose id starts so.
-    /// Two at most are returned; deleted ones and those of builds only by whole id.
+    /// The lease with this id, else those with this name, else those whose id starts with the text. At most two are
+    /// returned; deleted sandboxes and those of builds only by their whole id.
     async fn find(&self, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Lease>, StoreError>;
 
-    /// Names that people may have meant, for hints.
+    /// Existing names, for hints.
     async fn names(&self, tenant: Option<&TenantId>, limit: u32) -> Result<Vec<String>, StoreError>;
 
-    /// A page of leases in the order asked for, stable while others are inserted; those of builds left out.
+    /// A page of leases in the requested order, stable during inserts; without those of builds.
     async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError>;
 
     /// Everything that is not deleted, with its instance, for adoption.
     async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError>;
 
-    /// How many sandboxes that are not deleted were made from a template; those of builds left out.
+    /// How many sandboxes that are not deleted use a template; without those of builds.
     async fn template_users(&self, template: &str) -> Result<u64, StoreError>;
 
-    /// The sandboxes that were forked from one, or made from its snapshots, oldest first; deleted ones left out.
+    /// The sandboxes that were forked from one, or created from its snapshots, oldest first; without deleted ones.
     async fn children(&self, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError>;
 
-    /// The sandboxes bound to a thread of conversation, oldest first; deleted ones left out.
+    /// The sandboxes bound to a thread of conversation, oldest first; without deleted ones.
     async fn of_thread(&self, tenant: Option<&TenantId>, thread: &str) -> Result<Vec<Lease>, StoreError>;
 
-    /// Remembers a snapshot, or replaces what is known of it, token included. [`StoreError::SnapshotNameTaken`] when another
-    /// of its tenant that is not being deleted has the name; [`StoreError::Quota`] when the tenant has as many as it may.
+    /// Stores a snapshot, or replaces its row, including its token. [`StoreError::SnapshotNameTaken`] if another
+    /// snapshot of the tenant that is not being deleted has the name; [`StoreError::Quota`] if the tenant has the
+    /// maximal number.
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError>;
 
-    /// One snapshot by its id in whatever state, with the token that its processes know.
+    /// A snapshot by its id, in any state, with the token of its processes.
     async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError>;
 
-    /// What a word may mean: the snapshot with that id, in whatever state; else those with that name, else those whose id
-    /// starts so, which are ready and not transient. Two at most are returned.
+    /// The snapshot with this id, in any state; else those with this name, else those whose id starts with the text, if
+    /// they are ready and not transient. At most two are returned.
     async fn find_snapshot(
         &self,
         tenant: Option<&TenantId>,
         ident: &str,
     ) -> Result<Vec<Snapshot>, StoreError>;
 
-    /// A page of snapshots, newest first, stable while others are made.
+    /// A page of snapshots, newest first, stable during inserts.
     async fn snapshots(&self, query: SnapshotQuery) -> Result<Page<Snapshot>, StoreError>;
 
-    /// All of them in every state, oldest first, for adoption.
+    /// All snapshots in every state, oldest first, for adoption.
     async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError>;
 
-    /// Forgets a snapshot; says whether it was there.
+    /// Removes a snapshot; returns whether it existed.
     async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError>;
 
-    /// Makes a tenant; [`StoreError::Exists`] when the name is taken.
+    /// Stores a tenant; [`StoreError::Exists`] if the name is taken.
     async fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError>;
 
     /// A tenant by id or name.
@@ -253,18 +254,18 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// All tenants, by name.
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
-    /// Changes what a tenant may hold; holds from the next insert on.
+    /// Changes the quota of a tenant; it applies from the next insert on.
     async fn set_quota(&self, tenant: &TenantId, quota: Quota) -> Result<(), StoreError>;
 
-    /// Changes what narrows a tenant's sandboxes; whoever calls it sees to those that live.
+    /// Changes the network policy of a tenant; the caller applies it to live sandboxes.
     async fn set_tenant_network(
         &self,
         tenant: &TenantId,
         network: Option<NetworkPolicy>,
     ) -> Result<(), StoreError>;
 
-    /// Keeps a secret, sealed; [`StoreError::Exists`] when the tenant has one of that name,
-    /// [`StoreError::TooManySecrets`] when it has `most` already.
+    /// Stores a secret, sealed; [`StoreError::Exists`] if the tenant has one of that name,
+    /// [`StoreError::TooManySecrets`] if it has `most` already.
     async fn put_secret(
         &self,
         tenant: &TenantId,
@@ -273,7 +274,7 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
         most: u32,
     ) -> Result<(), StoreError>;
 
-    /// Changes a secret; with a new value its version counts up. `None` when there is none of that name.
+    /// Changes a secret; a new value increases its version. `None` if there is no secret of that name.
     async fn change_secret(
         &self,
         tenant: &TenantId,
@@ -282,7 +283,7 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
         at_ms: i64,
     ) -> Result<Option<SecretRecord>, StoreError>;
 
-    /// Forgets a secret; says whether it was there.
+    /// Removes a secret; returns whether it existed.
     async fn delete_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError>;
 
     /// The secrets of a tenant by name, without their values.
@@ -291,61 +292,61 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// The values of a tenant's secrets, to be used outside of sandboxes.
     async fn secret_values(&self, tenant: &TenantId) -> Result<SecretValues, StoreError>;
 
-    /// Seals a text for a tenant; it opens for nobody else.
+    /// Seals a text for a tenant; it can be opened only for that tenant.
     fn seal_text(&self, tenant: &TenantId, text: &str) -> Result<String, StoreError>;
 
     /// Opens a text that was sealed for a tenant.
     fn unseal_text(&self, tenant: &TenantId, sealed: &str) -> Result<String, StoreError>;
 
-    /// A key for one purpose and one thing, derived from the secret of this server: always the same, and of no use for
+    /// A key for one purpose and one object, derived from this server's secret: always the same, and useless for
     /// finding another.
     fn derive(&self, purpose: &str, id: &str) -> [u8; 32];
 
-    /// What a tenant holds.
+    /// The current usage of a tenant.
     async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError>;
 
-    /// Remembers a key by the hash of its secret.
+    /// Stores a key by the hash of its secret.
     async fn put_key(&self, key: KeyRecord, hash: Hash) -> Result<(), StoreError>;
 
-    /// The key with that hash, with the hash as it is stored.
+    /// The key with this hash, with the stored hash.
     async fn key(&self, hash: Hash) -> Result<Option<(KeyRecord, Hash)>, StoreError>;
 
-    /// Keys of a tenant, or all.
+    /// The keys of a tenant, or all keys.
     async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Forgets a key; says whether it was there.
+    /// Removes a key; returns whether it existed.
     async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError>;
 
-    /// Notes when keys were last used.
+    /// Stores the times at which keys were last used.
     async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;
 
-    /// Binds a terminal to its thread. When the thread has one in the same instance, that one is returned.
+    /// Binds a terminal to its thread. If the thread already has one in the same instance, that one is returned.
     async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError>;
 
     /// The terminals of a sandbox, oldest first.
     async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError>;
 
-    /// Forgets a terminal; says whether it was there.
+    /// Removes a terminal; returns whether it existed.
     async fn delete_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError>;
 
-    /// Remembers a preview with the hash of its token (of nothing anybody knows where it is public), and forgets those of the
-    /// same sandbox that ended before it was made.
+    /// Stores a preview with the hash of its token (a random hash for a public preview), and removes expired previews
+    /// of the same sandbox.
     async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError>;
 
-    /// The previews of a sandbox with their hashes, oldest first, also those that have ended.
+    /// The previews of a sandbox with their hashes, oldest first, including expired ones.
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError>;
 
-    /// Forgets a preview; says whether it was there.
+    /// Removes a preview; returns whether it existed.
     async fn delete_preview(&self, sandbox: &SandboxId, id: &PreviewId) -> Result<bool, StoreError>;
 
-    /// Keeps samples, at most `keep` per sandbox; those of unknown sandboxes are dropped.
+    /// Stores samples, at most `keep` per sandbox; samples of unknown sandboxes are dropped.
     async fn put_samples(
         &self,
         samples: Vec<(SandboxId, ResourceSample)>,
         keep: u32,
     ) -> Result<(), StoreError>;
 
-    /// The newest samples at or after a moment, oldest first.
+    /// The newest samples at or after a time, oldest first.
     async fn samples(
         &self,
         sandbox: &SandboxId,
@@ -353,18 +354,19 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
         limit: u32,
     ) -> Result<Vec<ResourceSample>, StoreError>;
 
-    /// Events after a number, oldest first; those of a build's sandbox only where that is asked for. What was returned once stays in front of what comes later.
+    /// Events after a number, oldest first; those of a build's sandbox only if requested by its id. The order of
+    /// returned events never changes.
     async fn events(&self, query: EventQuery) -> Result<Vec<SandboxEvent>, StoreError>;
 
-    /// The number of the newest event; changes when there is one more.
+    /// The number of the newest event; changes with every new event.
     fn event_head(&self) -> watch::Receiver<u64>;
 
-    /// Forgets what is old.
+    /// Removes old rows.
     async fn sweep(&self, sweep: Sweep) -> Result<(), StoreError>;
 
-    /// Says whether reads and writes work.
+    /// Checks that reads and writes work.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Ends it cleanly; later calls fail.
+    /// Closes the store cleanly; later calls fail.
     async fn close(&self);
 }

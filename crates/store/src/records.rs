@@ -1,4 +1,4 @@
-//! Rows as the rest of the house sees them. Plain data.
+//! Rows in the form that other crates use. Plain data.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +7,40 @@ use atoll_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A key as it is listed; the secret is not part of it.
+/// A key in a list; without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
-    /// Names the key without being it.
+    /// Identifies the key without revealing it.
     pub id: KeyId,
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// What it may do.
+    /// Its permissions.
     pub scope: Scope,
-    /// For people.
+    /// A label for people.
     pub name: Option<String>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
-    /// Milliseconds since the Unix epoch, a minute late at most.
+    /// Milliseconds since the Unix epoch, at most a minute late.
     pub last_used_at_ms: Option<i64>,
 }
 
-/// A tenant and what it may hold.
+/// A tenant and its quota.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantRecord {
     /// Its id.
     pub id: TenantId,
     /// Its name, unique on this server.
     pub name: String,
-    /// What it may hold.
+    /// Its quota.
     pub quota: Quota,
-    /// What narrows all of its sandboxes.
+    /// The policy that restricts all its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }
 
-/// A secret as it is listed; its value is not part of it.
+/// A secret in a list; without its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRecord {
     /// Unique within its tenant.
@@ -49,36 +49,36 @@ pub struct SecretRecord {
     pub created_at_ms: i64,
     /// When its value was last replaced, in milliseconds since the Unix epoch.
     pub rotated_at_ms: Option<i64>,
-    /// Its id, which stays whatever changes.
+    /// Its id, which never changes.
     pub id: SecretId,
     /// Counts its values.
     pub version: u32,
-    /// When anything of it last changed, in milliseconds since the Unix epoch.
+    /// When it last changed, in milliseconds since the Unix epoch.
     pub changed_at_ms: i64,
-    /// What is said of it.
+    /// Its description.
     pub about: SecretAbout,
     /// How many sandboxes use it; counted by the service.
     pub used_by: u32,
 }
 
-/// What people and fronts say of a secret.
+/// The description of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SecretAbout {
-    /// For people.
+    /// A text for people.
     pub description: Option<String>,
-    /// Where it is meant to be sent.
+    /// The hosts that it is meant for.
     pub hosts: Vec<String>,
-    /// Whatever else.
+    /// Further data.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What changes in a secret; `None` leaves a thing as it is.
+/// A change of a secret; `None` leaves a field unchanged.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct SecretChange {
-    /// Its value.
+    /// The new value.
     pub value: Option<String>,
-    /// All that is said of it.
+    /// The new description.
     pub about: Option<SecretAbout>,
 }
 
@@ -88,18 +88,18 @@ impl std::fmt::Debug for SecretChange {
     }
 }
 
-/// The secrets of a tenant, opened. Never shown, never written down.
+/// The secrets of a tenant, unsealed. Never shown or stored.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct SecretValues(BTreeMap<String, String>);
 
 impl SecretValues {
-    /// These.
+    /// Wraps these values.
     #[must_use]
     pub fn new(values: BTreeMap<String, String>) -> Self {
         Self(values)
     }
 
-    /// The value of one.
+    /// The value of a secret.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
@@ -117,28 +117,28 @@ impl std::fmt::Debug for SecretValues {
 pub struct Terminal {
     /// Its id.
     pub id: String,
-    /// Whose.
+    /// Its sandbox.
     pub sandbox: SandboxId,
-    /// In which incarnation; a terminal ends with it.
+    /// Its instance; the terminal ends with it.
     pub instance: InstanceId,
     /// The thread of conversation.
     pub thread: String,
-    /// The shell's pid inside.
+    /// The shell's pid in the sandbox.
     pub pid: u32,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }
 
-/// A way to one port of a sandbox that was opened for others; the token is not part of it.
+/// A preview of one port of a sandbox; without its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewRecord {
     /// Its id.
     pub id: PreviewId,
-    /// Of which sandbox.
+    /// Its sandbox.
     pub sandbox: SandboxId,
-    /// To which port inside.
+    /// The port in the sandbox.
     pub port: u16,
-    /// Whether everybody may use it, without a token.
+    /// Whether it is accessible without a token.
     pub public: bool,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
@@ -146,32 +146,32 @@ pub struct PreviewRecord {
     pub expires_at_ms: Option<i64>,
 }
 
-/// What a sandbox used at a moment: one row of `lease_resource_snapshots`.
+/// The resource use of a sandbox at one time: one row of `lease_resource_snapshots`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ResourceSample {
     /// Milliseconds since the Unix epoch.
     pub at_ms: i64,
     /// CPU time since the instance's start.
     pub cpu_us: u64,
-    /// Of one core = 100, since the sample before.
+    /// CPU use since the previous sample; 100 is one core.
     pub cpu_pct: f64,
-    /// Memory charged to it, page cache included.
+    /// Memory charged to it, including page cache.
     pub memory_bytes: u64,
-    /// Of that, page cache that can be dropped.
+    /// The part of it that is reclaimable page cache.
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
     /// Bytes in its own layer.
     pub disk_bytes: u64,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
 }
 
 /// One page of a list, newest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
-    /// The things.
+    /// The rows.
     pub items: Vec<T>,
-    /// Hand this in for the next page; `None`: that was all.
+    /// The cursor of the next page; `None`: this was the last one.
     pub next_cursor: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! Secrets at rest: sealed with a key of this server's folder, bound to what they belong to.
+//! Sealed secrets: encrypted with a key in the server's folder, and bound to their owner.
 //!
-//! The key protects a copied database, not a copied folder. A sealed value names its owner in the authenticated part,
-//! so it cannot be moved to another row.
+//! The key protects a copied database, not a copied folder. The authenticated data of a sealed value contains its
+//! owner, so the value cannot be moved to another row.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,12 +19,12 @@ const NONCE: usize = 24;
 /// Seals and opens small secrets.
 pub(crate) struct Seal {
     cipher: XChaCha20Poly1305,
-    /// What keys for other purposes are derived from.
+    /// The root of derived keys.
     root: Hkdf<Sha256>,
 }
 
 impl Seal {
-    /// Reads the key, or makes one where that is allowed.
+    /// Reads the key, or makes one if `may_create`.
     pub(crate) fn open(path: &Path, may_create: bool) -> Result<Self, OpenError> {
         let unusable = |why: &str| OpenError::Secret { path: path.to_owned(), why: why.to_owned() };
         let mut text = String::new();
@@ -58,10 +58,10 @@ impl Seal {
         String::from_utf8(plain).ok()
     }
 
-    /// A key for one purpose and one thing; always the same, and of no use for finding another.
+    /// A key for one purpose and one object; always the same, and useless for finding another.
     pub(crate) fn derive(&self, purpose: &str, id: &str) -> [u8; 32] {
         let mut key = [0u8; 32];
-        // A length before each part: no two pairs are written the same.
+        // Each part is preceded by its length, so different pairs never have the same encoding.
         let lengths = [purpose.len() as u64, id.len() as u64].map(u64::to_be_bytes);
         self.root
             .expand_multi_info(&[&lengths[0], purpose.as_bytes(), &lengths[1], id.as_bytes()], &mut key)
@@ -75,7 +75,7 @@ fn make_key(path: &Path) -> Result<String, OpenError> {
     let mut key = [0u8; 32];
     getrandom::fill(&mut key).map_err(|e| OpenError::Secret { path: path.to_owned(), why: e.to_string() })?;
     let text = hex::encode(key);
-    // Written beside and renamed: a torn key would make every sealed row useless.
+    // Written to a temporary file and renamed: a torn key would make every sealed row useless.
     let beside = path.with_extension("key.new");
     let mut file = std::fs::OpenOptions::new()
         .write(true)

@@ -1,12 +1,12 @@
-//! The record in one SQLite file: `DATA/sandbox.db`.
+//! The store in one SQLite file: `DATA/sandbox.db`.
 //!
 //! ```text
 //! callers ──► queue ──► writer thread: BEGIN IMMEDIATE, each write in a savepoint, COMMIT, then answer all
-//!         └─► queue ──► reader threads, each with a connection of its own
+//!         └─► queue ──► reader threads, each with its own connection
 //! ```
 //!
-//! One writer makes group commit simple (a commit costs one fsync, however many writes wait) and gives events an order.
-//! A write that fails is undone alone; a commit that fails is answered to every write in it.
+//! A single writer makes group commit simple (one fsync per commit, however many writes are queued) and gives events an
+//! order. A failed write is rolled back alone; a failed commit is reported to every write in it.
 
 mod builds;
 mod events;
@@ -46,7 +46,7 @@ use threads::{Readers, Writer};
 /// LIMIT: enough to keep two cores busy with reads; each costs a connection with its page cache.
 const READERS: usize = 3;
 
-/// The record in SQLite. Closing is explicit; dropping it closes too, without waiting.
+/// The store in SQLite. Closing is explicit; dropping it also closes it, without waiting.
 pub struct SqliteStore {
     disk: Arc<Reserve>,
     writer: Writer,
@@ -56,13 +56,13 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// [`SqliteStore::open_on`] a disk of which nothing is reserved.
+    /// [`SqliteStore::open_on`] without a disk reserve.
     pub fn open(data: &Path) -> Result<Self, OpenError> {
         Self::open_on(data, Reserve::new(0))
     }
 
-    /// Opens or makes `sandbox.db` in the folder and takes the folder for this process. Rows of new things are refused where
-    /// the disk has no room for records. Blocks.
+    /// Opens or makes `sandbox.db` in the folder and locks the folder for this process. New rows are refused if the
+    /// disk has no space for records. Blocking.
     pub fn open_on(data: &Path, disk: Arc<Reserve>) -> Result<Self, OpenError> {
         let opened = open::open(data)?;
         let failed = |cause| OpenError::Database { action: "read", db: data.join(open::DB), cause };
@@ -80,7 +80,7 @@ impl SqliteStore {
         self.writer.run(work).await
     }
 
-    /// A write that makes the record larger for good.
+    /// A write that makes the database permanently larger.
     async fn add<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -99,7 +99,7 @@ impl SqliteStore {
     }
 }
 
-/// Whom a sealed text belongs to.
+/// The owner of a sealed text.
 fn text_owner(tenant: &TenantId) -> String {
     format!("text/{tenant}")
 }
@@ -185,7 +185,7 @@ impl Store for SqliteStore {
         let row = snapshots::Row::new(&self.seal, &snapshot, agent_token.as_deref())?;
         let is_removal = snapshot.state == SnapshotState::Deleting;
         let put = move |conn: &Connection| snapshots::put(conn, &snapshot, &row);
-        // A delete must work on a full disk too: it takes no space for good.
+        // A delete must also work on a full disk: it does not take space permanently.
         if is_removal { self.write(put).await } else { self.add(put).await }
     }
 

@@ -1,4 +1,4 @@
-//! Templates by name: who calls which version what. The files of versions are somebody else's.
+//! Templates by name: names, tags and aliases of versions. The files of versions are stored elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 
-/// A name of a tenant with its tags.
+/// A template name of a tenant with its tags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateRow {
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Unique among the tenant's, aliases included.
+    /// Unique within the tenant, including aliases.
     pub name: String,
-    /// Whether other tenants may start from it.
+    /// Whether other tenants may use it.
     pub public: bool,
     /// Other names, in order.
     pub aliases: Vec<String>,
-    /// What its owner laid over the settings of its versions.
+    /// The owner's changes to the settings of its versions.
     pub changes: StartSettings,
     /// Tag → version.
     pub tags: BTreeMap<String, String>,
@@ -32,37 +32,37 @@ pub struct TemplateRow {
 pub struct VersionRow {
     /// Its digest.
     pub version: String,
-    /// Where it comes from.
+    /// Its origin.
     pub made_from: MadeFrom,
-    /// The digest of its image's manifest, where it was pulled.
+    /// The digest of its image's manifest, if it was pulled.
     pub manifest: Option<String>,
-    /// Sandboxes of it start as this snapshot.
+    /// The snapshot that its sandboxes start from.
     pub warm: Option<SnapshotId>,
-    /// What one should know of it.
+    /// Notes for the user.
     pub notes: Vec<String>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }
 
-/// What to change of a named template; `None` leaves a thing as it is.
+/// A change of a named template; `None` leaves a field unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TemplateChange {
-    /// Whether other tenants may start from it.
+    /// Whether other tenants may use it.
     pub public: Option<bool>,
     /// Replaces all aliases.
     pub aliases: Option<Vec<String>>,
-    /// Replaces what lies over the settings of its versions.
+    /// Replaces the changes to the settings of its versions.
     pub changes: Option<StartSettings>,
     /// Its new name.
     pub name: Option<String>,
 }
 
-/// Keeps names of templates. Part of [`crate::Store`].
+/// Stores names of templates. Part of [`crate::Store`].
 #[async_trait]
 pub trait TemplateStore: Send + Sync + 'static {
-    /// Lets tags of a name point to a version; the name is made where it is missing. All at once.
-    /// [`StoreError::Exists`] when the name is an alias of another template of the tenant; [`StoreError::Quota`] when the
-    /// tenant has as many names as it may.
+    /// Points tags of a name to a version, in one transaction; the name is made if missing. [`StoreError::Exists`] if
+    /// the name is an alias of another template of the tenant; [`StoreError::Quota`] if the tenant has the maximal
+    /// number of names.
     async fn publish_template(
         &self,
         tenant: &TenantId,
@@ -74,16 +74,17 @@ pub trait TemplateStore: Send + Sync + 'static {
     /// A tenant's template by name or alias.
     async fn template(&self, tenant: &TenantId, word: &str) -> Result<Option<TemplateRow>, StoreError>;
 
-    /// The oldest public template of this name or alias, whosever it is.
+    /// The oldest public template with this name or alias, of any tenant.
     async fn public_template(&self, word: &str) -> Result<Option<TemplateRow>, StoreError>;
 
-    /// By name: a tenant's own and the public ones of others; without a tenant all.
+    /// A tenant's own templates and the public ones of others, by name; without a tenant, all.
     async fn templates(&self, tenant: Option<&TenantId>) -> Result<Vec<TemplateRow>, StoreError>;
 
     /// The versions of a name, oldest first.
     async fn template_versions(&self, tenant: &TenantId, name: &str) -> Result<Vec<VersionRow>, StoreError>;
 
-    /// Changes a template; `None` when there is none of that name. [`StoreError::Exists`] when an alias or its new name is taken.
+    /// Changes a template; `None` if there is none of that name. [`StoreError::Exists`] if an alias or its new name is
+    /// taken.
     async fn change_template(
         &self,
         tenant: &TenantId,
@@ -91,7 +92,7 @@ pub trait TemplateStore: Send + Sync + 'static {
         change: TemplateChange,
     ) -> Result<Option<TemplateRow>, StoreError>;
 
-    /// Takes tags away; says how many were there.
+    /// Removes tags; returns how many existed.
     async fn untag_template(
         &self,
         tenant: &TenantId,
@@ -99,10 +100,10 @@ pub trait TemplateStore: Send + Sync + 'static {
         tags: Vec<String>,
     ) -> Result<u32, StoreError>;
 
-    /// Forgets a name with its tags, aliases and versions; says whether it was there.
+    /// Removes a name with its tags, aliases and versions; returns whether it existed.
     async fn remove_template(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError>;
 
-    /// How many sandboxes that are not deleted, and how many snapshots that are listed, of this tenant stand on any of these
+    /// How many sandboxes that are not deleted, and how many listed snapshots, of this tenant use any of these
     /// versions.
     async fn version_users(
         &self,
@@ -110,10 +111,10 @@ pub trait TemplateStore: Send + Sync + 'static {
         versions: BTreeSet<String>,
     ) -> Result<(u64, u64), StoreError>;
 
-    /// Forgets versions without a tag that nothing stands on, and names that are left with nothing. Then answers all versions
-    /// that are needed: by a tag, a sandbox that is not deleted, or a snapshot.
+    /// Removes unused versions without a tag, and names that are left without versions. Then returns all needed
+    /// versions: those with a tag, a sandbox that is not deleted, or a snapshot.
     async fn needed_versions(&self) -> Result<BTreeSet<String>, StoreError>;
 
-    /// Snapshots that some version starts as.
+    /// Snapshots that a version starts from.
     async fn warm_snapshots(&self) -> Result<BTreeSet<SnapshotId>, StoreError>;
 }

@@ -1,4 +1,4 @@
-//! The SQLite store against the conformance suite, and what only a file on disk can suffer.
+//! The SQLite store with the conformance suite, and failures that only a file on disk can have.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -79,7 +79,7 @@ async fn a_second_server_is_refused_and_told_who_is_there() {
     open(dir.path()).unwrap().close().await;
 }
 
-/// F03: the files as a power cut would leave them, copied while writes go on.
+/// F03: the files as after a power failure, copied during writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_taken_mid_write_opens_with_every_acknowledged_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,8 +101,8 @@ async fn a_copy_taken_mid_write_opens_with_every_acknowledged_write() {
         seen.wait_for(|n| *n > round * 60).await.unwrap();
         let before = *seen.borrow();
         let copy = tempfile::tempdir().unwrap();
-        // The log first would miss pages that a checkpoint moves meanwhile; a snapshot of the disk has no order either,
-        // so the database is copied first and the log, which only grows here, after it.
+        // If the log were copied first, pages could be missing that a checkpoint moves meanwhile. So the database is
+        // copied first and then the log, which only grows here.
         for name in ["sandbox.db", "sandbox.db-wal", "secret.key", "lock"] {
             std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
         }
@@ -115,7 +115,7 @@ async fn a_copy_taken_mid_write_opens_with_every_acknowledged_write() {
     store.close().await;
 }
 
-/// F04 and its relatives: each refusal names what is wrong and leaves the files as they are.
+/// F04 and similar cases: each refusal names the problem and leaves the files unchanged.
 #[tokio::test]
 async fn a_lost_database_is_not_replaced_by_an_empty_one() {
     for witness in ["secret.key", "admin.key"] {
@@ -156,7 +156,7 @@ async fn a_log_that_vanished_after_a_crash_is_missed() {
     }
     let error = refusal(crashed.path());
     assert!(matches!(error, OpenError::LostWal { .. }), "{error}");
-    // Asked twice it says the same: the refusal itself must not clear the mark.
+    // A second attempt gives the same result: the refusal itself must not clear the mark.
     assert!(matches!(refusal(crashed.path()), OpenError::LostWal { .. }));
     store.close().await;
 }
@@ -185,7 +185,7 @@ async fn a_folder_of_somebody_else_is_refused() {
 
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_is_refused() {
-    // Nobody, not even root, makes files there.
+    // No user, not even root, can make files there.
     let error = refusal(Path::new("/proc/self"));
     assert!(matches!(error, OpenError::Io { .. } | OpenError::WrongOwner { .. }), "{error}");
     let error = refusal(Path::new("/dev/null/data"));
@@ -216,7 +216,7 @@ async fn sealed_rows_without_their_key_are_refused() {
     assert!(matches!(error, OpenError::Secret { .. }), "{error}");
 }
 
-/// Many writers at once share commits, and each is answered only when its own write is on disk.
+/// Many concurrent writers share commits, and each gets its answer only when its own write is on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_of_many_callers_are_all_there_when_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ async fn writes_of_many_callers_are_all_there_when_answered() {
     assert!(matches!(store.live().await, Err(atoll_store::StoreError::Closed)));
 }
 
-/// The same rows in a database as the first release made it: schema 1, leases without what came later.
+/// The same rows in a database of the first release: schema 1, leases without later fields.
 fn as_the_first_release_wrote_it(from: &Path, to: &Path) {
     std::fs::copy(from.join("secret.key"), to.join("secret.key")).unwrap();
     let conn = rusqlite::Connection::open(to.join("sandbox.db")).unwrap();
@@ -288,7 +288,7 @@ async fn a_database_of_the_first_release_opens_with_all_that_was_in_it() {
     as_the_first_release_wrote_it(new.path(), old.path());
     for _ in 0..2 {
         let store = open(old.path()).unwrap();
-        // The default of every later field is what those leases meant.
+        // The default of every later field has the meaning that those leases had.
         assert_eq!(store.live().await.unwrap(), before);
         assert_eq!(store.usage(&lease.tenant).await.unwrap().sandboxes, 3);
         assert_eq!(store.all_snapshots().await.unwrap(), []);

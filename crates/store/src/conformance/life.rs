@@ -1,10 +1,10 @@
-//! Cases of the longer life: snapshots, forks, threads, and instances that are restored.
+//! Cases of snapshots, forks, threads, and restored instances.
 
 use super::*;
 use crate::{PreviewRecord, SnapshotQuery};
 use atoll_model::{MemoryLocation, PreviewId, Snapshot, SnapshotId, SnapshotState};
 
-/// A snapshot of this number, not remembered yet.
+/// A snapshot with this number, not stored yet.
 #[must_use]
 pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
     Snapshot {
@@ -38,7 +38,7 @@ fn ids(snapshots: &[Snapshot]) -> Vec<SnapshotId> {
 pub(super) async fn a_snapshot_is_found_by_id_name_and_prefix(store: Subject) {
     let (mine, other) =
         (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
-    // The sandbox of a snapshot need not be there.
+    // The sandbox of a snapshot need not exist.
     let shot = snapshot(5, &mine, Some("before"));
     store.put_snapshot(shot.clone(), None).await.unwrap();
     assert_eq!(store.snapshot(&shot.id).await.unwrap(), Some((shot.clone(), None)));
@@ -48,7 +48,7 @@ pub(super) async fn a_snapshot_is_found_by_id_name_and_prefix(store: Subject) {
         assert_eq!(store.find_snapshot(Some(&other), word).await.unwrap(), [], "{word}");
     }
     assert_eq!(store.find_snapshot(None, &shot.id.as_str()[..2]).await.unwrap(), []);
-    // These begin alike and differ in their sixth letter.
+    // These have a common prefix and differ in their sixth character.
     for n in [5 + 36u32.pow(5), 5 + 2 * 36u32.pow(5)] {
         store.put_snapshot(snapshot(n, &mine, None), None).await.unwrap();
     }
@@ -63,7 +63,7 @@ pub(super) async fn a_snapshot_is_replaced_by_its_id_and_keeps_its_place(store: 
     let making = Snapshot { state: SnapshotState::Making, ..snapshot(1, &mine, Some("one")) };
     store.put_snapshot(making.clone(), None).await.unwrap();
     store.put_snapshot(snapshot(2, &mine, None), None).await.unwrap();
-    // What is not ready is found by its whole id and for adoption, and nowhere else.
+    // A snapshot that is not ready is found only by its whole id and for adoption.
     let all =
         |name: Option<&str>| SnapshotQuery { limit: 10, name: name.map(str::to_owned), ..Default::default() };
     assert_eq!(ids(&store.snapshots(all(None)).await.unwrap().items), ids(&[snapshot(2, &mine, None)]));
@@ -154,7 +154,7 @@ pub(super) async fn children_and_threads_are_found_until_they_are_deleted(store:
     advanced(&store, &child(2), Phase::Deleted).await;
     assert_eq!(store.children(&parent.id).await.unwrap(), [child(3).id]);
     assert_eq!(store.of_thread(Some(&mine), "t'1").await.unwrap(), [child(3)]);
-    // A parent's record may be forgotten before its children's.
+    // A parent's record may be removed before its children's.
     advanced(&store, &parent, Phase::Deleted).await;
     store
         .sweep(Sweep {
@@ -201,12 +201,12 @@ pub(super) async fn a_restored_instance_takes_the_terminals_with_it(store: Subje
         "a",
         "the shell is still there"
     );
-    // A stale write moves nothing.
+    // A stale write changes nothing.
     let late =
         Advance { instance: InstanceChange::Restored(row(3, "late")), ..to(&running.lease, Phase::Running) };
     assert!(matches!(store.advance(late).await, Err(StoreError::Stale { .. })));
     assert_eq!(store.terminals(&first.id).await.unwrap(), there);
-    // A new boot has new terminals: those of the instance before are not handed out in it.
+    // A new boot has new terminals: those of the earlier instance are not returned.
     let booted =
         Advance { instance: InstanceChange::Put(row(4, "boot")), ..to(&restored.lease, Phase::Running) };
     store.advance(booted).await.unwrap();
@@ -231,7 +231,7 @@ pub(super) async fn memory_on_disk_takes_no_compute_until_it_is_resumed(store: S
     let resume = Advance { admit: Admit::Compute, ..to(&on_disk, Phase::Resuming) };
     let refusal = store.advance(resume.clone()).await.unwrap_err();
     assert!(matches!(&refusal, StoreError::Quota(exceeded) if exceeded.what == "MiB of memory"), "{refusal}");
-    // A resize of what takes no compute is counted by its disk alone.
+    // A resize of a sandbox that uses no compute counts only its disk.
     let grown = Lease { limits: Limits { memory_mib: 5_000, ..limits }, ..on_disk.clone() };
     let grown = Advance { admit: Admit::Resize, ..to(&grown, Phase::Paused) };
     store.advance(grown.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Cases of lists: what they leave out, and in which order the rest comes.
+//! Cases of lists: filters and order.
 
 use atoll_model::SnapshotId;
 

@@ -1,4 +1,4 @@
-//! Cases of what sandboxes may reach: secrets, sealed texts, derived keys, the policy above a tenant.
+//! Cases of network settings: secrets, sealed texts, derived keys, the policy of a tenant.
 
 use super::*;
 use atoll_model::SecretId;
@@ -46,7 +46,7 @@ pub(super) async fn a_secret_is_rotated_in_its_place_and_deleted_once(store: Sub
     assert_eq!(rotated, Some(wanted.clone()));
     assert_eq!(store.secret_values(&mine).await.unwrap().get("A"), Some("two"));
     assert_eq!(store.change_secret(&other, "A", value("x"), 9).await.unwrap(), None);
-    // What is said of it changes neither its value nor its version.
+    // Changing the description changes neither the value nor the version.
     let about = SecretAbout {
         description: Some("for 'tests'".to_owned()),
         hosts: vec!["example.com".to_owned()],
@@ -84,7 +84,7 @@ pub(super) async fn a_sealed_text_opens_for_its_tenant_alone(store: Subject) {
     assert_ne!(
         store.seal_text(&mine, "Bearer canary").unwrap(),
         sealed,
-        "nobody can tell that two are the same"
+        "equal texts must have different sealed forms"
     );
     assert_eq!(store.unseal_text(&mine, &sealed).unwrap(), "Bearer canary");
     assert!(matches!(store.unseal_text(&other, &sealed), Err(StoreError::Sealed { .. })));

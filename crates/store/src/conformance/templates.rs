@@ -1,4 +1,4 @@
-//! Cases of templates by name, of builds, and of sandboxes that belong to a build.
+//! Cases of template names, of builds, and of sandboxes that belong to a build.
 
 use super::*;
 use crate::{BuildQuery, TemplateChange, TemplateRow, VersionRow};
@@ -62,7 +62,7 @@ pub(super) async fn a_renamed_template_keeps_all_but_its_name(store: Subject) {
     assert_eq!(after, TemplateRow { name: "new".to_owned(), ..before });
     assert_eq!(store.template(&mine, "app").await.unwrap(), None);
     assert_eq!(store.template_versions(&mine, "new").await.unwrap(), [version("v1", 1)]);
-    // One of its own aliases is free for it.
+    // A template may take one of its own aliases as its name.
     let after = store.change_template(&mine, "new", to("alias")).await.unwrap().unwrap();
     assert_eq!((after.name.as_str(), after.aliases.is_empty()), ("alias", true));
     assert_eq!(store.change_template(&mine, "none", to("x")).await.unwrap(), None);
@@ -274,7 +274,7 @@ pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(stor
     );
     let listed = store.list(LeaseQuery { limit: 10, ..Default::default() }).await.unwrap().items;
     assert_eq!(listed.as_slice(), std::slice::from_ref(&waiting));
-    // It takes the only place, which a step of its own build may use and nobody else.
+    // It takes the only slot of the quota, which only a step of its own build may use.
     assert!(matches!(store.insert(new(&lease(2, &mine))).await, Err(StoreError::Quota(_))));
     let other = Lease { build: Some(BuildId::from_entropy(entropy(4))), ..lease(4, &mine) };
     assert!(matches!(store.insert(new(&other)).await, Err(StoreError::Quota(_))));
@@ -286,7 +286,7 @@ pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(stor
         let at = store.lease(&step.id).await.unwrap().unwrap();
         advanced(&store, &at, phase).await;
     }
-    // When the image is there, its version is needed and the sandbox is found by it.
+    // When the image exists, its version is needed and the sandbox is found by it.
     let boots = Lease {
         template_version: "v9".to_owned(),
         stage: Stage::Booting,
@@ -296,7 +296,7 @@ pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(stor
     let change = Advance { lease: boots.clone(), ..to(&waiting, Phase::Creating) };
     store.advance(change).await.unwrap();
     assert!(store.needed_versions().await.unwrap().contains("v9"));
-    // A failed one keeps its name until it is deleted.
+    // A failed sandbox keeps its name until it is deleted.
     let failed = advanced(&store, &boots, Phase::Failed).await;
     let again = Lease { name: Some("app".to_owned()), ..lease(7, &mine) };
     assert!(store.insert(new(&again)).await.is_err());

@@ -1,4 +1,4 @@
-//! Cases of volumes: who has them, who mounts them, what they take.
+//! Cases of volumes: owners, mounts and quotas.
 
 use super::*;
 use atoll_model::{Mount, Volume, VolumeId, VolumeState};
@@ -52,9 +52,13 @@ pub(super) async fn a_volume_is_found_by_id_name_and_prefix(store: Subject) {
         store.find_volume(Some(&mine), data.id.as_str()).await.unwrap().as_slice(),
         std::slice::from_ref(&going)
     );
-    // A name is free as soon as its volume goes.
+    // A name is free as soon as the deletion of its volume begins.
     store.insert_volume(volume(7, &mine, "data")).await.unwrap();
-    assert_eq!(store.volumes(Some(&mine)).await.unwrap().len(), 2, "adoption sees what goes");
+    assert_eq!(
+        store.volumes(Some(&mine)).await.unwrap().len(),
+        2,
+        "adoption sees volumes that are being deleted"
+    );
     assert!(store.delete_volume(&data.id).await.unwrap());
     assert!(!store.delete_volume(&data.id).await.unwrap());
     assert!(!store.set_volume(going).await.unwrap());
@@ -87,7 +91,7 @@ pub(super) async fn a_volume_is_not_removed_while_a_sandbox_mounts_it(store: Sub
     let ready = volume(3, &mine, "other");
     store.insert_volume(ready.clone()).await.unwrap();
     let foreign = store.insert(new(&mounting(3, &other, &[&ready]))).await;
-    assert!(matches!(foreign, Err(StoreError::NoVolume { .. })), "somebody else's");
+    assert!(matches!(foreign, Err(StoreError::NoVolume { .. })), "a volume of another tenant");
     let making = Volume { state: VolumeState::Making, ..volume(4, &mine, "making") };
     store.insert_volume(making.clone()).await.unwrap();
     let early = store.insert(new(&mounting(4, &mine, &[&making]))).await;

@@ -1,4 +1,4 @@
-//! `builds`: makings of templates. The whole record is one text; the columns beside it are what is asked for.
+//! `builds`: builds of templates. The whole record is one text; the other columns are used in queries.
 
 use async_trait::async_trait;
 use atoll_model::{Build, BuildId, TenantId};
@@ -10,7 +10,7 @@ use super::leases::{cursor, from_json, is_prefix, parse_cursor, to_json};
 use crate::{BuildQuery, BuildStore, Page, StoreError};
 
 const TABLE: &str = "builds";
-/// LIMIT: what people look back on; the logs of older ones go with them.
+/// LIMIT: builds that are kept per tenant; the logs of older ones are removed with them.
 const KEPT_PER_TENANT: u32 = 1_000;
 
 #[async_trait]

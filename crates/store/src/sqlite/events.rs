@@ -1,5 +1,5 @@
-//! `events`. One writer numbers them in the order of their commits, so a reader that asks for what comes after the last
-//! one it saw misses none and sees none twice.
+//! `events`. A single writer numbers them in commit order, so a reader that asks for the events after the last one it
+//! has misses none and gets none twice.
 
 use atoll_model::{SandboxEvent, SandboxId, TenantId};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -29,7 +29,7 @@ pub(crate) fn append(
 }
 
 pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxEvent>, StoreError> {
-    // One text per question, so that each uses its own index.
+    // A separate statement per case, so that each uses its own index.
     let which = match (&query.sandbox, &query.tenant) {
         (Some(_), Some(_)) => "sandbox = ?1 AND tenant = ?2",
         (Some(_), None) => "sandbox = ?1 AND ?2 IS NULL",
@@ -61,7 +61,7 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
     Ok(found)
 }
 
-/// The highest number ever given, also when its event is forgotten.
+/// The highest number ever assigned, even if its event is removed.
 pub(crate) fn head(conn: &Connection) -> rusqlite::Result<u64> {
     let seq: Option<i64> = conn
         .prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'events'")?
@@ -72,7 +72,7 @@ pub(crate) fn head(conn: &Connection) -> rusqlite::Result<u64> {
 
 pub(crate) fn sweep(conn: &Connection, kept: u64) -> Result<(), StoreError> {
     let last = int(head(conn)?.saturating_sub(kept));
-    // LIMIT: ten thousand at a time keeps the writer free for others; the next sweep takes the rest.
+    // LIMIT: ten thousand at a time keep the writer responsive; the next sweep removes the rest.
     conn.execute(
         "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE seq <= ?1 ORDER BY seq LIMIT 10000)",
         [last],

@@ -22,7 +22,7 @@ pub(crate) fn put_tenant(conn: &Connection, tenant: &TenantRecord) -> Result<(),
 }
 
 pub(crate) fn tenant(conn: &Connection, ident: &str) -> Result<Option<TenantRecord>, StoreError> {
-    // A name may look like another tenant's id; the id wins.
+    // A name may have the form of another tenant's id; the id has precedence.
     conn.prepare_cached(
         "SELECT id, name, quota, created_ms, network FROM tenants WHERE id = ?1 OR name = ?1
          ORDER BY id = ?1 DESC LIMIT 1",

@@ -9,7 +9,7 @@ use super::{events, keys, volumes};
 use crate::seal::Seal;
 use crate::{Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep};
 
-/// What is written beside the columns, made before the writer is asked: its thread only writes.
+/// The serialised columns, made before the write is queued, so that the writer thread only writes.
 pub(crate) struct Row {
     lease: String,
     desired: String,
@@ -100,7 +100,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     Ok(Inserted::New)
 }
 
-/// What lists are sorted by.
+/// A sort key of lists.
 fn started_ms(lease: &Lease) -> i64 {
     lease.started_at.as_ref().unwrap_or(&lease.created_at).wall_ms
 }
@@ -127,8 +127,8 @@ pub(crate) fn replay(
     }
 }
 
-/// The sandbox that waits for the build whose step this one runs. The step uses its place: one sandbox that is built first
-/// must fit into a quota of one sandbox.
+/// The sandbox that waits for the build whose step this sandbox runs. The step uses its slot: a sandbox that is built
+/// first must fit into a quota of one sandbox.
 fn waits_for_build_of(conn: &Connection, lease: &Lease) -> Result<Option<SandboxId>, StoreError> {
     let Some(build) = &lease.build else { return Ok(None) };
     let id: Option<String> = conn
@@ -155,7 +155,7 @@ fn refuse_taken_name(conn: &Connection, lease: &Lease) -> Result<(), StoreError>
     }
 }
 
-/// An instance row whose token is sealed already.
+/// An instance row with its token already sealed.
 pub(crate) struct SealedInstance {
     instance: String,
     facts: String,
@@ -266,7 +266,7 @@ fn admit(conn: &Connection, lease: &Lease, admit: Admit) -> Result<(), StoreErro
     Ok(())
 }
 
-/// What a tenant holds, one of its sandboxes left out where asked.
+/// The usage of a tenant, optionally without one of its sandboxes.
 pub(crate) fn usage(
     conn: &Connection,
     tenant: &TenantId,
@@ -336,13 +336,13 @@ pub(crate) fn find(
     )
 }
 
-/// LIMIT: three characters, so that a prefix is not a guess.
+/// LIMIT: at least three characters, so that a prefix is not a guess.
 pub(super) fn is_prefix(ident: &str) -> bool {
     ident.len() >= 3 && ident.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 pub(crate) fn children(conn: &Connection, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError> {
-    // LIMIT: what people look at; a sandbox with more children is a template.
+    // LIMIT: as many as people can review.
     let mut statement = conn.prepare_cached(
         "SELECT id FROM sandbox_leases WHERE parent = ?1 AND observed <> 'deleted' AND build IS NULL
          ORDER BY n LIMIT 1000",
@@ -426,7 +426,7 @@ pub(crate) fn template_users(conn: &Connection, template: &str) -> Result<u64, S
 
 pub(crate) fn sweep(conn: &Connection, sweep: &Sweep) -> Result<(), StoreError> {
     conn.execute("DELETE FROM idempotency WHERE at_ms < ?1", [sweep.idempotency_before_ms])?;
-    // LIMIT: a thousand at a time keeps the writer free for others; the next sweep takes the rest.
+    // LIMIT: a thousand at a time keep the writer responsive; the next sweep removes the rest.
     conn.execute(
         "DELETE FROM sandbox_leases WHERE n IN
            (SELECT n FROM sandbox_leases WHERE observed = 'deleted' AND phase_ms < ?1 LIMIT 1000)",

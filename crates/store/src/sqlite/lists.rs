@@ -1,5 +1,5 @@
-//! Pages of `sandbox_leases`. A cursor names the last row of a page by what it is sorted by and its number, so that a page
-//! is the same whatever was inserted or deleted meanwhile.
+//! Pages of `sandbox_leases`. A cursor names the last row of a page by its sort key and its number, so that inserts and
+//! deletes do not change a page.
 
 use atoll_model::Lease;
 use rusqlite::types::Value;
@@ -32,7 +32,7 @@ pub(crate) fn list(conn: &Connection, query: &LeaseQuery) -> Result<Page<Lease>,
     Ok(Page { items, next_cursor })
 }
 
-/// What a row is sorted by before its number; never NULL.
+/// The sort key of a row, before its number; never NULL.
 const fn sort_key(sort: SortBy) -> Option<&'static str> {
     match sort {
         SortBy::Created => None,
@@ -86,7 +86,7 @@ impl Conditions {
         }
     }
 
-    /// A part instead of LIKE, whose pattern a word could be. Names and ids are ASCII.
+    /// Compares a prefix instead of using LIKE, because the text could contain LIKE wildcards. Names and ids are ASCII.
     fn begins(&mut self, what: &str, word: &str) {
         let length = i64::try_from(word.chars().count()).unwrap_or(i64::MAX);
         let sql = format!("substr(lower({what}), 1, ?) = ?");
@@ -147,7 +147,7 @@ fn conditions(query: &LeaseQuery, key: Option<&str>) -> Result<Conditions, Store
     Ok(all)
 }
 
-/// `name` means every tag of it; a range instead of LIKE, whose pattern a name could be.
+/// `name` matches all its tags; a range instead of LIKE, because a name could contain LIKE wildcards.
 const OF_TEMPLATE: &str = "(l.template = ? OR (l.template >= ? AND l.template < ?))";
 
 fn of_template(template: &str) -> [Value; 3] {

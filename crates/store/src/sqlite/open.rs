@@ -1,8 +1,8 @@
-//! Opening `DATA`: one server per folder, and no start over a record that is damaged, lost or not ours.
+//! Opens `DATA`: one server per folder, and no start with a store that is damaged, lost or foreign.
 //!
-//! The file `lock` is held by flock for the life of the server. It says who holds it, and after the first write that a
-//! write-ahead log exists (`wal`): a crash leaves both, so a log that is missing then was lost, not never made. A clean
-//! end folds the log into the database first and empties the file after.
+//! The server holds a flock on the file `lock` for its lifetime. The file contains the pid of the holder, and after the
+//! first write a mark that a write-ahead log exists (`wal`). A crash leaves both, so a missing log then was lost, and
+//! not never made. A clean shutdown first folds the log into the database and then empties the file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,16 +15,16 @@ use rusqlite::{Connection, OpenFlags};
 use crate::OpenError;
 use crate::seal::Seal;
 
-/// The database's name in the folder.
+/// The name of the database in the folder.
 pub(crate) const DB: &str = "sandbox.db";
 const WAL: &str = "sandbox.db-wal";
 const LOCK: &str = "lock";
 const SECRET: &str = "secret.key";
 const ADMIN: &str = "admin.key";
-/// What the lock file says once a write-ahead log exists.
+/// The mark in the lock file once a write-ahead log exists.
 const WAL_MARK: &str = "wal";
 
-/// Each entry lifts the schema by one. Released entries never change.
+/// Each entry raises the schema version by one. Released entries never change.
 const MIGRATIONS: &[&str] = &[
     include_str!("0001.sql"),
     include_str!("0002.sql"),
@@ -34,7 +34,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0006.sql"),
 ];
 
-/// LIMIT: only backups and `sqlite3` by hand compete with the writer.
+/// LIMIT: only backups and manual use of `sqlite3` compete with the writer.
 const BUSY: Duration = Duration::from_secs(5);
 
 pub(crate) struct OpenedDatabase {
@@ -43,13 +43,13 @@ pub(crate) struct OpenedDatabase {
     pub(crate) claim: Claim,
 }
 
-/// The folder, held for this process.
+/// The folder, locked for this process.
 pub(crate) struct Claim {
     file: File,
 }
 
 impl Claim {
-    /// Says that there is a write-ahead log from now on.
+    /// Records that a write-ahead log exists from now on.
     fn mark(&mut self, data: &Path) -> Result<(), OpenError> {
         writeln!(self.file, "{WAL_MARK}").map_err(|cause| OpenError::Io {
             action: "write to",
@@ -58,7 +58,7 @@ impl Claim {
         })
     }
 
-    /// Says that nothing is left to recover. Call it after the log was folded in.
+    /// Records that nothing is left to recover. Call it after the log was folded in.
     pub(crate) fn release_cleanly(&self) {
         if let Err(error) = self.file.set_len(0) {
             tracing::warn!(%error, "the lock file could not be emptied");
@@ -76,11 +76,11 @@ pub(crate) fn open(data: &Path) -> Result<OpenedDatabase, OpenError> {
     refuse_emptied_record(&conn, data, &db)?;
     migrate(&mut conn, &db)?;
     let seal = Seal::open(&data.join(SECRET), !has_sealed_rows(&conn, &db)?)?;
-    // A first write makes the log; only then may its absence mean a loss.
+    // The first write makes the log; only after that its absence means a loss.
     let opened = "INSERT INTO meta VALUES ('opened', '1') ON CONFLICT DO UPDATE SET value = value + 1";
     match conn.execute(opened, []) {
         Ok(_) => claim.mark(data)?,
-        // A server that starts on a full disk can still be asked, and deletes once there is a little room.
+        // A server that starts on a full disk can still answer queries, and deletes once there is a little space.
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
             tracing::error!(db = %db.display(), "the disk is full: nothing can be recorded until some space is free");
         }
@@ -107,11 +107,11 @@ fn refuse_foreign_owner(path: PathBuf) -> Result<(), OpenError> {
         Ok(meta) if meta.uid() != me => Err(OpenError::WrongOwner { path, owner: meta.uid(), me }),
         Ok(_) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(cause) => Err(OpenError::Io { action: "look at", path, cause }),
+        Err(cause) => Err(OpenError::Io { action: "inspect", path, cause }),
     }
 }
 
-/// Takes the folder; also returns what the last holder left in the file.
+/// Locks the folder; also returns what the last holder left in the file.
 fn claim(data: &Path) -> Result<(Claim, String), OpenError> {
     let path = data.join(LOCK);
     let io = |action: &'static str| {
@@ -137,13 +137,13 @@ fn claim(data: &Path) -> Result<(Claim, String), OpenError> {
         }
         Err(TryLockError::Error(cause)) => return Err(io("lock")(cause)),
     }
-    // The mark of a crash must survive until the log was seen: only the pid line changes before that.
+    // The mark of a crash must survive until the log has been checked: until then only the pid line changes.
     let marked = before.lines().any(|line| line == WAL_MARK);
     let mut text = format!("{}\n", std::process::id());
     if marked {
         text.push_str(&format!("{WAL_MARK}\n"));
     }
-    // Over what is there, so that a full disk has room for it.
+    // Overwrites the existing content, so that it works on a full disk.
     file.seek(SeekFrom::Start(0)).map_err(io("write to"))?;
     file.write_all(text.as_bytes()).map_err(io("write to"))?;
     file.set_len(text.len() as u64).map_err(io("write to"))?;
@@ -170,7 +170,7 @@ fn refuse_lost_record(data: &Path, db: &Path, before: &str) -> Result<(), OpenEr
                 .map(drop)
                 .map_err(|cause| OpenError::Io { action: "create", path: db.to_owned(), cause })
         }
-        Err(cause) => Err(OpenError::Io { action: "look at", path: db.to_owned(), cause }),
+        Err(cause) => Err(OpenError::Io { action: "inspect", path: db.to_owned(), cause }),
     }
 }
 
@@ -224,7 +224,7 @@ fn check(conn: &Connection, db: &Path) -> Result<(), OpenError> {
     if said == ["ok"] { Ok(()) } else { Err(damaged(said.join("; "))) }
 }
 
-/// A database without tables beside keys was emptied: SQLite would take it for a new one.
+/// A database without tables beside existing keys was emptied: SQLite would treat it as a new one.
 fn refuse_emptied_record(conn: &Connection, data: &Path, db: &Path) -> Result<(), OpenError> {
     if schema(conn, db)? == 0 { witness(data, db) } else { Ok(()) }
 }

@@ -1,4 +1,5 @@
-//! `previews`: ways to one port of a sandbox, each by the hash of its token. They go with the sandbox.
+//! `previews`: previews of single ports of sandboxes, each with the hash of its token. They are removed with the
+//! sandbox.
 
 use atoll_model::{PreviewId, SandboxId};
 use rusqlite::{Connection, Row, params};

@@ -1,4 +1,4 @@
-//! `lease_resource_snapshots`: what each sandbox used, a bounded number of rows each.
+//! `lease_resource_snapshots`: the resource use of each sandbox, with a bounded number of rows each.
 
 use atoll_model::SandboxId;
 use rusqlite::{Connection, params};
@@ -12,7 +12,7 @@ pub(crate) fn put(
     keep: u32,
 ) -> Result<(), StoreError> {
     for (sandbox, sample) in samples {
-        // A sandbox that was deleted while it was measured has no place for it any more.
+        // A sandbox that was deleted during the measurement gets no row.
         conn.prepare_cached(
             "INSERT INTO lease_resource_snapshots (sandbox, at_ms, sample)
              SELECT id, ?2, ?3 FROM sandbox_leases WHERE id = ?1 AND observed <> 'deleted'",

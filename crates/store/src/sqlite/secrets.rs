@@ -1,4 +1,4 @@
-//! `secrets`: values of a tenant, sealed for it and its name. Nothing here shows a value but [`values`].
+//! `secrets`: values of a tenant, sealed for the tenant and the name. Only [`values`] returns values.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{SecretAbout, SecretRecord, SecretValues, StoreError};
 
 const COLUMNS: &str = "name, created_ms, rotated_ms, id, version, changed_ms, about";
 
-/// Whom a sealed value belongs to: it opens for that tenant and that name alone.
+/// The owner of a sealed value: it can be opened only for that tenant and that name.
 pub(crate) fn owner(tenant: &TenantId, name: &str) -> String {
     format!("secret/{tenant}/{name}")
 }
@@ -53,7 +53,7 @@ pub(crate) fn put(
     Ok(())
 }
 
-/// What changes in a secret, its value sealed already.
+/// A change of a secret, with its value already sealed.
 pub(crate) struct SecretChange {
     pub(crate) sealed: Option<Vec<u8>>,
     pub(crate) about: Option<SecretAbout>,

@@ -1,4 +1,4 @@
-//! `snapshots`: sandboxes at a moment. The whole record is one text; the columns beside it are what is asked for.
+//! `snapshots`: stored copies of sandboxes. The whole record is one text; the other columns are used in queries.
 
 use atoll_model::policy::quota::{self, Exceeded};
 use atoll_model::{Snapshot, SnapshotId, SnapshotState, TenantId};
@@ -10,10 +10,10 @@ use super::leases::{self, cursor, from_json, is_prefix, parse_cursor};
 use crate::seal::Seal;
 use crate::{Page, SnapshotQuery, StoreError};
 
-/// LIMIT: adoption names every one of them to the provider; nobody can look through more.
+/// LIMIT: adoption passes every one of them to the provider, and no one can review more.
 const PER_TENANT: u64 = 10_000;
 
-/// What is written beside the columns, made before the writer is asked.
+/// The serialised columns, made before the write is queued.
 pub(crate) struct Row {
     snapshot: String,
     token: Option<Vec<u8>>,
@@ -30,7 +30,7 @@ impl Row {
     }
 }
 
-/// What a sealed token is bound to.
+/// The owner of a sealed token.
 fn owner(id: &SnapshotId) -> String {
     format!("snapshot:{id}")
 }
@@ -49,7 +49,7 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         refuse_too_many(conn, &snapshot.tenant)?;
     }
     let tenant = keys::tenant(conn, snapshot.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
-    // One that is made for a fork goes with it. What is removed must not be refused.
+    // A snapshot for a fork is removed with it. A deletion must not be refused.
     if tenant.quota.disk_mib.is_some() && !snapshot.transient && snapshot.state != SnapshotState::Deleting {
         let usage = leases::usage(conn, &snapshot.tenant, None)?;
         quota::admit_snapshot(&tenant.quota, &usage, snapshot.bytes)?;
@@ -66,7 +66,7 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         snapshot.sandbox.as_str(),
         snapshot.name,
         state_text(snapshot.state),
-        // Neither is anybody's to name.
+        // Neither kind can be named by users.
         snapshot.transient || snapshot.warm,
         row.token,
         row.snapshot,
@@ -74,7 +74,7 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
     Ok(())
 }
 
-/// What the snapshots of a tenant hold, as far as it was known when they were made. At most, where files are shared.
+/// The bytes of a tenant's snapshots, as far as known when they were made. An upper bound if files are shared.
 pub(crate) fn held_bytes(conn: &Connection, tenant: &TenantId) -> Result<u64, StoreError> {
     let sum = "SELECT coalesce(sum(json_extract(snapshot, '$.bytes')), 0) FROM snapshots
                WHERE tenant = ?1 AND state = 'ready' AND NOT transient";

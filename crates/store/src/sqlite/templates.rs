@@ -13,7 +13,7 @@ use super::{SqliteStore, keys};
 use crate::{StoreError, TemplateChange, TemplateRow, TemplateStore, VersionRow};
 
 const TABLE: &str = "templates";
-/// LIMIT: names that somebody still knows; each may have many tags.
+/// LIMIT: names per tenant; each may have many tags.
 const PER_TENANT: u64 = 10_000;
 
 #[async_trait]
@@ -167,7 +167,7 @@ fn number(conn: &Connection, tenant: &TenantId, name: &str) -> Result<Option<i64
     Ok(conn.prepare_cached(sql)?.query_row(params![tenant.as_str(), name], |row| row.get(0)).optional()?)
 }
 
-/// A name comes before an alias of the same text.
+/// A name has precedence over an alias of the same text.
 fn find(conn: &Connection, tenant: &TenantId, word: &str) -> Result<Option<(i64, TemplateRow)>, StoreError> {
     let n = match number(conn, tenant, word)? {
         Some(n) => Some(n),
@@ -267,7 +267,7 @@ fn change(
     Ok(Some(by_number(conn, n)?))
 }
 
-/// An alias of its own may become its name.
+/// One of its own aliases may become its name.
 fn rename(conn: &Connection, tenant: &TenantId, n: i64, new: &str) -> Result<(), StoreError> {
     if find(conn, tenant, new)?.is_some_and(|(other, _)| other != n) {
         return Err(StoreError::Exists { what: format!("a template with the name {new}") });
@@ -302,7 +302,8 @@ fn users(
     ))
 }
 
-/// What a sandbox that is not deleted or a snapshot stands on. A warm start needs nothing: it goes with its version.
+/// Versions that a sandbox which is not deleted, or a snapshot, uses. A warm start does not count: it is removed with
+/// its version.
 const STOOD_ON: &str = "SELECT template_version FROM sandbox_leases
      WHERE observed <> 'deleted' AND template_version IS NOT NULL
    UNION SELECT json_extract(snapshot, '$.template_version') FROM snapshots

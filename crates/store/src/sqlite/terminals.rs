@@ -1,4 +1,4 @@
-//! `abstract_terminals`: at most one per sandbox and thread, and only in the instance that runs.
+//! `abstract_terminals`: at most one per sandbox and thread, and only in the running instance.
 
 use atoll_model::SandboxId;
 use rusqlite::{Connection, OptionalExtension, Row, params};

@@ -1,5 +1,5 @@
 //! The threads that own connections: one writer with group commit, a few readers. Callers wait for an answer and may
-//! give up; the work is done all the same.
+//! give up; the work is done anyway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -13,12 +13,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::open::Claim;
 use crate::StoreError;
 
-/// LIMIT: callers beyond this wait in their own task; memory stays bounded.
+/// LIMIT: further callers wait in their own task, so memory stays bounded.
 const QUEUE: usize = 1_024;
-/// LIMIT: one transaction stays below some 10 ms of work.
+/// LIMIT: one transaction stays below about 10 ms of work.
 const BATCH: usize = 256;
 
-/// Runs inside the transaction, or is told why there is none; what it returns is called with the outcome of the commit.
+/// Runs inside the transaction, or gets the reason why there is none; the returned function is called with the result
+/// of the commit.
 type Write = Box<dyn FnOnce(Result<&Connection, &str>) -> Box<dyn FnOnce(Option<&str>) + Send> + Send>;
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
@@ -61,7 +62,7 @@ impl Writer {
                     Some(why) if outcome.is_ok() => Err(StoreError::NotCommitted { why: why.to_owned() }),
                     _ => outcome,
                 };
-                // The caller may have gone; the write stands.
+                // The caller may have gone away; the write stays.
                 let _ = answer.send(outcome);
             })
         });
@@ -70,7 +71,7 @@ impl Writer {
         answered.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Lets what waits be written, folds the log in and ends the thread.
+    /// Lets queued writes finish, folds the log in and ends the thread.
     pub(crate) async fn stop(&self) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -89,7 +90,7 @@ fn in_savepoint<T>(
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     conn.execute_batch("SAVEPOINT one")?;
-    // A panic must end neither the thread nor the writes beside it.
+    // A panic must end neither the thread nor other writes.
     let outcome = catch_unwind(AssertUnwindSafe(|| work(conn)))
         .unwrap_or_else(|_| Err(StoreError::NotCommitted { why: "the write panicked".to_owned() }));
     conn.execute_batch(if outcome.is_ok() { "RELEASE one" } else { "ROLLBACK TO one; RELEASE one" })?;
@@ -119,7 +120,7 @@ fn write_until_closed(
     }
 }
 
-/// The order matters: the mark goes when nothing is left to recover, the log's file after the mark, the lock last.
+/// The order matters: the mark is removed when nothing is left to recover, the log file after the mark, the lock last.
 fn fold_and_close(conn: Connection, claim: &Claim) {
     match conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)) {
         Ok(0) => claim.release_cleanly(),
@@ -131,7 +132,7 @@ fn fold_and_close(conn: Connection, claim: &Claim) {
 
 fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
     if let Err(error) = conn.execute_batch("BEGIN IMMEDIATE") {
-        // Without a transaction each savepoint would commit by itself: rather do nothing and say so.
+        // Without a transaction each savepoint would commit by itself: so nothing is done, and the error is reported.
         tracing::error!(%error, "a transaction could not be started");
         let why = error.to_string();
         batch.for_each(|job| job(Err(&why))(None));
@@ -139,7 +140,7 @@ fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
     }
     let mut answers = Vec::new();
     for job in batch {
-        // SQLite ends the whole transaction by itself where the disk is full or fails in its middle.
+        // SQLite ends the whole transaction by itself if the disk is full or fails during it.
         let is_lost = conn.is_autocommit();
         answers.push(job(if is_lost { Err("the transaction was lost") } else { Ok(conn) }));
     }
@@ -202,8 +203,8 @@ impl Readers {
     }
 }
 
-/// Runs a read in a transaction: all its statements see the same state of the database, whatever the writer commits between
-/// them.
+/// Runs a read in a transaction: all its statements see the same state of the database, whatever the writer commits
+/// meanwhile.
 fn in_one_snapshot<T>(
     conn: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
@@ -214,7 +215,7 @@ fn in_one_snapshot<T>(
 
 fn read_until_closed(conn: &Connection, jobs: &Mutex<mpsc::Receiver<Read>>) {
     loop {
-        // Only the waiting is behind the lock; the work is not.
+        // Only the wait is under the lock; the work is not.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         let Some(job) = job else { return };
         if catch_unwind(AssertUnwindSafe(|| job(conn))).is_err() {

@@ -1,4 +1,4 @@
-//! `volumes` and `lease_mounts`. Who mounts and who removes is decided in one transaction, so neither overtakes the other.
+//! `volumes` and `lease_mounts`. Mounting and removing are each decided in one transaction, so they cannot interleave.
 
 use async_trait::async_trait;
 use atoll_model::policy::quota;
@@ -150,7 +150,7 @@ fn users(conn: &Connection, id: &VolumeId) -> Result<u32, StoreError> {
     Ok(conn.prepare_cached(count)?.query_row([id.as_str()], |row| row.get(0))?)
 }
 
-/// LIMIT: as many as a message names.
+/// LIMIT: the number of sandboxes that an error message names.
 const NAMED_USERS: u32 = 3;
 
 fn some_users(conn: &Connection, id: &VolumeId) -> Result<Vec<String>, StoreError> {
@@ -160,7 +160,7 @@ fn some_users(conn: &Connection, id: &VolumeId) -> Result<Vec<String>, StoreErro
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Adds what volumes take to what a tenant holds.
+/// Adds the volumes of a tenant to its usage.
 pub(super) fn add_usage(conn: &Connection, tenant: &TenantId, usage: &mut Usage) -> Result<(), StoreError> {
     let sums = "SELECT count(*), coalesce(sum(size_mib), 0) FROM volumes WHERE tenant = ?1";
     (usage.volumes, usage.volume_mib) = conn
@@ -169,7 +169,7 @@ pub(super) fn add_usage(conn: &Connection, tenant: &TenantId, usage: &mut Usage)
     Ok(())
 }
 
-/// Notes what a new sandbox mounts; refused unless every volume is there for it.
+/// Stores the mounts of a new sandbox; refused unless it may mount every volume.
 pub(super) fn mount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
     for mount in &lease.mounts {
         let ready = by_id(conn, &mount.volume)?
@@ -183,7 +183,7 @@ pub(super) fn mount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// A deleted sandbox mounts nothing.
+/// Removes the mounts of a deleted sandbox.
 pub(super) fn unmount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
     if !lease.mounts.is_empty() {
         conn.prepare_cached("DELETE FROM lease_mounts WHERE sandbox = ?1")?.execute([lease.id.as_str()])?;
