@@ -1,7 +1,6 @@
-//! Connections to apps that speak HTTP/1: how one is opened, and where it goes when its response was read.
+//! HTTP/1 connections to apps: how one is opened, and where it goes after its response was read.
 //!
-//! A connection ends with its incarnation, and a while after the server began to close. How it is driven is in
-//! [`atoll_relay`].
+//! A connection ends with its instance, and shortly after the server began to close. [`atoll_relay`] drives it.
 
 use std::sync::Arc;
 
@@ -13,28 +12,28 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::pool::{Pool, PoolKey, RequestPermit};
 
-/// LIMIT: a head of an app, and what is read of a body at once.
+/// LIMIT: bytes of an app's response head, and of one read of a body.
 const BUFFER: usize = 256 << 10;
 
 pub(crate) type AppConnection = RelayConnection<Body>;
 
-/// Over a fresh stream; `ends` resolves when the connection must not be used any more.
+/// Opens a connection over a new stream; `ends` resolves when the connection must not be used any more.
 pub(crate) async fn open(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ends: impl Future<Output = ()> + Send + 'static,
 ) -> hyper::Result<AppConnection> {
     let mut http = http1::Builder::new();
-    // Most requests are a head alone: copied into one piece, it takes one short system call.
+    // Most requests consist of a head alone: copied into one piece, it takes one short system call.
     http.max_buf_size(BUFFER).writev(false);
-    // As the client wrote them. HTTP/2 has lower case only, and HTTP/1 servers are used to capitals.
+    // Header names keep the client's case. HTTP/2 has lower case only, and HTTP/1 servers expect capitals.
     http.preserve_header_case(true).title_case_headers(true);
     RelayConnection::open(&http, Upgrades::Supported, stream, ends).await
 }
 
-/// The body of an app's response. The sandbox is busy as long as it is read.
+/// The body of an app's response. The sandbox counts as busy as long as it is read.
 pub(crate) type PooledBody = RelayBody<Body, ReturnTo>;
 
-/// Where a connection goes when its response was read, and what the response holds until then.
+/// Where a connection goes after its response was read, and what the response holds until then.
 pub(crate) struct ReturnTo {
     pub(crate) pool: Arc<Pool>,
     pub(crate) key: PoolKey,
@@ -59,13 +58,13 @@ mod tests {
     async fn names_without_a_known_case_get_capitals() {
         let (near, mut far) = tokio::io::duplex(1_024);
         let mut connection = open(near, std::future::pending()).await.unwrap();
-        // As it comes over HTTP/2, which has lower case only.
+        // As over HTTP/2, which has lower case only.
         let request = Request::builder().uri("/").header("host", "h").header("x-some-name", "v");
         let request = request.body(Body::empty()).unwrap();
         let mut head = vec![0; 1_024];
         let sent = tokio::select! {
             read = far.read(&mut head) => read.unwrap(),
-            _ = connection.send(request) => panic!("nobody answers"),
+            _ = connection.send(request) => panic!("the app does not answer"),
         };
         let head = String::from_utf8_lossy(&head[..sent]).into_owned();
         assert!(head.contains("\r\nX-Some-Name: v\r\n") && head.contains("\r\nHost: h\r\n"), "{head}");

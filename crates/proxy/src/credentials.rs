@@ -1,8 +1,8 @@
-//! What a request shows, taken out of it: keys that are ours, and what carries a token. Everything else stays for the app.
+//! Extracts credentials from a request: API keys, and fields with tokens. Everything else is passed to the app.
 //!
-//! A key is taken exactly if it verifies, and so is the token of a sandbox's agent; the app's own `Authorization`, `X-API-Key`
-//! and `X-Access-Token` pass. The parameter `atoll_token`, the cookie `atoll_preview` and the fields by which the clients of
-//! fronts show tokens are always ours.
+//! A key is removed only if it is valid, and so is the token of a sandbox's agent; the app's own `Authorization`,
+//! `X-API-Key` and `X-Access-Token` are passed on. The parameter `atoll_token`, the cookie `atoll_preview` and the
+//! token fields of the fronts' clients are always removed.
 
 use atoll_model::{Code, Principal, SandboxId};
 use atoll_service::{Service, ServiceError, TokenOf};
@@ -12,32 +12,32 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::head::{COOKIE_NAME, TOKEN_NAME};
 
-/// Fields in which every server looks for a key; fronts add their own.
+/// Fields in which every server accepts a key; fronts add their own.
 pub(crate) const KEY_FIELDS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
-/// Fields that hold a token of a sandbox's ports. COMPAT(e2b, daytona): their SDKs send them.
+/// Fields with a token for a sandbox's ports. COMPAT(e2b, daytona): their SDKs send them.
 const TOKEN_FIELDS: [HeaderName; 2] =
     [HeaderName::from_static("e2b-traffic-access-token"), HeaderName::from_static("x-daytona-preview-token")];
-/// Parameters that do.
+/// Query parameters with such a token.
 const TOKEN_NAMES: [&str; 2] = [TOKEN_NAME, "DAYTONA_SANDBOX_AUTH_KEY"];
-/// What else such clients say to the proxy, and not to the app.
+/// Prefixes of other fields that these clients send to the proxy and not to the app.
 const ASIDE: [&str; 2] = ["x-daytona-", "e2b-sandbox-"];
 const AGENT_TOKEN: HeaderName = HeaderName::from_static("x-access-token");
-/// LIMIT: each costs a look at the keys.
+/// LIMIT: each value costs a lookup of a key.
 const VALUES_MAX: usize = 8;
 
-/// What was shown.
+/// The credentials of a request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCredentials {
     pub(crate) keys: Vec<Principal>,
-    /// Something that looks like a key is none of ours.
+    /// A value has the form of a key, but is not a valid one.
     pub(crate) unknown_key: bool,
     /// From the query first, then from fields, then from cookies.
     pub(crate) tokens: Vec<String>,
     /// How many of them came with the query.
     pub(crate) from_query: usize,
-    /// How many did not come along by themselves, as cookies do.
+    /// How many were sent explicitly, and not automatically like cookies.
     pub(crate) by_hand: usize,
-    /// The query without what is ours.
+    /// The query without credentials.
     pub(crate) query: Option<String>,
 }
 
@@ -101,7 +101,7 @@ async fn take_keys(
     for value in values {
         match key_of(&value) {
             None => kept.push(value),
-            // It may be the app's own: whether it counts as a wrong key is known when the request is refused.
+            // It may be the app's own: whether it counts as a wrong key is decided when the request is refused.
             Some(key) => match service.identify(key).await {
                 Ok(principal) => found.keys.push(principal),
                 Err(error) if error.code == Code::Unauthenticated => {
@@ -119,7 +119,7 @@ async fn take_keys(
     Ok(())
 }
 
-/// What may be a key: behind `Bearer`, or alone.
+/// A value that may be a key: after `Bearer`, or alone.
 fn key_of(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?.trim();
     match text.split_once(' ') {
@@ -128,7 +128,7 @@ fn key_of(value: &HeaderValue) -> Option<&str> {
     }
 }
 
-/// Tokens, and the query without them.
+/// The tokens, and the query without them.
 fn split_query(query: &str) -> (Vec<String>, Option<String>) {
     let token = |pair: &str| {
         let (name, value) = pair.split_once('=')?;

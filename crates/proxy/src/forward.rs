@@ -1,7 +1,7 @@
-//! One exchange with an app: a connection, the request over it, the answer back, or a tunnel after an upgrade.
+//! One exchange with an app: a connection, the request over it, the response, or a tunnel after an upgrade.
 //!
-//! Bodies stream; what a client does not read is not read from the app either. Who goes away ends the exchange. When the
-//! incarnation ends, its connections end.
+//! Bodies are streamed; the app's response is read only as fast as the client reads. If either side disconnects, the
+//! exchange ends. When the instance ends, its connections end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,38 +28,38 @@ use crate::tunnel::tunnel;
 
 /// LIMIT: long polls end well before.
 const HEAD_WITHIN: Duration = Duration::from_secs(600);
-/// LIMIT: how long a program that was just started may take until it listens.
+/// LIMIT: how long a newly started program may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
 const LISTENS_LOOK: Duration = Duration::from_millis(50);
-/// LIMIT: after the server began to close, exchanges get this long.
+/// LIMIT: how long exchanges may continue after the server began to close.
 const GRACE: Duration = Duration::from_secs(3);
-/// LIMIT: no server closes connections that rested for less.
+/// LIMIT: no server closes connections that were idle for less.
 const QUITS_AFTER: Duration = Duration::from_millis(500);
 const GRPC: &[u8] = b"application/grpc";
-/// LIMIT: what an app may send ahead over HTTP/2, per stream and in all.
+/// LIMIT: bytes that an app may send ahead over HTTP/2, per stream and in total.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
-/// What an exchange needs beside the request.
+/// The context of an exchange besides the request.
 pub(crate) struct Exchange<'a> {
     pub(crate) service: &'a Service,
     pub(crate) pool: &'a Arc<Pool>,
     pub(crate) pass: &'a PreviewPass,
-    /// Says that the server closes.
+    /// Signals that the server is closing.
     pub(crate) closing: &'a watch::Receiver<bool>,
-    /// What the client wants to change to, and its end of the connection.
+    /// The protocol that the client requests, and its end of the connection.
     pub(crate) upgrade: Option<(HeaderValue, OnUpgrade)>,
     pub(crate) speaks: AppProtocol,
-    /// How long a program may take to listen.
+    /// Whether to wait until the program listens.
     pub(crate) patient: bool,
 }
 
-/// What an app is spoken to in.
+/// The protocol of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AppProtocol {
-    /// What every app understands.
+    /// Supported by every app.
     Http1,
-    /// Without being asked for it first: what gRPC needs, and only gRPC's servers are sure to understand.
+    /// HTTP/2 without negotiation: gRPC needs it, and only gRPC servers are sure to support it.
     Http2,
 }
 
@@ -82,7 +82,7 @@ impl AppProtocol {
 }
 
 impl Exchange<'_> {
-    /// Sends the request and answers with the app's answer, its head as it came.
+    /// Sends the request and returns the app's response, with its head unchanged.
     pub(crate) async fn run(
         mut self,
         way: PreviewWay,
@@ -135,12 +135,13 @@ impl Exchange<'_> {
             let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
             return Ok((connection, response));
         }
-        // Only over a connection that waited, and only what may be asked twice, is asked again.
+        // A request is repeated only after a failure on an idle connection, and only if it is safe to repeat.
         while let Some((mut connection, waited)) = self.pool.take(key) {
             if !connection.is_ready().await {
                 continue;
             }
-            // A copy costs as much as the rest of this function: one that waited so shortly is not being given up just now.
+            // A copy costs as much as the rest of this function: a connection that was idle so shortly is not about to
+            // be closed.
             let spare = if waited < QUITS_AFTER { None } else { spare(&request) };
             match connection.send(request).await {
                 Ok(response) => return Ok((connection, response)),
@@ -150,13 +151,13 @@ impl Exchange<'_> {
                 },
             }
         }
-        // Boxed, as all that is rare: what every request carries along is moved more than once.
+        // Boxed, because it is rarely used: the future of every request is moved more than once.
         let mut connection = Box::pin(self.connect(way)).await?;
         let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
         Ok((connection, response))
     }
 
-    /// Over the one connection that all share.
+    /// Uses the single connection that all requests share.
     async fn send_http2(
         &self,
         key: &PoolKey,
@@ -204,7 +205,7 @@ impl Exchange<'_> {
         Ok(sender)
     }
 
-    /// A fresh stream. A program that was just started is given the time to listen.
+    /// Opens a new stream. A newly started program gets time to listen.
     async fn dial(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
         let stream = self.dial_plain(way).await?;
         if !self.pass.speaks_tls {
@@ -242,7 +243,7 @@ impl Exchange<'_> {
     }
 }
 
-/// A copy of a request that may be asked twice: without a body, and one that changes nothing.
+/// A copy of a request that may be repeated: one without a body that changes nothing.
 fn spare(request: &Request<Body>) -> Option<Request<Body>> {
     let harmless = matches!(*request.method(), Method::GET | Method::HEAD) && request.body().is_end_stream();
     harmless.then(|| {
@@ -264,9 +265,9 @@ fn broken(error: &hyper::Error) -> ProxyError {
         .hint("check the log of the app")
 }
 
-/// Resolves a while after the server began to close.
+/// Resolves some time after the server began to close.
 async fn closed(mut closing: watch::Receiver<bool>) {
-    // A sender that is gone means the same.
+    // A dropped sender has the same meaning.
     let _ = closing.wait_for(|closing| *closing).await;
     tokio::time::sleep(GRACE).await;
 }

@@ -1,5 +1,5 @@
-//! What of a head passes: hop-by-hop fields go, `X-Forwarded-*` are ours, hops are counted, and answers on the API's own
-//! origin lose what would reach beyond their page. Pure.
+//! Rewrites heads: removes hop-by-hop fields, sets `X-Forwarded-*`, counts hops, and removes fields from responses on
+//! the API's own origin that would affect more than their page. Pure functions.
 
 use http::header::{
     CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, LOCATION,
@@ -7,13 +7,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-/// Counts how often a request went through us.
+/// Counts how often a request passed through this proxy.
 pub(crate) const HOPS: HeaderName = HeaderName::from_static("x-atoll-hops");
-/// The cookie that stands for a token on a preview's own host.
+/// The cookie that holds a token on a preview's own host.
 pub(crate) const COOKIE_NAME: &str = "atoll_preview";
-/// The parameter that carries a token.
+/// The query parameter for a token.
 pub(crate) const TOKEN_NAME: &str = "atoll_token";
-/// LIMIT: apps that call previews that call previews; more is a circle.
+/// LIMIT: apps that call previews that call previews; more counts as a loop.
 const HOPS_MAX: u32 = 8;
 const US: &str = "atoll";
 
@@ -28,7 +28,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// What only we may say.
+/// Fields that only the proxy may set.
 const OURS: [HeaderName; 8] = [
     FORWARDED_FOR,
     FORWARDED_PROTO,
@@ -44,7 +44,7 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
-/// What an app may not say for the whole origin of the API.
+/// Fields that an app may not set for the whole origin of the API.
 const BEYOND_THE_PAGE: [&str; 7] = [
     "set-cookie",
     "service-worker-allowed",
@@ -56,37 +56,37 @@ const BEYOND_THE_PAGE: [&str; 7] = [
 ];
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
-/// The request went round in a circle.
+/// The request is in a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ProxyLoop;
 
-/// Where a request comes from, as the app is told.
+/// The origin of a request, as passed to the app.
 pub(crate) struct ForwardedOrigin<'a> {
     /// Its address.
     pub(crate) peer: Option<&'a HeaderValue>,
     pub(crate) is_secure: bool,
-    /// The host that was asked for.
+    /// The requested host.
     pub(crate) host: Option<&'a HeaderValue>,
     pub(crate) home: Home<'a>,
     pub(crate) hops: u32,
 }
 
-/// The origin that a browser sees an app on.
+/// The origin on which a browser sees an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home<'a> {
-    /// A host of its own.
+    /// A separate host.
     Own,
-    /// The API's, below this path.
+    /// The API's origin, below this path.
     Below(&'a str),
-    /// The API's, at any path.
+    /// The API's origin, at any path.
     Shared,
 }
 
-/// How often the request was here before.
+/// How often the request passed through before.
 pub(crate) fn hops(headers: &HeaderMap) -> Result<u32, ProxyLoop> {
     let mut counted = 0;
     for value in headers.get_all(HOPS) {
-        // What can't be read was not written by us; it is as if it had been here too often.
+        // An unreadable value was not written by this proxy; it counts as a loop.
         let text = value.to_str().unwrap_or_default();
         counted = counted.max(text.parse::<u32>().map_err(|_| ProxyLoop)?);
     }
@@ -96,7 +96,7 @@ pub(crate) fn hops(headers: &HeaderMap) -> Result<u32, ProxyLoop> {
     if hops >= HOPS_MAX { Err(ProxyLoop) } else { Ok(hops) }
 }
 
-/// The protocol that a request wants to change to. Never HTTP itself: what follows would pass unseen.
+/// The protocol that a request wants to upgrade to. Never HTTP itself: the following requests would pass unchecked.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     let mut wanted = headers.get_all(UPGRADE).iter();
@@ -111,18 +111,19 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     values.flat_map(|value| value.split(',')).map(str::trim).filter(|token| !token.is_empty())
 }
 
-/// Takes off what is meant for the next hop only.
+/// Removes fields that are meant only for the next hop.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> =
         tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok()).collect();
     remove_all(headers, &HOP_BY_HOP);
-    // A message keeps its host whatever it says of it.
+    // `Host` is kept, whatever `Connection` names.
     for name in named.into_iter().filter(|name| *name != HOST) {
         headers.remove(name);
     }
 }
 
-/// Looks whether there is anything to remove first: mostly there is not, and a look costs less than a search for each.
+/// Checks first whether there is anything to remove: usually there is not, and one check costs less than a search for
+/// each name.
 fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     if headers.keys().any(|name| names.contains(name)) {
         for name in names {
@@ -131,14 +132,14 @@ fn remove_all(headers: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// The head of a request as the app sees it.
+/// Rewrites the head of a request for the app.
 pub(crate) fn to_app(headers: &mut HeaderMap, origin: &ForwardedOrigin<'_>) {
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     strip_hop_by_hop(headers);
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // We have said `100 Continue` by then.
+    // `100 Continue` has already been sent by then.
     headers.remove(EXPECT);
     headers.remove(FORWARDED);
     remove_all(headers, &OURS);
@@ -158,7 +159,7 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &ForwardedOrigin<'_>) {
     }
     match origin.home {
         Home::Own => join_cookies(headers),
-        // Cookies of the API's origin are none of the app's.
+        // Cookies of the API's origin are not for the app.
         Home::Below(_) | Home::Shared => {
             headers.remove(COOKIE);
         }
@@ -172,7 +173,7 @@ pub(crate) fn to_app(headers: &mut HeaderMap, origin: &ForwardedOrigin<'_>) {
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
 }
 
-/// `X_Forwarded_For` and its like: to an app behind CGI's or WSGI's rules they are the same name as ours.
+/// `X_Forwarded_For` and the like: for an app with the rules of CGI or WSGI they are the same name.
 fn remove_look_alikes(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| {
         let plain = name.as_str().replace('_', "-");
@@ -184,7 +185,7 @@ fn remove_look_alikes(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 may cut cookies into several fields; HTTP/1 has one.
+/// HTTP/2 may split cookies into several fields; HTTP/1 has one.
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;
@@ -195,7 +196,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The head of an answer as the client sees it.
+/// Rewrites the head of a response for the client.
 pub(crate) fn from_app(headers: &mut HeaderMap, home: Home<'_>) {
     strip_hop_by_hop(headers);
     headers.append(VIA, HeaderValue::from_static("1.1 atoll"));
@@ -214,13 +215,13 @@ pub(crate) fn from_app(headers: &mut HeaderMap, home: Home<'_>) {
     }
 }
 
-/// A path of the same host, and not of one behind `//`.
+/// A path on the same host, and not on another host after `//`.
 fn is_local(location: &str) -> bool {
     let mut bytes = location.bytes();
     bytes.next() == Some(b'/') && !matches!(bytes.next(), Some(b'/' | b'\\'))
 }
 
-/// An app's cookies are for its own host, not for its neighbours', and never named as ours.
+/// Restricts an app's cookies to its own host, and removes those with the proxy's name.
 fn keep_cookies_at_home(headers: &mut HeaderMap) {
     let Some(values) = headers.contains_key(SET_COOKIE).then(|| headers.get_all(SET_COOKIE)) else { return };
     let kept: Vec<HeaderValue> = values.iter().filter_map(at_home).collect();

@@ -1,32 +1,32 @@
-//! The one grammar of host names. Strict: what is not plainly a host name is refused, and what is not plainly a preview is
-//! none.
+//! The grammar of host names. It is strict: invalid host names are refused, and a name that does not match exactly is
+//! not a preview.
 //!
 //! ```text
 //! <port>-<id>.<domain>   <id>-<port>.<domain>   <id>.<domain>   <id>-<port>-<token>.<domain>
 //! ```
 //!
-//! Below a domain of one label the same forms are found below `atoll.` too ([`SECOND_LABEL`] says why).
+//! Below a domain of one label the same forms are also valid below `atoll.` ([`SECOND_LABEL`] explains why).
 
 use atoll_model::SandboxId;
 
 use crate::local_ca::SECOND_LABEL;
 
-/// LIMIT: of DNS.
+/// LIMIT: the limits of DNS.
 const NAME_MAX: usize = 253;
 const LABEL_MAX: usize = 63;
 
-/// The name below which previews live, in lower case and without a dot at its end.
+/// The domain of previews, in lower case and without a final dot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
     name: String,
-    /// Where certificates with a wildcard need it.
+    /// Used if certificates with a wildcard need it.
     second: Option<String>,
-    /// Names below the domain that are the server's own, in lower case.
+    /// Names below the domain that belong to the server, in lower case.
     own_hosts: Vec<String>,
 }
 
 impl Domain {
-    /// Takes a plain name such as `localhost` or `preview.example.com`; `None` when it is not one.
+    /// Parses a plain name such as `localhost` or `preview.example.com`; `None` if it is invalid.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
@@ -39,19 +39,18 @@ impl Domain {
         })
     }
 
-    /// The same domain, of which these names belong to the server and not to a sandbox.
+    /// The same domain, with names that belong to the server and not to a sandbox.
     #[must_use]
     pub(crate) fn with_own_hosts(self, hosts: impl IntoIterator<Item = String>) -> Self {
         Self { own_hosts: hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect(), ..self }
     }
 
-    /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.name
     }
 
-    /// The name below which a TLS client finds previews, whatever it thinks of wildcards.
+    /// The domain under which any TLS client accepts previews, whatever its rules for wildcards.
     #[must_use]
     pub fn for_tls(&self) -> &str {
         self.second.as_deref().unwrap_or(&self.name)
@@ -63,37 +62,37 @@ impl Domain {
             || self.second.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// Whether a name is the server's: the domain itself, or one below it that no sandbox has.
+    /// Whether a name belongs to the server: the domain itself, or one below it that no sandbox has.
     pub(crate) fn is_own(&self, name: &str) -> bool {
         self.is(name) || self.own_hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
-    /// What is before the domain in a name in lower case.
+    /// The part of a lower-case name before the domain.
     fn label<'a>(&self, name: &'a str) -> Option<&'a str> {
         let below = |domain: &str| name.strip_suffix(domain)?.strip_suffix('.');
         self.second.as_deref().and_then(below).or_else(|| below(&self.name))
     }
 }
 
-/// What a host names.
+/// The meaning of a host name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// A port of a sandbox; without a number its own.
+    /// A port of a sandbox; `None`: its default port.
     Preview(SandboxId, Option<u16>),
-    /// A port of a sandbox, with what opens it.
+    /// A port of a sandbox, with a token.
     Presigned(SandboxId, u16, String),
-    /// Something below the domain that is no preview.
+    /// A name below the domain that is not a preview.
     Nothing,
-    /// Somebody else: the server itself, by whatever name.
+    /// Any other name: the server itself.
     Other,
 }
 
-/// Not a host at all.
+/// Not a host name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the Host header is not a host name")]
 pub(crate) struct BadHost;
 
-/// What `Host` or the authority of a request's URL names.
+/// Parses `Host` or the authority of a request's URL.
 pub(crate) fn parse(host: &str, domain: &Domain) -> Result<Named, BadHost> {
     let name = without_port(host)?;
     if name.starts_with('[') {
@@ -130,13 +129,13 @@ fn preview(label: &str) -> Option<(SandboxId, Option<u16>)> {
     }
 }
 
-/// A port as it is written: no sign, no zero in front, not zero.
+/// A port in canonical form: no sign, no leading zero, not zero.
 pub(crate) fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
     if plain { text.parse().ok() } else { None }
 }
 
-/// The name before `:port`, which may be empty as a URL allows; an address in brackets stays in them.
+/// The name before `:port`, which may be empty as a URL allows; an address in brackets keeps them.
 fn without_port(host: &str) -> Result<&str, BadHost> {
     let (name, rest) = match host.find(']') {
         Some(end) if host.starts_with('[') => {
@@ -160,7 +159,7 @@ fn without_port(host: &str) -> Result<&str, BadHost> {
 }
 
 fn is_name(name: &str) -> bool {
-    // An underscore is no part of a host name, but many a container has one.
+    // An underscore is not allowed in host names, but many containers have one.
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
     let is_label = |label: &str| {
         (1..=LABEL_MAX).contains(&label.len())
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(named(&format!("{}.LocalHost.:7070", ID.to_uppercase())), way(None));
         assert_eq!(named(&format!("{ID}.localhost:")), way(None));
         assert_eq!(named(&format!("{ID}-80.Atoll.localhost:7443")), way(Some(80)));
-        // All letters and digits could be a port only where it could not be an id.
+        // A label of letters and digits can be a port only if it cannot be an id.
         assert_eq!(named(&format!("65535-{ID}.localhost")), way(Some(65_535)));
     }
 

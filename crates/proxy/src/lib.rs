@@ -1,14 +1,14 @@
-//! The doors of a server, plain and TLS, and previews: HTTP to whatever a sandbox serves.
+//! The listeners of a server, plain and TLS, and previews: HTTP to the apps in sandboxes.
 //!
 //! ```text
-//! door ─► request ─► route: a preview? ─► credentials: ours are taken out ─► admit ─► reach (wakes) ─► pool or dial
+//! listener ─► request ─► route: a preview? ─► credentials: removed ─► admit ─► reach (wakes) ─► pool or dial
 //!                      │ no                                                                              │
 //!                      ▼                                                                                 ▼
 //!                   the fronts                 answer ◄─ its head cleaned ◄── forward: streams both ways, tunnels upgrades
 //! ```
 //!
-//! Never: takes a destination from anything but our own state, lets a credential of ours reach an app, buffers a body,
-//! reaches the agent's own port.
+//! The proxy takes destinations only from the server's own state, never passes Atoll's credentials to an app, never
+//! buffers a body, and never connects to the agent's own port.
 
 #![cfg_attr(
     test,

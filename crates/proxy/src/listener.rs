@@ -1,13 +1,13 @@
-//! The doors of a server: connections in, plain or TLS, HTTP/1 or HTTP/2, and an orderly end.
+//! The listeners of a server: connections, plain or TLS, HTTP/1 or HTTP/2, and an orderly shutdown.
 //!
 //! ```text
 //! accept ─ (TLS) ─ which protocol? ─┬─ HTTP/1: strict heads ─┬─ a preview ─► proxy
-//!                                   └─ HTTP/2               ├─ CONNECT to ourselves ─► a connection inside this one
+//!                                   └─ HTTP/2               ├─ CONNECT to this server ─► a connection inside this one
 //!                                                           └─ anything else ─► fronts
 //! ```
 //!
-//! First signal: stop accepting, finish what is under way, at most `drain_for`; second: at once. Every connection is a
-//! task of the door, and none outlives it.
+//! First signal: stop accepting, finish requests under way, for at most `drain_for`; second: at once. Every connection
+//! is a task of the listener, and none outlives it.
 
 mod body_recovery;
 mod checks;
@@ -40,21 +40,21 @@ use guarded_stream::GuardedBody;
 use strangers::{RequestTurn, StrangerConnections};
 pub use tls::{BadCertificate, CertificateFiles, Tls};
 
-/// Bounds of the doors; the defaults suit one machine.
+/// Limits of the listeners; the defaults suit one machine.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Clients at once, on all doors; further ones wait in the kernel's queue.
+    /// Connections at once, on all listeners; further ones wait in the kernel's queue.
     pub connections: usize,
-    /// For a request's head, for an idle connection's next request, and for a handshake.
+    /// Deadline for a request's head, for the next request of an idle connection, and for a handshake.
     pub head_within: Duration,
     /// Bytes of a head.
     pub head_bytes: usize,
     /// Requests at once over one HTTP/2 connection.
     pub streams: u32,
-    /// How long an HTTP/2 connection may be open without a request under way; half as long before its client showed a
-    /// valid key or token. (For HTTP/1, `head_within`.)
+    /// How long an HTTP/2 connection may be open without a request; half as long before its client presented a valid
+    /// key or token. (For HTTP/1, `head_within`.)
     pub idle_for: Duration,
-    /// How long sent bytes may stay unread by the client before its connection is given up.
+    /// How long sent bytes may stay unread by the client before its connection is closed.
     pub unread_for: Duration,
     /// How long requests under way may take to finish when the server closes.
     pub drain_for: Duration,
@@ -78,29 +78,30 @@ impl Default for Limits {
 /// The two steps of closing.
 #[derive(Debug, Clone, Default)]
 pub struct Closing {
-    /// No new connections; what is under way may finish.
+    /// No new connections; requests under way may finish.
     pub draining: CancellationToken,
-    /// At once.
+    /// Close at once.
     pub forced: CancellationToken,
 }
 
 // LIMIT: when descriptors run out, accepting again at once would only spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-// LIMIT: HTTP/2's windows, of one stream and of a connection: what clients may send before a handler reads it. The budget
-// counts a stream's window while its body is open. A stream that stalls leaves half of the connection's window to others.
+// LIMIT: HTTP/2's windows, of one stream and of a connection: the bytes that clients may send before a handler reads
+// them. The budget counts a stream's window while its body is open. A stalled stream leaves half of the connection's
+// window to others.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 512 << 10;
-// LIMIT: streams that a client opened and reset before anybody looked; more is an attack (rapid reset).
+// LIMIT: streams that a client opened and reset before they were handled; more is an attack (rapid reset).
 const RESETS: usize = 64;
 const LOCAL_RESETS: usize = 1_024;
-// LIMIT: what is written ahead to one HTTP/2 stream.
+// LIMIT: bytes that are written ahead to one HTTP/2 stream.
 const SEND_AHEAD: usize = 64 << 10;
-// LIMIT: what one HTTP/1 connection reads or writes ahead; it must hold a whole head.
+// LIMIT: bytes that one HTTP/1 connection reads or writes ahead; it must hold a whole head.
 const BUFFER: usize = 128 << 10;
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(20);
 
-/// All doors of one server. Cloning is cheap.
+/// All listeners of one server. Cloning is cheap.
 #[derive(Clone)]
 pub struct HttpServer(Arc<ListenerShared>);
 
@@ -109,14 +110,14 @@ struct ListenerShared {
     fronts: Router,
     limits: Limits,
     closing: Closing,
-    /// Further origins whose pages may open sockets of the API.
+    /// Further origins whose pages may open WebSockets of the API.
     origins: Vec<String>,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     room: Arc<Semaphore>,
     strangers: Arc<StrangerConnections>,
     tasks: TaskTracker,
-    /// Ends every task that is left.
+    /// Ends every remaining task.
     ends: CancellationToken,
     tls: OnceLock<Tls>,
     plain_port: AtomicU16,
@@ -124,8 +125,8 @@ struct ListenerShared {
 }
 
 impl HttpServer {
-    /// Doors to a proxy and, for what is no preview, to the fronts. Pages of the server's own origin and of `origins` may open
-    /// sockets of the fronts.
+    /// Makes listeners for a proxy and for the fronts, which get every request that is not a preview. Pages of the
+    /// server's own origin and of `origins` may open WebSockets of the fronts.
     #[must_use]
     pub fn new(proxy: Proxy, fronts: Router, limits: Limits, closing: Closing, origins: Vec<String>) -> Self {
         Self(Arc::new(ListenerShared {
@@ -135,7 +136,7 @@ impl HttpServer {
             http1: http1(&limits),
             http2: http2(&limits),
             room: Arc::new(Semaphore::new(limits.connections)),
-            // Clients with a key always find a place.
+            // Clients with a key always find a slot.
             strangers: StrangerConnections::new(limits.connections / 2),
             limits,
             closing,
@@ -165,7 +166,7 @@ impl HttpServer {
         self.0.closing.draining.cancelled().await;
     }
 
-    /// Waits until every connection has ended, as long as the limits and the second signal say.
+    /// Waits until every connection has ended, within the limits and until the second signal.
     pub async fn drain(&self) {
         let inner = &self.0;
         inner.tasks.close();
@@ -216,7 +217,7 @@ impl HttpServer {
         }
     }
 
-    /// A task that ends with the door.
+    /// Spawns a task that ends with the listener.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let ends = self.0.ends.clone();
         self.0.tasks.spawn(async move {
@@ -225,7 +226,7 @@ impl HttpServer {
     }
 }
 
-/// Cancel-safe: a place that was taken is given back when this is dropped, and `accept` takes nothing until it is done.
+/// Cancel-safe: a slot is given back when this is dropped, and `accept` takes no connection until it is done.
 async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     let place = Arc::clone(room).acquire_owned().await.ok()?;
     match listener.accept().await {
@@ -242,12 +243,12 @@ fn port(listener: &TcpListener) -> u16 {
     listener.local_addr().map_or(0, |address| address.port())
 }
 
-/// Best effort: a socket that refuses an option still serves.
+/// Best effort: a socket that refuses an option still works.
 fn prepare(stream: &TcpStream, limits: &Limits) {
     let unread_ms = u32::try_from(limits.unread_for.as_millis()).unwrap_or(u32::MAX);
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
-    // The kernel gives up on a peer that is gone, and on one that keeps its window shut.
+    // The kernel gives up on a peer that is gone, and on one that keeps its window closed.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, unread_ms);
 }
 
@@ -260,7 +261,7 @@ fn http1(limits: &Limits) -> http1::Builder {
         .max_buf_size(BUFFER)
         .keep_alive(true)
         .half_close(false)
-        // What passes to and from an app keeps the case of its names.
+        // Header names to and from an app keep their case.
         .preserve_header_case(true);
     http
 }

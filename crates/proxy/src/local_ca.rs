@@ -1,7 +1,7 @@
-//! A certificate authority for one machine and one domain, and the certificate it gives to this server.
+//! A certificate authority for one machine and one domain, and its certificate for this server.
 //!
-//! What it may sign is written into it: names below `localhost` and below the domain, and loopback addresses. Whoever
-//! trusts it trusts it for those only. Pure but for randomness: writes no file, reads no clock.
+//! Its certificate limits what it may sign: names below `localhost` and below the domain, and loopback addresses. So
+//! clients that trust it trust it only for those. Pure except for randomness: it writes no file and reads no clock.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use rcgen::{
     GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType,
 };
 
-/// The label below which previews are found too where the domain has only one: OpenSSL, and so Python, takes no
-/// certificate for `*.localhost`, since a wildcard needs two dots behind it.
+/// The label below which previews are also found if the domain has only one label: OpenSSL, and so Python, accepts no
+/// certificate for `*.localhost`, because a wildcard needs two dots after it.
 pub(crate) const SECOND_LABEL: &str = "atoll";
 const NAME: &str = "Atoll local CA";
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 
-/// A day, to count from.
+/// A date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IssueDate {
-    /// In full.
+    /// With four digits.
     pub year: i16,
     /// From 1.
     pub month: u8,
@@ -29,7 +29,7 @@ pub struct IssueDate {
 }
 
 impl IssueDate {
-    /// By the machine's clock, in UTC.
+    /// The current date, in UTC.
     #[expect(clippy::disallowed_methods, reason = "the validity of a certificate is wall time")]
     #[must_use]
     pub fn now() -> Self {
@@ -38,7 +38,7 @@ impl IssueDate {
         Self { year: date.year(), month: small(date.month()), day: small(date.day()) }
     }
 
-    /// The same day in another year; the 29th of February has none, so the day is at most the 28th.
+    /// The same day in another year; the day is at most the 28th, because the 29th of February may not exist.
     fn in_years<T>(self, years: i16, date: impl Fn(i32, u8, u8) -> T) -> T {
         date(i32::from(self.year + years), self.month, self.day.min(28))
     }
@@ -61,7 +61,7 @@ impl std::fmt::Debug for LocalCa {
 /// A certificate of the authority, in PEM.
 #[derive(Clone)]
 pub struct Leaf {
-    /// It, and the authority's own behind it.
+    /// The certificate, followed by the authority's.
     pub chain: String,
     /// Its key.
     pub key: String,
@@ -73,18 +73,18 @@ impl std::fmt::Debug for Leaf {
     }
 }
 
-/// No certificate could be made.
+/// A certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate for {domain} could be made")]
 pub struct NotMade {
-    /// For which domain.
+    /// The domain.
     pub domain: String,
     #[source]
     pub cause: rcgen::Error,
 }
 
 impl LocalCa {
-    /// A fresh one, for ten years.
+    /// Makes a new authority, valid for ten years.
     pub fn make(domain: &str, today: IssueDate) -> Result<Self, NotMade> {
         Self::try_make(domain, today).map_err(|cause| not_made(domain, cause))
     }
@@ -98,14 +98,14 @@ impl LocalCa {
         Ok(Self { domain: domain.to_owned(), key, params, certificate })
     }
 
-    /// One that was made before, from its files.
+    /// Opens an existing authority from its files.
     pub fn open(domain: &str, certificate: &str, key: &str) -> Result<Self, NotMade> {
         let key = KeyPair::from_pem(key).map_err(|cause| not_made(domain, cause))?;
         let certificate = certificate.to_owned();
         Ok(Self { domain: domain.to_owned(), key, params: params(domain), certificate })
     }
 
-    /// Its certificate, in PEM: what others are to trust.
+    /// Its certificate as PEM, which clients have to trust.
     #[must_use]
     pub fn certificate(&self) -> &str {
         &self.certificate
@@ -117,7 +117,8 @@ impl LocalCa {
         self.key.serialize_pem()
     }
 
-    /// A certificate for every name of a server of this domain. Two years: some clients take no longer one.
+    /// A certificate for every name of a server of this domain. It is valid for two years, because some clients accept
+    /// no longer validity.
     pub fn leaf(&self, today: IssueDate) -> Result<Leaf, NotMade> {
         self.try_leaf(today).map_err(|cause| not_made(&self.domain, cause))
     }
@@ -140,8 +141,8 @@ impl LocalCa {
     }
 }
 
-/// Every name that the server has. Never a wildcard with one label behind it: nearly nobody takes it, and clients that
-/// check what an authority may sign refuse the whole certificate for it.
+/// Every name of the server. Never a wildcard with a single label after it: almost no client accepts it, and clients
+/// that check name constraints refuse the whole certificate because of it.
 #[must_use]
 pub fn names(domain: &str) -> Vec<String> {
     let mut names = Vec::new();

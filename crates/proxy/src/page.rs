@@ -1,5 +1,5 @@
-//! Refusals: for a program the envelope of the native API, for a person a small page that says the same and, where that
-//! helps, loads itself again. No script, nothing from elsewhere.
+//! Error responses: for programs the envelope of the native API, for people a small page with the same content that
+//! reloads itself if that is useful. No script and no external resources.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// An answer that is ours and not the app's.
+/// A response of the proxy instead of the app's.
 #[derive(Debug, Clone)]
 pub(crate) struct ProxyError {
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
     pub(crate) retry_after_s: Option<u32>,
-    /// Where HTTP knows the case more exactly than the code.
+    /// A status that is more specific than that of the code.
     pub(crate) status: Option<StatusCode>,
 }
 
@@ -52,7 +52,7 @@ impl ProxyError {
         self.status.or(documented.ok()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// The whole answer.
+    /// The complete response.
     pub(crate) fn render(&self, to: Audience) -> Response<Body> {
         let (id, status) = (fresh_id(), self.status());
         let retry_after_s = self.retry_after_s.or((status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
@@ -123,10 +123,10 @@ impl From<ServiceError> for ProxyError {
     }
 }
 
-/// Who reads the answer.
+/// The reader of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// A browser that goes to a page.
+    /// A browser that opens a page.
     Person,
     /// Anything else.
     Program,
@@ -149,7 +149,7 @@ fn escape(text: &str) -> String {
         .replace('\'', "&#39;")
 }
 
-/// Unique over restarts by its random half.
+/// Unique across restarts because of its random half.
 fn fresh_id() -> String {
     static START: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
     static COUNT: AtomicU64 = AtomicU64::new(1);

@@ -1,7 +1,7 @@
-//! Connections to apps that wait for their next request, and how many are under way to one sandbox.
+//! Idle connections to apps, and the number of requests under way per sandbox.
 //!
-//! A connection belongs to one incarnation, so that a restarted sandbox is never asked over an old one. Both numbers are
-//! bounded; a waiting connection does not keep a sandbox awake.
+//! A connection belongs to one instance, so a restarted sandbox never gets a request over an old one. Both numbers are
+//! limited; an idle connection does not keep a sandbox awake.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,19 +14,19 @@ use tokio::time::Instant;
 
 use crate::app_connection::AppConnection;
 
-/// LIMIT: shorter than most servers wait, so that we are the ones who close.
+/// LIMIT: shorter than the timeout of most servers, so that this side closes first.
 const IDLE_FOR: Duration = Duration::from_secs(4);
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// LIMIT: waiting connections of one port, and of all.
+/// LIMIT: idle connections per port, and in total.
 const IDLE_PER_PORT: usize = 64;
 const IDLE_MAX: usize = 2_048;
-/// LIMIT: requests and tunnels under way to one sandbox; a circle of apps ends here at the latest.
+/// LIMIT: requests and tunnels under way per sandbox; a loop of apps ends here at the latest.
 const OPEN_PER_SANDBOX: usize = 4_096;
 
 /// HTTP/2: one connection carries all requests.
 pub(crate) type Shared = http2::SendRequest<Body>;
 
-/// Whose connections.
+/// The key of idle connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
     pub(crate) instance: InstanceId,
@@ -68,7 +68,7 @@ impl Pool {
         pool
     }
 
-    /// A place for one more; `None`: there are too many.
+    /// A slot for one more request; `None`: there are too many.
     pub(crate) fn enter(self: &Arc<Self>, sandbox: &SandboxId) -> Option<RequestPermit> {
         let mut held = self.lock();
         let open = held.open.entry(sandbox.clone()).or_default();
@@ -79,19 +79,19 @@ impl Pool {
         Some(RequestPermit { pool: Arc::clone(self), sandbox: sandbox.clone() })
     }
 
-    /// The connection that waited the least, and how long; whether it still stands is for the taker to see.
+    /// The most recently used idle connection, and how long it was idle; the caller checks that it is still open.
     pub(crate) fn take(&self, key: &PoolKey) -> Option<(AppConnection, Duration)> {
         let mut held = self.lock();
         let PoolState { idle, idle_count, .. } = &mut *held;
         let waiting = idle.get_mut(key)?;
         let (connection, since) = waiting.pop()?;
         *idle_count -= 1;
-        // Those below waited longer still; the sweep has them.
+        // The others were idle for even longer; the sweep removes them.
         let waited = since.elapsed();
         (waited < IDLE_FOR).then_some((connection, waited))
     }
 
-    /// The connection that carries HTTP/2 to this port, if there is one.
+    /// The HTTP/2 connection to this port, if there is one.
     pub(crate) fn shared(&self, key: &PoolKey) -> Option<Shared> {
         let mut held = self.lock();
         let (sender, used) = held.shared.get_mut(key)?;
@@ -99,7 +99,7 @@ impl Pool {
         (!sender.is_closed()).then(|| sender.clone())
     }
 
-    /// Lets others use it too. One that is replaced ends with its last request.
+    /// Shares a connection. A replaced one ends with its last request.
     pub(crate) fn share(&self, key: PoolKey, sender: Shared) {
         self.lock().shared.insert(key, (sender, Instant::now()));
     }

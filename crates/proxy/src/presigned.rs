@@ -1,14 +1,14 @@
-//! Hosts that hold a token, `<id>-<port>-<token>.<domain>`: for links that take a path behind them and are opened without a
-//! key. The token is taken out of everything that the app could see.
+//! Hosts that contain a token, `<id>-<port>-<token>.<domain>`: for links that must work with any path and without a
+//! key. The token is removed from everything that the app can see.
 
 use http::header::{HOST, ORIGIN, REFERER};
 use http::request::Parts;
 use http::uri::{Authority, Uri};
 use http::{HeaderName, HeaderValue};
 
-/// What a token of the service begins with; a host has no room for it.
+/// The prefix of the service's tokens; it is omitted in a host name.
 const BEGINS: &str = "apv_";
-/// LIMIT: exactly what the service makes.
+/// LIMIT: exactly the length that the service generates.
 const LENGTH: usize = 32;
 
 /// Whether a part of a label can be a token.
@@ -16,12 +16,12 @@ pub(crate) fn is_token(text: &str) -> bool {
     text.len() == LENGTH && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'2'..=b'7'))
 }
 
-/// The token as the service knows it.
+/// The token with its prefix.
 pub(crate) fn whole(token: &str) -> String {
     format!("{BEGINS}{token}")
 }
 
-/// Takes the token out of the host, and out of the fields in which a browser says where it comes from.
+/// Removes the token from the host, and from the fields in which a browser sends its origin.
 pub(crate) fn hide(parts: &mut Parts, token: &str) {
     for name in [HOST, ORIGIN, REFERER] {
         clean(parts, &name, token);
@@ -30,7 +30,7 @@ pub(crate) fn hide(parts: &mut Parts, token: &str) {
     let Ok(cleaned) = without(authority.as_str(), token).parse::<Authority>() else { return };
     let mut uri = std::mem::take(&mut parts.uri).into_parts();
     uri.authority = Some(cleaned);
-    // Only the authority changed, and it is one still.
+    // Only the authority changed, and it is still valid.
     parts.uri = Uri::from_parts(uri).unwrap_or_default();
 }
 
@@ -39,14 +39,14 @@ fn clean(parts: &mut Parts, name: &HeaderName, token: &str) {
     parts.headers.remove(name);
     for value in values {
         let cleaned = value.to_str().ok().map(|text| HeaderValue::from_str(&without(text, token)));
-        // What is no text cannot be shown to hold no token, so it goes.
+        // A value that is not text could contain the token, so it is removed.
         if let Some(Ok(cleaned)) = cleaned {
             parts.headers.append(name, cleaned);
         }
     }
 }
 
-/// Names are read without regard to case, so the token may stand there in any.
+/// Host names are case-insensitive, so the token may be in any case.
 fn without(text: &str, token: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), format!("-{token}"));
     let (mut kept, mut from) = (String::with_capacity(text.len()), 0);

@@ -1,4 +1,4 @@
-//! The proxy: from a routed request to the app's answer, in the order that the picture of the crate shows.
+//! The proxy: from a routed request to the app's response, in the order of the crate's diagram.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ use crate::pool::Pool;
 use crate::presigned;
 use crate::route::{self, FieldRoute, Misrouted, Preview, Route, RoutedBy};
 
-/// LIMIT: who looks at a page is told by then that a sandbox wakes.
+/// LIMIT: after this time a person gets a page that says that the sandbox is waking.
 const WAKES_WITHIN: Duration = Duration::from_millis(300);
 
 /// Serves previews. Cloning is cheap.
@@ -40,12 +40,12 @@ pub struct Proxy {
     stand_ins: Arc<[Arc<dyn StandIn>]>,
 }
 
-/// A port of a sandbox, as a request names it.
+/// A port of a sandbox, as named in a request.
 #[derive(Debug, Clone, Copy)]
 pub struct PortRequest<'a> {
-    /// Of which sandbox. Nobody looked yet whether it is there.
+    /// The sandbox, which may not exist.
     pub sandbox: &'a SandboxId,
-    /// Which; `None`: the sandbox's own.
+    /// The port; `None`: the sandbox's default port.
     pub port: Option<u16>,
     /// How they were named.
     pub by: PortRequestOrigin,
@@ -54,37 +54,37 @@ pub struct PortRequest<'a> {
 /// How a request names a sandbox and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortRequestOrigin {
-    /// By its host.
+    /// In the host name.
     Host,
     /// Below `/p/`.
     Path,
-    /// By the fields of a front.
+    /// In the header fields of a front.
     Fields,
 }
 
-/// A front that answers in place of an app inside, on ports that it knows.
+/// A front that answers in place of an app in the sandbox, on certain ports.
 pub trait StandIn: Send + Sync + 'static {
-    /// Whether a request may be for it; looks at the name only.
+    /// Whether a request may be for this front; decided by the name only.
     fn wants(&self, asked: &PortRequest<'_>) -> bool;
 
-    /// Answers, or gives the request back as it was, for the app. Whether the caller may is its own affair.
+    /// Answers the request, or returns it unchanged for the app. The front checks the caller's permission itself.
     fn take<'a>(&'a self, asked: PortRequest<'a>, request: Request<Body>) -> Dispatch<'a>;
 
-    /// Says in its own words why a request does not reach the app; `None`: it has none.
+    /// The front's own error response for a request that does not reach the app; `None`: it has none.
     fn refuse<'a>(&'a self, asked: PortRequest<'a>, code: Code) -> Refused<'a> {
         let _ = (asked, code);
         Box::pin(std::future::ready(None))
     }
 }
 
-/// A refusal in the words of a front, if it has any.
+/// An error response of a front, if it has one.
 pub type Refused<'a> = Pin<Box<dyn Future<Output = Option<Response<Body>>> + Send + 'a>>;
 
-/// An answer, or the request as it was.
+/// A response, or the unchanged request.
 pub type Dispatch<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Box<Request<Body>>>> + Send + 'a>>;
 
 impl Proxy {
-    /// A proxy for the sandboxes of a service. When `closing` says so, what is under way gets seconds to end. Needs a
+    /// A proxy for the sandboxes of a service. After `closing`, exchanges under way get some seconds to end. Needs a
     /// runtime.
     #[must_use]
     pub fn new(service: Service, domain: Domain, closing: watch::Receiver<bool>) -> Self {
@@ -99,26 +99,26 @@ impl Proxy {
         }
     }
 
-    /// The same, with fronts that answer in place of apps, the first that does.
+    /// Adds fronts that answer in place of apps; the first that does is used.
     #[must_use]
     pub fn with_stand_ins(self, fronts: Vec<Arc<dyn StandIn>>) -> Self {
         Self { stand_ins: fronts.into(), ..self }
     }
 
-    /// The same, with the fields by which fronts name sandboxes.
+    /// Adds header fields in which fronts name sandboxes.
     #[must_use]
     pub fn with_fields(self, fields: Vec<FieldRoute>) -> Self {
         Self { fields: fields.into(), ..self }
     }
 
-    /// The same, with names below the domain that are the server's own.
+    /// Adds names below the domain that belong to the server.
     #[must_use]
     pub fn with_own_hosts(self, hosts: Vec<String>) -> Self {
         let domain = (*self.domain).clone().with_own_hosts(hosts);
         Self { domain: Arc::new(domain), ..self }
     }
 
-    /// The same, with more header fields in which clients send keys.
+    /// Adds header fields in which clients send keys.
     #[must_use]
     pub fn with_key_fields(self, fields: Vec<HeaderName>) -> Self {
         Self { key_fields: self.key_fields.iter().cloned().chain(fields).collect(), ..self }
@@ -136,13 +136,13 @@ impl Proxy {
         &self.domain
     }
 
-    /// Whether a request is a preview.
+    /// Decides whether a request is a preview.
     #[must_use]
     pub fn route<B>(&self, request: &Request<B>) -> Route {
         route::route(request.uri(), request.headers(), &self.domain, &self.fields)
     }
 
-    /// Answers a request that goes nowhere.
+    /// Answers a request that cannot be routed.
     #[must_use]
     pub fn refuse(&self, why: Misrouted) -> Response<Body> {
         let refusal = ProxyError::new(Code::InvalidRequest, why.to_string());
@@ -156,7 +156,7 @@ impl Proxy {
         refusal.render(Audience::Program)
     }
 
-    /// Answers a preview.
+    /// Handles a preview.
     pub(crate) async fn serve(
         &self,
         preview: Preview,
@@ -182,7 +182,7 @@ impl Proxy {
                 let told = Box::pin(self.told(asked, refusal.code)).await;
                 match (reader, told) {
                     (Audience::Program, Some(response)) => response,
-                    // A person is served best by a page, whoever made the sandbox.
+                    // For a person a page is best, whichever front created the sandbox.
                     (Audience::Person, Some(response)) if is_gone(&response, refusal.code) => {
                         let message = format!("sandbox {sandbox} was not found");
                         let gone = ProxyError::new(Code::SandboxNotFound, message);
@@ -193,15 +193,15 @@ impl Proxy {
             }
         };
         let (status, took) = (response.status().as_u16(), begun.elapsed());
-        // Looked up once, and not before there is somebody who records.
+        // Looked up once, and only after a recorder was installed.
         static SECONDS: OnceLock<metrics::Histogram> = OnceLock::new();
         SECONDS.get_or_init(|| metrics::histogram!("atoll_preview_seconds")).record(took.as_secs_f64());
-        // Never the path: it can hold a token, and it is the app's own business.
+        // Never the path: it may contain a token, and it belongs to the app.
         tracing::debug!(%sandbox, status, took_us = took.as_micros(), "preview answered");
         response
     }
 
-    /// A refusal in the words of a front, where one has them.
+    /// The error response of a front, if one has it.
     async fn told(&self, asked: PortRequest<'_>, code: Code) -> Option<Response<Body>> {
         for front in self.stand_ins.iter() {
             if let Some(response) = front.refuse(asked, code).await {
@@ -255,7 +255,7 @@ impl Proxy {
             }
             arrival.turn.end();
         }
-        // A token in the host does not come along by itself, as a cookie does.
+        // A token in the host is not sent automatically, unlike a cookie.
         if preview.token.is_none() {
             check_origin(&pass, &found, &parts)?;
         }
@@ -290,13 +290,13 @@ impl Proxy {
         let response = exchange.run(way, place, request).await?;
         let mut response = incoming(response, home, &found);
         if preview.token.is_some() {
-            // The next site must not hear of the host.
+            // The next site must not learn the host.
             response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         }
         Ok(response)
     }
 
-    /// The sandbox awake. A person is not kept waiting in front of an empty page; the wake goes on.
+    /// Wakes the sandbox. A person does not wait in front of an empty page; the wake continues in the background.
     async fn reach(&self, pass: &PreviewPass, reader: Audience) -> Result<PreviewWay, ProxyError> {
         let reach = self.service.reach(pass);
         match reader {
@@ -312,13 +312,14 @@ impl Proxy {
     }
 }
 
-/// Whether a front answers somebody who may not pass that there is no such sandbox.
+/// Whether a front tells an unauthorised caller that the sandbox does not exist.
 fn is_gone(response: &Response<Body>, code: Code) -> bool {
     let is_stranger = matches!(code, Code::Unauthenticated | Code::Forbidden | Code::SandboxNotFound);
     is_stranger && response.status() == StatusCode::BAD_GATEWAY
 }
 
-/// A cookie comes along by itself, also when another site asks. Then the page that asks must be of the same host.
+/// A cookie is sent automatically, even for requests from another site. So the requesting page must be on the same
+/// host.
 fn check_origin(pass: &PreviewPass, found: &RequestCredentials, parts: &Parts) -> Result<(), ProxyError> {
     let PreviewBy::Token { token, .. } = &pass.by else { return Ok(()) };
     if found.tokens[..found.by_hand].contains(token) {
@@ -343,8 +344,8 @@ fn host_of(parts: &Parts) -> Option<HeaderValue> {
     parts.headers.get(HOST).cloned().or_else(authority)
 }
 
-/// A browser that shows a token on a preview's own host gets a cookie for that host and goes on without the token; one that
-/// left out the slash behind `/p/ID/PORT` is told, so that links work.
+/// A browser that presents a token on a preview's own host gets a cookie for that host and is redirected without the
+/// token. A browser that omitted the slash after `/p/ID/PORT` is redirected too, so that relative links work.
 fn redirect(
     pass: &PreviewPass,
     found: &RequestCredentials,
@@ -365,7 +366,7 @@ fn redirect(
         return None;
     }
     let query = found.query.as_deref().map_or_else(String::new, |query| format!("?{query}"));
-    // `//host/` at the beginning would lead to that host, and browsers read `/\` as that.
+    // A leading `//host/` would lead to that host, and browsers treat `/\` the same way.
     let dot = if path.starts_with("//") || path.starts_with("/\\") { "/." } else { "" };
     let mut response = see_other(&format!("{dot}{path}{query}"))?;
     let cookie = format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age={left_s}");
@@ -383,7 +384,7 @@ fn see_other(to: &str) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// The request as the app gets it.
+/// The request for the app.
 fn outgoing(
     parts: Parts,
     body: Body,
@@ -424,7 +425,7 @@ fn outgoing(
         }
     }
     let mut request = Request::new(body);
-    // It knows in which case the names of the headers were written.
+    // It contains the original case of the header names.
     *request.extensions_mut() = parts.extensions;
     *request.method_mut() = parts.method;
     *request.uri_mut() = Uri::from_parts(uri).map_err(|_| bad())?;
@@ -433,7 +434,7 @@ fn outgoing(
     Ok(request)
 }
 
-/// The answer as the client gets it.
+/// The response for the client.
 fn incoming(mut response: Response<Body>, home: Home<'_>, found: &RequestCredentials) -> Response<Body> {
     let switched = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
         .then(|| response.headers().get(UPGRADE).cloned())

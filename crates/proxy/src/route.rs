@@ -1,6 +1,6 @@
-//! Which requests are previews: by their host first, then by fields that a front defines, then by a path below `/p/`.
+//! Detects previews: by their host first, then by the header fields of a front, then by a path below `/p/`.
 //!
-//! The authority of a URL in absolute form and `Host` must be the same; two hosts are none.
+//! The authority of a URL in absolute form and `Host` must be the same; two different hosts are refused.
 
 use atoll_model::SandboxId;
 use http::header::{HOST, HeaderName};
@@ -9,34 +9,34 @@ use http::{HeaderMap, Uri};
 use crate::host::{self, Domain, Named};
 use crate::proxy::PortRequestOrigin;
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    /// Not to a sandbox: to the fronts.
+    /// Not a sandbox: the fronts.
     Elsewhere,
-    /// To a port of a sandbox.
+    /// A port of a sandbox.
     Preview(Preview),
-    /// Nowhere.
+    /// None.
     Refused(Misrouted),
 }
 
-/// A port of a sandbox, as a request names it.
+/// A port of a sandbox, as named in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preview {
     pub(crate) sandbox: SandboxId,
-    /// `None`: the sandbox's own.
+    /// `None`: the sandbox's default port.
     pub(crate) port: Option<u16>,
     pub(crate) by: RoutedBy,
-    /// What opens it, where its host holds that.
+    /// The token, if the host contains one.
     pub(crate) token: Option<String>,
 }
 
 /// How it was named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoutedBy {
-    /// An origin of its own.
+    /// By host: an origin of its own.
     Host,
-    /// Below `/p/`, on the origin of the API. So many bytes of the path are ours.
+    /// Below `/p/`, on the origin of the API. The number of bytes of the path that belong to the proxy.
     Path(usize),
     /// By fields, on the origin of the API.
     Fields,
@@ -52,29 +52,29 @@ impl From<RoutedBy> for PortRequestOrigin {
     }
 }
 
-/// Fields by which a front's clients name a sandbox and a port, whatever the path. Only what they name is taken from
-/// them; where that is stands in our own state.
+/// Header fields in which a front's clients name a sandbox and a port, whatever the path. Only the names are taken from
+/// them; the destination comes from the server's own state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldRoute {
-    /// Holds the id of a sandbox.
+    /// Contains the id of a sandbox.
     pub sandbox: HeaderName,
-    /// Holds a port; without it the sandbox's own.
+    /// Contains a port; without it, the sandbox's default port is used.
     pub port: HeaderName,
 }
 
-/// Why a request goes nowhere.
+/// Why a request has no destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misrouted {
-    /// `Host` is there twice, is no host name, or is not the one of the URL.
+    /// `Host` is present twice, is not a host name, or differs from the host of the URL.
     #[error("the Host header is ambiguous: send exactly one plain host name")]
     BadHost,
-    /// Below the domain of previews, but none.
+    /// Below the domain of previews, but not a preview.
     #[error("this host name does not name a sandbox")]
     NoPreview,
-    /// Below `/p/`, but none.
+    /// Below `/p/`, but not a preview.
     #[error("this path does not name a sandbox: previews are at /p/SANDBOX/PORT/")]
     NoPath,
-    /// The fields of a front are there twice, or hold no sandbox or port.
+    /// The fields of a front are present twice, or contain no valid sandbox or port.
     #[error("the header fields do not name a sandbox and a port")]
     NoField,
 }
@@ -136,7 +136,7 @@ fn named(uri: &Uri, headers: &HeaderMap, domain: &Domain) -> Result<Named, Misro
     }
 }
 
-/// `<id>/<port>/…`, read as it is written: nothing is decoded.
+/// `<id>/<port>/…`, taken literally: nothing is decoded.
 fn by_path(rest: &str) -> Option<Preview> {
     let (sandbox, rest) = rest.split_once('/')?;
     let digits = rest.split('/').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Apps that speak TLS themselves. What such an app shows as its certificate is not looked at: it is reached inside its
-//! sandbox, where nobody stands between, and could show nothing that the sandbox's owner did not put there.
+//! Apps that use TLS themselves. The certificate of such an app is not verified: the connection is inside its sandbox,
+//! where it cannot be intercepted, and the sandbox's owner could present any certificate.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::page::ProxyError;
 /// LIMIT: a program on the same machine.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A TLS connection over a stream to an app; `host` is what it hears as the name that was asked for.
+/// A TLS connection over a stream to an app; `host` is the requested name.
 pub(crate) async fn secured<S>(
     stream: S,
     host: Option<&str>,
@@ -59,7 +59,7 @@ fn config() -> Option<ClientConfig> {
     made.clone()
 }
 
-/// Takes any certificate whose holder has its key.
+/// Accepts any certificate whose holder has its key.
 #[derive(Debug)]
 struct AnyCertificateVerifier(Arc<CryptoProvider>);
 

@@ -1,7 +1,7 @@
-//! What follows an upgrade: bytes both ways, unread, until one end closes or the sandbox goes.
+//! The connection after an upgrade: forwards bytes both ways, unread, until one end closes or the instance ends.
 //!
-//! Frames of WebSockets pass as they are: what an end sends faster than the other reads stays with its sender. A half that
-//! closes is closed on the other side, and the other half goes on.
+//! WebSocket frames pass unchanged: data that one end sends faster than the other reads stays with the sender. A half
+//! that is closed is closed on the other side, and the other half continues.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::app_connection::AppConnection;
 use crate::pool::RequestPermit;
 
 const SWITCH_WITHIN: Duration = Duration::from_secs(30);
-/// LIMIT: of one direction of one tunnel; two thousand of them stay below 64 MiB.
+/// LIMIT: buffer of one direction of one tunnel; two thousand of them stay below 64 MiB.
 const PIECE: usize = 16 << 10;
 
-/// Ends with `ends`, or when both ends closed.
+/// Ends with `ends`, or when both ends are closed.
 #[expect(
     clippy::disallowed_methods,
     reason = "ends with either side, with the incarnation, or when its request scope ends"
@@ -34,7 +34,7 @@ pub(crate) fn tunnel(
     let held = (way.into_guard(), place);
     tokio::spawn(async move {
         let mut app = app;
-        // The connection lets go of the stream once it is moved to its end.
+        // The connection releases the stream once it has been driven to its end.
         let app = std::future::poll_fn(|cx| {
             connection.advance(cx);
             Pin::new(&mut app).poll(cx)

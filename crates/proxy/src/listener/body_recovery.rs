@@ -1,16 +1,17 @@
-//! What a client still sends when its answer is already decided: read and thrown away, so that the answer arrives.
+//! Reads and discards the rest of a request body when the response is already decided, so that the client receives the
+//! response.
 //!
 //! A refused upload is answered before its body was read. Closing a connection with unread bytes makes the kernel reset
-//! it, and the client loses an answer that it had not read yet. So a request's body that is dropped before its end goes
-//! back to its connection ([`Leftovers`]), which reads on, within bounds, while the answer is written. An answer before a rest
-//! that may be longer than the bound says `Connection: close`: a client that has sent everything would use the connection
-//! again, and wait for an answer that never comes.
+//! it, and the client loses a response that it has not read yet. So a request body that is dropped before its end goes
+//! back to its connection ([`Leftovers`]), which reads on, within limits, while the response is written. A response
+//! before a rest that may be longer than the limit has `Connection: close`: a client that has sent everything would
+//! otherwise reuse the connection, and wait for a response that never comes.
 //!
 //! ```text
 //! handler ── drops the body ──► Leftovers (same task as the connection) ── at most LEFTOVER_MAX; after LEFTOVER_FOR it is dropped
 //! ```
 //!
-//! Never: starts a task, or asks a client that waits for `100 Continue` to send what nobody wants.
+//! It starts no task, and never asks a client that waits for `100 Continue` to send an unwanted body.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -26,9 +27,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::mpsc;
 
-// LIMIT: twice the largest JSON body. Of a longer one nothing more is read: the client finds that it cannot send, and reads.
+// LIMIT: twice the largest JSON body. If the rest is longer, reading stops: the client notices that it cannot send, and
+// reads the response.
 const LEFTOVER_MAX: usize = 16 << 20;
-// LIMIT: enough for LEFTOVER_MAX over a slow line of 25 Mbit/s.
+// LIMIT: enough for LEFTOVER_MAX over a slow connection of 25 Mbit/s.
 const LEFTOVER_FOR: Duration = Duration::from_secs(5);
 
 /// The bodies of one connection that were dropped before their end.
@@ -36,7 +38,7 @@ pub(crate) struct Leftovers {
     dropped: mpsc::Receiver<Incoming>,
 }
 
-/// Makes [`RecoverableBody`] bodies of one connection.
+/// Makes the [`RecoverableBody`] bodies of one connection.
 #[derive(Clone)]
 pub(crate) struct BodyRecovery {
     back: mpsc::Sender<Incoming>,
@@ -46,7 +48,7 @@ pub(crate) struct BodyRecovery {
 
 /// Both ends for one connection.
 pub(crate) fn leftovers() -> (BodyRecovery, Leftovers) {
-    // HTTP/1 has one body at a time; when there is one too many, it is dropped as if nobody watched.
+    // HTTP/1 has one body at a time; an additional one is dropped without recovery.
     let (sender, dropped) = mpsc::channel(1);
     (BodyRecovery { back: sender, gives_up: Arc::default() }, Leftovers { dropped })
 }
@@ -65,12 +67,12 @@ impl BodyRecovery {
 }
 
 impl Leftovers {
-    /// Reads on, one body after the other, for as long as it is waited for: beside the connection.
+    /// Reads the rest of bodies, one after the other, as long as it is polled together with the connection.
     pub(crate) async fn discard(&mut self) -> Infallible {
         while let Some(body) = self.dropped.recv().await {
             let _ = tokio::time::timeout(LEFTOVER_FOR, discard(body)).await;
         }
-        // The connection has let go of its service; its own end is waited for elsewhere.
+        // The connection has dropped its service; its end is awaited elsewhere.
         std::future::pending().await
     }
 }
@@ -80,16 +82,16 @@ async fn discard(mut body: Incoming) {
     while let Some(Ok(frame)) = body.frame().await {
         read += frame.data_ref().map_or(0, Bytes::len);
         if read > LEFTOVER_MAX {
-            // Closing now would reset the connection, also for an answer that is on its way.
+            // Closing now would reset the connection and lose a response in flight.
             return std::future::pending().await;
         }
     }
 }
 
-/// A request's body that is not lost when it is dropped early.
+/// A request body that is recovered when it is dropped early.
 pub(crate) struct RecoverableBody {
     body: Option<Incoming>,
-    /// The client waits to be told to go on, and nobody has told it: there is nothing on its way.
+    /// The client waits for `100 Continue`, which was not sent: no bytes are in flight.
     asks_first: bool,
     recovery: BodyRecovery,
 }

@@ -1,4 +1,5 @@
-//! What is checked of a request before any front or app sees it: one meaning of its head, and the page that opens a socket.
+//! Checks of a request before any front or app gets it: an unambiguous head, and the origin of a page that opens a
+//! WebSocket.
 
 use atoll_model::Code;
 use atoll_model::policy::origin;
@@ -7,7 +8,8 @@ use http::{HeaderMap, HeaderName, Request, Version};
 
 use crate::page::ProxyError;
 
-/// A head that can be read in more than one way. Of two keys, one reader takes the first and another the last.
+/// Refuses a head that can be interpreted in more than one way. Of two keys, one reader uses the first and another the
+/// last.
 pub(super) fn ambiguous<B>(request: &Request<B>, key_fields: &[HeaderName]) -> Option<ProxyError> {
     let headers = request.headers();
     if request.version() == Version::HTTP_11 && !headers.contains_key(HOST) {
@@ -19,7 +21,7 @@ pub(super) fn ambiguous<B>(request: &Request<B>, key_fields: &[HeaderName]) -> O
     Some(refusal.hint("send one key"))
 }
 
-/// A socket of the API that a page of another origin opens, whatever key it shows.
+/// Refuses a WebSocket of the API that a page of another origin opens, whatever key it presents.
 pub(super) fn foreign_page(headers: &HeaderMap, allowed: &[String]) -> Option<ProxyError> {
     let upgrade = headers.get(UPGRADE)?.to_str().unwrap_or_default();
     if !upgrade.split(',').any(|protocol| protocol.trim().eq_ignore_ascii_case("websocket")) {

@@ -1,7 +1,8 @@
-//! `CONNECT`, for clients that cannot resolve the names of previews: they use this server as their proxy for HTTPS.
+//! `CONNECT`, for clients that cannot resolve the names of previews: they use this server as their HTTPS proxy.
 //!
-//! It leads to this server and nowhere else: to the TLS door for names of previews, to the door that owns the port for
-//! our own names. No socket is opened; the connection is served inside the one it came in, and none inside that.
+//! It leads only to this server: to the TLS listener for names of previews, and to the listener of the port for the
+//! server's own names. No socket is opened; the connection is served inside the original one, and cannot be nested
+//! further.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -19,14 +20,14 @@ use crate::page::{Audience, ProxyError};
 
 const HTTPS: u16 = 443;
 
-/// Which door.
+/// The listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
     Tls,
 }
 
-/// The ports of our doors; zero where there is none.
+/// The ports of the listeners; zero if there is none.
 #[derive(Debug, Clone, Copy)]
 struct Ports {
     plain: u16,
@@ -60,7 +61,7 @@ impl HttpServer {
         let evicted = arrival.connection.evicted();
         self.spawn(Box::pin(async move {
             let Ok(stream) = hyper::upgrade::on(request).await else { return };
-            // Boxed: a connection inside a connection is a type inside itself.
+            // Boxed, because a connection inside a connection would be a recursive type.
             let inside: std::pin::Pin<Box<dyn Future<Output = ()> + Send>> = match tls {
                 Some(tls) if way == Way::Tls => {
                     Box::pin(async move { server.secure(TokioIo::new(stream), tls, arrival).await })
@@ -77,7 +78,7 @@ impl HttpServer {
     }
 }
 
-/// Where a target leads; `None`: not to us.
+/// The listener for a target; `None`: the target is not this server.
 fn way(target: &str, domain: &Domain, ports: Ports) -> Option<Way> {
     let (name, port) = target.rsplit_once(':')?;
     let port = host::port(port)?;

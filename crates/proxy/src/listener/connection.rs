@@ -1,4 +1,4 @@
-//! One connection: which protocol it speaks, and its requests one by one.
+//! One connection: its protocol, and its requests one by one.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,32 +30,32 @@ use super::{HttpServer, PING_WITHIN, STREAM_WINDOW, Tls, checks, counted_answer}
 use crate::page::{Audience, ProxyError};
 use crate::route::{Misrouted, Route};
 
-/// How every HTTP/2 connection begins.
+/// The start of every HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_READ: usize = 4 << 10;
 
-/// How a connection came.
+/// Where a connection comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) peer: Option<SocketAddr>,
-    /// Its address, as apps are told.
+    /// Its address, as passed to apps.
     pub(crate) forwarded: Option<HeaderValue>,
     pub(crate) is_secure: bool,
-    /// Through `CONNECT`, inside another one.
+    /// Inside another connection, through `CONNECT`.
     pub(crate) is_inside: bool,
     pub(crate) connection: Arc<ConnectionState>,
-    /// Of the request that it is passed along with.
+    /// The turn of the current request.
     pub(crate) turn: RequestTurn,
 }
 
 impl Arrival {
-    /// Who pays for what this connection holds until it is known who asks.
+    /// The owner of this connection's memory until its caller is known.
     pub(super) fn owner(&self) -> BudgetOwner {
         BudgetOwner::stranger(self.peer.map(|peer| peer.ip()))
     }
 }
 
-/// What a connection is made of.
+/// The byte stream of a connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
@@ -71,15 +71,15 @@ impl HttpServer {
         match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => self.http2(stream, Bytes::new(), arrival).await,
             Some(_) => self.http1(stream, Bytes::new(), arrival).await,
-            // A client that says nothing may still know in advance.
+            // A client without ALPN may still use HTTP/2 with prior knowledge.
             None => self.connection(stream, arrival).await,
         }
     }
 
-    /// A connection whose protocol shows in its first bytes.
+    /// Detects the protocol from the first bytes.
     pub(super) async fn connection<I: Stream>(&self, mut stream: I, arrival: Arrival) {
         let first = tokio::time::timeout(self.0.limits.head_within, first_bytes(&mut stream));
-        // A client that only connects, as a probe does, is everyday.
+        // A client that only connects, as a probe does, is normal.
         let Ok(Ok(first)) = first.await else { return };
         if first.starts_with(PREFACE) {
             self.http2(stream, first, arrival).await;
@@ -111,7 +111,7 @@ impl HttpServer {
         let ended =
             tokio::select! { ended = serving => ended, never = leftovers.discard() => match never {} };
         if let Err(error) = ended {
-            // Clients that vanish or send nonsense are everyday; nobody must look.
+            // Clients that vanish or send invalid data are normal; no action is needed.
             tracing::debug!(%error, "a connection ended early");
         }
     }
@@ -126,8 +126,8 @@ impl HttpServer {
             let (server, arrival) = (server.clone(), arrival.clone());
             async move {
                 let Some(turn) = arrival.connection.turn().await else { return Err(ConnectionEvicted) };
-                // Boxed: what a handler needs is there from its turn on, and released when it is done, not when its answer
-                // is written.
+                // Boxed: the state of a handler exists from its turn on, and is released when it is done, not when its
+                // response is written.
                 Ok(Box::pin(server.answer_http2(request, Arrival { turn, ..arrival })).await)
             }
         });
@@ -141,7 +141,7 @@ impl HttpServer {
             }
             () = state.idle_for(self.0.limits.idle_for) => {
                 connection.as_mut().graceful_shutdown();
-                // A request may have come meanwhile. Who does not answer is not waited for.
+                // A request may have arrived meanwhile. A client that does not answer is not waited for.
                 tokio::select! { ended = connection => ended, () = state.idle_for(PING_WITHIN) => Ok(()) }
             }
         };
@@ -161,7 +161,7 @@ impl HttpServer {
         self.answer(Request::from_parts(head, body), arrival, budget).await
     }
 
-    /// At the cost of the peer's address, until a front says whose request it is.
+    /// Charged to the peer's address, until a front knows the tenant.
     fn request_budget<B>(&self, request: &Request<B>, arrival: &Arrival) -> RequestBudget {
         let budget = RequestBudget::new(self.0.proxy.budget().account(arrival.owner()), head_size(request));
         let connection = Arc::clone(&arrival.connection);
@@ -191,8 +191,8 @@ impl HttpServer {
         if let Some(scope) = response.extensions_mut().remove::<RequestScope>() {
             self.spawn(cut.when_ended(scope));
         }
-        // Behind a head that asks to change, bytes pass unseen: if nothing changed, the connection ends. What
-        // [`Strict`] counts on.
+        // After a head that requests an upgrade, bytes pass unchecked: if there was no upgrade, the connection ends.
+        // [`Strict`] relies on it.
         let ends = changes && response.status() != StatusCode::SWITCHING_PROTOCOLS;
         if ends || watch.gives_up() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -200,9 +200,9 @@ impl HttpServer {
         response
     }
 
-    /// An answer that ends when the credential which admitted its request is withdrawn. One that changes the protocol holds
-    /// the request's scope among its extensions. What is held for a request is counted: its body until it is answered, its
-    /// answer until it is written.
+    /// A response that ends when the credential of its request is revoked. A response that upgrades the protocol holds
+    /// the request's scope in its extensions. Everything that is held for a request is counted: its body until it is
+    /// answered, its response until it is written.
     async fn answer(
         &self,
         mut request: Request<Body>,
@@ -215,7 +215,7 @@ impl HttpServer {
         let response = match checks::ambiguous(&request, self.0.proxy.key_fields()) {
             Some(refusal) => refusal.render(Audience::Program),
             None => tokio::select! {
-                // First: whoever deletes its own key gets its answer.
+                // First: a caller that deletes its own key gets its response.
                 biased;
                 response = scope.run(self.dispatch(request, arrival)) => response,
                 () = scope.ended() => withdrawn(),
@@ -234,7 +234,7 @@ impl HttpServer {
             Route::Preview(preview) => self.0.proxy.serve(preview, request, arrival).await,
             Route::Refused(why) => {
                 let mut response = self.0.proxy.refuse(why);
-                // Who cannot say whom it asks is not asked for more.
+                // After an invalid Host no further request is accepted on the connection.
                 if why == Misrouted::BadHost && request.version() != Version::HTTP_2 {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
@@ -247,7 +247,7 @@ impl HttpServer {
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
                 }
-                // Boxed: a preview does not carry along what only fronts need.
+                // Boxed, so that a preview does not reserve memory for state that only fronts need.
                 match Box::pin(self.0.fronts.clone().oneshot(request)).await {
                     Ok(response) => response,
                     Err(never) => match never {},
@@ -281,13 +281,13 @@ async fn first_bytes<I: AsyncRead + Unpin>(stream: &mut I) -> io::Result<Bytes> 
     }
 }
 
-/// About how many bytes the head of a request holds.
+/// The approximate size of a request's head in bytes.
 fn head_size<B>(request: &Request<B>) -> usize {
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
     fields.sum::<usize>() + request.uri().path().len() + request.uri().query().map_or(0, str::len)
 }
 
-/// A stream whose first bytes were read already. What comes before its first request is counted.
+/// A stream whose first bytes were read already. Bytes before its first request are counted.
 struct PrefixedStream<I> {
     first: Bytes,
     io: I,

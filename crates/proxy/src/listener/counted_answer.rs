@@ -1,5 +1,5 @@
-//! Answers are counted from the moment they exist until they are written: their state at the cost of the caller (its tenant,
-//! or its address while no valid credential was shown), their bytes as they pass.
+//! Responses are counted from their creation until they are written: their state is charged to the caller (its tenant,
+//! or its address without a valid credential), their bytes as they pass.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ struct OpenAnswer {
     _request: OpenRequest,
 }
 
-/// The answer, counted; where there is no room for it, a refusal.
+/// The counted response; if there is no memory for it, a refusal.
 pub(super) async fn count(
     response: Response<Body>,
     budget: &RequestBudget,
@@ -43,8 +43,8 @@ fn keep(mut response: Response<Body>, budget: &RequestBudget, open: OpenAnswer) 
     response.map(|body| Body::new(Metered::new(body, budget.account(), open)))
 }
 
-/// Heads wait in memory too while a client does not read, and HTTP/2 sends those without a body whatever its windows say. A
-/// value of a field is dropped when the head is written.
+/// Heads use memory too while a client does not read, and HTTP/2 sends those without a body whatever its windows are.
+/// The value of a field is dropped when the head is written.
 fn keep_with_head(headers: &mut HeaderMap, open: &Arc<dyn Any + Send + Sync>) {
     // HTTP/2 has no such field, and drops it at once.
     let Some((_, value)) = headers.iter_mut().find(|(name, _)| *name != CONNECTION) else { return };

@@ -1,5 +1,5 @@
-//! A client's connection with the place it takes among all of them. The place goes with the stream: also one that changed
-//! its protocol, or was asked to lead elsewhere, is a descriptor until it is closed.
+//! A client's connection with its slot. The slot is freed with the stream: a connection that was upgraded, or used for
+//! `CONNECT`, also uses a descriptor until it is closed.
 
 use std::io;
 use std::pin::Pin;

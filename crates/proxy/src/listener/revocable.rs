@@ -1,5 +1,5 @@
-//! How what a request holds open ends when its credential is withdrawn: an answer that is still being written breaks off, and
-//! a connection that changed its protocol is closed.
+//! Ends the responses and connections of a request when its credential is revoked: a response that is still being
+//! written is aborted, and an upgraded connection is closed.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 
-/// LIMIT: an answer of this size is written at once, and is not worth watching.
+/// LIMIT: a response of this size is written at once, so it is not watched.
 const SMALL: u64 = 64 << 10;
 
-/// The body of an answer, which breaks off when the scope ends.
+/// The body of a response, which is aborted when the scope ends.
 pub(super) fn body(scope: RequestScope, body: Body) -> Body {
     match http_body::Body::size_hint(&body).exact() {
         Some(..=SMALL) => body,
@@ -28,7 +28,7 @@ pub(super) fn body(scope: RequestScope, body: Body) -> Body {
 
 struct RevocableBody {
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// `None`: it broke off.
+    /// `None`: it was aborted.
     body: Option<Body>,
     _scope: RequestScope,
 }
@@ -41,7 +41,7 @@ impl http_body::Body for RevocableBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // First, so that a body which always has more ends too.
+        // First, so that a body that always has more data ends too.
         if self.body.is_some() && self.ended.as_mut().poll(cx).is_ready() {
             self.body = None;
             return Poll::Ready(Some(Err(axum::Error::new(RevokedError))));
@@ -65,10 +65,10 @@ impl http_body::Body for RevocableBody {
 #[error("the credential of this request was withdrawn")]
 struct RevokedError;
 
-/// Ends a connection that changed its protocol.
+/// Ends an upgraded connection.
 #[derive(Clone, Default)]
 pub(super) struct ConnectionCutter {
-    /// Set once the protocol changed.
+    /// Set once the protocol was upgraded.
     armed: Arc<OnceLock<CancellationToken>>,
     gone: CancellationToken,
 }
@@ -84,7 +84,7 @@ impl ConnectionCutter {
     }
 }
 
-/// A connection that [`ConnectionCutter`] can end. Costs nothing before its protocol changed.
+/// A connection that [`ConnectionCutter`] can end. It has no cost before the protocol is upgraded.
 pub(super) struct Severable<I> {
     io: I,
     cut: ConnectionCutter,
@@ -99,7 +99,7 @@ impl<I> Severable<I> {
         Self { io, cut, reading: None, writing: None, _gone }
     }
 
-    /// Each direction is woken by itself: they may belong to different tasks.
+    /// Each direction has its own waker: they may belong to different tasks.
     fn poll_cut(
         cut: &ConnectionCutter,
         waits: &mut Option<Pin<Box<WaitForCancellationFutureOwned>>>,

@@ -1,9 +1,9 @@
-//! Connections of strangers: of clients that have not shown a valid key or token yet. There are so many of them at most, of
-//! one address and in all; a new one takes the place of the one that has been idle for longest.
+//! Connections of strangers: clients that have not presented a valid key or token yet. Their number is limited, per
+//! address and in total; a new one replaces the one that has been idle for the longest time.
 //!
 //! ```text
-//! enter ─► idle ◄─ requests ─► busy          authenticate ─► no stranger any more
-//!            └── evicted for a new connection (busy ones only where none is idle)
+//! enter ─► idle ◄─ requests ─► busy          authenticate ─► no longer a stranger
+//!            └── evicted for a new connection (busy ones only if none is idle)
 //! ```
 //!
 //! The bytes of their heads are counted ([`HeadMeter`]).
@@ -18,13 +18,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// LIMIT: connections of strangers at one address. Visitors of public previews behind one proxy or NAT share an address.
+/// LIMIT: connections of strangers per address. Visitors of public previews behind one proxy or NAT share an address.
 const PER_ADDRESS: usize = 1_024;
-/// LIMIT: refusals for lack of room that one connection leaves unread, before it is closed. They are not counted.
+/// LIMIT: refusals for lack of memory that one connection may leave unread before it is closed. They are not counted.
 const REFUSED_MAX: usize = 16;
-/// LIMIT: requests of one HTTP/2 connection of a stranger in their handlers at once, before it is known who pays for them.
+/// LIMIT: requests of one stranger's HTTP/2 connection in their handlers at once, before the owner of their memory is
+/// known.
 const TURNS: usize = 16;
-/// What a byte of a head costs: it is in the parser's buffer, and in a copy of a line that has no end yet.
+/// The cost of a byte of a head: it is in the parser's buffer, and in a copy of an incomplete line.
 const COST: usize = 2;
 
 /// All connections of strangers.
@@ -41,43 +42,43 @@ struct StrangerPlaces {
     by_address: HashMap<BudgetOwner, AddressPlaces>,
 }
 
-/// By number; the lowest has been there for longest.
+/// By number; the lowest is the oldest.
 #[derive(Debug, Default)]
 struct AddressPlaces {
     idle: BTreeMap<u64, CancellationToken>,
     busy: BTreeMap<u64, CancellationToken>,
 }
 
-/// One connection: its place among the strangers, and its requests under way.
+/// One connection: its slot among the strangers, and its requests under way.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     strangers: Arc<StrangerConnections>,
     address: BudgetOwner,
     evicted: CancellationToken,
-    /// Closed once its client showed a valid key or token.
+    /// Closed once its client presented a valid key or token.
     turns: Arc<Semaphore>,
     usage: Mutex<ConnectionUsage>,
 }
 
 #[derive(Debug)]
 struct ConnectionUsage {
-    /// The number of its place; `None`: it is no stranger any more, or was evicted.
+    /// The number of its slot; `None`: it is no longer a stranger, or was evicted.
     number: Option<u64>,
     is_authenticated: bool,
     has_request: bool,
-    /// Requests whose answers are not written.
+    /// Requests whose responses are not written.
     open: usize,
     refused: usize,
     idle_since: Instant,
 }
 
 impl StrangerConnections {
-    /// So many at most.
+    /// With this limit.
     pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, places: Mutex::default() })
     }
 
-    /// A place for a new connection, which may be that of another one.
+    /// A slot for a new connection; may evict another one.
     pub(super) fn enter(self: &Arc<Self>, address: BudgetOwner) -> Arc<ConnectionState> {
         let evicted = CancellationToken::new();
         let number = {
@@ -120,7 +121,7 @@ impl StrangerPlaces {
         largest.map(|(address, _)| address.clone())
     }
 
-    /// Closes the connection of this address that has been idle for longest, or else the oldest busy one.
+    /// Closes the connection of this address that has been idle for the longest time, or else the oldest busy one.
     fn evict(&mut self, address: &BudgetOwner) {
         let Some(of_address) = self.by_address.get_mut(address) else { return };
         if let Some((_, oldest)) = of_address.idle.pop_first().or_else(|| of_address.busy.pop_first()) {
@@ -130,7 +131,7 @@ impl StrangerPlaces {
         self.forget_if_empty(address);
     }
 
-    /// As an idle one.
+    /// Inserts an idle connection.
     fn insert(&mut self, address: &BudgetOwner, evicted: CancellationToken) -> u64 {
         self.last_number += 1;
         self.total += 1;
@@ -153,7 +154,7 @@ impl StrangerPlaces {
         }
     }
 
-    /// With a new number; `None`: it was evicted.
+    /// Marks a connection as idle, with a new number; `None`: it was evicted.
     fn set_idle(&mut self, address: &BudgetOwner, number: u64) -> Option<u64> {
         let evicted = self.remove(address, number)?;
         Some(self.insert(address, evicted))
@@ -173,7 +174,7 @@ impl AddressPlaces {
 }
 
 impl ConnectionState {
-    /// Waits for a request's turn; `None`: the connection ends. Requests of a known client do not wait.
+    /// Waits for a request's turn; `None`: the connection ends. Requests of an authenticated client do not wait.
     pub(super) async fn turn(&self) -> Option<RequestTurn> {
         tokio::select! {
             biased;
@@ -184,7 +185,7 @@ impl ConnectionState {
         }
     }
 
-    /// A request came.
+    /// Counts a new request.
     pub(super) fn begin_request(self: &Arc<Self>) -> OpenRequest {
         let mut usage = self.lock();
         usage.has_request = true;
@@ -211,7 +212,7 @@ impl ConnectionState {
         }
     }
 
-    /// A request carried a valid key or token.
+    /// Called when a request has a valid key or token.
     pub(super) fn authenticate(&self) {
         let mut usage = self.lock();
         usage.is_authenticated = true;
@@ -221,7 +222,7 @@ impl ConnectionState {
         }
     }
 
-    /// Cancelled when the connection is to end: another one took its place, or it leaves too many refusals unread.
+    /// Cancelled when the connection is to end: another one took its slot, or it leaves too many refusals unread.
     pub(super) fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }
@@ -231,7 +232,7 @@ impl ConnectionState {
         self.lock().has_request
     }
 
-    /// Resolves when no request was under way for so long; for half as long while its client is a stranger.
+    /// Resolves when no request was under way for so long; half as long while its client is a stranger.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
             let (idle_since, limit) = {
@@ -261,7 +262,7 @@ impl Drop for ConnectionState {
     }
 }
 
-/// One of a stranger's [`TURNS`]. It ends when it is known who pays for the request, or with its answer.
+/// One of a stranger's [`TURNS`]. It ends when the owner of the request's memory is known, or with its response.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestTurn(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
@@ -271,7 +272,7 @@ impl RequestTurn {
     }
 }
 
-/// A request whose answer is not written yet.
+/// A request whose response is not written yet.
 #[derive(Debug)]
 pub(super) struct OpenRequest {
     connection: Arc<ConnectionState>,
@@ -279,7 +280,7 @@ pub(super) struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// There was no room for its answer. Too many unread refusals end the connection.
+    /// Marks that there was no memory for its response. Too many unread refusals end the connection.
     pub(super) fn into_refused(mut self) -> Self {
         let refused = {
             let mut usage = self.connection.lock();
@@ -300,7 +301,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// Counts the bytes of heads that are not whole yet, for one connection.
+/// Counts the bytes of incomplete heads, for one connection.
 #[derive(Debug)]
 pub(super) struct HeadMeter(Reservation);
 
@@ -309,12 +310,12 @@ impl HeadMeter {
         Self(account.reserve())
     }
 
-    /// Whether a head may grow to so many bytes. Until then nothing is read; the deadline for heads goes on.
+    /// Whether a head may grow to so many bytes. Until then nothing is read; the deadline for heads continues.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         self.0.poll_grow(cx, bytes.saturating_mul(COST))
     }
 
-    /// The head is whole.
+    /// Called when the head is complete.
     pub(super) fn clear(&mut self) {
         self.0.shrink(0);
     }

@@ -1,17 +1,17 @@
-//! Strict HTTP/1: what can be read in two ways is refused before anybody reads it.
+//! Strict HTTP/1: ambiguous input is refused before the parser reads it.
 //!
-//! The parser behind this one is lenient where RFC 9112 lets it be: it takes a bare line feed for the end of a line, and
-//! a length beside chunks for nothing. So every byte of a connection passes here first, in place and without a copy; this
-//! only follows where heads and bodies begin and end. The first byte that must not pass is replaced by a NUL and is the
-//! last one: the parser answers 400 to that, after the requests before it, and closes.
+//! The parser behind this one is lenient where RFC 9112 allows it: it accepts a bare line feed as the end of a line,
+//! and ignores a length beside chunks. So every byte of a connection passes here first, in place and without a copy;
+//! this module only tracks where heads and bodies begin and end. The first forbidden byte is replaced by a NUL and is
+//! the last one that passes: the parser answers 400 to it, after the earlier requests, and closes.
 //!
 //! ```text
 //! request line ─ fields ─┬─ no body ───────────────────────► next request line
-//!                        ├─ Content-Length ─ bytes ────────►   "  (or opaque, where the head asked to change protocol)
+//!                        ├─ Content-Length ─ bytes ────────►   "  (or opaque, if the head requested an upgrade)
 //!                        └─ chunked ─ size, bytes, … ─ trailers ─► "
 //! ```
 //!
-//! Never: buffers a body, or decides by what it does not understand that something is fine.
+//! It never buffers a body, and never accepts input that it does not understand.
 
 use std::io;
 use std::pin::Pin;
@@ -23,23 +23,23 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::strangers::HeadMeter;
 
-/// LIMIT: a line that is split over reads is kept until its end; the parser's own limits come first and answer 431.
+/// LIMIT: an incomplete line is kept until its end; the parser's own limits apply first and give 431.
 const LINE_MAX: usize = 512 << 10;
-/// LIMIT: how much of a head is read at a time; more is read when there is room for it.
+/// LIMIT: how much of a head is read at a time; more is read when there is memory for it.
 pub(super) const HEAD_STEP: usize = 4 << 10;
-/// LIMIT: of the line before a chunk; extensions mean nothing to us.
+/// LIMIT: bytes of the line before a chunk; extensions are ignored.
 const CHUNK_LINE_MAX: usize = 256;
-/// What no head may hold, so that the parser refuses it.
+/// A byte that no head may contain, so that the parser refuses it.
 const POISON: u8 = 0;
 
-/// A connection of which only unambiguous requests can be read.
+/// A connection from which only unambiguous requests can be read.
 #[derive(Debug)]
 pub(crate) struct Strict<I> {
     io: I,
-    /// What was read to find out which protocol this is.
+    /// Bytes that were read to detect the protocol.
     first: Bytes,
     framing: Framing,
-    /// Counts heads that are not whole.
+    /// Counts incomplete heads.
     meter: HeadMeter,
 }
 
@@ -84,7 +84,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Strict<I> {
 
 atoll_relay::delegate_write!(Strict, io);
 
-/// Where in the stream of requests the next byte is.
+/// The position of the next byte in the stream of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ParserPosition {
     RequestLine,
@@ -94,26 +94,26 @@ enum ParserPosition {
     Chunk(u64),
     ChunkEnd,
     Trailer,
-    /// No HTTP any more: after an upgrade. Whoever does not upgrade closes.
+    /// Not HTTP any more: after an upgrade. Without an upgrade the connection is closed.
     Opaque,
     Refused,
 }
 
-/// Must not pass.
+/// The input must be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ambiguous;
 
 #[derive(Debug)]
 struct Framing {
     at: ParserPosition,
-    /// The beginning of a line whose end was not read yet.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
     head: Head,
-    /// Of a head that is not whole.
+    /// Bytes of an incomplete head.
     head_bytes: usize,
 }
 
-/// What the fields so far say of what follows.
+/// What the fields so far say about the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Head {
     is_http_10: bool,
@@ -129,7 +129,7 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// Follows these bytes; the error is the first one that must not pass.
+    /// Tracks these bytes; the error is the position of the first forbidden one.
     fn follow(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let mut done = 0;
         while done < bytes.len() {
@@ -167,7 +167,7 @@ impl Framing {
         matches!(self.at, ParserPosition::RequestLine | ParserPosition::Field)
     }
 
-    /// Takes one line, or the beginning of one. An error points at its last byte, so that the line never ends.
+    /// Takes one line, or the beginning of one. An error points to its last byte, so that the line never ends.
     fn line(&mut self, rest: &[u8]) -> Result<usize, usize> {
         let Some(end) = memchr::memchr(b'\n', rest) else {
             if self.begun.len() + rest.len() > LINE_MAX {
@@ -213,7 +213,7 @@ impl Framing {
     }
 
     fn request_line(&mut self, line: &[u8]) -> Result<ParserPosition, Ambiguous> {
-        // Some clients send an empty line behind a body; a server passes over it.
+        // Some clients send an empty line after a body; servers skip it.
         if line.is_empty() {
             return Ok(ParserPosition::RequestLine);
         }
@@ -237,11 +237,11 @@ impl Framing {
         }
         let (name, value) = name_and_value(line)?;
         let head = &mut self.head;
-        // By length first: nearly every field is told apart by that alone.
+        // By length first, which distinguishes nearly all fields.
         match name.len() {
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 let length = decimal(value).ok_or(Ambiguous)?;
-                // Twice the same is not harmless either: others may add them up or take the list for one.
+                // Two equal values are not harmless either: other readers may add them or treat the list as one value.
                 if head.length.replace(length).is_some() {
                     return Err(Ambiguous);
                 }
@@ -253,7 +253,7 @@ impl Framing {
                 }
             }
             7 if name.eq_ignore_ascii_case(b"upgrade") => {
-                // HTTP/2 is never changed to in this way, and what follows stays HTTP/1.
+                // An upgrade to HTTP/2 is never made in this way, and the following requests stay HTTP/1.
                 head.changes |= !value.get(..2).is_some_and(|two| two.eq_ignore_ascii_case(b"h2"));
             }
             _ => {}
@@ -261,7 +261,7 @@ impl Framing {
         Ok(ParserPosition::Field)
     }
 
-    /// What follows a head.
+    /// The position after a head.
     fn body(&mut self) -> Result<ParserPosition, Ambiguous> {
         match (self.head.length, self.head.is_chunked) {
             (Some(_), true) => Err(Ambiguous),
@@ -283,13 +283,13 @@ impl Framing {
         Ok(ParserPosition::Trailer)
     }
 
-    /// After a message.
+    /// The position after a message.
     fn next(&self) -> ParserPosition {
         if self.head.changes { ParserPosition::Opaque } else { ParserPosition::RequestLine }
     }
 }
 
-/// The length of a chunk, in hexadecimal; an extension behind it is passed over.
+/// The length of a chunk, in hexadecimal; an extension after it is skipped.
 fn chunk_size(line: &[u8]) -> Result<ParserPosition, Ambiguous> {
     let end = memchr::memchr(b';', line).unwrap_or(line.len());
     let digits = &line[..end];
@@ -305,14 +305,14 @@ fn chunk_size(line: &[u8]) -> Result<ParserPosition, Ambiguous> {
     }
 }
 
-/// `name: value`; no space in or behind the name, so no folded line either.
+/// `name: value`; no space in or after the name, so no folded line either.
 fn name_and_value(line: &[u8]) -> Result<(&[u8], &[u8]), Ambiguous> {
     let colon = memchr::memchr(b':', line).ok_or(Ambiguous)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     if is_token(name) { Ok((name, trim(value))) } else { Err(Ambiguous) }
 }
 
-/// Without spaces and tabs around it; other white space is part of the value.
+/// Without surrounding spaces and tabs; other white space is part of the value.
 fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;

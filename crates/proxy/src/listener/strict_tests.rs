@@ -1,10 +1,10 @@
-//! What passes, what does not, and that it does not matter how the bytes are cut.
+//! Accepted and refused input, independent of how the bytes are split.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Follows bytes cut at every `step`; the offset of the first one that must not pass.
+/// Tracks bytes split at every `step`; returns the position of the first forbidden one.
 fn follow(text: &[u8], step: usize) -> (Result<(), usize>, ParserPosition) {
     let mut framing = Framing::default();
     for (n, piece) in text.chunks(step.max(1)).enumerate() {
@@ -101,7 +101,7 @@ fn what_can_be_read_in_two_ways_does_not_pass() {
         format!("{chunked}0\r\nX: a\n\r\n"),
     ];
     for text in cases {
-        // What is behind it never counts, wherever the bytes are cut, and the head never ends.
+        // Bytes after it never count, wherever the input is split, and the head never ends.
         let whole = format!("{text}GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n");
         let (first, _) = follow(whole.as_bytes(), whole.len());
         let at = first.expect_err(&text);

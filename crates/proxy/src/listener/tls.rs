@@ -1,7 +1,7 @@
-//! Certificates by file, read again when they change.
+//! Certificates from files, which are read again when they change.
 //!
-//! A pair that cannot be read or does not belong together is not taken: the one before it stays, and the log says why.
-//! Never writes a file, never makes a key.
+//! A pair that cannot be read or does not match is not used: the earlier one stays, and the log has the reason. This
+//! module writes no file and makes no key.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -16,10 +16,10 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 use tokio_rustls::TlsAcceptor;
 
-/// Where a certificate and its key are.
+/// The files of a certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, and those between it and its root, in PEM.
+    /// The certificate, and its intermediate certificates, as PEM.
     pub certificate: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
@@ -28,21 +28,21 @@ pub struct CertificateFiles {
 /// Why a certificate is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadCertificate {
-    /// A file is not there, or not readable.
+    /// A file is missing or not readable.
     #[error("cannot read {}", path.display())]
     Unreadable {
         path: PathBuf,
         #[source]
         cause: io::Error,
     },
-    /// A file holds something else.
+    /// A file has other content.
     #[error("{} contains no {what} in PEM format", path.display())]
     NotPem {
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
     },
-    /// The key is of a kind that is not known, or of another certificate.
+    /// The type of the key is not supported, or it belongs to another certificate.
     #[error("the key in {} does not belong to the certificate in {}", files.key.display(), files.certificate.display())]
     Mismatch {
         files: CertificateFiles,
@@ -55,14 +55,14 @@ pub enum BadCertificate {
 }
 
 impl BadCertificate {
-    /// Whether there simply is none yet.
+    /// Whether the files do not exist yet.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unreadable { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// TLS with a certificate that can be exchanged. Clones share it.
+/// TLS with a replaceable certificate. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
@@ -83,7 +83,7 @@ struct Current {
     stamp: Mutex<Stamp>,
 }
 
-/// What changes when a file is written anew.
+/// Changes when a file is rewritten.
 type Stamp = [Option<(u64, u64, i64, i64)>; 2];
 
 impl Tls {
@@ -102,7 +102,7 @@ impl Tls {
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), current })
     }
 
-    /// Looks at the files, and takes them if they changed. `true`: there is a new certificate.
+    /// Checks the files, and reads them if they changed. `true`: there is a new certificate.
     pub fn reload(&self) -> Result<bool, BadCertificate> {
         let now = stamp(&self.current.files);
         let mut known = self.current.stamp.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,7 @@ impl Tls {
             return Ok(false);
         }
         let fresh = load(&self.current.files, &self.current.provider);
-        // Also after a failure: the same broken files are not complained of twice.
+        // Also after a failure: the same invalid files are not reported twice.
         *known = now;
         *self.current.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh?);
         Ok(true)
@@ -122,7 +122,7 @@ impl Tls {
 }
 
 impl ResolvesServerCert for Current {
-    /// One certificate for every name: a client that wants another one says so by itself.
+    /// One certificate for every name: the client checks whether it matches.
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.key.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -185,7 +185,7 @@ mod tests {
         assert!(tls.reload().unwrap());
         let second = serial(&tls);
         assert_ne!(first, second);
-        // A key of another certificate, as while both are being replaced.
+        // The key of another certificate, as during a replacement of both.
         std::fs::write(&files.key, &ca.leaf(TODAY).unwrap().key).unwrap();
         assert!(matches!(tls.reload(), Err(BadCertificate::Mismatch { .. })));
         assert_eq!(serial(&tls), second);
