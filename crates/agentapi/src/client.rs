@@ -1,8 +1,9 @@
 //! The host's client of one agent, over any byte stream.
 //!
-//! It holds a connector (how to dial the sandbox), the agent token and a few idle HTTP/1.1 connections. Each call
-//! takes a connection, each open stream keeps one. Every wait has a deadline, every size a cap, since what runs
-//! beside the agent may have taken its place. It never retries a request that may have reached the agent.
+//! The client has a connector (how to connect to the sandbox), the agent token and a few idle HTTP/1.1 connections.
+//! Each call takes a connection, each open stream keeps one. Every wait has a deadline and every size a limit, because
+//! a hostile process in the sandbox may have taken the agent's place. The client never repeats a request that may have
+//! reached the agent.
 
 mod archive;
 mod files;
@@ -42,26 +43,26 @@ use crate::init::{InitReply, InitRequest, Metrics};
 use liveness::Patience;
 use transport::Transport;
 
-/// LIMIT: an agent answers in well under a millisecond; ten seconds cover a sandbox that is starved of CPU.
+/// LIMIT: an agent answers in well under a millisecond; ten seconds are enough for a sandbox without CPU time.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// LIMIT: removing, moving or listing a large tree takes as long as the disk needs (1-2 ms per directory on ext4).
 const TREE_LIMIT: Duration = Duration::from_secs(600);
 
-/// LIMIT: the largest plain answer (a long directory list). Larger lists are cut by the agent first.
+/// LIMIT: the largest plain answer (a long directory list). The agent truncates larger lists.
 const ANSWER_MAX: usize = 32 << 20;
 
-/// The secret that the host shows to one instance's agent. Not printed by `Debug`.
+/// The secret that the host presents to an instance's agent. Not printed by `Debug`.
 #[derive(Clone)]
 pub struct AgentToken(Arc<str>);
 
 impl AgentToken {
-    /// Wraps a token; it must be printable ASCII, as a header carries it.
+    /// Wraps a token; it must be printable ASCII, because it is sent in a header.
     pub fn new(token: impl Into<Arc<str>>) -> Self {
         Self(token.into())
     }
 
-    /// The token itself, for handing it to the agent at start.
+    /// The token itself, to pass it to the agent at its start.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -95,7 +96,7 @@ impl std::fmt::Debug for AgentClient {
 }
 
 impl AgentClient {
-    /// A client that dials with `connect` whenever no idle connection is left.
+    /// A client that connects with `connect` whenever there is no idle connection.
     pub fn new<F, Fut, S>(connect: F, token: &AgentToken) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -110,25 +111,25 @@ impl AgentClient {
         Self { inner: Arc::new(inner), patience: Patience::default(), root_files: false }
     }
 
-    /// The same client for somebody who knows when the sandbox stands still: deadlines do not count then.
+    /// The same client for a caller that knows when the sandbox is paused: deadlines do not count then.
     #[must_use]
     pub fn with_pulse(&self, pulse: watch::Receiver<InstanceLiveness>) -> Self {
         Self { patience: Patience::new(pulse), ..self.clone() }
     }
 
-    /// The same client, whose file operations have the rights of the sandbox's root. What they create belongs to the named
-    /// user. Processes are not affected. An agent that does not know this acts with the user's rights.
+    /// The same client, whose file operations have the permissions of the sandbox's root. New files belong to the named
+    /// user. Processes are not affected. An older agent uses the user's permissions.
     #[must_use]
     pub fn with_root_files(&self) -> Self {
         Self { root_files: true, ..self.clone() }
     }
 
-    /// Whether an agent answers at all. Needs no token.
+    /// Checks that an agent answers. Needs no token.
     pub async fn health(&self) -> Result<(), AgentError> {
         self.plain(Method::GET, "/health", None).await.map(|_| ())
     }
 
-    /// Hands the agent its settings. Legal at any time; a new `access_token` takes effect for this client too.
+    /// Sends the agent its settings. Allowed at any time; a new `access_token` applies to this client too.
     pub async fn init(&self, request: &InitRequest) -> Result<InitReply, AgentError> {
         let body = serde_json::to_vec(request)
             .map_err(|_| AgentError::Argument("the init request does not serialise"))?;
@@ -141,13 +142,13 @@ impl AgentClient {
             .map_err(|_| AgentError::Protocol("the answer to init is not what was agreed"))
     }
 
-    /// What the agent sees of the sandbox's use of resources.
+    /// The resource use of the sandbox as the agent sees it.
     pub async fn metrics(&self) -> Result<Metrics, AgentError> {
         let answer = self.plain(Method::GET, "/metrics", None).await?;
         serde_json::from_slice(&answer).map_err(|_| AgentError::Protocol("metrics are not what was agreed"))
     }
 
-    /// Seconds for which a program inside still asks to be kept awake; 0: none does.
+    /// Remaining seconds of a hold by a program in the sandbox; 0: none.
     pub async fn held(&self) -> Result<u64, AgentError> {
         let answer = self.plain(Method::GET, "/hold", None).await?;
         let held: crate::init::HoldStatus = serde_json::from_slice(&answer)
@@ -172,7 +173,7 @@ impl AgentClient {
     }
 }
 
-/// A token that no header can carry becomes one that no agent accepts.
+/// A token that is not valid in a header is replaced by one that no agent accepts.
 fn header_of(token: &AgentToken) -> HeaderValue {
     let mut value = HeaderValue::from_str(token.expose()).unwrap_or(HeaderValue::from_static(""));
     value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! What can go wrong between the host and an agent. Text from the agent is cleaned before it gets here.
+//! Errors between the host and an agent. Text from the agent is cleaned before it is stored here.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub enum AgentError {
     /// No byte stream to the agent could be opened.
     #[error("connecting to the agent")]
     Connect(#[source] std::io::Error),
-    /// The byte stream broke, or spoke no HTTP.
+    /// The byte stream broke, or was not HTTP.
     #[error("talking to the agent")]
     Transport(#[source] hyper::Error),
     /// The caller's upload stream failed.
@@ -21,21 +21,21 @@ pub enum AgentError {
     #[error("the agent did not answer {what} within {limit:?}")]
     Deadline {
         what: &'static str,
-        /// How long it was waited for.
+        /// The deadline.
         limit: Duration,
     },
     /// The instance ended, or was restored as another one, before the agent answered.
     #[error("the instance ended before its agent answered")]
     Ended,
-    /// The agent answered something that its protocol does not have.
+    /// The agent's answer violates the protocol.
     #[error("the agent's answer breaks its protocol: {0}")]
     Protocol(&'static str),
     /// The agent refused.
     #[error("{message}")]
     Refused {
-        /// Why, as a closed word.
+        /// The reason as a code.
         code: RpcCode,
-        /// Why, for people. Cleaned of control characters and cut to 1 KiB.
+        /// The reason as text. Control characters are removed, and it is cut to 1 KiB.
         message: String,
     },
     /// An argument cannot be sent.
@@ -47,7 +47,7 @@ pub enum AgentError {
 }
 
 impl AgentError {
-    /// The closed kind that edges map.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Connect(_)
@@ -69,7 +69,7 @@ impl AgentError {
 /// LIMIT: long enough for a path and a sentence, short enough for a log line.
 const MESSAGE_MAX: usize = 1024;
 
-/// Makes foreign text fit for logs and terminals.
+/// Makes foreign text safe for logs and terminals.
 fn clean(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -89,17 +89,17 @@ macro_rules! codes {
         pub enum RpcCode { $($name,)* }
 
         impl RpcCode {
-            /// The word on the wire.
+            /// The code on the wire.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Parses the word on the wire; a word we do not know is `Unknown`.
+            /// Parses the code on the wire; an unknown one is `Unknown`.
             pub fn parse(text: &str) -> Self {
                 match text { $($text => Self::$name,)* _ => Self::Unknown }
             }
 
-            /// Best guess from an HTTP status without a Connect body.
+            /// The most likely code for an HTTP status without a Connect body.
             pub fn from_http(status: u16) -> Self {
                 match status { $($status => Self::$name,)* 403 => Self::PermissionDenied, 507 => Self::ResourceExhausted, 416 => Self::OutOfRange, _ => Self::Unknown }
             }

@@ -1,12 +1,12 @@
-//! What the host tells a fresh agent (`POST /init`), what it answers, and `GET /metrics`.
+//! The settings that the host sends to a new agent (`POST /init`), its answer, and `GET /metrics`.
 //!
-//! Unknown fields are accepted on both sides: agents live as long as their sandbox and meet newer hosts.
+//! Unknown fields are accepted on both sides: agents live as long as their sandbox and may talk to newer hosts.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Body of `POST /init`. Absent fields leave what was set before.
+/// Body of `POST /init`. Missing fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InitRequest {
@@ -16,16 +16,16 @@ pub struct InitRequest {
     /// Replaces the agent token (after restore and fork).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_token: Option<String>,
-    /// The user of requests that name none.
+    /// The default user of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_user: Option<String>,
-    /// The working directory of processes that name none; empty: the user's home.
+    /// The default working directory of processes; empty: the user's home.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_workdir: Option<String>,
-    /// The sandbox's host name, to be found in its `/etc/hosts`.
+    /// The sandbox's host name, to be added to its `/etc/hosts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// What `GET /metrics` reports as totals, since `/proc` and statfs show the host's.
+    /// The totals that `GET /metrics` reports, because `/proc` and statfs show the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<AgentLimits>,
 }
@@ -40,7 +40,7 @@ pub struct AgentLimits {
     pub memory_bytes: u64,
     /// Disk quota in bytes.
     pub disk_bytes: u64,
-    /// Disk in use in bytes, where the host knows better than statfs.
+    /// Disk in use in bytes, if the host has a better value than statfs.
     pub disk_used_bytes: u64,
 }
 
@@ -50,27 +50,27 @@ pub struct AgentLimits {
 pub struct InitReply {
     /// Version of the agent's crate.
     pub agent_version: String,
-    /// The envd version it behaves as.
+    /// The envd version that it emulates.
     pub envd_version: String,
     /// Protocol generation.
     pub generation: u32,
-    /// What it can do beyond its generation's floor.
+    /// Its features beyond those of its generation.
     pub features: Vec<String>,
 }
 
-/// Body of `GET /hold`: how long a program inside asks to be kept awake.
+/// Body of `GET /hold`: how long a program in the sandbox holds it awake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldStatus {
-    /// Seconds from now; 0: nobody asks.
+    /// Seconds from now; 0: no hold.
     pub held_s: u64,
 }
 
-/// Names of features that a host may gate on.
+/// Names of features that a host may check for.
 #[derive(Debug, Clone, Copy)]
 pub struct Features;
 
 impl Features {
-    /// Every feature of this source's agent.
+    /// All features of the agent in this source tree.
     pub const ALL: &'static [&'static str] = &[
         "attach-tail",
         "logs",
@@ -85,7 +85,7 @@ impl Features {
     ];
 }
 
-/// Body of `GET /metrics`, as envd names it.
+/// Body of `GET /metrics`, with envd's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Metrics {
@@ -93,7 +93,7 @@ pub struct Metrics {
     pub ts: i64,
     /// CPUs the sandbox may use.
     pub cpu_count: u32,
-    /// Of one CPU = 100, since the previous call.
+    /// CPU use since the previous call; 100 is one CPU.
     pub cpu_used_pct: f32,
     /// Bytes.
     pub mem_total: u64,

@@ -1,7 +1,7 @@
 //! The agent's protocol: messages, a client over any byte stream, version negotiation.
 //!
-//! Shared by the agent and the host. It never opens a socket by itself: the host hands in a connector that dials
-//! the sandbox. Everything an agent sends is hostile to the client here; sizes are capped before memory is taken.
+//! Shared by the agent and the host. It never opens a socket by itself: the host passes a connector for the sandbox.
+//! Everything that an agent sends is untrusted; sizes are limited before memory is allocated.
 
 #![cfg_attr(
     test,
@@ -37,11 +37,11 @@ pub const AGENT_PORT: u16 = 49983;
 /// The header that carries the agent token (towards the agent) or the access token (towards the proxy).
 pub const TOKEN_HEADER: &str = "x-access-token";
 
-/// Sent by our host with `POST /init` to get an [`InitReply`] instead of envd's empty 204.
+/// Sent by Atoll's host with `POST /init` to get an [`InitReply`] instead of envd's empty 204.
 pub const INIT_HEADER: &str = "atoll-init";
 
-/// Sent by our host with file operations that pass permission checks as root's do. What they create belongs to the request's
-/// user all the same. Requests that are passed on from outside lose every `atoll-` header first.
+/// Sent by Atoll's host with file operations that pass permission checks as root's do. New files still belong to the
+/// request's user. Requests that are forwarded from outside lose every `atoll-` header first.
 pub const FILE_RIGHTS_HEADER: &str = "atoll-file-rights";
 
 /// The one value of [`FILE_RIGHTS_HEADER`].
@@ -50,11 +50,11 @@ pub const FILE_RIGHTS_ROOT: &str = "root";
 /// Permission bits of a downloaded file, in octal.
 pub const MODE_HEADER: &str = "atoll-mode";
 
-/// Whole size of a downloaded file, also when only a range of it is sent.
+/// Size of the whole downloaded file, also if only a range of it is sent.
 pub const SIZE_HEADER: &str = "atoll-size";
 
-/// The envd version whose behaviour the agent shows; SDKs gate features on it.
+/// The envd version that the agent emulates; SDKs enable features by it.
 pub const ENVD_VERSION: &str = "0.6.13";
 
-/// The newest protocol generation this source knows. The host adapts to agents of a lower one.
+/// The newest protocol generation of this source tree. The host adapts to agents of a lower one.
 pub const GENERATION: u32 = 1;

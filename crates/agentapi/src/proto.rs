@@ -16,7 +16,7 @@ pub mod filesystem {
     include!("generated/filesystem.rs");
 }
 
-/// Ours: what envd's services lack.
+/// Atoll's own messages, which envd's services lack.
 pub mod agent {
     include!("generated/atoll.agent.v1.rs");
 }
@@ -25,5 +25,5 @@ pub mod agent {
 pub const PROCESS_SERVICE: &str = "process.Process";
 /// Path prefix of envd's file service.
 pub const FILESYSTEM_SERVICE: &str = "filesystem.Filesystem";
-/// Path prefix of our own service.
+/// Path prefix of Atoll's own service.
 pub const AGENT_SERVICE: &str = "atoll.agent.v1.Agent";

@@ -1,11 +1,11 @@
-//! A running sandbox as its users reach it: processes, files, terminals and ports.
+//! Access to a running sandbox: processes, files, terminals and ports.
 //!
-//! [`Session`] is the only way of fronts, toolbox and proxy to a running sandbox. The service hands one out after it has
-//! authorised the caller and woken the sandbox; while it is held, the sandbox counts as busy. Where our agent runs in the
-//! sandbox, an [`AgentSource`] is all that has to be written; a provider without an agent of ours implements [`Session`] with
-//! its own calls.
+//! Fronts, toolbox and proxy access a running sandbox only through [`Session`]. The service returns one after it has
+//! authorised the caller and woken the sandbox; while it is held, the sandbox counts as busy. For a sandbox with
+//! Atoll's agent, only an [`AgentSource`] has to be implemented; a provider without the agent implements [`Session`]
+//! with its own calls.
 //!
-//! Paths are bytes. `user` is the sandbox's user whose rights apply; `None` is its default user.
+//! Paths are bytes. `user` is the sandbox's user whose permissions apply; `None` is its default user.
 
 use std::fmt::Debug;
 use std::io;
@@ -26,19 +26,19 @@ use crate::init::{InitRequest, Metrics};
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// The content of a file or archive on its way into a sandbox.
+/// The content of a file or archive that is sent to a sandbox.
 pub type UploadStream = BoxStream<'static, io::Result<Bytes>>;
 
 /// A running sandbox: processes, files, terminals and ports.
 #[async_trait]
 pub trait Session: Debug + Send + Sync {
-    /// Starts a process; answers when it runs, or with a typed refusal when it cannot.
+    /// Starts a process; returns when it runs, or with a typed error.
     async fn start(&self, what: StartProcess) -> Result<(Started, ProcessStream), AgentError>;
 
-    /// Follows a process; with `tail`, the kept end of its output comes first.
+    /// Attaches to a process; with `tail`, the kept end of its output comes first.
     async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError>;
 
-    /// Follows a process from a [position](ProcessStream::position) of its output on.
+    /// Attaches to a process at a [position](ProcessStream::position) of its output.
     async fn attach_from(&self, pid: u32, from: u64) -> Result<ProcessStream, AgentError>;
 
     /// Starts a process and collects at most `output_max` bytes of each of its streams.
@@ -53,7 +53,7 @@ pub trait Session: Debug + Send + Sync {
     /// Writes to a process's stdin or terminal.
     async fn send_stdin(&self, pid: u32, data: &[u8]) -> Result<(), AgentError>;
 
-    /// Ends a process's stdin. A second time is fine.
+    /// Closes a process's stdin. Repeating it is no error.
     async fn close_stdin(&self, pid: u32) -> Result<(), AgentError>;
 
     /// Sends a signal to a process's group.
@@ -70,7 +70,7 @@ pub trait Session: Debug + Send + Sync {
         range: Option<Range>,
     ) -> Result<FileReader, AgentError>;
 
-    /// Writes a file whole or not at all, as [`AgentClient::write_file`] does.
+    /// Writes a file completely or not at all, as [`AgentClient::write_file`] does.
     async fn write_file(
         &self,
         path: &[u8],
@@ -96,7 +96,7 @@ pub trait Session: Debug + Send + Sync {
     /// Describes a path.
     async fn stat(&self, path: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
 
-    /// The entries of a directory, `depth` levels deep, and whether the list was cut.
+    /// The entries of a directory, `depth` levels deep, and whether the list was truncated.
     async fn list_dir(
         &self,
         path: &[u8],
@@ -104,14 +104,14 @@ pub trait Session: Debug + Send + Sync {
         depth: u32,
     ) -> Result<(Vec<Entry>, bool), AgentError>;
 
-    /// Makes a directory and its parents. One that is there is `already_exists`.
+    /// Makes a directory and its parents. An existing one is `already_exists`.
     async fn make_dir(&self, path: &[u8], user: Option<&str>, mode: Option<u32>)
     -> Result<Entry, AgentError>;
 
-    /// Renames; a file at the destination is replaced.
+    /// Renames; an existing file at the destination is replaced.
     async fn move_entry(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
 
-    /// Renames; an entry at the destination is `already_exists`.
+    /// Renames; an existing entry at the destination is `already_exists`.
     async fn move_new(&self, from: &[u8], to: &[u8], user: Option<&str>) -> Result<Entry, AgentError>;
 
     /// Copies a file or link, or (`recursive`) a directory.
@@ -134,10 +134,10 @@ pub trait Session: Debug + Send + Sync {
         group: Option<&str>,
     ) -> Result<Entry, AgentError>;
 
-    /// Removes a path and all below it. A missing path is `not_found`.
+    /// Removes a path and everything below it. A missing path is `not_found`.
     async fn remove(&self, path: &[u8], user: Option<&str>) -> Result<(), AgentError>;
 
-    /// Watches a directory; the watch is in place when this returns.
+    /// Watches a directory; the watch is active when this returns.
     async fn watch(
         &self,
         path: &[u8],
@@ -145,7 +145,7 @@ pub trait Session: Debug + Send + Sync {
         recursive: bool,
     ) -> Result<WatchStream, AgentError>;
 
-    /// Looks for names or lines.
+    /// Searches for names or lines.
     async fn search(&self, what: Search, user: Option<&str>) -> Result<Searched, AgentError>;
 
     /// Writes a tar stream into the sandbox.
@@ -162,33 +162,33 @@ pub trait Session: Debug + Send + Sync {
     /// Output of processes that were started `logged`.
     async fn logs(&self, follow: bool, tail_bytes: Option<u64>) -> Result<LogTail, AgentError>;
 
-    /// What the sandbox uses of its resources.
+    /// The resource use of the sandbox.
     async fn metrics(&self) -> Result<Metrics, AgentError>;
 
-    /// The settings in force: environment, default user and working directory.
+    /// The current settings: environment, default user and working directory.
     async fn settings(&self) -> Result<InitRequest, AgentError>;
 
-    /// A byte stream to a port inside, also to a server that listens on loopback only.
+    /// A byte stream to a port in the sandbox, also to a server that listens only on loopback.
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError>;
 }
 
-/// A sandbox in which our agent runs. It gives a [`Session`] by the blanket implementation below.
+/// A sandbox with Atoll's agent. The blanket implementation below makes it a [`Session`].
 #[async_trait]
 pub trait AgentSource: Debug + Send + Sync {
-    /// The agent that the next call goes to. Waits while the sandbox is paused.
+    /// The agent for the next call. Waits while the sandbox is paused.
     async fn agent_client(&self) -> Result<AgentClient, AgentError>;
 
     /// [`Session::dial`].
     async fn dial_port(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError>;
 
-    /// Makes the stream of a process outlive its connection, where the source can.
+    /// Makes the stream of a process outlive its connection, if the source supports it.
     fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {
         let _ = pid;
         stream
     }
 }
 
-/// One agent, for as long as its instance lives.
+/// One agent, as long as its instance lives.
 #[async_trait]
 impl AgentSource for AgentClient {
     async fn agent_client(&self) -> Result<AgentClient, AgentError> {

@@ -1,4 +1,4 @@
-//! Answers on their way out: every piece is counted until it was written.
+//! Responses in flight: every piece is counted until it was written.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -10,36 +10,36 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::{Account, Exhausted, Reservation, SMALL};
 
-/// LIMIT: what an answer costs beside its body while it is not written: its task, its stream and its head (measured with
-/// HTTP/2). With a body of 2 KiB it is one step of a reservation.
+/// LIMIT: the cost of an unwritten response besides its body: its task, its stream and its head (measured with HTTP/2).
+/// With a body of 2 KiB it is one step of a reservation.
 pub const ANSWER_STATE: usize = 14 << 10;
 
-/// A body whose pieces are counted from the moment they leave it until they are written or dropped. While there is no room
-/// it is not read, so a client that does not read holds no more than its owner's share.
+/// A body whose pieces are counted from the moment they leave it until they are written or dropped. While the budget is
+/// used up it is not read, so a client that does not read holds no more than its owner's share.
 pub struct Metered<B> {
     body: B,
     account: Account,
-    /// What the body gave and was not passed on yet.
+    /// Bytes that the body returned and that are not passed on yet.
     rest: Bytes,
     /// For the next piece of it.
     reservation: Option<Reservation>,
-    /// Bytes of the body that the answer's own reservation covers.
+    /// Bytes of the body that the response's own reservation covers.
     covered: usize,
     /// Kept until the last piece is written, or the body is dropped.
     keep: Arc<dyn Any + Send + Sync>,
 }
 
-/// LIMIT: the most that is passed on at once; of a larger piece of memory only what is on its way is counted here.
+/// LIMIT: the most that is passed on at once; of a larger piece of memory only the part in flight is counted here.
 const PIECE: usize = 64 << 10;
 
 impl<B: Body<Data = Bytes>> Metered<B> {
-    /// How much of a body the reservation of its answer covers: all of a small one.
+    /// How much of a body the reservation of its response covers: all of a small one.
     pub fn covered(body: &B) -> usize {
         let size = body.size_hint().exact().and_then(|size| usize::try_from(size).ok());
         size.filter(|size| *size <= SMALL).unwrap_or_default()
     }
 
-    /// At the cost of this account, beyond what is [covered](Self::covered). `keep` is dropped after the last write.
+    /// Charged to this account, beyond what is [covered](Self::covered). `keep` is dropped after the last write.
     pub fn new(body: B, account: Account, keep: Arc<dyn Any + Send + Sync>) -> Self {
         let covered = Self::covered(&body);
         Self { body, account, rest: Bytes::new(), reservation: None, covered, keep }
@@ -50,7 +50,7 @@ impl<B: Body<Data = Bytes>> Metered<B> {
     }
 }
 
-/// The same bytes, which keep something until their last clone or slice is dropped.
+/// The same bytes, which keep a value alive until their last clone or slice is dropped.
 #[must_use]
 pub fn keep_with(bytes: Bytes, keep: Arc<dyn Any + Send + Sync>) -> Bytes {
     struct KeepingBytes {
@@ -89,7 +89,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B> {
             this.covered -= size;
         } else {
             let reservation = this.reservation.get_or_insert_with(|| this.account.reserve());
-            // All of it counts: of a stream of small pieces each would be free.
+            // The whole piece counts: otherwise each piece of a stream of small ones would be free.
             ready!(reservation.poll_grow(cx, size + SMALL));
         }
         let piece = this.rest.split_to(size);
@@ -117,7 +117,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Metered<B> {
     }
 }
 
-/// Marks an answer that is in memory as a whole when its handler is done, for whoever counts it.
+/// Marks a response that is completely in memory when its handler is done, for the code that counts it.
 #[derive(Debug, Clone, Copy)]
 pub struct WholeAnswer;
 
@@ -129,7 +129,7 @@ pub struct HeldAnswer<B> {
 }
 
 impl<B: Body<Data = Bytes>> HeldAnswer<B> {
-    /// Counts the body. It is there already, so a full pool is not waited for.
+    /// Counts the body. It is in memory already, so this does not wait for a full pool.
     pub fn new(body: B, account: &Account) -> Result<Self, Exhausted> {
         let mut reservation = account.reserve();
         let size = body.size_hint().exact().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Request bodies that are read whole.
+//! Request bodies that are read completely.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use http_body_util::BodyExt;
 
 use crate::{Exhausted, RequestBudget};
 
-/// What a body may be.
+/// Limits of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
-    /// Its size.
+    /// The maximal size.
     pub bytes: usize,
     /// How long it may take to arrive.
     pub within: Duration,
@@ -29,16 +29,16 @@ pub enum BodyError<E> {
     /// The connection broke.
     #[error("the body ended early")]
     Broken(E),
-    /// There was no room for it.
+    /// The memory budget is used up.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
 }
 
-/// What a byte of a body costs: itself, and the value that is parsed from it.
+/// The cost of a byte of a body: itself, and the value that is parsed from it.
 const COST: usize = 2;
 
-/// Reads a body to its end. It is counted, as it arrives, until the request's budget is dropped; while there is no room,
-/// nothing more is read from the client.
+/// Reads a body to its end. It is counted, as it arrives, until the request's budget is dropped; while the budget is
+/// used up, nothing more is read from the client.
 pub async fn read_whole<B>(
     body: B,
     limits: BodyLimits,

@@ -1,4 +1,4 @@
-//! A JSON object that is encoded while it is written. Output of a command is held once, as the bytes that it is; its JSON
+//! A JSON object that is encoded while it is written. The output of a command is held once, as raw bytes; its JSON
 //! form, up to eighteen times larger, exists only piece by piece.
 
 use std::collections::VecDeque;
@@ -15,13 +15,13 @@ use serde::Serialize;
 /// How many bytes are encoded at a time; a multiple of three, for base64.
 const PIECE: usize = 12 << 10;
 
-/// An object that holds fewer bytes than this is encoded at once; encoded it is at most eighteen times larger.
+/// An object with fewer bytes than this is encoded at once; the encoded form is at most eighteen times larger.
 const SMALL: usize = 4 << 10;
 
-/// Lines of text, each behind a mark.
+/// Lines of text, each with a prefix.
 #[derive(Debug, Clone)]
 pub struct Marked {
-    /// Put in front of every line; ASCII.
+    /// The prefix of every line; ASCII.
     pub mark: &'static str,
     /// The lines.
     pub text: Bytes,
@@ -36,15 +36,15 @@ pub struct JsonObject {
 
 #[derive(Debug)]
 enum JsonPart {
-    /// JSON already, and small.
+    /// Encoded JSON, and small.
     Raw(Vec<u8>),
-    /// JSON already.
+    /// Encoded JSON.
     Json(Bytes),
-    /// The inside of a string; what is not UTF-8 is replaced.
+    /// The content of a string; invalid UTF-8 is replaced.
     Text(Bytes),
-    /// The same, with a mark in front of every line. `begins`: so is the next byte.
+    /// The same, with a prefix for every line. `begins`: a prefix comes before the next byte.
     Lines { marked: Marked, begins: bool },
-    /// The inside of a string that holds base64.
+    /// The content of a base64 string.
     Base64(Bytes),
 }
 
@@ -55,7 +55,7 @@ impl JsonObject {
         Self::default()
     }
 
-    /// Adds a field that is small.
+    /// Adds a small field.
     #[must_use]
     pub fn field(mut self, name: &str, value: &impl Serialize) -> Self {
         let mut raw = self.name(name);
@@ -65,7 +65,7 @@ impl JsonObject {
         self
     }
 
-    /// Adds a field whose value is JSON already.
+    /// Adds a field whose value is encoded JSON.
     #[must_use]
     pub fn raw(mut self, name: &str, json: Bytes) -> Self {
         let raw = self.name(name);
@@ -74,19 +74,19 @@ impl JsonObject {
         self
     }
 
-    /// Adds a text; bytes that are not UTF-8 become replacement characters.
+    /// Adds a text; invalid UTF-8 becomes replacement characters.
     #[must_use]
     pub fn text(self, name: &str, text: Bytes) -> Self {
         self.string(name, [JsonPart::Text(text)])
     }
 
-    /// Adds a text that comes in parts.
+    /// Adds a text that consists of several parts.
     #[must_use]
     pub fn texts(self, name: &str, parts: impl IntoIterator<Item = Bytes>) -> Self {
         self.string(name, parts.into_iter().map(JsonPart::Text))
     }
 
-    /// Adds a text of marked lines.
+    /// Adds a text of lines with prefixes.
     #[must_use]
     pub fn lines(self, name: &str, lines: Vec<Marked>) -> Self {
         self.string(name, lines.into_iter().map(|marked| JsonPart::Lines { marked, begins: true }))
@@ -112,10 +112,10 @@ impl JsonObject {
         format!("{before}\"{name}\":").into_bytes()
     }
 
-    /// The whole object encoded, where it is small: its length is known before it is sent, and it is sent in one piece.
+    /// The whole encoded object, if it is small: its length is known before it is sent, and it is sent in one piece.
     ///
     /// # Errors
-    /// The object itself, where it is too large to be encoded at once.
+    /// The object itself, if it is too large to be encoded at once.
     pub fn encode_small(mut self) -> Result<Bytes, Self> {
         if self.parts.iter().map(JsonPart::len).sum::<usize>() > SMALL {
             return Err(self);
@@ -146,7 +146,7 @@ impl JsonObject {
 }
 
 impl JsonPart {
-    /// Bytes that it holds, before they are encoded.
+    /// Bytes that it holds, before encoding.
     fn len(&self) -> usize {
         match self {
             Self::Raw(raw) => raw.len(),
@@ -155,7 +155,7 @@ impl JsonPart {
         }
     }
 
-    /// Encodes some of it; answers whether that was all.
+    /// Encodes a part of it; returns whether it is complete.
     fn encode(&mut self, out: &mut Vec<u8>) -> bool {
         match self {
             Self::Raw(raw) => {
@@ -195,7 +195,7 @@ impl JsonPart {
     }
 }
 
-/// At most `most` bytes, and no character is divided.
+/// At most `most` bytes, without splitting a character.
 fn cut(text: &[u8], most: usize) -> usize {
     if text.len() <= most {
         return text.len();
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(
             whole(large),
             json!({"code": 0, "text": "\"".repeat(SMALL + 1)}),
-            "nothing of it was taken"
+            "no part of it was taken"
         );
     }
 

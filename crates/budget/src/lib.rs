@@ -1,4 +1,4 @@
-//! One budget for the bytes that a server holds for others: commands' output, unwritten answers, request bodies and heads.
+//! One budget for the bytes that a server holds for callers: output of commands, unwritten responses, request bodies and heads.
 //!
 //! ```text
 //! Budget ─ account(owner) ─► Account ─ reserve() ─► Reservation ─ grow(n) ─► bytes are held ─ drop ─► released
@@ -6,17 +6,18 @@
 //!                                                                            dropped, which hyper does after the write
 //! ```
 //!
-//! Two pools: one for tenants, a small one for strangers (callers without a valid key so far), divided by address. In both
-//! one rule decides: **an owner may hold at most as many bytes as the pool has free for all others**. So one owner alone
-//! gets half of a pool, two get a third each, and a newcomer always finds room.
+//! There are two pools: one for tenants, and a small one for strangers (callers without a valid key so far), divided by
+//! address. One rule applies to both: **an owner may hold at most as many bytes as the pool has free for all others**.
+//! So a single owner gets half of a pool, two get a third each, and a new owner always finds free memory.
 //!
-//! Who meets a full pool waits (where the source is a stream, nothing more is read from it), at most [`WAIT`] where a
-//! caller waits for an answer, and then gets [`Exhausted`], which fronts render as 429 or 503 with `Retry-After`.
+//! A request that finds the pool full waits (if its source is a stream, nothing more is read from it). If a caller
+//! waits for a response, the wait is at most [`WAIT`]; then the caller gets [`Exhausted`], which fronts render as 429
+//! or 503 with `Retry-After`.
 //!
 //! The first [`SMALL`] bytes of each reservation are not counted, so that ordinary requests never wait. The state of an
-//! open answer ([`ANSWER_STATE`]) is counted in pools of its own, from the moment the answer exists until it is written.
+//! open response ([`ANSWER_STATE`]) is counted in separate pools, from its creation until it is written.
 //!
-//! Never: allocates what it counts, blocks a thread, knows a front.
+//! This crate never allocates the memory that it counts, never blocks a thread, and does not depend on any front.
 
 #![cfg_attr(
     test,

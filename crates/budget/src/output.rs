@@ -1,4 +1,5 @@
-//! Output of a command that is collected: its beginning and its end, as far as there is room, and how much is missing.
+//! Collects the output of a command: its beginning and its end, as far as the budget allows, and the number of missing
+//! bytes.
 
 use std::collections::VecDeque;
 
@@ -9,9 +10,9 @@ use crate::{Account, Reservation, SMALL};
 /// How much of an output is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// Of its beginning.
+    /// Bytes of its beginning.
     pub head: usize,
-    /// Of its end.
+    /// Bytes of its end.
     pub tail: usize,
 }
 
@@ -29,7 +30,7 @@ impl Keep {
     }
 }
 
-/// Of the uncounted first bytes, those that are set aside for the end.
+/// The part of the uncounted first bytes that is reserved for the end.
 const TAIL_SMALL: usize = SMALL / 4;
 
 /// Collects one output.
@@ -40,14 +41,14 @@ pub struct Collector {
     tail: VecDeque<u8>,
     written: u64,
     reservation: Reservation,
-    /// For how many bytes there is room.
+    /// The number of bytes that the reservation allows.
     room: usize,
-    /// Once refused, it never grows again: the command goes on, and its answer says what is missing.
+    /// Once refused, it never grows again: the command continues, and its response says what is missing.
     is_refused: bool,
 }
 
 impl Collector {
-    /// At the cost of this account.
+    /// Charged to this account.
     #[must_use]
     pub fn new(account: &Account, keep: Keep) -> Self {
         Self {
@@ -61,7 +62,7 @@ impl Collector {
         }
     }
 
-    /// Takes the next bytes. Waits for room for a moment; nothing more is read from the command meanwhile.
+    /// Adds bytes. Waits shortly for free budget; nothing more is read from the command meanwhile.
     pub async fn push(&mut self, data: &[u8]) {
         self.written += data.len() as u64;
         let rest = self.push_head(data).await;
@@ -70,13 +71,13 @@ impl Collector {
         }
     }
 
-    /// So many bytes were lost before they came here.
+    /// Counts bytes that were lost before they arrived here.
     pub const fn lost(&mut self, bytes: u64) {
         self.written += bytes;
     }
 
     async fn push_head<'d>(&mut self, data: &'d [u8]) -> &'d [u8] {
-        // What comes after a gap belongs to the end.
+        // Bytes after a gap belong to the end.
         if self.written - data.len() as u64 > self.head.len() as u64 {
             return data;
         }
@@ -108,7 +109,7 @@ impl Collector {
         }
     }
 
-    /// What was kept.
+    /// The kept output.
     #[must_use]
     pub fn finish(self) -> CollectedOutput {
         let Self { head, tail, written, mut reservation, .. } = self;
@@ -123,32 +124,32 @@ impl Collector {
     }
 }
 
-/// What was kept of an output. Its bytes are counted until they are dropped.
+/// The kept part of an output. Its bytes are counted until they are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CollectedOutput {
     /// From the beginning.
     pub head: Bytes,
-    /// From the end: what came after the head, without what is missing between.
+    /// From the end: the bytes after the head, without the missing ones.
     pub tail: Bytes,
-    /// How many bytes there were in all.
+    /// The total number of bytes.
     pub written: u64,
-    /// How many of them are missing between both.
+    /// The number of missing bytes between both.
     pub omitted: u64,
 }
 
 impl CollectedOutput {
-    /// Whether something is missing.
+    /// Whether bytes are missing.
     #[must_use]
     pub const fn is_truncated(&self) -> bool {
         self.omitted > 0
     }
 
-    /// For readers that have no field for it: the parts of a text that says in its last line, and where the gap is, that
-    /// something is missing.
+    /// For formats without a field for it: the parts of a text that mentions, at the gap and in its last line, that
+    /// bytes are missing.
     #[must_use]
     pub fn with_notice(self) -> Vec<Bytes> {
         if !self.is_truncated() {
-            // What the head had no place for.
+            // Bytes that did not fit into the head.
             return vec![self.head, self.tail];
         }
         let TruncationLines { gap, last } =
@@ -157,24 +158,24 @@ impl CollectedOutput {
         vec![self.head, gap.into(), self.tail, last.into()]
     }
 
-    /// All that was kept, without a gap.
+    /// The kept bytes, without a mark for the gap.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         [&self.head[..], &self.tail[..]].concat()
     }
 }
 
-/// What a text says of the part of it that is missing.
+/// The notices about a missing part of a text.
 #[derive(Debug)]
 pub struct TruncationLines {
-    /// Where it is missing.
+    /// The notice at the gap.
     pub gap: String,
     /// The last line.
     pub last: String,
 }
 
 impl TruncationLines {
-    /// For a text of `written` bytes of which so much is kept.
+    /// For a text of `written` bytes of which so many are kept.
     #[must_use]
     pub fn new(written: u64, head: usize, tail: usize) -> Self {
         let omitted = written.saturating_sub((head + tail) as u64);
@@ -200,7 +201,7 @@ mod tests {
         (budget, account)
     }
 
-    /// Bytes by which a place in the output can be told.
+    /// Bytes that identify their position in the output.
     fn sample(len: usize) -> Vec<u8> {
         (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect()
     }

@@ -15,9 +15,9 @@ use crate::socket::{STRANGER_SOCKETS, TENANT_SOCKETS};
 
 /// LIMIT: bytes of each reservation that are not counted.
 pub const SMALL: usize = 16 << 10;
-/// LIMIT: how long a caller waits for room. Those who hold it may be waiting too, so not for ever.
+/// LIMIT: how long a caller waits for free budget. Its holders may be waiting too, so the wait must end.
 pub const WAIT: Duration = Duration::from_secs(2);
-/// Reservations grow by multiples of this, so that a stream of small pieces does not lock the pool at each.
+/// Reservations grow by multiples of this, so that a stream of small pieces does not lock the pool for each one.
 const STEP: u64 = 16 << 10;
 
 /// Sizes of the pools, in bytes.
@@ -31,17 +31,17 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        // LIMIT: together about half a GiB; a server of one machine has that beside its sandboxes.
+        // LIMIT: together about half a GiB, which a single-machine server has besides its sandboxes.
         Self { tenants: 512 << 20, strangers: 32 << 20 }
     }
 }
 
-/// Who holds bytes.
+/// The owner of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BudgetOwner {
     /// A tenant.
     Tenant(TenantId),
-    /// A caller that has not shown a valid key, by its address; IPv6 addresses count by their first 64 bits.
+    /// A caller that has not presented a valid key, by its address; IPv6 addresses count by their first 64 bits.
     Stranger(Option<IpAddr>),
 }
 
@@ -63,21 +63,21 @@ impl BudgetOwner {
     }
 }
 
-/// There was no room.
+/// The budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    /// This owner holds its share already.
+    /// This owner already holds its share.
     #[error(
         "the server already holds as many unread or unfinished bytes for this caller as its memory budget allows"
     )]
     Owner,
-    /// All owners together hold what there is.
+    /// All owners together use the whole pool.
     #[error("the server's memory for unread and unfinished bytes is in use")]
     All,
 }
 
 impl Exhausted {
-    /// The code that a user meets.
+    /// The error code for users.
     #[must_use]
     pub const fn code(self) -> Code {
         match self {
@@ -86,7 +86,7 @@ impl Exhausted {
         }
     }
 
-    /// What to try.
+    /// A suggestion for users.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         "read or close the answers that are still open, then try again"
@@ -98,8 +98,8 @@ impl Exhausted {
 pub struct Budget {
     tenants: Arc<Pool>,
     strangers: Arc<Pool>,
-    /// The state of answers that are not written yet. Apart from the bytes, so that an owner whose share is full of large
-    /// unread answers still gets small ones.
+    /// The state of unwritten responses. It is separate from the bytes, so that an owner whose share is full of large
+    /// unread responses still gets small ones.
     tenant_answers: Arc<Pool>,
     stranger_answers: Arc<Pool>,
     tenant_sockets: Arc<Pool>,
@@ -119,7 +119,7 @@ impl Budget {
         Self {
             tenants: Pool::new(sizes.tenants),
             strangers: Pool::new(sizes.strangers),
-            // One tenant alone: 4,096 open answers; one address: 1,024.
+            // A single tenant: 4,096 open responses; a single address: 1,024.
             tenant_answers: Pool::new(sizes.tenants / 4),
             stranger_answers: Pool::new(sizes.strangers),
             tenant_sockets: Pool::new(TENANT_SOCKETS),
@@ -127,7 +127,7 @@ impl Budget {
         }
     }
 
-    /// The account of an owner. Cheap: nothing is kept for an owner that holds nothing.
+    /// The account of an owner. Cheap: no state is kept for an owner without reservations.
     #[must_use]
     pub fn account(&self, owner: BudgetOwner) -> Account {
         let (pool, answers, sockets) = match &owner {
@@ -144,7 +144,7 @@ impl Budget {
         self.account(BudgetOwner::Tenant(tenant.clone()))
     }
 
-    /// Bytes that are held now: for tenants, for strangers.
+    /// The currently held bytes: of tenants, of strangers.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
         let used = |pool: &Pool| pool.lock().used;
@@ -171,31 +171,30 @@ impl Account {
         Reservation { account: self.clone(), id: self.pool.next_id(), counted: 0, is_waiting: false }
     }
 
-    /// An empty reservation for an open answer: its state, and its body where that is small.
+    /// An empty reservation for an open response: its state, and its body if that is small.
     #[must_use]
     pub fn reserve_answer(&self) -> Reservation {
         Self { pool: Arc::clone(&self.answers), ..self.clone() }.reserve()
     }
 
-    /// Whose account it is.
     #[must_use]
     pub const fn owner(&self) -> &BudgetOwner {
         &self.owner
     }
 }
 
-/// Room for bytes that are held. Dropping it releases them.
+/// A reservation for bytes in memory. Dropping it releases them.
 #[derive(Debug)]
 pub struct Reservation {
     account: Account,
     id: u64,
-    /// What the pool counts for it.
+    /// The bytes that the pool counts for it.
     counted: u64,
     is_waiting: bool,
 }
 
 impl Reservation {
-    /// Grows to at least `bytes` in all, if there is room now.
+    /// Grows to at least `bytes` in total, if the budget allows it now.
     pub fn try_grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let wanted = counted(bytes);
         if wanted <= self.counted {
@@ -207,7 +206,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// The same, and wakes the task when bytes were released after a refusal.
+    /// The same, and wakes the task when bytes are released after a refusal.
     pub fn poll_grow(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let wanted = counted(bytes);
         if wanted <= self.counted {
@@ -223,7 +222,7 @@ impl Reservation {
         Poll::Pending
     }
 
-    /// Grows to at least `bytes` in all; waits for at most [`WAIT`].
+    /// Grows to at least `bytes` in total; waits for at most [`WAIT`].
     pub async fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if self.try_grow(bytes).is_ok() {
             return Ok(());
@@ -231,12 +230,12 @@ impl Reservation {
         let grown = tokio::time::timeout(WAIT, poll_fn(|cx| self.poll_grow(cx, bytes))).await;
         match grown {
             Ok(()) => Ok(()),
-            // The reason is the one of the last look.
+            // The reason is that of the last attempt.
             Err(_) => self.try_grow(bytes),
         }
     }
 
-    /// Releases what is beyond `bytes`.
+    /// Releases everything above `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let wanted = counted(bytes);
         if wanted < self.counted {
@@ -245,7 +244,7 @@ impl Reservation {
         }
     }
 
-    /// Moves the room of `bytes` bytes into a reservation of its own.
+    /// Moves `bytes` bytes into a separate reservation.
     #[must_use]
     pub fn split(&mut self, bytes: usize) -> Self {
         let moved = counted(bytes).min(self.counted);
@@ -255,7 +254,7 @@ impl Reservation {
         part
     }
 
-    /// The same bytes, which release this reservation when the last clone or slice of them is dropped.
+    /// The same bytes, which release this reservation when their last clone or slice is dropped.
     #[must_use]
     pub fn attach(self, bytes: impl Into<Bytes>) -> Bytes {
         struct ReservedBytes {
@@ -282,7 +281,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What a pool counts for so many bytes.
+/// The number of bytes that a pool counts for so many bytes.
 fn counted(bytes: usize) -> u64 {
     let beyond = u64::try_from(bytes.saturating_sub(SMALL)).unwrap_or(u64::MAX);
     beyond.div_ceil(STEP).saturating_mul(STEP)
@@ -319,7 +318,7 @@ impl Pool {
         let held = state.owners.get(owner).copied().unwrap_or(0);
         let used = state.used.saturating_add(more);
         if used > self.size {
-            // One that holds nothing met the others' bytes, any other one its own.
+            // For an owner without bytes the others use the pool, for any other owner its own share is the limit.
             return Err(if held == 0 { Exhausted::All } else { Exhausted::Owner });
         }
         if held.saturating_add(more) > self.size - used {
@@ -330,7 +329,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes so much for an owner, if there is room now.
+    /// Takes so many bytes for an owner, if the budget allows it now.
     pub(crate) fn take_now(&self, owner: &BudgetOwner, more: u64) -> Result<(), Exhausted> {
         self.take(&mut self.lock(), owner, more)
     }
@@ -366,7 +365,7 @@ mod tests {
         budget.tenant(&format!("{name:a<20}").parse().unwrap())
     }
 
-    /// How many MiB an account can hold, one at a time.
+    /// Reserves one MiB at a time until the account is full.
     fn fill(account: &Account) -> Vec<Reservation> {
         let mut held = Vec::new();
         loop {

@@ -1,25 +1,25 @@
-//! What one request holds: who pays for it, and the bytes of its body. The server's port puts one into the extensions of
-//! every request; fronts tell it the tenant once they know the key.
+//! The memory of one request: its owner, and the bytes of its body. The listener puts one into the extensions of every
+//! request; fronts set the tenant once they know the key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{ANSWER_STATE, Account, Exhausted, Reservation, SMALL};
 
-/// The budget of one request. Clones share it; what it holds is released when the last clone is dropped.
+/// The budget of one request. Clones share it; its memory is released when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct RequestBudget(Arc<Mutex<RequestShared>>);
 
 struct RequestShared {
     stranger: Account,
     account: Account,
-    /// Whether the caller showed a valid credential.
+    /// Whether the caller presented a valid credential.
     is_known: bool,
     on_known: Option<Box<dyn FnOnce() + Send>>,
     head: usize,
     body: Option<Reservation>,
     /// Bytes of the body that the client may send before the handler reads them.
     window: usize,
-    /// Counts the window, once it is known who pays.
+    /// Counts the window, once the owner is known.
     window_reservation: Option<Reservation>,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for RequestShared {
 }
 
 impl RequestBudget {
-    /// For a request of somebody who is not known yet, with a head of so many bytes.
+    /// For a request of an unknown caller, with a head of so many bytes.
     #[must_use]
     pub fn new(stranger: Account, head: usize) -> Self {
         Self(Arc::new(Mutex::new(RequestShared {
@@ -45,28 +45,28 @@ impl RequestBudget {
         })))
     }
 
-    /// The one of a request with these extensions, where the server's port put one.
+    /// The budget in these request extensions, if the listener put one there.
     #[must_use]
     pub fn of(extensions: &http::Extensions) -> Option<&Self> {
         extensions.get()
     }
 
-    /// Says who pays for a request with these extensions: the caller, who showed a valid credential.
+    /// Sets the owner of a request with these extensions: the caller, who presented a valid credential.
     pub fn charge(extensions: &http::Extensions, account: Account) {
         if let Some(budget) = Self::of(extensions) {
             budget.set_owner(account);
         }
     }
 
-    /// Says who pays for the bytes of a request with these extensions, whose caller showed no credential: the tenant of a
-    /// public preview. The state of the answer stays at the cost of the caller's address.
+    /// Sets the owner of the bytes of a request with these extensions, whose caller presented no credential: the tenant
+    /// of a public preview. The state of the response stays charged to the caller's address.
     pub fn charge_public(extensions: &http::Extensions, account: Account) {
         if let Some(budget) = Self::of(extensions) {
             budget.lock().set_account(account);
         }
     }
 
-    /// Says that the caller showed a valid credential, and who pays from now on.
+    /// Marks the caller as known by a valid credential, and sets the owner from now on.
     pub fn set_owner(&self, account: Account) {
         let on_known = {
             let mut inner = self.lock();
@@ -79,19 +79,19 @@ impl RequestBudget {
         }
     }
 
-    /// What to do when the caller shows a valid credential; done once.
+    /// Registers an action for when the caller presents a valid credential; it runs once.
     pub fn on_known(&self, action: impl FnOnce() + Send + 'static) {
         self.lock().on_known = Some(Box::new(action));
     }
 
-    /// Who pays.
+    /// The account of the owner.
     #[must_use]
     pub fn account(&self) -> Account {
         self.lock().account.clone()
     }
 
-    /// Counts the state of the answer, with so many bytes of its body. A known caller waits for a moment if there is no
-    /// room; a stranger is refused at once.
+    /// Counts the state of the response, with so many bytes of its body. A known caller waits shortly if the budget is
+    /// used up; a stranger is refused at once.
     pub async fn open_answer(&self, covered: usize) -> Result<Reservation, Exhausted> {
         let (is_known, account) = {
             let inner = self.lock();
@@ -107,7 +107,7 @@ impl RequestBudget {
         Ok(reservation)
     }
 
-    /// Holds at least `bytes` of the request's body, and its head, until the request has been answered.
+    /// Reserves at least `bytes` for the request's body, and its head, until the request has been answered.
     pub async fn hold_body(&self, bytes: usize) -> Result<(), Exhausted> {
         let (body, account, head) = {
             let mut inner = self.lock();
@@ -119,12 +119,12 @@ impl RequestBudget {
         grown
     }
 
-    /// The client may send so many bytes of the body before the handler reads them.
+    /// Sets how many bytes of the body the client may send before the handler reads them.
     pub(crate) fn set_window(&self, bytes: usize) {
         self.lock().window = bytes;
     }
 
-    /// A reservation that still lacks room for the window, if there is one.
+    /// A reservation that does not cover the window yet, if there is one.
     pub(crate) fn take_missing_window(&self) -> Option<(Reservation, usize)> {
         let mut inner = self.lock();
         let wanted = inner.window.saturating_add(SMALL);
@@ -139,7 +139,7 @@ impl RequestBudget {
         self.lock().window_reservation = Some(reservation);
     }
 
-    /// The body was read to its end, or dropped.
+    /// Called when the body was read to its end, or dropped.
     pub(crate) fn release_window(&self) {
         let released = {
             let mut inner = self.lock();
@@ -158,7 +158,7 @@ impl RequestShared {
     fn set_account(&mut self, account: Account) {
         if self.window > 0 {
             let mut reservation = account.reserve();
-            // Where there is no room, the body waits for it when it is read.
+            // If the budget is used up, the body waits for it when it is read.
             let _ = reservation.try_grow(self.window + SMALL);
             self.window_reservation = Some(reservation);
         }

@@ -1,4 +1,4 @@
-//! Request bodies whose client may send ahead, as HTTP/2 does: up to a window of bytes arrives before the handler reads.
+//! Request bodies whose client may send ahead, as in HTTP/2: up to a window of bytes arrives before the handler reads.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,8 +11,9 @@ use crate::{Exhausted, RequestBudget, Reservation, WAIT};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body whose window is counted from the moment its tenant is known until it is read to its end or dropped. If the tenant
-/// has no room for the window within [`WAIT`], reading fails, and dropping the body releases the bytes that arrived.
+/// A body whose window is counted from the moment its tenant is known until it is read to its end or dropped. If the
+/// tenant has no budget for the window within [`WAIT`], reading fails, and dropping the body releases the bytes that
+/// arrived.
 ///
 /// Before the tenant is known nothing is counted: a caller without a valid key is refused without reading its body.
 pub struct WindowBody<B> {
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(budget.held(), (WINDOW as u64, 0), "read to its end");
         drop(body);
         assert_eq!(budget.held(), (0, 0));
-        // A tenant that is named after the body is gone holds nothing.
+        // A tenant that is set after the body is gone holds nothing.
         first.set_owner(tenant(&budget));
         assert_eq!(budget.held(), (0, 0));
     }

@@ -1,5 +1,5 @@
-//! Places for WebSockets. An upgraded connection leaves the listener and its count, so it is counted here, by the same rule
-//! as bytes: an owner may hold at most as many places as are free for all others.
+//! Slots for WebSockets. An upgraded connection leaves the listener and its count, so it is counted here, by the same
+//! rule as bytes: an owner may hold at most as many slots as are free for all others.
 
 use std::sync::Arc;
 
@@ -7,31 +7,31 @@ use atoll_model::Code;
 
 use crate::pool::{Account, BudgetOwner, Exhausted, Pool};
 
-/// LIMIT: one tenant alone can have 4,096 sockets open.
+/// LIMIT: a single tenant can have 4,096 sockets open.
 pub(crate) const TENANT_SOCKETS: u64 = 8_192;
-/// LIMIT: callers that have not shown a valid key yet; one address alone can have 512 sockets open.
+/// LIMIT: callers that have not presented a valid key yet; a single address can have 512 sockets open.
 pub(crate) const STRANGER_SOCKETS: u64 = 1_024;
 
-/// A place for one open socket. Dropping it frees the place.
+/// A slot for one open socket. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct SocketPlace {
     pool: Arc<Pool>,
     owner: BudgetOwner,
 }
 
-/// There was no place for another socket.
+/// No slot for another socket is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SocketsExhausted {
-    /// This owner has its share open already.
+    /// This owner already has its share open.
     #[error("this caller has as many WebSockets open as the server allows")]
     Owner,
-    /// All owners together have as many open as the server allows.
+    /// All owners together have the maximal number open.
     #[error("the server has as many WebSockets open as it allows")]
     All,
 }
 
 impl SocketsExhausted {
-    /// The code that a user meets.
+    /// The error code for users.
     #[must_use]
     pub const fn code(self) -> Code {
         match self {
@@ -40,7 +40,7 @@ impl SocketsExhausted {
         }
     }
 
-    /// What to try.
+    /// A suggestion for users.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         "close terminals and log streams that are no longer read, then try again"
@@ -48,7 +48,7 @@ impl SocketsExhausted {
 }
 
 impl Account {
-    /// Takes a place for a socket, if one is free for this owner.
+    /// Takes a slot for a socket, if one is free for this owner.
     pub fn take_socket(&self) -> Result<SocketPlace, SocketsExhausted> {
         let (pool, owner) = (Arc::clone(&self.sockets), self.owner.clone());
         pool.take_now(&owner, 1).map_err(|exhausted| match exhausted {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::Budget;
 
-    /// Takes places until there are none, and says why there are none.
+    /// Takes slots until there are none, and returns the error.
     fn fill(account: &Account) -> (Vec<SocketPlace>, SocketsExhausted) {
         let mut places = Vec::new();
         loop {

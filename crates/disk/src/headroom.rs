@@ -14,7 +14,7 @@ const FILE: &str = "headroom";
 /// LIMIT: enough for tens of thousands of deletes; a write-ahead log is folded in every 8 MiB.
 const MOST: u64 = 64 << 20;
 const LEAST: u64 = 8 << 20;
-/// Below this much free space the file goes.
+/// Below this much free space the file is removed.
 const FULL_BELOW: u64 = 4 << 20;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Headroom {
     data: PathBuf,
     file: PathBuf,
     bytes: u64,
-    /// Whether the file is there.
+    /// Whether the file exists.
     is_held: Mutex<bool>,
 }
 
@@ -53,7 +53,7 @@ impl Headroom {
         *is_held = false;
     }
 
-    /// Makes the file where afterwards `floor` bytes and more are free.
+    /// Makes the file if at least `floor` bytes are free afterwards.
     pub(crate) fn keep(&self, floor: u64) {
         let mut is_held = self.is_held.lock().unwrap_or_else(PoisonError::into_inner);
         let has_room = free_bytes(&self.data).is_ok_and(|free| free >= floor.saturating_add(self.bytes));
@@ -72,7 +72,7 @@ impl Headroom {
     fn make(&self) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.file)?;
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, self.bytes) {
-            // A file system that knows no such call: zeros take the same room.
+            // A file system without this call: zeros take the same space.
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 io::copy(&mut io::Read::take(io::repeat(0), self.bytes), &mut &file)?;
                 file.sync_all()

@@ -1,15 +1,15 @@
-//! The reserve of the server's disk: every writer below the data folder asks it first.
+//! The disk reserve of the server, which every writer below the data folder respects.
 //!
 //! ```text
 //! free bytes   │ data of tenants │ pause, snapshot │ records, new rows │ database, delete, start │
 //!              R ────────────► R/2 ────────────► R/4 ───────────────► 0 ── + the headroom file
 //! ```
 //!
-//! `R` is the operator's `--disk-reserve`. Each [`Purpose`] may write until its floor is reached, so that what is needed to
-//! free space is refused last. Updates of rows and deletes never ask. When the disk is full all the same, because another
-//! program filled it, the [headroom](Reserve::before_database_write) file is removed and its bytes are theirs.
+//! `R` is the operator's `--disk-reserve`. Each [`Purpose`] may write until its floor is reached, so that operations
+//! that free space are refused last. Updates of rows and deletes are always allowed. If another program fills the disk
+//! anyway, the [headroom](Reserve::before_database_write) file is removed, and its bytes are available to them.
 //!
-//! Bytes that were granted and are not written yet are counted, so that writers at the same time can't pass the floor
+//! Bytes that were granted and are not written yet are counted, so that concurrent writers can't exceed the floor
 //! together.
 
 mod headroom;
@@ -24,14 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use headroom::Headroom;
 pub use writer::{Guarded, SpaceWriter};
 
-/// What is written; decides how much stays free.
+/// The purpose of a write; it decides how much stays free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// What tenants send or make: uploads, build contexts, archives, images, templates, growth of the pool.
+    /// Data of tenants: uploads, build contexts, archives, images, templates, growth of the pool.
     Data,
     /// Memory and files of sandboxes that are paused or snapshotted.
     Memory,
-    /// What is small and bounded: rows of new things, logs of builds, egress records.
+    /// Small and bounded data: new rows, logs of builds, egress records.
     Records,
 }
 
@@ -44,20 +44,20 @@ pub struct Reserve {
     headroom: Option<Headroom>,
 }
 
-/// A write would touch the reserve.
+/// A write would use the reserve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the disk of {} has {free} bytes free, of which {reserve} are reserved; the request needs {asked} more",
     at.display()
 )]
 pub struct NoSpace {
-    /// Where it should be written.
+    /// The location of the write.
     pub at: PathBuf,
-    /// Free now, without what other writers were granted.
+    /// Free now, without bytes granted to other writers.
     pub free: u64,
-    /// What stays free.
+    /// The bytes that stay free.
     pub reserve: u64,
-    /// How much should be written.
+    /// The bytes to be written.
     pub asked: u64,
 }
 
@@ -74,8 +74,8 @@ impl Reserve {
         Arc::new(Self { bytes, granted: Mutex::default(), headroom: None })
     }
 
-    /// The reserve of a server over its data folder, which is there. Sets the headroom aside where the disk has room; on a
-    /// full disk it gives the headroom up instead, so that the server can start.
+    /// The reserve of a server for its data folder, which must exist. Makes the headroom file if the disk has space; on
+    /// a full disk it removes the file instead, so that the server can start.
     #[must_use]
     pub fn open(data: &Path, bytes: u64) -> Arc<Self> {
         let headroom = Headroom::new(data, bytes);
@@ -91,7 +91,7 @@ impl Reserve {
         self.bytes
     }
 
-    /// What stays free after a write for this purpose.
+    /// The bytes that stay free after a write for this purpose.
     #[must_use]
     pub const fn floor(&self, purpose: Purpose) -> u64 {
         match purpose {
@@ -101,47 +101,47 @@ impl Reserve {
         }
     }
 
-    /// Whether `at` is on the disk of the data folder. A place that the operator chose elsewhere needs no reserve of ours.
+    /// Whether `at` is on the disk of the data folder. Other disks that the operator chose have no reserve.
     #[must_use]
     pub fn guards(&self, at: &Path) -> bool {
         let Some(headroom) = &self.headroom else { return true };
         match (device(headroom.data()), device(at)) {
             (Ok(data), Ok(at)) => data == at,
-            // The write itself meets what is wrong with it.
+            // The write itself reports the error.
             _ => true,
         }
     }
 
-    /// Bytes that may still be written at `at`, which is there, for this purpose.
+    /// Bytes that may still be written at `at`, which must exist, for this purpose.
     pub fn room(&self, at: &Path, purpose: Purpose) -> io::Result<u64> {
         let granted = self.granted().get(&device(at)?).copied().unwrap_or(0);
         Ok(free_bytes(at)?.saturating_sub(granted).saturating_sub(self.floor(purpose)))
     }
 
-    /// Whether so many bytes may be written at `at` now. Nothing is kept for the caller: for short writes, and before long
-    /// ones that then use a [`SpaceWriter`].
+    /// Whether so many bytes may be written at `at` now. Nothing is reserved for the caller: for short writes, and
+    /// before long ones that then use a [`SpaceWriter`].
     pub fn admit(&self, at: &Path, purpose: Purpose, bytes: u64) -> io::Result<()> {
         let device = device(at)?;
         self.judge(&self.granted(), device, at, purpose, bytes)
     }
 
-    /// Asks for room piece by piece while something is written at `at`, a folder or a file that is there.
+    /// Checks the space piece by piece during a write at `at`, an existing folder or file.
     pub fn writer(self: &Arc<Self>, at: &Path, purpose: Purpose) -> io::Result<SpaceWriter> {
         SpaceWriter::new(Arc::clone(self), at, purpose)
     }
 
-    /// Called before each transaction of the database: gives the headroom up when the disk is full.
+    /// Called before each transaction of the database: removes the headroom file when the disk is full.
     pub fn before_database_write(&self) {
         if let Some(headroom) = &self.headroom {
             headroom.give_up_if_full();
         }
     }
 
-    /// Whether rows of new things may be added to the database. Changes and deletes always may.
+    /// Whether new rows may be added to the database. Updates and deletes always may.
     #[must_use]
     pub fn takes_records(&self) -> bool {
         match &self.headroom {
-            // A disk that can't be looked at is met again by the write itself.
+            // If the disk can't be inspected, the write itself reports the error.
             Some(headroom) => {
                 !matches!(self.admit(headroom.data(), Purpose::Records, 0), Err(full) if is_full(&full))
             }
@@ -149,7 +149,7 @@ impl Reserve {
         }
     }
 
-    /// Sets the headroom aside again once there is room; called now and then.
+    /// Makes the headroom file again once there is space; called periodically.
     pub fn keep_headroom(&self) {
         if let Some(headroom) = &self.headroom {
             headroom.keep(self.floor(Purpose::Records));
@@ -177,13 +177,13 @@ impl Reserve {
     }
 }
 
-/// Whether an error says that a disk has no room, by our reserve or by the kernel.
+/// Whether an error means that a disk is full, by the reserve or by the kernel.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Bytes that are free on the file system of `at`.
+/// Free bytes on the file system of `at`.
 pub fn free_bytes(at: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(at)?;
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))

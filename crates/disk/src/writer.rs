@@ -9,14 +9,14 @@ use crate::{Purpose, Reserve, device};
 /// LIMIT: how much is granted at once. A writer asks the file system once per piece.
 const PIECE: u64 = 4 << 20;
 
-/// The grant of one long write. What it was granted and has not used goes back when it is dropped.
+/// The grant of one long write. Its unused part is returned when it is dropped.
 #[derive(Debug)]
 pub struct SpaceWriter {
     reserve: Arc<Reserve>,
     at: PathBuf,
     device: u64,
     purpose: Purpose,
-    /// Granted last, and counted until the next piece is.
+    /// The last grant, counted until the next one.
     granted: u64,
     left: u64,
 }
@@ -36,7 +36,7 @@ impl SpaceWriter {
         Ok(())
     }
 
-    /// What was granted before is on disk by now, or the file system has counted it.
+    /// Earlier grants are on disk by now, or counted by the file system.
     fn grant(&mut self, bytes: u64) -> io::Result<()> {
         let mut all = self.reserve.granted();
         give_back(&mut all, self.device, std::mem::take(&mut self.granted));
@@ -60,7 +60,7 @@ fn give_back(all: &mut std::collections::HashMap<u64, u64>, device: u64, bytes: 
     }
 }
 
-/// Writes on only as far as the reserve allows.
+/// A writer that respects the reserve.
 #[derive(Debug)]
 pub struct Guarded<W> {
     to: W,
@@ -68,12 +68,12 @@ pub struct Guarded<W> {
 }
 
 impl<W: Write> Guarded<W> {
-    /// What is written to it asks `space` first.
+    /// Checks `space` before every write.
     pub const fn new(to: W, space: SpaceWriter) -> Self {
         Self { to, space }
     }
 
-    /// What it writes to.
+    /// The inner writer.
     pub fn into_inner(self) -> W {
         self.to
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn writers_at_once_share_what_is_left() {
         let folder = tempfile::tempdir().unwrap();
-        // Room for some three pieces; others write to this disk too, so the count is not exact.
+        // Space for about three pieces; other programs write to this disk too, so the count is not exact.
         let reserve = Reserve::new(free_bytes(folder.path()).unwrap() - 3 * PIECE - PIECE / 2);
         let mut writers = Vec::new();
         let refused = loop {
@@ -108,7 +108,7 @@ mod tests {
                 Ok(()) => writers.push(writer),
                 Err(refused) => break refused,
             }
-            assert!(writers.len() < 1_000, "nothing is counted");
+            assert!(writers.len() < 1_000, "grants are not counted");
         };
         assert!(is_full(&refused));
         drop(writers);

@@ -1,27 +1,28 @@
-//! Docker's patterns: one part of a path in `COPY` (as Go's `filepath.Match` has them), and whole paths in `.dockerignore`
-//! and `--exclude`.
+//! Docker's patterns: single path components in `COPY` (as in Go's `filepath.Match`), and whole paths in
+//! `.dockerignore` and `--exclude`.
 
-/// LIMIT: characters looked at for one `.dockerignore` or one `COPY`: seconds of a core, and a hundred times what people need.
+/// LIMIT: characters compared for one `.dockerignore` or one `COPY`: seconds of a core, and a hundred times the usual
+/// need.
 pub const WORK_MAX: u64 = 10_000_000_000;
 
-/// The pattern is not well formed: a bracket that is not closed, or a backslash at its end.
+/// The pattern is malformed: a bracket that is not closed, or a trailing backslash.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the pattern {0:?} is not well formed")]
 pub struct BadPattern(pub String);
 
-/// Whether a name or path holds a sign that makes it a pattern.
+/// Whether a name or path contains a pattern character.
 #[must_use]
 pub fn is_pattern(text: impl AsRef<[u8]>) -> bool {
     text.as_ref().iter().any(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'))
 }
 
-/// A pattern, read once.
+/// A parsed pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
     tokens: Vec<Token>,
 }
 
-/// A character, or a byte that is none.
+/// A character, or a byte that is not part of one.
 type Unit = u32;
 
 const SLASH: Unit = b'/' as Unit;
@@ -29,13 +30,13 @@ const SLASH: Unit = b'/' as Unit;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
     One(Unit),
-    /// Any but a slash.
+    /// Any character except a slash.
     Any,
-    /// Any number but of slashes.
+    /// Any number of characters except slashes.
     Star,
-    /// Nothing, or anything that ends with a slash.
+    /// The empty text, or any text that ends with a slash.
     Folders,
-    /// Anything.
+    /// Any text.
     Rest,
     Class {
         negated: bool,
@@ -44,7 +45,7 @@ enum Token {
 }
 
 impl Glob {
-    /// For one part of a path; two stars are one.
+    /// For one component of a path; two stars are equal to one.
     pub fn name(pattern: impl AsRef<[u8]>) -> Result<Self, BadPattern> {
         Self::read(pattern.as_ref(), false)
     }
@@ -89,13 +90,13 @@ impl Glob {
         Ok(Self { tokens })
     }
 
-    /// Whether it matches. What that took is added to `work`; beyond [`WORK_MAX`] nothing matches.
+    /// Whether it matches. The work is added to `work`; beyond [`WORK_MAX`] nothing matches.
     pub fn matches(&self, text: impl AsRef<[u8]>, work: &mut u64) -> bool {
         let text = units(text.as_ref());
         self.matches_any(&text, &[text.len()], work)
     }
 
-    /// Whether it matches the text up to one of these places.
+    /// Whether it matches the text up to one of these positions.
     fn matches_any(&self, text: &[Unit], ends: &[usize], work: &mut u64) -> bool {
         if *work > WORK_MAX {
             return false;
@@ -113,7 +114,7 @@ impl Glob {
     }
 }
 
-/// The characters of a text. Bytes that are no UTF-8 lie above all characters.
+/// The characters of a text. Bytes that are not UTF-8 get values above all characters.
 fn units(text: &[u8]) -> Vec<Unit> {
     const BYTES: Unit = 0x11_0000;
     let mut units = Vec::with_capacity(text.len());
@@ -134,7 +135,7 @@ fn literal(units: &mut impl Iterator<Item = Unit>) -> Option<Unit> {
 }
 
 impl Token {
-    /// Moves on; `false`: nothing is reached any more.
+    /// Advances by one token; `false`: no position is reachable any more.
     fn step(&self, text: &[Unit], reach: &mut [bool]) -> bool {
         match self {
             Self::Star => {
@@ -174,18 +175,18 @@ impl Token {
     }
 }
 
-/// Patterns that leave paths out, and exceptions that keep some: the last one that matches a path, or a folder above it,
+/// Patterns that exclude paths, and exceptions that keep some: the last one that matches a path, or a folder above it,
 /// decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exclusions {
     rules: Vec<(Effect, Glob)>,
 }
 
-/// What a pattern does to the paths that it matches.
+/// The effect of a pattern on the paths that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Exclude,
-    /// Written with a `!` in front.
+    /// Written with a leading `!`.
     Keep,
 }
 
@@ -196,25 +197,25 @@ impl FromIterator<(Effect, Glob)> for Exclusions {
 }
 
 impl Exclusions {
-    /// Whether there are none.
+    /// Whether there are no patterns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether something below an excluded folder may be kept, so that the folder must be searched.
+    /// Whether an entry below an excluded folder may be kept, so that the folder must be searched.
     #[must_use]
     pub fn has_exceptions(&self) -> bool {
         self.rules.iter().any(|(effect, _)| *effect == Effect::Keep)
     }
 
-    /// Whether a path (relative, without `./` in front) is left out; adds to `work` what that took.
+    /// Whether a path (relative, without a leading `./`) is excluded; adds the work to `work`.
     pub fn is_excluded(&self, path: impl AsRef<[u8]>, work: &mut u64) -> bool {
         if self.rules.is_empty() {
             return false;
         }
         let text = units(path.as_ref());
-        // Of the folders above it and of itself.
+        // The ends of its parent folders and of the path itself.
         let ends = text.iter().enumerate().filter(|(_, unit)| **unit == SLASH).map(|(at, _)| at);
         let ends: Vec<usize> = ends.chain([text.len()]).collect();
         let last = self.rules.iter().rev().find(|(_, glob)| glob.matches_any(&text, &ends, work));

@@ -1,9 +1,9 @@
-//! Patterns of shells: `*`, `?`, `[…]`, `{a,b}` and `**`. Each becomes a regular expression, whose matching
-//! takes linear time whatever the glob, so that none of them can keep a thread busy.
+//! Shell patterns: `*`, `?`, `[…]`, `{a,b}` and `**`. Each becomes a regular expression, whose matching takes linear
+//! time for every glob, so that no pattern can keep a thread busy.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// LIMIT: groups within groups of a pattern; the compiler of patterns recurses, and our threads have small stacks.
+/// LIMIT: nesting of groups in a pattern; the pattern compiler recurses, and the agent's threads have small stacks.
 pub const NEST_MAX: u32 = 24;
 
 /// LIMIT: globs of one request, and bytes of each.
@@ -12,7 +12,7 @@ const GLOB_MAX: usize = 1024;
 /// LIMIT: memory of one compiled set.
 const COMPILED_MAX: usize = 4 << 20;
 
-/// Why a set of globs cannot be searched for.
+/// Why a set of globs is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadGlobs {
     #[error("at most {GLOBS_MAX} globs of {GLOB_MAX} bytes each can be searched for")]
@@ -23,8 +23,8 @@ pub enum BadGlobs {
     TooLarge,
 }
 
-/// A set of globs. One without a slash is for names, one with for the path below the top, one that begins with a slash
-/// for the whole path.
+/// A set of globs. One without a slash matches names, one with a slash the path below the top, one with a leading slash
+/// the whole path.
 #[derive(Debug, Default)]
 pub struct Globs {
     names: Option<Regex>,
@@ -47,7 +47,7 @@ impl Globs {
                 "" => {}
                 _ if text.starts_with('/') => whole.push(translate(text)),
                 _ if text.contains('/') => below.push(translate(text)),
-                // Two stars alone are everything.
+                // Two stars alone match everything.
                 _ => names.push(translate(text)),
             }
         }
@@ -58,7 +58,7 @@ impl Globs {
         self.names.is_none() && self.below.is_none() && self.whole.is_none()
     }
 
-    /// Whether one of them is for this entry: its last name, its path below the top, its whole path.
+    /// Whether one of them matches this entry: its last name, its path below the top, its whole path.
     pub fn match_any(&self, name: &[u8], below: &[u8], whole: &[u8]) -> bool {
         let is =
             |regex: &Option<Regex>, text: &[u8]| regex.as_ref().is_some_and(|regex| regex.is_match(text));
@@ -79,7 +79,7 @@ fn compile(parts: &[String]) -> Result<Option<Regex>, BadGlobs> {
     regex.map(Some).map_err(|_| BadGlobs::TooLarge)
 }
 
-/// One glob as a regular expression. What is not well formed stands for itself.
+/// One glob as a regular expression. Malformed parts are literal text.
 fn translate(glob: &str) -> String {
     const ONE: &str = "(?:[^/]|(?-u:[^/]))";
     let chars: Vec<char> = glob.chars().collect();
@@ -127,11 +127,11 @@ fn translate(glob: &str) -> String {
     out
 }
 
-/// A class of characters, and how many it used up with its closing bracket.
+/// A class of characters, and its length including the closing bracket.
 fn class(rest: &[char]) -> Option<(String, usize)> {
     let negated = matches!(rest.first(), Some('!' | '^'));
     let from = usize::from(negated);
-    // A bracket that comes first stands for itself.
+    // A bracket in the first position is literal.
     let end = from + 1 + rest.get(from + 1..)?.iter().position(|c| *c == ']')?;
     let mut text = String::from(if negated { "[^/" } else { "[" });
     for (at, c) in rest[from..end].iter().enumerate() {
@@ -142,7 +142,7 @@ fn class(rest: &[char]) -> Option<(String, usize)> {
         text.push(*c);
     }
     text.push(']');
-    // A range that runs backwards is no class.
+    // A range in reverse order is not a class.
     Regex::new(&text).ok().map(|_| (text, end + 1))
 }
 

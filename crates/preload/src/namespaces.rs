@@ -1,8 +1,9 @@
 //! Namespaces of a sandbox that was restored before.
 //!
-//! CRIU enters the sandbox's user namespace and looks from there whether the other namespaces belong to it. The agent lets nobody
-//! look into it (`PR_SET_DUMPABLE`), and its memory was made by CRIU itself, so for the kernel it is the host's: from inside its
-//! namespaces cannot be opened. They are opened before CRIU goes in, and handed out when the kernel refuses.
+//! CRIU enters the sandbox's user namespace and checks from there whether the other namespaces belong to it. The agent
+//! forbids inspection (`PR_SET_DUMPABLE`), and its memory was made by CRIU itself, so for the kernel it belongs to the
+//! host: its namespaces cannot be opened from inside. They are opened before CRIU enters, and returned when the kernel
+//! refuses.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,7 +16,7 @@ type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
 static SETNS: Next = Next::new(c"setns");
 static OPENAT: Next = Next::new(c"openat64");
 static NAMES: [&CStr; 7] = [c"ns/net", c"ns/uts", c"ns/ipc", c"ns/mnt", c"ns/time", c"ns/pid", c"ns/cgroup"];
-/// Descriptors of those, once CRIU has gone in.
+/// Descriptors of these namespaces, once CRIU has entered.
 static OPENED: [AtomicI32; 7] = [const { AtomicI32::new(-1) }; 7];
 
 fn next_openat() -> OpenAt {
@@ -23,10 +24,10 @@ fn next_openat() -> OpenAt {
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, OpenAt>(OPENAT.address()) }
 }
 
-/// Takes the place of setns(2).
+/// Replaces setns(2).
 ///
 /// # Safety
-/// As that of the call.
+/// As for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     if kind == libc::CLONE_NEWUSER
@@ -46,13 +47,13 @@ unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     unsafe { std::mem::transmute::<*mut std::ffi::c_void, Setns>(SETNS.address())(fd, kind) }
 }
 
-/// Takes the place of openat64(3).
+/// Replaces openat64(3).
 ///
 /// # Safety
-/// As that of the call.
+/// As for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    // SAFETY: the arguments are the caller's; where no mode is given, none is looked at.
+    // SAFETY: the arguments are the caller's; without a mode argument the mode is not used.
     let answer = unsafe { next_openat()(at, path, flags, mode) };
     // SAFETY: errno of this thread, and a path that the kernel has just read.
     let (refused, path) = unsafe {
@@ -64,7 +65,7 @@ unsafe extern "C" fn openat64(at: c_int, path: *const c_char, flags: c_int, mode
     };
     let kept = NAMES.iter().zip(&OPENED).find(|(name, _)| refused && **name == path);
     match kept.map(|(_, opened)| opened.load(Ordering::Relaxed)) {
-        // SAFETY: a descriptor of ours that stays open.
+        // SAFETY: a descriptor of this library that stays open.
         Some(fd) if fd >= 0 => unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) },
         _ => answer,
     }

@@ -1,4 +1,4 @@
-//! Jobs that stopped for want of the terminal, told as stopped ones.
+//! Reports jobs that stopped because they accessed the terminal as stopped ones.
 
 use std::ffi::{c_long, c_uint, c_void};
 
@@ -8,10 +8,10 @@ type Ptrace = unsafe extern "C" fn(c_uint, ...) -> c_long;
 
 static PTRACE: Next = Next::new(c"ptrace");
 
-/// Takes the place of ptrace(2).
+/// Replaces ptrace(2).
 ///
 /// # Safety
-/// As that of the request.
+/// As for the request.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ptrace(
     request: c_uint,
@@ -23,11 +23,11 @@ unsafe extern "C" fn ptrace(
     let answer =
         unsafe { std::mem::transmute::<*mut c_void, Ptrace>(PTRACE.address())(request, pid, address, data) };
     if request == libc::PTRACE_GETSIGINFO && answer == 0 && !data.is_null() {
-        // SAFETY: the kernel has just filled what the caller gave for a siginfo_t.
+        // SAFETY: the kernel has just filled the caller's siginfo_t.
         let info = unsafe { &mut *data.cast::<libc::siginfo_t>() };
         let group_stop = info.si_code >> 8 == libc::PTRACE_EVENT_STOP;
         if group_stop && matches!(info.si_signo, libc::SIGTTIN | libc::SIGTTOU) {
-            // The restore stops it again with this one, which no program can refuse.
+            // The restore stops it again with this signal, which no program can ignore.
             info.si_signo = libc::SIGSTOP;
         }
     }

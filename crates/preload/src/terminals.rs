@@ -1,4 +1,4 @@
-//! Descriptors that CRIU receives from a process: `/dev/tty` is exchanged for the terminal behind it.
+//! Descriptors that CRIU receives from a process: replaces `/dev/tty` by the terminal behind it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fs::File;
@@ -12,10 +12,10 @@ type RecvMsg = unsafe extern "C" fn(c_int, *mut libc::msghdr, c_int) -> libc::ss
 static RECVMSG: Next = Next::new(c"recvmsg");
 const TERMINALS: c_uint = 136;
 
-/// Takes the place of recvmsg(2).
+/// Replaces recvmsg(2).
 ///
 /// # Safety
-/// As that of the call.
+/// As for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> libc::ssize_t {
     // SAFETY: the address is that of recvmsg(2), which has this type; the arguments are the caller's.
@@ -24,7 +24,8 @@ unsafe extern "C" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c
     let Some(root) = variable(c"ATOLL_CRIU_ROOT").filter(|_| got >= 0 && !message.is_null()) else {
         return got;
     };
-    // SAFETY: the kernel has just filled the message; the macros walk inside of what it says, and descriptors may lie anywhere.
+    // SAFETY: the kernel has just filled the message; the macros stay within its length, and descriptors may be
+    // unaligned.
     unsafe {
         let mut part = libc::CMSG_FIRSTHDR(message);
         while !part.is_null() {
@@ -41,7 +42,7 @@ unsafe extern "C" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c
     got
 }
 
-/// Puts the terminal in the place of `/dev/tty`. Where that cannot be, CRIU says what it thinks of it.
+/// Replaces `/dev/tty` by the terminal. If that is not possible, CRIU reports the problem.
 fn exchange(root: &CStr, fd: RawFd) {
     if device_of(fd) != Some(libc::makedev(5, 0)) {
         return;
@@ -49,7 +50,7 @@ fn exchange(root: &CStr, fd: RawFd) {
     let mut packed: c_uint = 0;
     // SAFETY: the request fills one integer.
     let better = if unsafe { libc::ioctl(fd, libc::TIOCGDEV, &raw mut packed) } == 0 {
-        // As the kernel packs it: the major number in bits 8 to 19.
+        // As the kernel encodes it: the major number in bits 8 to 19.
         let (major, minor) = ((packed >> 8) & 0xfff, (packed & 0xff) | ((packed >> 12) & 0xfff00));
         if major != TERMINALS {
             return;
@@ -59,20 +60,20 @@ fn exchange(root: &CStr, fd: RawFd) {
         let _ = write!(&mut path[..31], "dev/pts/{minor}");
         CStr::from_bytes_until_nul(&path).ok().and_then(|path| open(root, path, libc::makedev(major, minor)))
     } else {
-        // Hung up: it only ever answers end of file and errors.
+        // Hung up: it returns only end of file and errors.
         open(root, c"dev/null", libc::makedev(1, 3))
     };
     if let Some(better) = better {
-        // SAFETY: both are open descriptors of this process; the received one is the caller's before and after.
+        // SAFETY: both are open descriptors of this process; the received one belongs to the caller before and after.
         unsafe { libc::dup3(better.as_raw_fd(), fd, libc::O_CLOEXEC) };
     }
 }
 
-/// Opens a device of the sandbox, which may have put anything in its place: only below its root, no links, only the device.
+/// Opens a device of the sandbox, which is untrusted: only below its root, without links, and only the wanted device.
 fn open(root: &CStr, path: &CStr, wanted: libc::dev_t) -> Option<OwnedFd> {
     let owned = |fd: i64| {
         let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a new descriptor without another owner.
         Some(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     // SAFETY: C strings and a struct that live through the calls.
@@ -88,7 +89,7 @@ fn open(root: &CStr, path: &CStr, wanted: libc::dev_t) -> Option<OwnedFd> {
         return None;
     }
     use std::os::unix::fs::OpenOptionsExt;
-    // Without a wait, and never as this process's own terminal.
+    // Without blocking, and never as this process's controlling terminal.
     let mut options = File::options();
     options.read(true).write(true).custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK);
     options.open(format!("/proc/self/fd/{}", place.as_raw_fd())).ok().map(Into::into)

@@ -1,7 +1,7 @@
-//! Files that are watched (inotify), found again by their path.
+//! Watched files (inotify): finds them again by their path.
 //!
-//! The kernel tells of a watch only the file system and the inode. CRIU looks for the path by asking for every file of the
-//! folders that it was told, but an overlay answers another device for a file than the one that it has itself.
+//! For a watch the kernel reports only the file system and the inode. CRIU finds the path by checking every file in the
+//! given folders, but an overlay reports another device for a file than for itself.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -10,14 +10,14 @@ use crate::{Next, variable};
 type StatAt = unsafe extern "C" fn(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
 
 static STATAT: Next = Next::new(c"fstatat64");
-/// The kernel's bound for a path.
+/// The kernel's limit for a path.
 const PATH_MOST: usize = 4_096;
 
-/// Takes the place of fstatat64(3): a file that is looked for without following links has the device of its folder. CRIU asks so
-/// for watched files only, and for links.
+/// Replaces fstatat64(3): a file that is looked up without following links gets the device of its folder. CRIU does
+/// that only for watched files and for links.
 ///
 /// # Safety
-/// As that of the call.
+/// As for the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstatat64(
     at: c_int,
@@ -51,7 +51,7 @@ unsafe extern "C" fn fstatat64(
     answer
 }
 
-/// Writes the path of the folder that something lies in, with a NUL behind it; `false` where there is no room.
+/// Writes the path of the parent folder, with a trailing NUL; `false` if it does not fit.
 fn folder_of(path: &[u8], room: &mut [u8; PATH_MOST]) -> bool {
     let folder = match path.iter().rposition(|byte| *byte == b'/') {
         Some(0) => &b"/"[..],

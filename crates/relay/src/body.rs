@@ -12,7 +12,7 @@ use crate::RelayConnection;
 /// Why a response is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// The peer closed the connection or sent no HTTP.
+    /// The peer closed the connection or did not send HTTP.
     #[error("the peer broke off in the middle of a response")]
     Peer(#[source] hyper::Error),
     /// The connection was closed on this side: its sandbox or the server ended.
@@ -20,13 +20,14 @@ pub enum RelayError {
     Ended,
 }
 
-/// Where a connection goes when its response was read.
+/// Where a connection goes after its response was read.
 pub trait ConnectionPool<B> {
     /// Keeps the connection for the next request, or drops it.
     fn put(&mut self, connection: RelayConnection<B>);
 }
 
-/// The body of a response. It drives its connection, and gives it to the pool at its end; dropped earlier, it closes it.
+/// The body of a response. It drives its connection, and gives it to the pool at its end; if dropped earlier, it closes
+/// it.
 #[derive(Debug)]
 pub struct RelayBody<B, P: ConnectionPool<B>> {
     body: Incoming,
@@ -35,7 +36,7 @@ pub struct RelayBody<B, P: ConnectionPool<B>> {
 }
 
 impl<B, P: ConnectionPool<B>> RelayBody<B, P> {
-    /// `connection` is `None` where others drive it, as with HTTP/2. `pool` is kept as long as the body.
+    /// `connection` is `None` if other code drives it, as with HTTP/2. `pool` is kept as long as the body.
     pub fn new(body: Incoming, connection: Option<RelayConnection<B>>, pool: P) -> Self {
         Self { body, connection, pool }
     }
@@ -68,7 +69,7 @@ impl<B, P: ConnectionPool<B> + Unpin> Body for RelayBody<B, P> {
             polled = Pin::new(&mut this.body).poll_frame(cx);
         }
         match &polled {
-            // To the reader of a body, a connection that was closed on this side looks like a proper end.
+            // For the reader of a body, a connection that was closed on this side appears as a regular end.
             Poll::Ready(None) if this.connection.as_ref().is_some_and(RelayConnection::was_cut) => {
                 return Poll::Ready(Some(Err(RelayError::Ended)));
             }
@@ -89,7 +90,7 @@ impl<B, P: ConnectionPool<B> + Unpin> Body for RelayBody<B, P> {
     }
 }
 
-/// An empty body is never polled; its connection can serve the next request all the same.
+/// An empty body is never polled; its connection can serve the next request anyway.
 impl<B, P: ConnectionPool<B>> Drop for RelayBody<B, P> {
     fn drop(&mut self) {
         if self.body.is_end_stream()

@@ -43,7 +43,8 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    /// Speaks HTTP/1 over a fresh stream. The connection is closed when `ends` resolves, also in the middle of a response.
+    /// Starts HTTP/1 over a new stream. The connection is closed when `ends` resolves, also in the middle of a
+    /// response.
     pub async fn open(
         http: &http1::Builder,
         upgrades: Upgrades,
@@ -65,7 +66,7 @@ where
     ) -> Result<Response<Incoming>, TrySendError<Request<B>>> {
         let mut response = std::pin::pin!(self.sender.try_send_request(request));
         std::future::poll_fn(|cx| {
-            // A response that has arrived counts, also if the connection ended behind it.
+            // A response that has arrived counts, even if the connection ended after it.
             if let Poll::Ready(response) = response.as_mut().poll(cx) {
                 return Poll::Ready(response);
             }
@@ -102,7 +103,7 @@ impl<B> RelayConnection<B> {
         .await
     }
 
-    /// Whether the next request can be sent, as far as the last poll of the connection told.
+    /// Whether the next request can be sent, according to the last poll of the connection.
     pub fn is_open(&self) -> bool {
         self.connection.is_some() && self.sender.is_ready()
     }

@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// Implements `AsyncWrite` for `Type<I>` by passing every call to its field of type `I`.
 ///
-/// `before PATH` names a function `fn(&mut Self, &mut Context<'_>) -> io::Result<()>` that is called before each write and
-/// flush; its error is the answer. A shutdown always passes.
+/// `before PATH` names a function `fn(&mut Self, &mut Context<'_>) -> io::Result<()>` that is called before each write
+/// and flush; its error is returned. A shutdown is always passed on.
 #[macro_export]
 macro_rules! delegate_write {
     ($wrapper:ident, $io:tt) => {
@@ -61,7 +61,7 @@ macro_rules! delegate_write {
     };
 }
 
-/// Reads at most `most` bytes; answers how many.
+/// Reads at most `most` bytes; returns how many.
 pub fn poll_read_at_most<I: AsyncRead>(
     io: Pin<&mut I>,
     cx: &mut Context<'_>,
@@ -75,7 +75,7 @@ pub fn poll_read_at_most<I: AsyncRead>(
     Poll::Ready(Ok(read))
 }
 
-/// Moves bytes that were read ahead of time into `buf`.
+/// Moves bytes that were read ahead into `buf`.
 pub fn read_ahead(ahead: &mut Bytes, buf: &mut ReadBuf<'_>) {
     let size = ahead.len().min(buf.remaining());
     buf.put_slice(&ahead[..size]);

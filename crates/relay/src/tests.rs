@@ -1,4 +1,4 @@
-//! Requests over a connection to a peer whose every byte the test writes.
+//! Requests over a connection to a peer that the test controls byte by byte.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ impl TestPool {
     }
 }
 
-/// A connection, the peer's end of its stream, and what cuts it.
+/// A connection, the peer's end of its stream, and a sender that closes it.
 async fn open() -> (RelayConnection<TestBody>, DuplexStream, oneshot::Sender<()>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let (cut, ends) = oneshot::channel::<()>();
@@ -112,7 +112,7 @@ async fn an_incomplete_response_never_looks_complete() {
         };
         match body.frame().await.unwrap() {
             Err(RelayError::Ended) => assert!(is_cut_here),
-            // A chunked body has no end where its connection was cut.
+            // A chunked body has no end if its connection was closed.
             Err(RelayError::Peer(_)) => {}
             Ok(frame) => panic!("{frame:?}"),
         }
@@ -130,7 +130,7 @@ async fn a_connection_that_the_peer_closed_while_idle_is_not_ready() {
     assert!(!connection.is_ready().await);
     assert!(!connection.was_cut());
     let mut refused = connection.send(get()).await.unwrap_err();
-    assert!(refused.take_message().is_some(), "nothing of the request was sent");
+    assert!(refused.take_message().is_some(), "no part of the request was sent");
 }
 
 #[tokio::test]

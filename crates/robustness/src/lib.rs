@@ -9,10 +9,10 @@
 //! }
 //! ```
 //!
-//! Every kept input is tried first, then mutations of them for `ROBUSTNESS_S` seconds (0.3 by default). A property fails by a
-//! panic, or by taking more than [`SLOW`] of CPU time. The failing input is then written into the corpus, so that the next
-//! run tries it first; commit it with the fix. The seed depends on the parser's name alone, so that an ordinary run tries the
-//! same inputs each time; `ROBUSTNESS_SEED` sets another one.
+//! Every stored input is tried first, then mutations of them for `ROBUSTNESS_S` seconds (0.3 by default). A property
+//! fails by a panic, or by taking more than [`SLOW`] of CPU time. The failing input is then written into the corpus, so
+//! that the next run tries it first; commit it with the fix. The seed depends only on the parser's name, so that an
+//! ordinary run tries the same inputs each time; `ROBUSTNESS_SEED` sets another one.
 //!
 //! `crates/atoll/tests/layers/robustness.rs` lists all parsers, and fails when a corpus has no test or a test no corpus.
 
@@ -28,14 +28,14 @@ use std::{
 use mutate::{Random, mutate};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much CPU time one input of at most 64 KiB may take, in a debug build.
+/// The maximal CPU time for one input of at most 64 KiB, in a debug build.
 pub const SLOW: Duration = Duration::from_secs(2);
 
-/// Tries `property` on the corpus of a parser and on mutations of it. `property` takes bytes and panics where they break it.
+/// Tries `property` on the corpus of a parser and on mutations of it. `property` takes bytes and panics on a violation.
 ///
 /// # Panics
 ///
-/// Where an input breaks the property, and where the corpus is empty.
+/// If an input violates the property, and if the corpus is empty.
 pub fn check(parser: &str, property: impl Fn(&[u8])) {
     // Read when the test runs: a target folder can serve several checkouts.
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
@@ -71,7 +71,7 @@ struct Run<'a, P> {
 impl<P: Fn(&[u8])> Run<'_, P> {
     fn try_one(&self, input: &[u8], name: &str) {
         let began = cpu_time();
-        // The property is not used again after a panic, so a broken invariant of it does no harm.
+        // The property is not used again after a panic, so a broken invariant is harmless.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.property)(input)));
         let took = cpu_time().saturating_sub(began);
         match outcome {
@@ -123,7 +123,7 @@ fn duration() -> Duration {
     )
 }
 
-/// Of this thread, so that a busy machine makes no input slow.
+/// CPU time of this thread, so that a busy machine does not make an input appear slow.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
@@ -139,7 +139,7 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// A folder with one input, as a crate would have it.
+    /// A folder with one input, as in a crate.
     fn crate_with_input(test: &str, input: &[u8]) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("atoll-robustness-{test}-{}", std::process::id()));
         fs::create_dir_all(folder.join("tests/corpus/parser")).expect("a folder");

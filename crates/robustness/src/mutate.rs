@@ -1,12 +1,12 @@
-//! Mutations of corpus entries: flips, cuts, copies, splices, and values at the borders of integers.
+//! Mutations of corpus entries: flips, cuts, copies, splices, and boundary values of integers.
 
-/// No input is longer.
+/// The maximal length of an input.
 const LONGEST: usize = 64 << 10;
 
-/// Bytes that separate, quote, escape or end something in the formats that are parsed here.
+/// Bytes that separate, quote, escape or end something in the parsed formats.
 const MARKS: &[u8] = b"\0\x01\t\n\r \"#$%&'()*+,-./09:;<=>?@[\\]^_`{|}~\x7f\x80\xbf\xc0\xc3\xe2\xef\xf0\xff";
 
-/// Texts that are numbers at a border, or that start something.
+/// Texts that are boundary numbers, or that start a syntax element.
 const WORDS: &[&[u8]] = &[
     b"0",
     b"-1",
@@ -65,7 +65,7 @@ const INTEGERS: &[u64] = &[
     0xffff_ffff_ffff_ffff,
 ];
 
-/// SplitMix64: small, good enough for tests, and the same everywhere.
+/// SplitMix64: small, good enough for tests, and the same on every platform.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -80,7 +80,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`; 0 where `end` is 0.
+    /// A number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() >> 1).unwrap_or_default() % end.max(1)
     }
@@ -89,7 +89,7 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// A range of `len` bytes that is mostly short.
+    /// A range of `len` bytes, usually short.
     fn range(&mut self, len: usize) -> std::ops::Range<usize> {
         let begin = self.below(len + 1);
         let most = if self.below(4) == 0 { len - begin } else { (len - begin).min(16) };
@@ -168,7 +168,7 @@ fn insert(bytes: &mut Vec<u8>, piece: &[u8], random: &mut Random) {
     bytes.splice(at..at, piece.iter().copied());
 }
 
-/// Puts a number at a border where the text has a number.
+/// Replaces a number in the text by a boundary value.
 fn replace_number(bytes: &mut Vec<u8>, random: &mut Random) {
     let from = random.below(bytes.len());
     let Some(begin) = bytes.iter().skip(from).position(u8::is_ascii_digit).map(|at| at + from) else {

@@ -1,12 +1,12 @@
-//! Several archives as one.
+//! Concatenates several archives.
 
 use std::io::{self, Read, Write};
 
 use crate::header::Header;
 use crate::{BLOCK, padding};
 
-/// Writes the entries of all archives behind each other, byte for byte, and one end. An archive that is none is an error of
-/// kind [`io::ErrorKind::Other`].
+/// Writes the entries of all archives one after the other, byte by byte, and one end mark. An invalid archive is an
+/// error of kind [`io::ErrorKind::Other`].
 pub fn concat<R: Read>(
     archives: impl IntoIterator<Item = io::Result<R>>,
     mut to: impl Write,

@@ -2,21 +2,21 @@
 
 use super::BLOCK;
 
-/// Which dialect a header speaks.
+/// The dialect of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// Before there was a magic.
+    /// Without a magic number.
     Old,
     Ustar,
     Gnu,
 }
 
-/// A header with a right checksum.
+/// A header with a correct checksum.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a>(&'a [u8; BLOCK]);
 
 impl<'a> Header<'a> {
-    /// `None`: the checksum says that this is no header.
+    /// `None`: the checksum is wrong, so this is not a header.
     pub fn new(block: &'a [u8; BLOCK]) -> Option<Self> {
         let noted = octal(&block[148..156])?;
         let (mut unsigned, mut signed) = (0_u64, 0_i64);
@@ -38,7 +38,7 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// The byte that says what kind of entry this is.
+    /// The byte with the type of the entry.
     pub fn kind(&self) -> u8 {
         self.0[156]
     }
@@ -48,7 +48,7 @@ impl<'a> Header<'a> {
         Some((number(&self.0[329..337])?, number(&self.0[337..345])?))
     }
 
-    /// The name, with its prefix where the dialect has one.
+    /// The name, with its prefix if the dialect has one.
     pub fn name(&self, into: &mut Vec<u8>) {
         into.clear();
         if self.dialect() == Dialect::Ustar {
@@ -102,7 +102,7 @@ pub fn text(field: &[u8]) -> &[u8] {
     &field[..end]
 }
 
-/// A number that cannot be negative: octal digits, or GNU's base 256.
+/// A non-negative number: octal digits, or GNU's base 256.
 pub fn number(field: &[u8]) -> Option<u64> {
     signed(field).and_then(|number| u64::try_from(number).ok())
 }
@@ -122,7 +122,7 @@ fn signed(field: &[u8]) -> Option<i64> {
             _ => byte,
         };
         number = number.checked_mul(256)?.checked_add(i64::from(byte))?;
-        // The first byte of a negative number is its sign, which the start value already holds.
+        // The first byte of a negative number is its sign, which the start value already contains.
         if at == 0 && negative {
             number = i64::from(byte.cast_signed());
         }
@@ -130,7 +130,7 @@ fn signed(field: &[u8]) -> Option<i64> {
     Some(number)
 }
 
-/// Octal digits with blanks around them; nothing at all is zero.
+/// Octal digits with surrounding blanks; an empty field is zero.
 fn octal(field: &[u8]) -> Option<u64> {
     let digits = text(field).trim_ascii();
     digits.iter().try_fold(0_u64, |sum, &byte| match byte {
@@ -139,24 +139,24 @@ fn octal(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// What [`HeaderFields::block`] writes the checksum as.
+/// The form of the checksum in [`HeaderFields::block`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ChecksumForm {
-    /// Six digits, a NUL and a blank, as POSIX has it.
+    /// Six digits, a NUL and a blank, as in POSIX.
     #[default]
     SixDigits,
     /// Seven digits and a NUL.
     SevenDigits,
 }
 
-/// The fields of a ustar header. A name or link that is too long is cut, a number that is too large has GNU's form; the
-/// caller writes PAX records where that is not enough.
+/// The fields of a ustar header. A name or link that is too long is cut, a number that is too large gets GNU's form;
+/// the caller writes PAX records if that is not enough.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HeaderFields<'a> {
     pub kind: u8,
     pub name: &'a [u8],
     pub link: &'a [u8],
-    /// Permissions; other bits are left out.
+    /// Permissions; other bits are dropped.
     pub mode: u32,
     pub uid: u64,
     pub gid: u64,
@@ -192,7 +192,7 @@ impl HeaderFields<'_> {
     }
 }
 
-/// How much of a name or link has room in a header.
+/// The maximal length of a name or link in a header.
 pub const NAME_ROOM: usize = 100;
 
 fn put_text(field: &mut [u8], text: &[u8]) {
@@ -200,7 +200,7 @@ fn put_text(field: &mut [u8], text: &[u8]) {
     field[..some].copy_from_slice(&text[..some]);
 }
 
-/// Octal digits with zeros in front and a NUL behind; what has no room in base 256.
+/// Octal digits with leading zeros and a trailing NUL; larger numbers in base 256.
 fn put_number(field: &mut [u8], mut number: u64) {
     let last = field.len() - 1;
     let is_octal = number >> (3 * last) == 0;

@@ -1,16 +1,16 @@
-//! The tar format: one reader for files, one for streams, one writer. It opens no file and decides nothing.
+//! The tar format: one reader for files, one for streams, one writer. It opens no file and makes no decisions.
 //!
-//! It knows ustar, GNU's long names and sparse files, and PAX records.
+//! Supported are ustar, GNU's long names and sparse files, and PAX records.
 //!
 //! | module | for |
 //! |---|---|
-//! | [`read`] | archives that can be read when the reader wants: strict, resolves sparse files |
-//! | [`stream`] | archives that arrive in pieces: passes over entries of unknown types, leaves sparse files to its receiver |
+//! | [`read`] | archives that can be read on demand: strict, resolves sparse files |
+//! | [`stream`] | archives that arrive in pieces: skips entries of unknown types, leaves sparse files to its receiver |
 //! | [`write`] | archives of files; the same entries give the same bytes |
-//! | [`header`], [`pax`] | one block and its records, for a dialect of its own (layers in object storage) |
+//! | [`header`], [`pax`] | one block and its records, for a custom dialect (layers in object storage) |
 //!
-//! Archives are untrusted: every number is checked and every buffer is bounded. Names are given as they are in the
-//! archive; the caller decides which ones it takes.
+//! Archives are untrusted: every number is checked and every buffer is bounded. Names are returned as they are in the
+//! archive; the caller decides which ones it accepts.
 
 mod concat;
 pub mod header;
@@ -22,7 +22,7 @@ pub mod write;
 
 pub use concat::concat;
 
-/// The unit of the format.
+/// The block size of the format.
 pub const BLOCK: usize = 512;
 
 /// How many bytes fill the last block of so much data.
@@ -34,7 +34,7 @@ pub const fn padding(size: u64) -> usize {
 /// Names and values of extended attributes.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TarKind {
     #[default]
@@ -50,20 +50,20 @@ pub enum TarKind {
 /// One entry, without its data.
 #[derive(Debug, Clone, Default)]
 pub struct TarEntry {
-    /// As it is in the archive: any bytes but NUL.
+    /// As in the archive: any bytes but NUL.
     pub name: Vec<u8>,
     pub kind: TarKind,
     /// The target of a link.
     pub link: Vec<u8>,
-    /// Permissions alone.
+    /// Permissions only.
     pub mode: u32,
     pub uid: u64,
     pub gid: u64,
     /// Seconds and nanoseconds.
     pub mtime: (i64, u32),
-    /// Bytes of the file, holes included.
+    /// Bytes of the file, including holes.
     pub size: u64,
-    /// Where the data lies in the file (offset, length), in order; `None`: all of it, from the start.
+    /// The positions of data in the file (offset, length), in order; `None`: all of it, from the start.
     pub map: Option<Vec<(u64, u64)>>,
     pub xattrs: Xattrs,
 }
@@ -71,26 +71,26 @@ pub struct TarEntry {
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
-    /// One entry is of a kind that is not read, or contradicts itself.
+    /// An entry has an unsupported type, or is inconsistent.
     #[error("the entry {} of the archive is refused: {why}", shown(.entry))]
     Refused {
         /// Its name.
         entry: Vec<u8>,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// These bytes are no archive.
+    /// The bytes are not an archive.
     #[error("the archive is damaged at byte {at}: {why}")]
     Damaged {
-        /// How far into the archive.
+        /// The position in the archive.
         at: u64,
-        /// What is wrong there.
+        /// The problem.
         why: String,
     },
     /// The archive is longer than the caller allows.
     #[error("the archive holds more than {limit} bytes")]
     TooLong {
-        /// What is allowed.
+        /// The maximal length.
         limit: u64,
     },
     /// The source of the bytes failed.
@@ -104,7 +104,7 @@ impl TarError {
     }
 }
 
-/// A name of an entry for people: no control characters, and no longer than a line.
+/// The name of an entry for display: no control characters, and no longer than a line.
 #[must_use]
 pub fn shown(name: &[u8]) -> String {
     const LONG: usize = 200;

@@ -1,8 +1,8 @@
-//! PAX records: `<length> <key>=<value>\n`, as many as fit. [`Pax`] is the strict reading of them.
+//! PAX records: `<length> <key>=<value>\n`, any number of them. [`Pax`] parses them strictly.
 
 use crate::Xattrs;
 
-/// What the records of one entry say. What they do not name stays as the header has it.
+/// The records of one entry. Fields without a record keep the value of the header.
 #[derive(Debug, Default)]
 pub struct Pax {
     pub path: Option<Vec<u8>>,
@@ -15,25 +15,25 @@ pub struct Pax {
     pub sparse: Sparse,
 }
 
-/// GNU's sparse files in PAX clothes.
+/// GNU's sparse files in PAX records.
 #[derive(Debug, Default)]
 pub struct Sparse {
     pub major: Option<u64>,
     pub minor: Option<u64>,
     pub name: Option<Vec<u8>>,
     pub real_size: Option<u64>,
-    /// Offsets and lengths in turn (versions 0.0 and 0.1).
+    /// Offsets and lengths alternately (versions 0.0 and 0.1).
     pub numbers: Vec<u64>,
     pub is_named: bool,
 }
 
-/// What stands before the name of an extended attribute.
+/// The prefix of extended attributes.
 pub const XATTR: &[u8] = b"SCHILY.xattr.";
 /// LIMIT: attributes of one entry. Each new name is compared with all before it.
 const XATTRS_MAX: usize = 1024;
 
 impl Pax {
-    /// Reads a block of records; the error says what is wrong with them.
+    /// Parses a block of records; the error names the problem.
     pub fn parse(mut records: &[u8]) -> Result<Self, &'static str> {
         let mut pax = Self::default();
         while !records.is_empty() && records[0] != 0 {
@@ -92,7 +92,7 @@ impl Sparse {
     }
 }
 
-/// Key and value of the first record, and what follows it. Its length counts itself.
+/// Key and value of the first record, and the rest. Its length includes itself.
 #[must_use]
 pub fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(12).position(|&byte| byte == b' ')?;
@@ -103,7 +103,7 @@ pub fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (equals > 0).then(|| (&body[..equals], &body[equals + 1..], rest))
 }
 
-/// A path; an empty one means that there is none. With a NUL in it two readers would see two paths.
+/// A path; an empty one means none. With a NUL in it two readers could see different paths.
 fn some_text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     if value.contains(&0) {
         return Err("a name contains a NUL");
@@ -111,7 +111,7 @@ fn some_text(value: &[u8]) -> Result<Option<Vec<u8>>, &'static str> {
     Ok((!value.is_empty()).then(|| value.to_owned()))
 }
 
-/// Adds a record. Its length counts its own digits: one more of them may make it long enough for yet another.
+/// Adds a record. Its length includes its own digits: one more digit may make it long enough for yet another.
 pub fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -126,7 +126,7 @@ pub fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     records.push(b'\n');
 }
 
-/// A number in decimal digits and nothing else.
+/// A number of decimal digits only.
 #[must_use]
 pub fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 20 {
@@ -138,18 +138,18 @@ pub fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Seconds and nanoseconds as a record holds them: with nine digits behind the point, before 1970 with a minus in front.
+/// Seconds and nanoseconds in the form of a record: with nine decimals, and a leading minus before 1970.
 #[must_use]
 pub fn format_time(seconds: i64, nanoseconds: u32) -> String {
     if seconds < 0 && nanoseconds > 0 {
-        // The kernel's -1 s + 0.9 s is written -0.1.
+        // The kernel's -1 s + 0.9 s is written as -0.1.
         let whole = -(seconds + 1);
         return format!("-{whole}.{:09}", 1_000_000_000 - nanoseconds);
     }
     format!("{seconds}.{nanoseconds:09}")
 }
 
-/// Seconds with an optional fraction; before 1970 with a minus in front.
+/// Seconds with an optional fraction; with a leading minus before 1970.
 #[must_use]
 pub fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     let (negative, digits) = match value.strip_prefix(b"-") {

@@ -1,4 +1,4 @@
-//! Reading an archive, one entry after another, from any stream.
+//! Reads an archive entry by entry, from any stream.
 //!
 //! ```text
 //! [g: ignored]* [L: long name] [K: long link] [x: PAX records] header [sparse blocks] data padding … two blocks of zeros
@@ -11,9 +11,9 @@ use crate::pax::{self, Pax};
 use crate::sparse;
 use crate::{BLOCK, TarEntry, TarError, TarKind, padding, shown};
 
-/// LIMIT: bytes of PAX records of one entry; attributes have 64 KiB each at most.
+/// LIMIT: bytes of PAX records of one entry; attributes have at most 64 KiB each.
 const PAX_MAX: u64 = 1 << 20;
-/// LIMIT: bytes of a long name; the kernel takes 4,096.
+/// LIMIT: bytes of a long name; the kernel allows 4,096.
 const NAME_MAX: u64 = 16 << 10;
 
 /// An archive being read.
@@ -21,14 +21,14 @@ pub struct Archive<R> {
     from: R,
     /// Bytes read so far.
     at: u64,
-    /// Data of the current entry not yet read, and the padding after it.
+    /// Unread data of the current entry, and the padding after it.
     left: u64,
     padding: u64,
-    /// No more entries come.
+    /// No further entries.
     ended: bool,
 }
 
-/// What came before a header and belongs to it.
+/// Records before a header that belong to it.
 #[derive(Default)]
 struct PendingRecords {
     name: Option<Vec<u8>>,
@@ -41,12 +41,12 @@ impl<R: BufRead> Archive<R> {
         Self { from, at: 0, left: 0, padding: 0, ended: false }
     }
 
-    /// Bytes read so far: where the data of the current entry begins, while none of it was read.
+    /// Bytes read so far: the start of the current entry's data, as long as none of it was read.
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// Reads the next entry into `entry`; `false`: there is none. Data that nobody read is passed over.
+    /// Reads the next entry into `entry`; `false`: there is none. Unread data is skipped.
     pub fn next(&mut self, entry: &mut TarEntry) -> Result<bool, TarError> {
         self.pass(self.left.saturating_add(self.padding))?;
         (self.left, self.padding) = (0, 0);
@@ -68,7 +68,7 @@ impl<R: BufRead> Archive<R> {
                 b'x' | b'X' => before.pax = Some(self.pax(size)?),
                 b'L' => before.name = Some(self.long(size)?),
                 b'K' => before.link = Some(self.long(size)?),
-                // A label of a volume names no file.
+                // A volume label is not a file.
                 b'V' => self.pass_padded(size, PAX_MAX)?,
                 _ => {
                     self.fill(&header, size, before, entry)?;
@@ -79,7 +79,7 @@ impl<R: BufRead> Archive<R> {
         Ok(false)
     }
 
-    /// The next piece of the current entry's data; empty: that was all. Say with [`Archive::took`] how much was used.
+    /// The next piece of the current entry's data; empty at its end. Report the used bytes with [`Archive::took`].
     pub fn data(&mut self) -> Result<&[u8], TarError> {
         if self.left == 0 {
             return Ok(&[]);
@@ -99,14 +99,15 @@ impl<R: BufRead> Archive<R> {
         Ok(&piece[..most])
     }
 
-    /// So much of what [`Archive::data`] gave was used.
+    /// Marks so many bytes of [`Archive::data`] as used.
     pub fn took(&mut self, bytes: usize) {
         self.from.consume(bytes);
         self.at += bytes as u64;
         self.left -= bytes as u64;
     }
 
-    /// Reads what follows the last entry: it belongs to the archive's digest. `most`: bytes of the whole archive.
+    /// Reads the data after the last entry, which is part of the archive's digest. `most`: the maximal size of the
+    /// whole archive.
     pub fn drain(&mut self, most: u64) -> Result<(), TarError> {
         loop {
             let bytes = self.piece()?.len();
@@ -139,7 +140,7 @@ impl<R: BufRead> Archive<R> {
         entry.mtime = pax.mtime.or_else(|| Some((header.mtime()?, 0))).ok_or_else(|| bad(self, "time"))?;
         let stored = pax.size.unwrap_or(size);
         entry.kind = match header.kind() {
-            // Before there were folders in the format, a slash at the end meant one.
+            // Before the format had folders, a trailing slash meant one.
             0 | b'0' if header.dialect() == Dialect::Old && entry.name.ends_with(b"/") => TarKind::Folder,
             0 | b'0' | b'7' | b'S' => TarKind::File,
             b'1' => TarKind::HardLink,
@@ -182,7 +183,7 @@ impl<R: BufRead> Archive<R> {
         });
     }
 
-    /// Reads the map of a sparse file, wherever its dialect keeps it.
+    /// Reads the map of a sparse file, from the place that its dialect uses.
     fn sparse(
         &mut self,
         header: &Header<'_>,
@@ -255,7 +256,7 @@ impl<R: BufRead> Archive<R> {
         Ok(map)
     }
 
-    /// A decimal number up to the end of its line, out of the current entry's data.
+    /// A decimal number up to the end of its line, from the current entry's data.
     fn line(&mut self) -> Result<Option<u64>, TarError> {
         let mut digits = Vec::with_capacity(20);
         while digits.len() <= 20 {
@@ -296,7 +297,7 @@ impl<R: BufRead> Archive<R> {
         Ok(bytes)
     }
 
-    /// The next block; `false`: the archive ended before it, by a block of zeros or by its end.
+    /// The next block; `false`: the archive ended before it, by a block of zeros or by the end of the stream.
     fn block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, TarError> {
         if !self.exactly(block)? {
             self.ended = true;
@@ -306,14 +307,15 @@ impl<R: BufRead> Archive<R> {
             return Ok(true);
         }
         self.ended = true;
-        // Two blocks of zeros end an archive. Something else after the first: one reader would stop, another go on.
+        // Two blocks of zeros end an archive. With other data after the first one, one reader would stop and another
+        // continue.
         if self.exactly(block)? && block.iter().any(|&byte| byte != 0) {
             return Err(self.bad("data follows a block of zeros"));
         }
         Ok(false)
     }
 
-    /// Fills `into`; `false`: not one byte was left.
+    /// Fills `into`; `false`: no byte was left.
     fn exactly(&mut self, into: &mut [u8]) -> Result<bool, TarError> {
         let mut filled = 0;
         while filled < into.len() {

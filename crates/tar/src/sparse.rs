@@ -1,4 +1,4 @@
-//! Where the data of a sparse file lies. A map is taken only if it is in order and fits the file and the data.
+//! Maps of sparse files. A map is accepted only if it is in order and fits the file and the data.
 
 /// LIMIT: pieces of one sparse file; each costs a write.
 pub(crate) const PIECES: usize = 1 << 16;
@@ -30,7 +30,7 @@ pub(crate) fn checked(
     Ok(map)
 }
 
-/// Offsets and lengths in turn.
+/// Offsets and lengths alternately.
 pub(crate) fn pairs(numbers: &[u64]) -> Result<impl Iterator<Item = (u64, u64)>, &'static str> {
     match numbers.len() % 2 {
         0 => Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1]))),

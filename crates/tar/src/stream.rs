@@ -1,19 +1,19 @@
-//! A tar stream taken apart piece by piece, whatever the pieces. Holds one header and one entry's records at most.
+//! Parses a tar stream piece by piece, however it is split. It holds at most one header and the records of one entry.
 //!
-//! Lenient where an archive of a person may be odd: an owner, mode or time that cannot be read is a default, and entries of
-//! unknown types are passed over.
+//! Lenient for unusual archives: an owner, mode or time that cannot be parsed gets a default, and entries of unknown
+//! types are skipped.
 
 use crate::header::{Header, text};
 use crate::pax::{self, XATTR};
 use crate::{BLOCK, TarEntry, TarKind, Xattrs, padding};
 
-/// LIMIT: records of one entry; extended attributes may hold 64 KiB each.
+/// LIMIT: bytes of records of one entry; extended attributes may have 64 KiB each.
 pub const RECORDS_MAX: u64 = 1 << 20;
 
-/// What an owner is whose number cannot be read.
+/// The id of an owner whose number cannot be parsed.
 pub const UNKNOWN_ID: u64 = u64::MAX;
 
-/// Why a stream is no archive.
+/// Why a stream is not an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     #[error("the stream is not a tar archive, or a damaged one")]
@@ -24,26 +24,26 @@ pub enum StreamError {
     Incomplete,
 }
 
-/// What gets the entries of a stream.
+/// Receives the entries of a stream.
 pub trait Receiver {
     type Error: From<StreamError>;
-    /// The next entry. Its data follows, also where it is no file.
+    /// The next entry. Its data follows, even if it is not a file.
     fn begin(&mut self, entry: TarEntry) -> Result<(), Self::Error>;
-    /// A sparse file: its map is not read. Where this is no error, its data is passed over.
+    /// A sparse file: its map is not parsed. If this is no error, its data is skipped.
     fn sparse(&mut self, entry: &TarEntry) -> Result<(), Self::Error>;
     fn content(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
     /// The entry is complete.
     fn end(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Where in a stream the next byte is.
+/// The state of the parser.
 pub struct StreamReader {
     stage: ReaderStage,
     block: [u8; BLOCK],
     filled: usize,
     pending: PendingRecords,
     records: Vec<u8>,
-    /// After the content of the entry that is read.
+    /// Padding after the content of the current entry.
     padding: usize,
 }
 
@@ -52,7 +52,7 @@ enum ReaderStage {
     Content {
         left: u64,
     },
-    /// Of the entry that follows; `kind` is the byte of their header.
+    /// Records of the following entry; `kind` is the type byte of their header.
     Records {
         kind: u8,
         left: u64,
@@ -81,7 +81,7 @@ impl Default for StreamReader {
 }
 
 impl StreamReader {
-    /// Takes the next bytes of the stream.
+    /// Processes the next bytes of the stream.
     pub fn push<R: Receiver>(&mut self, mut bytes: &[u8], to: &mut R) -> Result<(), R::Error> {
         while !bytes.is_empty() {
             bytes = match &mut self.stage {
@@ -130,7 +130,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Whether the stream ended where an archive may.
+    /// Checks that the stream ended at the end of an archive.
     pub fn finish(&self) -> Result<(), StreamError> {
         match self.stage {
             ReaderStage::Ended => Ok(()),
@@ -191,7 +191,7 @@ fn split(bytes: &[u8], most: u64) -> (&[u8], &[u8]) {
     bytes.split_at(usize::try_from(most).map_or(bytes.len(), |most| most.min(bytes.len())))
 }
 
-/// What records said of the entry that follows them.
+/// Records for the following entry.
 #[derive(Default)]
 struct PendingRecords {
     name: Option<Vec<u8>>,
@@ -205,7 +205,7 @@ struct PendingRecords {
 }
 
 impl PendingRecords {
-    /// `None`: they are no records.
+    /// `None`: they are not valid records.
     fn take(&mut self, kind: u8, mut records: &[u8]) -> Option<()> {
         match kind {
             b'L' => self.name = Some(text(records).to_vec()),
@@ -260,9 +260,9 @@ fn entry(header: &Header<'_>, stored: u64, records: PendingRecords) -> (TarEntry
         b'6' => TarKind::Fifo,
         _ => TarKind::File,
     };
-    // Links and the like have no content, whatever some writers put here.
+    // Links and the like have no content, whatever size some writers set.
     let mut size = if kind == TarKind::File { stored } else { 0 };
-    // Old writers have no sign for folders. Only the whole name tells: a header's may be cut behind a slash.
+    // Old writers do not mark folders. Only the full name tells: a header's name may be cut after a slash.
     if kind == TarKind::File && !is_sparse && name.ends_with(b"/") {
         kind = TarKind::Folder;
     }
@@ -360,7 +360,7 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..3000), keep in any::<bool>()) {
             let mut wire = bytes;
             if keep {
-                // A good first header leads deeper into the parser.
+                // A valid first header reaches more of the parser.
                 let mut good = Vec::new();
                 push_header(&mut good, &file(b"x", &[0; 700]));
                 good.extend_from_slice(&wire);

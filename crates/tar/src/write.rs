@@ -1,4 +1,4 @@
-//! Writing an archive: ustar, with PAX records only where ustar has no room. The same entries give the same bytes.
+//! Writes an archive: ustar, with PAX records only if a value does not fit. The same entries give the same bytes.
 
 use std::io::{self, Read, Write};
 
@@ -22,7 +22,7 @@ impl<W: Write> Archive<W> {
         Self { to, bytes: 0 }
     }
 
-    /// Writes the header of an entry. For a file its data follows: `size` bytes by [`Archive::data`], then
+    /// Writes the header of an entry. For a file its data follows: `size` bytes with [`Archive::data`], then
     /// [`Archive::pad`].
     pub fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
         let mut head = Vec::with_capacity(BLOCK);
@@ -39,14 +39,14 @@ impl<W: Write> Archive<W> {
         self.put(&[0; BLOCK][..padding(size)])
     }
 
-    /// Ends the archive; answers what it was written to and how long it is.
+    /// Ends the archive; returns the inner writer and the length.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         self.put(&[0; 2 * BLOCK])?;
         self.to.flush()?;
         Ok((self.to, self.bytes))
     }
 
-    /// A file whose `size` bytes come from `from`.
+    /// Writes a file whose `size` bytes come from `from`.
     pub fn file_from(&mut self, entry: &TarEntry, from: &mut impl Read) -> io::Result<()> {
         self.entry(entry)?;
         let copied = io::copy(&mut from.take(entry.size), &mut self.to)?;
@@ -57,14 +57,14 @@ impl<W: Write> Archive<W> {
         self.pad(entry.size)
     }
 
-    /// A whole file of its own, for the small ones.
+    /// Writes a whole small file.
     pub fn file(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.file_header(name, bytes.len() as u64)?;
         self.data(bytes)?;
         self.pad(bytes.len() as u64)
     }
 
-    /// The header of a file of our own making.
+    /// Writes the header of a generated file.
     pub fn file_header(&mut self, name: &str, size: u64) -> io::Result<()> {
         let kind = if name.ends_with('/') { TarKind::Folder } else { TarKind::File };
         let mode = if kind == TarKind::Folder { 0o755 } else { 0o644 };
@@ -77,7 +77,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Adds the header of an entry to `out`, PAX records before it where they are needed.
+/// Adds the header of an entry to `out`, with PAX records before it if they are needed.
 pub fn push_header(out: &mut Vec<u8>, entry: &TarEntry) {
     let records = records(entry);
     if !records.is_empty() {
@@ -111,7 +111,7 @@ pub fn push_header(out: &mut Vec<u8>, entry: &TarEntry) {
     out.extend_from_slice(&fields.block());
 }
 
-/// Everything that the header has no room for, by key.
+/// The values that do not fit into the header, as records.
 fn records(entry: &TarEntry) -> Vec<u8> {
     let mut records = Vec::new();
     let mut add = |key: &[u8], value: &[u8]| push_record(&mut records, key, value);

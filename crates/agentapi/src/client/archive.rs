@@ -1,7 +1,8 @@
-//! Trees as tar streams: into the sandbox (`unpack`) and out of it (`pack`), with flat memory on both sides.
+//! Trees as tar streams: into the sandbox (`unpack`) and out of it (`pack`), with constant memory use on both sides.
 //!
-//! What [`AgentClient::pack`] answers is what [`AgentClient::unpack`] takes: an entry `./` in front says that a folder's
-//! content follows, and a single file without it is a file by itself. So `COPY --from` is one stream into the other.
+//! The output of [`AgentClient::pack`] is valid input of [`AgentClient::unpack`]: a leading entry `./` means that the
+//! content of a folder follows, and a single file without it is a file by itself. So `COPY --from` connects both
+//! streams.
 
 use std::fmt::Write;
 use std::io;
@@ -21,32 +22,32 @@ use super::transport::{BodyReader, full};
 use super::{AgentClient, TREE_LIMIT};
 use crate::error::AgentError;
 
-/// LIMIT: as long as a very large tree over a slow line may take; the agent itself drops one that stalls.
+/// LIMIT: enough for a very large tree over a slow connection; the agent itself aborts a stalled one.
 const UNPACK_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// LIMIT: a local disk delivers the next piece of a tree within this, also when starved.
+/// LIMIT: a local disk delivers the next piece of a tree within this, even under load.
 const PACK_SILENCE: Duration = Duration::from_secs(120);
 
-/// Where a tar stream goes and what becomes of it there.
+/// The destination of a tar stream and the rules for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unpack {
-    /// Absolute, or relative to the user's home. Links in it are followed as the sandbox sees them; missing folders are
+    /// Absolute, or relative to the user's home. Symbolic links in it are followed in the sandbox; missing folders are
     /// made (0755, with the new owner).
     pub dest: Vec<u8>,
-    /// Whether `dest` can only be a folder: it was written with a slash at its end, or there are several sources.
+    /// Whether `dest` must be a folder: it was written with a trailing slash, or there are several sources.
     pub into: UnpackInto,
-    /// Whose the new entries are.
+    /// The owner of new entries.
     pub owner: UnpackOwner,
     /// Permission bits of every new file and folder; `None`: those of the tar.
     pub mode: Option<u32>,
-    /// What happens where something is in the way.
+    /// What happens if an entry exists already.
     pub rules: UnpackRules,
-    /// Leading parts of each name that are dropped; entries that have no more parts are left out.
+    /// Leading components of each name that are dropped; entries without further components are skipped.
     pub strip: u32,
 }
 
 impl Unpack {
-    /// Below a folder, as `COPY` does it, everything owned by whoever asks.
+    /// Below a folder, with the rules of `COPY`; new entries belong to the caller.
     pub fn below(dest: impl Into<Vec<u8>>) -> Self {
         Self {
             dest: dest.into(),
@@ -59,39 +60,39 @@ impl Unpack {
     }
 }
 
-/// What a destination is.
+/// The kind of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnpackInto {
-    /// A folder; it is made if it is not there.
+    /// A folder; made if it is missing.
     Folder,
-    /// A folder if there is one by this name or if the stream begins with `./`; else the name of the one file that
-    /// comes. A second one is refused.
+    /// A folder if one exists with this name or if the stream begins with `./`; else the name of the single file in the
+    /// stream. A second file is refused.
     FileOrFolder,
 }
 
-/// Whose new entries are.
+/// The owner of new entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnpackOwner {
-    /// The user who asks.
+    /// The calling user.
     Caller,
-    /// The numbers in the tar, as far as the user may give files away.
+    /// The ids in the tar, as far as the user may change owners.
     Kept,
-    /// `user[:group]`, names or numbers, looked up in the sandbox's own files. A name without a group has the user's own,
-    /// a number without a group the same number.
+    /// `user[:group]`, names or numbers, looked up in the sandbox's own files. A name without a group implies the
+    /// user's own group; a number without a group implies the group with the same number.
     Named(String),
 }
 
-/// What happens where something is in the way of an entry.
+/// What happens if an entry exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnpackRules {
-    /// `COPY`: folders merge, files and links are replaced; a file does not take a folder's place, nor a folder a file's or
-    /// a link's.
+    /// `COPY`: folders merge, files and links are replaced; a file does not replace a folder, nor a folder a file or a
+    /// link.
     Copy,
-    /// A tar that is extracted (`ADD x.tar`): folders merge, whatever else is in the way goes.
+    /// An extracted tar (`ADD x.tar`): folders merge, any other existing entry is removed.
     Archive,
 }
 
-/// What an unpack did.
+/// The result of an unpack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Unpacked {
@@ -101,28 +102,29 @@ pub struct Unpacked {
     pub bytes: u64,
 }
 
-/// What to take out of a sandbox.
+/// The files to pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pack {
-    /// Absolute paths, or relative to the user's home. A link at its end is followed, those below are kept as links.
+    /// Absolute paths, or relative to the user's home. A symbolic link at its end is followed, those below are kept as
+    /// links.
     pub sources: Vec<Vec<u8>>,
-    /// The sources are patterns in the manner of Docker: `*`, `?`, `[a-z]`, none of which goes over a slash. One with such
-    /// a sign may match nothing; a plain one must be there.
+    /// The sources are patterns in Docker's syntax: `*`, `?`, `[a-z]`, which do not match a slash. A pattern may match
+    /// nothing; a plain path must exist.
     pub globs: bool,
     /// How entries are named.
     pub layout: PackLayout,
-    /// Paths below a source that are left out, in the manner of `.dockerignore`: `*`, `?`, `[a-z]`, `**`, and `!`.
+    /// Excluded paths below a source, in the syntax of `.dockerignore`: `*`, `?`, `[a-z]`, `**`, and `!`.
     pub exclude: Vec<Vec<u8>>,
 }
 
 /// How packed entries are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PackLayout {
-    /// As `COPY` wants it: a folder gives what it holds (after an entry `./`), a file its own name.
+    /// As for `COPY`: a folder gives its content (after an entry `./`), a file its own name.
     Contents,
-    /// Files and folders by their own name, as `tar -C parent -c name` would.
+    /// Files and folders by their own name, as with `tar -C parent -c name`.
     Named,
-    /// The whole path without its leading slash; what follows a `/./` in it, if it has one.
+    /// The whole path without its leading slash; with a `/./` in it, the part after that.
     Parents,
 }
 
@@ -139,7 +141,7 @@ impl std::fmt::Debug for PackReader {
 }
 
 impl PackReader {
-    /// The next bytes, `None` at the orderly end. A tree that could not be read to its end is an error. Cancel-safe.
+    /// The next bytes, `None` at a regular end. A tree that could not be read completely is an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes, AgentError>> {
         self.patience.within("pack", PACK_SILENCE, self.body.chunk()).await.transpose()
     }
@@ -156,8 +158,8 @@ impl PackReader {
 }
 
 impl AgentClient {
-    /// Writes a tar stream (not compressed) into the sandbox with the rights of `user`. What was written before a refusal
-    /// stays. Slips (`..`, a hard link to outside of what was unpacked) and device nodes are refused by name.
+    /// Writes a tar stream (not compressed) into the sandbox with the permissions of `user`. Entries written before a
+    /// refusal stay. Path traversal (`..`, a hard link to a file outside) and device nodes are refused by name.
     pub async fn unpack<S>(
         &self,
         what: &Unpack,
@@ -182,8 +184,8 @@ impl AgentClient {
             .map_err(|_| AgentError::Protocol("the answer to unpack is not what was agreed"))
     }
 
-    /// Reads files and trees as one tar stream with the rights of `user`. A source that is not there is `not_found`, before
-    /// the stream begins. Sockets are left out; devices too.
+    /// Reads files and trees as one tar stream with the permissions of `user`. A missing source is `not_found`, before
+    /// the stream begins. Sockets and devices are skipped.
     pub async fn pack(&self, what: &Pack, user: Option<&str>) -> Result<PackReader, AgentError> {
         let mut request = self.request(Method::POST, &pack_uri(what, user), None)?;
         request
@@ -245,7 +247,7 @@ fn push_user(uri: &mut String, user: Option<&str>) {
     }
 }
 
-/// `s` and a source or `x` and a pattern, each ended by a NUL, which no path holds.
+/// `s` and a source or `x` and a pattern, each terminated by a NUL, which no path contains.
 fn pack_body(what: &Pack) -> Result<Bytes, AgentError> {
     let sources = what.sources.iter().map(|path| (b's', path));
     let mut body = Vec::new();

@@ -1,4 +1,4 @@
-//! Files: read, write, stat, list, make, move, remove, watch. Paths are bytes; a name need not be UTF-8.
+//! Files: read, write, stat, list, make, move, remove, watch. Paths are bytes and need not be UTF-8.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,13 +18,13 @@ use super::{AgentClient, CALL_LIMIT, TREE_LIMIT};
 use crate::error::AgentError;
 use crate::proto::agent;
 
-/// LIMIT: as long as a very large upload over a slow line may take; the agent itself drops one that stalls.
+/// LIMIT: enough for a very large upload over a slow connection; the agent itself aborts a stalled one.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// LIMIT: a local disk delivers within this, also when starved.
+/// LIMIT: a local disk delivers within this, even under load.
 const READ_SILENCE: Duration = Duration::from_secs(60);
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum EntryKind {
@@ -42,7 +42,7 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Absolute path.
     pub path: Vec<u8>,
-    /// What it is; a link is a link, not its target.
+    /// Its type; symbolic links are not followed.
     pub kind: EntryKind,
     /// Bytes.
     pub size: u64,
@@ -58,9 +58,9 @@ pub struct Entry {
     pub group: String,
     /// Unix milliseconds.
     pub modified_at_ms: i64,
-    /// Where a link points.
+    /// The target of a symbolic link.
     pub symlink_target: Option<Vec<u8>>,
-    /// Metadata given at upload.
+    /// Metadata from the upload.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -69,13 +69,13 @@ pub struct Entry {
 pub struct Range {
     /// First byte.
     pub start: u64,
-    /// How many.
+    /// The number of bytes.
     pub len: Option<u64>,
 }
 
 /// A file being read.
 pub struct FileReader {
-    /// Bytes that will come.
+    /// Bytes to be read.
     pub len: u64,
     /// Bytes of the whole file when it was opened.
     pub size: u64,
@@ -93,7 +93,7 @@ impl std::fmt::Debug for FileReader {
 }
 
 impl FileReader {
-    /// The next bytes, `None` when all `len` came. A file that shrank meanwhile is an error. Cancel-safe.
+    /// The next bytes, `None` after all `len` bytes. A file that has shrunk meanwhile is an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes, AgentError>> {
         match self.patience.within("file", READ_SILENCE, self.body.chunk()).await {
             Ok(Some(chunk)) => match self.left.checked_sub(chunk.len() as u64) {
@@ -119,10 +119,10 @@ impl FileReader {
         })
     }
 
-    /// Everything, if it is at most `max` bytes.
+    /// The whole content, if it has at most `max` bytes.
     pub async fn read_to_end(mut self, max: u64) -> Result<Vec<u8>, AgentError> {
         if self.len > max {
-            return Err(AgentError::Argument("the file is larger than asked for"));
+            return Err(AgentError::Argument("the file is larger than the limit"));
         }
         let mut whole = Vec::with_capacity(usize::try_from(self.len).unwrap_or(0).min(1 << 20));
         while let Some(chunk) = self.next().await {
@@ -132,7 +132,7 @@ impl FileReader {
     }
 }
 
-/// What happened to a watched name.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum WatchKind {
@@ -141,7 +141,7 @@ pub enum WatchKind {
     Remove,
     Rename,
     Chmod,
-    /// Events were lost: look at the directory again.
+    /// Events were lost: list the directory again.
     Overflow,
 }
 
@@ -154,7 +154,7 @@ pub struct WatchChange {
     pub kind: WatchKind,
 }
 
-/// Changes below a directory, from when it was returned on.
+/// Changes below a directory, from the moment it was returned.
 pub struct WatchStream {
     frames: Frames,
 }
@@ -199,7 +199,7 @@ impl WatchStream {
 }
 
 impl AgentClient {
-    /// Opens a file for reading with the rights of `user` (`None`: the default user).
+    /// Opens a file for reading with the permissions of `user` (`None`: the default user).
     pub async fn read_file(
         &self,
         path: impl AsRef<[u8]>,
@@ -209,7 +209,7 @@ impl AgentClient {
         let mut request = self.request(Method::GET, &files_uri(path.as_ref(), user, None), None)?;
         if let Some(range) = range {
             if range.len == Some(0) {
-                return Err(AgentError::Argument("an empty range cannot be asked for"));
+                return Err(AgentError::Argument("an empty range is not allowed"));
             }
             let end = range.len.map(|len| range.start.saturating_add(len).saturating_sub(1).to_string());
             let text = format!("bytes={}-{}", range.start, end.unwrap_or_default());
@@ -224,7 +224,7 @@ impl AgentClient {
         };
         let (status, headers, body) = self.patience.within("read_file", CALL_LIMIT, call).await?;
         if range.is_some() && status != StatusCode::PARTIAL_CONTENT {
-            return Err(AgentError::Protocol("a range was asked for and not sent"));
+            return Err(AgentError::Protocol("the agent did not send the requested range"));
         }
         let number = |name: &str| number(&headers, name);
         let len = number("content-length").ok_or(AgentError::Protocol("a file without a length"))?;
@@ -235,9 +235,9 @@ impl AgentClient {
         Ok(FileReader { len, size, mode, body, left: len, patience })
     }
 
-    /// Writes a whole file with the rights of `user`: parents are made, the name appears or changes only when every
-    /// byte has arrived. `mode`: permission bits; `None` keeps an old file's, else 0644. `len`: what `content` adds up
-    /// to, where it is known; less than that is a broken upload, and more is never sent.
+    /// Writes a whole file with the permissions of `user`: missing parents are made, and the file appears or changes
+    /// only when every byte has arrived. `mode`: permission bits; `None` keeps those of an existing file, else 0644.
+    /// `len`: the size of `content`, if known; fewer bytes are a broken upload, and more are never sent.
     pub async fn write_file<S>(
         &self,
         path: impl AsRef<[u8]>,
@@ -280,14 +280,15 @@ impl AgentClient {
         self.write_file(path, user, mode, len, futures::stream::once(async move { Ok(content) })).await
     }
 
-    /// What a path is.
+    /// Describes a path.
     pub async fn stat(&self, path: impl AsRef<[u8]>, user: Option<&str>) -> Result<Entry, AgentError> {
         let request =
             agent::StatRequest { path: path.as_ref().to_vec(), user: name(user), ..Default::default() };
         entry_of(self.unary("/atoll.agent.v1.Agent/Stat", &request).await?)
     }
 
-    /// What a directory holds, sorted, `depth` levels deep (0 is 1). `true`: the list was cut at the agent's bound.
+    /// The content of a directory, sorted, `depth` levels deep (0 means 1). `true`: the list was truncated at the
+    /// agent's limit.
     pub async fn list_dir(
         &self,
         path: impl AsRef<[u8]>,
@@ -305,7 +306,7 @@ impl AgentClient {
         Ok((answer.entries.into_iter().map(Entry::from).collect(), answer.truncated))
     }
 
-    /// Makes a directory and its parents. One that is there is `already_exists`.
+    /// Makes a directory and its parents. An existing one is `already_exists`.
     pub async fn make_dir(
         &self,
         path: impl AsRef<[u8]>,
@@ -321,7 +322,7 @@ impl AgentClient {
         entry_of(self.unary("/atoll.agent.v1.Agent/MakeDir", &request).await?)
     }
 
-    /// Renames; the destination's parents are made and a file there is replaced.
+    /// Renames; missing parents of the destination are made and an existing file is replaced.
     pub async fn move_entry(
         &self,
         source: impl AsRef<[u8]>,
@@ -337,7 +338,7 @@ impl AgentClient {
         entry_of(self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/Move", &request).await?)
     }
 
-    /// Removes a path and all below it. A missing path is `not_found`.
+    /// Removes a path and everything below it. A missing path is `not_found`.
     pub async fn remove(&self, path: impl AsRef<[u8]>, user: Option<&str>) -> Result<(), AgentError> {
         let request =
             agent::RemoveRequest { path: path.as_ref().to_vec(), user: name(user), ..Default::default() };
@@ -346,7 +347,7 @@ impl AgentClient {
             .map(|_: agent::RemoveResponse| ())
     }
 
-    /// Watches a directory; the watch is in place when this returns.
+    /// Watches a directory; the watch is active when this returns.
     pub async fn watch(
         &self,
         path: impl AsRef<[u8]>,

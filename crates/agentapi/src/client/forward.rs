@@ -1,14 +1,14 @@
-//! Passes a foreign request on to the agent and its answer back, with the agent token in place of whatever was shown.
+//! Forwards a foreign request to the agent and its response back, with the agent token in place of the presented
+//! credentials.
 //!
 //! ```text
-//! request ─► head cleaned, token put in ─► a connection of this client ─► agent
-//! answer  ◄─ head cleaned ◄──────────────── body as it comes ◄─────────────┘
+//! request ─► head cleaned, token inserted ─► a connection of this client ─► agent
+//! response ◄─ head cleaned ◄──────────────── body as it arrives ◄───────────┘
 //! ```
 //!
-//! Bodies stream both ways and are not looked at. The task that waits for the answer drives the connection
-//! (`atoll_relay`). When the instance ends in the middle of an answer, its body
-//! fails: an answer that was cut off never looks whole. Which routes of the agent a stranger may ask for is decided by the
-//! caller.
+//! Bodies are streamed both ways and not inspected. The task that waits for the response drives the connection
+//! (`atoll_relay`). When the instance ends during a response, its body fails, so a truncated response never appears
+//! complete. The caller decides which routes of the agent a request may use.
 
 mod head;
 mod idle;
@@ -34,16 +34,16 @@ use crate::error::AgentError;
 pub(super) use idle::IdleConnections;
 use idle::{ForwardBody, ForwardConnection, ReturnTo};
 
-/// LIMIT: a fresh connection costs 0.1 ms; the rest is for a machine that is starved.
+/// LIMIT: a new connection costs 0.1 ms; the rest is for an overloaded machine.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// LIMIT: how long neither a byte of the request nor the head of the answer may come. Removing a large tree takes as long
-/// as the disk needs.
+/// LIMIT: how long neither a byte of the request nor the head of the response may arrive. Removing a large tree takes
+/// as long as the disk needs.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
 
 impl AgentClient {
-    /// Sends a request to the agent as it is, but for what concerns one hop, `Host` and the token, and answers with its
-    /// answer. The path and the query go as they are written.
+    /// Sends a request to the agent unchanged, except for hop-by-hop fields, `Host` and the token, and returns its
+    /// response. Path and query are forwarded literally.
     pub async fn forward<B>(&self, request: Request<B>) -> Result<Response<Forwarded>, AgentError>
     where
         B: Body<Data = Bytes> + Send + Unpin + 'static,
@@ -57,7 +57,7 @@ impl AgentClient {
         let body = TrackedBody::new(body.map_err(io::Error::other), &seen).boxed_unsync();
         let (connection, response) = self.send(Request::from_parts(parts, body), &seen).await?;
         let (mut parts, body) = response.into_parts();
-        // Who refuses may do so without having read what came, and then closes.
+        // An agent that refuses may not have read the whole body, and closes the connection then.
         if has_body && !parts.status.is_success() {
             seen.left.store(true, Ordering::Relaxed);
         }
@@ -91,7 +91,7 @@ impl AgentClient {
         }
     }
 
-    /// The head of the answer. An upload may take as long as its bytes come.
+    /// The head of the response. An upload may take as long as its bytes arrive.
     async fn exchange(
         &self,
         connection: &mut ForwardConnection,
@@ -117,24 +117,24 @@ impl AgentClient {
 }
 
 enum NotSent {
-    /// No byte of it was.
+    /// No byte of the request was sent.
     Whole(Box<Request<ForwardBody>>),
     Broken(AgentError),
 }
 
 fn broken(error: hyper::Error) -> AgentError {
-    // Only the body of the request is the user's.
+    // Only the body of the request comes from the user.
     if error.is_user() { AgentError::Upload(io::Error::other(error)) } else { AgentError::Transport(error) }
 }
 
 /// How far the body of a request was read.
 #[derive(Default)]
 struct BodyProgress {
-    /// Since somebody last looked.
+    /// Since the last check.
     moved: AtomicBool,
     /// To its end: only then the connection can serve another request.
     whole: AtomicBool,
-    /// Perhaps not by the agent.
+    /// Possibly not read by the agent.
     left: AtomicBool,
 }
 
@@ -144,7 +144,7 @@ impl BodyProgress {
     }
 }
 
-/// The body of a request, watched.
+/// The body of a request, with progress tracking.
 struct TrackedBody<B> {
     body: B,
     seen: Arc<BodyProgress>,
@@ -188,7 +188,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
     }
 }
 
-/// The body of the agent's answer. It drives its connection, and gives it back at its end; dropped earlier, it closes it.
+/// The body of the agent's response. It drives its connection, and gives it back at its end; if dropped earlier, it
+/// closes it.
 pub struct Forwarded(RelayBody<ForwardBody, ReturnTo>);
 
 impl std::fmt::Debug for Forwarded {

@@ -1,4 +1,5 @@
-//! Whether the sandbox stands still. Deadlines count only while it does not: a paused sandbox is silent and well.
+//! Whether the sandbox is paused. Deadlines count only while it is not: a paused sandbox does not answer, and that is
+//! no error.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,18 +9,18 @@ use tokio::time::Instant;
 
 use crate::error::AgentError;
 
-/// What whoever drives the sandbox knows of the instance that a client talks to.
+/// What the driver of the sandbox knows about the instance of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceLiveness {
     /// It runs: silence counts.
     Beats,
-    /// It is paused: nothing counts.
+    /// It is paused: no time counts.
     Still,
-    /// It ended, or was restored as another instance: whatever waits for it waits in vain.
+    /// It ended, or was restored as another instance: further waiting is useless.
     Gone,
 }
 
-/// Puts deadlines on waits, and stops their clocks while the sandbox stands still.
+/// Sets deadlines for waits, and stops their clocks while the sandbox is paused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
     pulse: Option<watch::Receiver<InstanceLiveness>>,
@@ -30,12 +31,12 @@ impl Patience {
         Self { pulse: Some(pulse) }
     }
 
-    /// Resolves when the instance is gone; never, where nobody knows.
+    /// Resolves when the instance is gone; never, if its state is not known.
     pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let pulse = self.pulse.clone();
         async move {
             match pulse {
-                // A sender that was dropped is as gone.
+                // A dropped sender has the same meaning.
                 Some(mut pulse) => drop(pulse.wait_for(|pulse| *pulse == InstanceLiveness::Gone).await),
                 None => std::future::pending().await,
             }
@@ -53,7 +54,7 @@ impl Patience {
             return tokio::time::timeout(limit, call).await.unwrap_or_else(|_| late());
         };
         tokio::select! {
-            // What has come is handed out, also when the instance is gone by now.
+            // A result that has arrived is returned, even if the instance is gone by now.
             biased;
             done = call => done,
             error = elapse(&mut pulse, what, limit) => Err(error),
@@ -61,7 +62,7 @@ impl Patience {
     }
 }
 
-/// Ends when `limit` has passed with a beating pulse, or when there is no pulse any more.
+/// Ends when `limit` has passed while the sandbox was running, or when the instance is gone.
 async fn elapse(
     pulse: &mut watch::Receiver<InstanceLiveness>,
     what: &'static str,
@@ -83,7 +84,7 @@ async fn elapse(
                     left = left.saturating_sub(since.elapsed());
                 }
                 if changed.is_err() {
-                    // Nobody knows any more; the clock goes on.
+                    // The state is not known any more; the clock continues.
                     tokio::time::sleep(left).await;
                     return AgentError::Deadline { what, limit };
                 }

@@ -1,4 +1,4 @@
-//! The sandbox's logs: output of the start command and of processes started as logged.
+//! The sandbox's logs: output of the start command and of logged processes.
 
 use bytes::Bytes;
 use futures::Stream;
@@ -8,7 +8,7 @@ use super::rpc::Frames;
 use crate::error::AgentError;
 use crate::proto::agent;
 
-/// Which output a log line came from.
+/// The source of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogStream {
@@ -17,12 +17,12 @@ pub enum LogStream {
     Pty,
 }
 
-/// A piece of logged output; not cut at line ends.
+/// A piece of logged output; not split at line ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     /// The process.
     pub pid: u32,
-    /// Where it came from.
+    /// Its source.
     pub stream: LogStream,
     /// Unix milliseconds by the sandbox's clock.
     pub at_ms: u64,
@@ -78,7 +78,7 @@ fn line(event: agent::LogEvent) -> LogLine {
 }
 
 impl AgentClient {
-    /// Logged output: what is kept (the newest `tail_bytes`, or all with `None`), then, with `follow`, what comes.
+    /// Logged output: the kept part (the newest `tail_bytes`, or all with `None`), then, with `follow`, new output.
     pub async fn logs(&self, follow: bool, tail_bytes: Option<u64>) -> Result<LogTail, AgentError> {
         let request =
             agent::LogsRequest { follow, tail_bytes: tail_bytes.unwrap_or(0), ..Default::default() };

@@ -14,17 +14,17 @@ use crate::error::AgentError;
 use crate::proto::agent::__buffa::oneof::process_event::Event;
 use crate::proto::{agent, process};
 
-/// LIMIT: the agent takes messages of up to 4 MiB.
+/// LIMIT: the agent accepts messages of up to 4 MiB.
 const INPUT_PIECE: usize = 1 << 20;
 
-/// What to start. `Default` is nobody's command: set at least `cmd`.
+/// A request to start a process. `Default` has no command: set at least `cmd`.
 #[derive(Debug, Clone, Default)]
 pub struct StartProcess {
     /// Program: a path, or a name looked up in the sandbox's PATH.
     pub cmd: String,
     /// Arguments after the program's name.
     pub args: Vec<String>,
-    /// Added to the sandbox's environment; these win.
+    /// Added to the sandbox's environment; these have precedence.
     pub envs: BTreeMap<String, String>,
     /// Empty: the default working directory, else the user's home. Relative: below the home.
     pub cwd: String,
@@ -32,7 +32,7 @@ pub struct StartProcess {
     pub pty: Option<TerminalSize>,
     /// A name to find it by.
     pub tag: String,
-    /// Keep stdin open for `send_stdin`; otherwise it reads `/dev/null`.
+    /// Keep stdin open for `send_stdin`; otherwise it is `/dev/null`.
     pub stdin: bool,
     /// Output also goes to the sandbox's logs.
     pub logged: bool,
@@ -40,11 +40,11 @@ pub struct StartProcess {
     pub detached: bool,
     /// The sandbox's user to run as; `None`: the default user.
     pub user: Option<String>,
-    /// After this the process group is killed and the exit says `timed_out`.
+    /// After this time the process group is killed and the exit has `timed_out`.
     pub timeout: Option<Duration>,
 }
 
-/// Columns and rows. Any value is legal, 0 too.
+/// Columns and rows. Any value is allowed, including 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TerminalSize {
     /// Columns.
@@ -53,7 +53,7 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// The process runs.
+/// The process is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started {
     /// Its id inside the sandbox.
@@ -74,7 +74,7 @@ pub struct ExitStatus {
 }
 
 impl ExitStatus {
-    /// What a shell would show: 124 after a timeout, 128 + signal, else the code.
+    /// The exit code of a shell: 124 after a timeout, 128 + signal, else the code.
     pub fn shell_code(&self) -> i32 {
         match (self.timed_out, self.code, self.signal) {
             (true, _, _) => 124,
@@ -84,7 +84,7 @@ impl ExitStatus {
     }
 }
 
-/// What a process says. `Exit` is the last.
+/// An event of a process. `Exit` is the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// Bytes of standard output.
@@ -100,7 +100,7 @@ pub enum ProcessEvent {
 }
 
 impl ProcessEvent {
-    /// How much output it stands for.
+    /// The number of output bytes that it represents.
     fn bytes(&self) -> u64 {
         match self {
             Self::Stdout(data) | Self::Stderr(data) | Self::Pty(data) => data.len() as u64,
@@ -132,24 +132,24 @@ pub struct CommandOutput {
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// Bytes that did not fit the caller's bound or were lost.
+    /// Bytes above the caller's limit, or lost.
     pub dropped: u64,
     /// How it ended.
     pub status: ExitStatus,
 }
 
-/// Live events of one process. Dropping it detaches; the process goes on.
+/// Live events of one process. Dropping it detaches; the process continues.
 pub struct ProcessStream {
     source: Box<dyn ProcessSource>,
 }
 
-/// Where the events of a [`ProcessStream`] come from.
+/// The source of a [`ProcessStream`]'s events.
 #[async_trait]
 pub trait ProcessSource: Send + Sync {
     /// The next event; `None` after `Exit` or after an error. Cancel-safe.
     async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>>;
 
-    /// How many bytes of the process's output precede the next event, lost bytes included; `None` where that is not known.
+    /// How many bytes of the process's output precede the next event, including lost bytes; `None` if not known.
     fn position(&self) -> Option<u64>;
 }
 
@@ -165,7 +165,7 @@ impl ProcessStream {
         Self { source: Box::new(source) }
     }
 
-    /// [`ProcessSource::position`]. [`AgentClient::attach_from`] goes on there.
+    /// [`ProcessSource::position`]. [`AgentClient::attach_from`] continues there.
     pub fn position(&self) -> Option<u64> {
         self.source.position()
     }
@@ -211,7 +211,7 @@ impl ProcessStream {
     }
 }
 
-/// The events as an agent sends them, over one connection.
+/// The events from an agent, over one connection.
 struct AgentProcess {
     frames: Frames,
     ended: bool,
@@ -230,7 +230,7 @@ impl ProcessSource for AgentProcess {
         }
         self.ended = !matches!(item, Some(Ok(ref event)) if !matches!(event, ProcessEvent::Exit(_)));
         if matches!(item, Some(Ok(ProcessEvent::Exit(_)))) {
-            // The end frame is on its way with the exit; reading it gives the connection back.
+            // The end frame follows the exit; reading it gives the connection back.
             let end = self.frames.next::<agent::ProcessEvent>();
             let _ = tokio::time::timeout(Duration::from_millis(200), end).await;
         }
@@ -279,7 +279,7 @@ impl AgentProcess {
 }
 
 impl AgentClient {
-    /// Starts a process; answers when it runs, or with a typed refusal when it cannot.
+    /// Starts a process; returns when it runs, or with a typed error.
     pub async fn start(&self, what: StartProcess) -> Result<(Started, ProcessStream), AgentError> {
         let request = agent::StartRequest {
             cmd: what.cmd,
@@ -298,15 +298,15 @@ impl AgentClient {
         self.open("/atoll.agent.v1.Agent/Start", &request).await
     }
 
-    /// Follows a process that somebody started; with `tail`, the kept end of its output comes first. A process that
-    /// ended not long ago still answers, with its exit.
+    /// Attaches to a running process; with `tail`, the kept end of its output comes first. A process that ended
+    /// recently still returns its exit.
     pub async fn attach(&self, pid: u32, tail: bool) -> Result<ProcessStream, AgentError> {
         let request = agent::AttachRequest { pid, tail, ..Default::default() };
         self.open("/atoll.agent.v1.Agent/Attach", &request).await.map(|(_, stream)| stream)
     }
 
-    /// Follows a process again, from where another stream of it ended. What fell out of the kept tail meanwhile is told as
-    /// [`ProcessEvent::Dropped`].
+    /// Attaches to a process again, at the position where another stream of it ended. Bytes that are no longer in the
+    /// kept tail are reported as [`ProcessEvent::Dropped`].
     pub async fn attach_from(&self, pid: u32, from: u64) -> Result<ProcessStream, AgentError> {
         let request = agent::AttachRequest { pid, tail: true, from: Some(from), ..Default::default() };
         self.open("/atoll.agent.v1.Agent/Attach", &request).await.map(|(_, stream)| stream)
@@ -340,7 +340,7 @@ impl AgentClient {
         Ok(())
     }
 
-    /// Ends a process's stdin. A second time is fine.
+    /// Closes a process's stdin. Repeating it is no error.
     pub async fn close_stdin(&self, pid: u32) -> Result<(), AgentError> {
         let request = process::CloseStdinRequest { process: selector(pid), ..Default::default() };
         self.unary("/process.Process/CloseStdin", &request).await.map(|_: process::CloseStdinResponse| ())

@@ -13,14 +13,14 @@ use super::transport::{AgentResponse, BodyReader, TransportBody, full};
 use super::{ANSWER_MAX, AgentClient, CALL_LIMIT};
 use crate::error::{AgentError, RpcCode};
 
-/// LIMIT: an agent's output events are at most 32 KiB of data; the rest is room for a future agent.
+/// LIMIT: an agent's output events have at most 32 KiB of data; the rest is for future agents.
 const FRAME_MAX: usize = 1 << 20;
 
-/// LIMIT: errors are a sentence.
+/// LIMIT: errors are one sentence.
 const ERROR_MAX: usize = 64 * 1024;
 
-/// How often the agent is asked to say that it lives, and how long its silence is borne. A paused sandbox is
-/// silent too: that does not count where the client knows of it.
+/// How often the agent is asked for a keep-alive, and how long silence is tolerated. A paused sandbox is silent too:
+/// that does not count if the client knows about the pause.
 const KEEPALIVE_S: &str = "20";
 const SILENCE_LIMIT: Duration = Duration::from_secs(90);
 
@@ -28,12 +28,12 @@ const FLAG_COMPRESSED: u8 = 1;
 const FLAG_END: u8 = 2;
 
 impl AgentClient {
-    /// The token as it is now.
+    /// The current token.
     pub(super) fn token(&self) -> HeaderValue {
         self.inner.token.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Last of all headers, so that no caller's own header takes its place.
+    /// Added last, so that a header of the caller cannot replace it.
     pub(super) fn add_file_rights(&self, headers: &mut HeaderMap) {
         if self.root_files {
             headers.insert(crate::FILE_RIGHTS_HEADER, HeaderValue::from_static(crate::FILE_RIGHTS_ROOT));
@@ -64,7 +64,7 @@ impl AgentClient {
         Ok(request)
     }
 
-    /// One request, one answer, soon.
+    /// One request and one answer, with the default limit.
     pub(super) async fn unary<Q: Message, A: Message>(
         &self,
         uri: &'static str,
@@ -73,7 +73,7 @@ impl AgentClient {
         self.unary_within(CALL_LIMIT, uri, message).await
     }
 
-    /// One request, one answer, within a limit.
+    /// One request and one answer, within a limit.
     pub(super) async fn unary_within<Q: Message, A: Message>(
         &self,
         limit: Duration,
@@ -118,7 +118,7 @@ fn envelope<Q: Message>(message: &Q) -> Result<Bytes, AgentError> {
     Ok(framed.freeze())
 }
 
-/// Turns an error status into an error; a good answer's body is handed on.
+/// Turns an error status into an error; returns the body of a successful answer.
 pub(super) async fn accept(answer: AgentResponse) -> Result<BodyReader, AgentError> {
     if answer.head.status.is_success() {
         return Ok(answer.body);
@@ -128,7 +128,7 @@ pub(super) async fn accept(answer: AgentResponse) -> Result<BodyReader, AgentErr
     Err(refusal(status, &body))
 }
 
-/// Connect errors have a word as code, `/files` errors the HTTP status.
+/// Connect errors have a word as their code, `/files` errors the HTTP status.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WireCode {
@@ -175,7 +175,7 @@ struct EndOfStream {
 }
 
 impl Frames {
-    /// The next message, or `None` after an orderly end. Cancel-safe: partial frames stay buffered.
+    /// The next message, or `None` after a regular end. Cancel-safe: partial frames stay buffered.
     pub(super) async fn next<A: Message>(&mut self) -> Result<Option<A>, AgentError> {
         let patience = self.patience.clone();
         patience.within("stream", SILENCE_LIMIT, self.next_unbounded()).await
@@ -185,7 +185,7 @@ impl Frames {
         while !self.ended {
             if let Some((flags, payload)) = split_frame(&mut self.buffered)? {
                 if flags & FLAG_COMPRESSED != 0 {
-                    return Err(AgentError::Protocol("a frame is compressed though nobody asked"));
+                    return Err(AgentError::Protocol("a frame is compressed, which was not requested"));
                 }
                 if flags & FLAG_END != 0 {
                     self.ended = true;
@@ -206,7 +206,7 @@ impl Frames {
     async fn finish(&mut self, payload: &[u8]) -> Result<(), AgentError> {
         let end: EndOfStream = serde_json::from_slice(payload)
             .map_err(|_| AgentError::Protocol("the end of the stream does not decode"))?;
-        // Reading to the end gives the connection back. A late byte only costs the connection.
+        // Reading to the end gives the connection back. An extra byte only costs the connection.
         if self.body.chunk().await?.is_some() {
             return Err(AgentError::Protocol("bytes after the end of the stream"));
         }
@@ -217,7 +217,7 @@ impl Frames {
     }
 }
 
-/// Takes one whole frame off the front, if it is there.
+/// Removes one complete frame from the front, if there is one.
 fn split_frame(buffered: &mut BytesMut) -> Result<Option<(u8, Bytes)>, AgentError> {
     let Some(&[flags, a, b, c, d]) = buffered.first_chunk::<5>() else { return Ok(None) };
     let len = u32::from_be_bytes([a, b, c, d]) as usize;

@@ -1,4 +1,4 @@
-//! What envd has no word for: search in names and lines, copies, owners and modes. Agents that are older answer
+//! Operations that envd lacks: search in names and lines, copies, owners and modes. Older agents return
 //! `unimplemented`.
 
 use std::time::Duration;
@@ -8,53 +8,53 @@ use super::{AgentClient, CALL_LIMIT, Entry, TREE_LIMIT};
 use crate::error::AgentError;
 use crate::proto::agent;
 
-/// What to look for. `Default` with a path: everything below it.
+/// A search request. `Default` with a path: everything below it.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     /// A directory, or one file.
     pub path: Vec<u8>,
-    /// Levels below it; 0: as deep as the agent goes.
+    /// Levels below it; 0: the agent's maximum.
     pub depth: u32,
     /// Globs; without a slash for the name, with one for the path below `path`. Empty: everything.
     pub include: Vec<Vec<u8>>,
-    /// Globs of what is left out, with all below it.
+    /// Globs of excluded entries, with everything below them.
     pub exclude: Vec<Vec<u8>>,
-    /// Lines that hold this; empty: entries are asked for.
+    /// The pattern for lines; empty: search for entries.
     pub pattern: Vec<u8>,
     /// The pattern is plain text, not a regular expression.
     pub literal: bool,
-    /// Small and capital letters are the same.
+    /// Ignore case.
     pub ignore_case: bool,
-    /// At most so many answers; 0: the agent's own bound.
+    /// The maximal number of results; 0: the agent's limit.
     pub max: u32,
-    /// Stop after this.
+    /// The time limit.
     pub limit: Duration,
 }
 
-/// A line that holds a pattern.
+/// A line that matches a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchMatch {
     /// Absolute path.
     pub path: Vec<u8>,
     /// From 1.
     pub line: u64,
-    /// Without its end; long ones are cut.
+    /// Without its line end; long lines are truncated.
     pub content: Vec<u8>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Searched {
-    /// Without a pattern.
+    /// Results without a pattern.
     pub entries: Vec<Entry>,
-    /// With one.
+    /// Results with a pattern.
     pub matches: Vec<SearchMatch>,
-    /// A bound was met: there may be more.
+    /// A limit was reached: there may be more.
     pub truncated: bool,
 }
 
 impl AgentClient {
-    /// Looks for names or lines with the rights of `user`. Links are not followed.
+    /// Searches for names or lines with the permissions of `user`. Symbolic links are not followed.
     pub async fn search(&self, what: Search, user: Option<&str>) -> Result<Searched, AgentError> {
         let limit = what.limit;
         let request = agent::SearchRequest {
@@ -80,7 +80,7 @@ impl AgentClient {
         })
     }
 
-    /// Copies a file or link, or (`recursive`) a directory. Without `overwrite` a destination that is there is
+    /// Copies a file or link, or (`recursive`) a directory. Without `overwrite` an existing destination is
     /// `already_exists`.
     pub async fn copy(
         &self,
@@ -101,7 +101,7 @@ impl AgentClient {
         entry_of(self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/Copy", &request).await?)
     }
 
-    /// Renames as [`AgentClient::move_entry`], but what is at the destination stays: `already_exists`.
+    /// Renames as [`AgentClient::move_entry`], but an existing destination stays: `already_exists`.
     pub async fn move_new(
         &self,
         source: impl AsRef<[u8]>,
@@ -118,7 +118,7 @@ impl AgentClient {
         entry_of(self.unary_within(TREE_LIMIT, "/atoll.agent.v1.Agent/Move", &request).await?)
     }
 
-    /// Changes mode, owner or group of what a path leads to. Names or numbers of the sandbox; `None`: unchanged.
+    /// Changes mode, owner or group of a path's target. Names or numbers in the sandbox; `None`: unchanged.
     pub async fn change(
         &self,
         path: impl AsRef<[u8]>,

@@ -1,4 +1,4 @@
-//! What an agent was told last.
+//! The current settings of an agent.
 
 use http::Method;
 
@@ -7,7 +7,7 @@ use crate::error::AgentError;
 use crate::init::InitRequest;
 
 impl AgentClient {
-    /// The settings in force: environment, default user and working directory. Never the token.
+    /// The current settings: environment, default user and working directory. Never the token.
     pub async fn settings(&self) -> Result<InitRequest, AgentError> {
         let answer = self.plain(Method::GET, "/init", None).await?;
         serde_json::from_slice(&answer).map_err(|_| AgentError::Protocol("settings are not what was agreed"))

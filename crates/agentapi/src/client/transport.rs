@@ -1,4 +1,4 @@
-//! Connections: dialled on demand, a few kept idle, one per request in flight. Knows HTTP, nothing of RPC.
+//! Connections: opened on demand, a few kept idle, one per request in flight. Handles HTTP, not RPC.
 
 use std::future::Future;
 use std::io;
@@ -17,13 +17,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::AgentError;
 
-/// LIMIT: enough for a burst of short commands; more would only hold descriptors.
+/// LIMIT: enough for a burst of short commands; more would only use descriptors.
 const IDLE_MAX: usize = 8;
 
-/// LIMIT: older idle connections may have been cut by a pause or restore; a fresh one costs 0.1 ms.
+/// LIMIT: a pause or restore may have closed older idle connections; a new one costs 0.1 ms.
 const IDLE_FOR: Duration = Duration::from_secs(30);
 
-/// LIMIT: an agent's answer head is a few hundred bytes; body reads larger than this are split.
+/// LIMIT: the head of an agent's answer has a few hundred bytes; larger reads of a body are split.
 const BUFFER_MAX: usize = 512 * 1024;
 
 pub(super) type TransportBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -48,7 +48,7 @@ struct Connection {
     idle_since: Instant,
 }
 
-/// The task is owned by the connection: it ends when nobody can use the connection any more.
+/// The connection owns its task: the task ends when the connection is dropped.
 impl Drop for Connection {
     fn drop(&mut self) {
         self.task.abort();
@@ -69,8 +69,8 @@ impl Transport {
         Self { dial: Box::new(dial), idle: Mutex::default() }
     }
 
-    /// Sends a request on an idle connection, or on a fresh one if every idle one turns out to be dead before a
-    /// byte of the request was written.
+    /// Sends a request on an idle connection, or on a new one if every idle one turns out to be closed before a byte of
+    /// the request was written.
     pub(super) async fn send(
         self: &Arc<Self>,
         mut request: Request<TransportBody>,
@@ -100,7 +100,7 @@ impl Transport {
         }
     }
 
-    /// A fresh byte stream to the agent.
+    /// Opens a new byte stream to the agent.
     pub(super) async fn dial(&self) -> Result<Box<dyn Stream>, AgentError> {
         (self.dial)().await.map_err(AgentError::Connect)
     }
@@ -114,7 +114,7 @@ impl Transport {
             .await
             .map_err(AgentError::Transport)?;
         let task = tokio::spawn(async move {
-            // The sender sees the same error; nothing is lost by dropping it here.
+            // The sender gets the same error, so it can be dropped here.
             let _ = driver.await;
         });
         Ok(Connection { sender, task, idle_since: Instant::now() })
@@ -142,7 +142,7 @@ pub(super) struct AgentResponse {
     pub(super) body: BodyReader,
 }
 
-/// Reads an answer's body and gives the connection back at its end; dropped earlier, it closes the connection.
+/// Reads the body of an answer and gives the connection back at its end; if dropped earlier, it closes the connection.
 pub(super) struct BodyReader {
     body: Incoming,
     connection: Option<Connection>,
@@ -151,7 +151,7 @@ pub(super) struct BodyReader {
 }
 
 impl BodyReader {
-    /// Closes the connection after this answer: the peer may not have read all of the request.
+    /// Closes the connection after this answer: the peer may not have read the whole request.
     pub(super) fn forsake(&mut self) {
         self.reusable = false;
     }

@@ -1,4 +1,4 @@
-//! What of a head passes between a stranger and the agent. Pure.
+//! Rewrites heads between a foreign client and the agent. Pure functions.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
 use crate::error::AgentError;
 
-/// Meant for one hop; the length is told anew from the body itself, so that both cannot disagree.
+/// Hop-by-hop fields; the length is derived again from the body itself, so that both cannot disagree.
 const ONE_HOP: [HeaderName; 11] = [
     CONNECTION,
     CONTENT_LENGTH,
@@ -24,7 +24,7 @@ const ONE_HOP: [HeaderName; 11] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
-/// Of no use to an agent, and perhaps a secret of somebody.
+/// Fields of no use to an agent that may contain secrets.
 const NOT_FOR_AGENTS: [HeaderName; 5] = [
     COOKIE,
     FORWARDED,
@@ -32,7 +32,7 @@ const NOT_FOR_AGENTS: [HeaderName; 5] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static(crate::TOKEN_HEADER),
 ];
-/// What would reach beyond one answer, on whatever origin a browser sees it.
+/// Fields that would affect more than one response, on whatever origin a browser sees it.
 const BEYOND: [&str; 7] = [
     "set-cookie",
     "service-worker-allowed",
@@ -42,11 +42,11 @@ const BEYOND: [&str; 7] = [
     "nel",
     "report-to",
 ];
-/// Between the host and its agent only.
+/// The prefix of fields that are only for the host and its agent.
 const OURS: &str = "atoll-";
 const FORWARDED_PREFIX: &str = "x-forwarded-";
 
-/// The head of a request as the agent gets it.
+/// Rewrites the head of a request for the agent.
 pub(super) fn to_agent(parts: &mut Parts, token: HeaderValue) -> Result<(), AgentError> {
     if parts.method == Method::CONNECT {
         return Err(AgentError::Argument("an agent is no way to other hosts"));
@@ -57,7 +57,7 @@ pub(super) fn to_agent(parts: &mut Parts, token: HeaderValue) -> Result<(), Agen
         headers.remove(name);
     }
     remove_where(headers, |name| name.starts_with(OURS) || name.starts_with(FORWARDED_PREFIX));
-    // Last, so that nothing that a stranger says of his own head reaches them.
+    // Last, so that no field of the client can affect them.
     headers.insert(HOST, HeaderValue::from_static("agent"));
     headers.insert(crate::TOKEN_HEADER, token);
     let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -67,9 +67,9 @@ pub(super) fn to_agent(parts: &mut Parts, token: HeaderValue) -> Result<(), Agen
     Ok(())
 }
 
-/// The head of an answer as a stranger gets it.
+/// Rewrites the head of a response for the client.
 pub(super) fn from_agent(headers: &mut HeaderMap) {
-    // The length stays: it says what was promised, and whoever writes the answer on holds it to that.
+    // The length stays: it is the announced size, and the writer of the response checks it.
     let length = headers.get(CONTENT_LENGTH).cloned();
     remove_one_hop(headers);
     if let Some(length) = length {

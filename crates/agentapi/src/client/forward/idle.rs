@@ -13,13 +13,13 @@ use super::BodyProgress;
 use crate::client::transport::Transport;
 use crate::error::AgentError;
 
-/// LIMIT: a client with many commands at once has as many connections; these are kept for its next ones.
+/// LIMIT: a client with many concurrent commands has as many connections; these are kept for its next ones.
 const IDLE_MAX: usize = 16;
 
-/// LIMIT: an agent keeps connections ten times as long, and a fresh one costs 0.1 ms.
+/// LIMIT: an agent keeps connections ten times as long, and a new one costs 0.1 ms.
 const IDLE_FOR: Duration = Duration::from_secs(30);
 
-/// LIMIT: a head of an agent, and what is read of a body at once.
+/// LIMIT: bytes of an agent's response head, and of one read of a body.
 const BUFFER_MAX: usize = 256 << 10;
 
 pub(super) type ForwardBody = UnsyncBoxBody<Bytes, io::Error>;
@@ -56,7 +56,7 @@ impl IdleConnections {
     }
 }
 
-/// Takes a connection back if the request was read to its end too.
+/// Takes a connection back if the request was also read to its end.
 pub(super) struct ReturnTo {
     pub(super) idle: Arc<IdleConnections>,
     pub(super) progress: Arc<BodyProgress>,

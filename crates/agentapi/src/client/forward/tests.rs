@@ -1,4 +1,4 @@
-//! Requests through a client to a peer whose every byte the test writes.
+//! Requests through a client to a peer that the test controls byte by byte.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::*;
 use crate::client::{AgentToken, InstanceLiveness};
 
-/// A client, and the agent's ends of its connections as they are dialled.
+/// A client, and the agent's ends of its connections as they are opened.
 fn client() -> (AgentClient, mpsc::UnboundedReceiver<DuplexStream>, Arc<AtomicUsize>) {
     let (dialled, ends) = mpsc::unbounded_channel();
     let count = Arc::new(AtomicUsize::new(0));
@@ -93,7 +93,7 @@ async fn bodies_pass_piece_by_piece_in_both_directions() {
     peer.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nA1\r\n").await.unwrap();
     let mut answer = asking.await.unwrap().unwrap().into_body();
     assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "A1");
-    // The answer has begun, and the request goes on.
+    // The response has begun, and the request continues.
     feed.send(Bytes::from_static(b"two")).await.unwrap();
     let more = tokio::spawn(async move { answer.frame().await.unwrap().unwrap().into_data().unwrap() });
     peer.read_exact(&mut seen).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_connection_on_which_a_body_was_refused_serves_no_other() {
     let agent = tokio::spawn(async move {
         let mut first = ends.recv().await.unwrap();
         head(&mut first).await;
-        // The agent refuses before it reads the body, as it does for a user that is not there; then it closes, a little later.
+        // The agent refuses before it reads the body, as for an unknown user; then it closes with a delay.
         first.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
         let mut second = ends.recv().await.unwrap();
         drop(first);
@@ -212,7 +212,7 @@ async fn a_body_that_breaks_off_is_the_callers_fault() {
     });
     assert!(matches!(client.forward(request).await, Err(AgentError::Upload(_))));
     drop(client);
-    // Nor does it look whole to the agent.
+    // The request does not appear complete to the agent either.
     assert!(!agent.await.unwrap().ends_with(b"0\r\n\r\n"));
 }
 
