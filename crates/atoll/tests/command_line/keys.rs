@@ -4,7 +4,7 @@ use std::{io::Write, process::Stdio};
 
 use serde_json::json;
 
-use super::{Server, ok, refused, sandbox, text, with_events};
+use super::{Server, ok, refused, text, with_events};
 
 #[test]
 fn without_a_key_the_hint_says_where_one_was_looked_for() {

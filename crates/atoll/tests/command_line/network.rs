@@ -1,10 +1,8 @@
 //! Network options, the egress log, and learned policies.
 
-use std::io::{Read, Write};
-
 use serde_json::{Value, json};
 
-use super::{Server, ok, refused, sandbox, text};
+use super::{Server, ok, sandbox, text};
 
 /// A server that has one sandbox with this policy, and says back what it was told.
 fn with_network(network: Value) -> Server {
