@@ -1,7 +1,7 @@
-//! The grammar of the command line, apart from what the commands do (`commands/`).
+//! The grammar of the command line; the commands themselves are in `commands/`.
 //!
-//! Daily verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
-//! Never does anything: it parses, and refuses nonsense before a server is asked.
+//! Common verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
+//! This module only parses, and refuses invalid input before a request is sent.
 
 pub(crate) mod life;
 pub(crate) mod network;
@@ -485,7 +485,7 @@ mod tests {
                 command.get_arguments().filter(|arg| arg.is_hide_set()).map(word).collect();
             seen += hidden.len();
             let name = command.get_bin_name().unwrap_or("atoll").to_owned();
-            // What clap says about a wrong line has a usage of its own.
+            // clap's error for a wrong line has its own usage text.
             let wrong = name.split(' ').chain(["--no-such-option"]);
             let refused = Cli::try_parse_from(wrong).map_err(|error| error.render().to_string());
             let usages = [command.render_usage().to_string(), refused.err().unwrap_or_default()];

@@ -1,6 +1,6 @@
-//! The client of a server's `/v1`: which server, with which key, over which TLS; failures as the user reads them.
+//! The client of a server's `/v1`: address, key and TLS; errors in the form that the user reads.
 //!
-//! Never decides anything a server could; never sends the admin key of this machine to another one.
+//! It makes no decisions that belong to the server, and never sends the admin key of this machine to another one.
 
 pub(crate) mod address;
 pub(crate) mod similar_names;
@@ -19,7 +19,7 @@ pub(crate) struct Client {
     api: atoll_wire::client::Client<CliErrors>,
     pub(crate) address: Address,
     key: Option<String>,
-    /// For a server that is reached over HTTPS.
+    /// For a server with HTTPS.
     tls: Option<Arc<rustls::ClientConfig>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) type Events = atoll_wire::client::Events<CliErrors>;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 impl Client {
-    /// Finds the server and the key; asks nobody yet.
+    /// Finds the server and the key; sends no request yet.
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
         let address = Address::find(global)?;
         let key = address.key(global)?;
@@ -49,7 +49,7 @@ impl Client {
         Ok(Self { api, address, key, tls })
     }
 
-    /// A byte stream to the server, inside TLS where the address says so, for a WebSocket.
+    /// A byte stream to the server, inside TLS if the address requires it, for a WebSocket.
     pub(crate) async fn connect(&self) -> Result<Box<dyn ByteStream>, Failure> {
         let broken = |e: &dyn std::fmt::Display| {
             Failure::new("no_server", format!("no connection to {}: {e}", self.address))
@@ -66,7 +66,7 @@ impl Client {
         Ok(Box::new(connector.connect(name, tcp).await.map_err(|e| broken(&e))?))
     }
 
-    /// The key, where a WebSocket needs it.
+    /// The key, for a WebSocket.
     pub(crate) fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
@@ -80,7 +80,7 @@ impl Deref for Client {
     }
 }
 
-/// Makes failures with hints for the server that was asked.
+/// Makes failures with hints for the contacted server.
 #[derive(Clone)]
 pub(crate) struct CliErrors {
     address: Address,
@@ -129,7 +129,7 @@ impl CliErrors {
         if failure.is("tenant_not_found") && failure.hint.is_none() {
             failure.hint = Some("`atoll tenant ls` shows every tenant".to_owned());
         }
-        // Without a key the server speaks to somebody who writes a client; ours knows where it looked.
+        // The server's hint for a missing key is for authors of clients; this client knows where it looked for a key.
         if error.status == 401 && (failure.hint.is_none() || !self.has_key) {
             failure.hint = Some(self.address.key_hint());
         }
@@ -157,14 +157,14 @@ impl CliErrors {
     }
 }
 
-/// Why a certificate was refused, where that is what broke a connection.
+/// Why a certificate was refused, if that broke the connection.
 fn certificate_fault(cause: &reqwest::Error) -> Option<String> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(cause);
     while let Some(error) = next {
         if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
             return Some(why.to_string());
         }
-        // What an I/O error wraps is not its source; and one may wrap another.
+        // An error inside an I/O error is not its source; and one may wrap another.
         next = match error.downcast_ref::<std::io::Error>() {
             Some(io) => io.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static)),
             None => error.source(),
@@ -178,9 +178,9 @@ pub(crate) trait ByteStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpi
 
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send> ByteStream for T {}
 
-/// A message that begins with a field of the API, with the option that the user typed instead.
+/// Replaces the API field at the start of a message by the option that the user typed.
 fn in_options(message: &str, field: Option<&str>) -> String {
-    // Some errors only begin with their field; a name with an underscore is no English word.
+    // Some errors only begin with their field; a name with an underscore is not an English word.
     let first = message.split([' ', ':']).next().filter(|word| word.contains('_'));
     let option = field.or(first).and_then(|field| OPTIONS.iter().find(|(known, _)| *known == field));
     match option.and_then(|(field, option)| Some((option, message.strip_prefix(field)?))) {
@@ -209,7 +209,7 @@ const OPTIONS: [(&str, &str); 16] = [
     ("thread", "--thread"),
 ];
 
-/// A message without the place in a body that we wrote and the user never saw.
+/// A message without the position in a request body that the user never saw.
 fn placeless(message: &str) -> &str {
     let Some((before, place)) = message.rsplit_once(" at line ") else { return message };
     let is_place = place.split(' ').enumerate().all(|(at, word)| match at {

@@ -1,6 +1,6 @@
-//! What the commands do. One file per verb or noun; the grammar is in `cli`.
+//! The commands. One file per verb or noun; the grammar is in `cli`.
 //!
-//! A command parses nothing and decides nothing about sandboxes: it asks the server and shows the answer.
+//! A command parses nothing and makes no decisions about sandboxes: it sends requests and shows the answers.
 
 #![expect(
     clippy::disallowed_methods,
@@ -56,7 +56,7 @@ use crate::{
     out::Out,
 };
 
-/// What every command is given.
+/// The context of every command.
 #[derive(Clone)]
 pub(crate) struct CommandContext {
     pub(crate) global: Global,
@@ -69,7 +69,7 @@ impl CommandContext {
     }
 }
 
-/// Runs one command; the answer is its exit status.
+/// Runs one command; returns its exit status.
 pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Result<u8, Failure> {
     let done = |()| 0;
     match command {
@@ -119,22 +119,22 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Openapi => version::openapi(context).map(done),
         Command::Version => version::version(context).await.map(done),
         Command::Completions { shell } => version::completions(context, shell).map(done),
-        // Both need to run before there is a runtime; `main` took them out.
+        // Both must run before there is a runtime; `main` handles them.
         Command::Serve(_) | Command::Launcher { .. } => {
             Err(Failure::new("internal", "this command is run by main"))
         }
     }
 }
 
-/// A moment as the API writes it.
+/// A time in the format of the API.
 fn moment<'a>(text: impl Into<Option<&'a str>>) -> Option<jiff::Timestamp> {
     text.into()?.parse().ok()
 }
 
-/// LIMIT: names that are looked at for the nearest one.
+/// LIMIT: names that are compared for a suggestion.
 const KNOWN_MAX: u32 = 200;
 
-/// An unknown sandbox gets the nearest name as a hint.
+/// Adds the most similar name as a hint to an unknown sandbox.
 async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     if !failure.is("sandbox_not_found") {
         return failure;
@@ -147,12 +147,12 @@ async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     }
 }
 
-/// A verb without options, on each target.
+/// Applies a verb without options to each target.
 async fn each(context: &CommandContext, args: &Targets, verb: lifecycle::Verb) -> Result<(), Failure> {
     lifecycle::each(context, &args.sandboxes, verb).await
 }
 
-/// JSON for people.
+/// Indented JSON.
 fn pretty(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }

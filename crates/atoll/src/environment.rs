@@ -1,110 +1,111 @@
-//! Every environment variable that the binary reads, in one place. A few are read by crates that also run without it:
-//! `ATOLL_CACHE`, `ATOLL_DEBIAN_MIRROR` and the `AWS_*` of object storage by image, `ATOLL_CRIU` (the program that brings
-//! memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the paths for kernels before 6.15, which a whole test run takes) by container,
-//! `ATOLL_EGRESS_ROOTS` (a PEM file with more roots for servers whose requests are changed) by network.
+//! Every environment variable that the binary reads, in one place. Some are read by crates that also work without the
+//! binary: `ATOLL_CACHE`, `ATOLL_DEBIAN_MIRROR` and the `AWS_*` of object storage by image; `ATOLL_CRIU` (the program
+//! that writes memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the code for kernels before 6.15, which a whole test run
+//! uses) by container; `ATOLL_EGRESS_ROOTS` (a PEM file with more roots for servers whose requests are changed) by
+//! network.
 //!
-//! `clap` reads them by these names, so each is also a flag and shows in `--help`.
+//! `clap` reads them by these names, so each is also a flag and appears in `--help`.
 
-/// Address of the server the command line talks to.
+/// URL of the server for the command line.
 pub(crate) const URL: &str = "ATOLL_URL";
-/// Key shown to that server; without it the command line reads `DATA/admin.key`.
+/// Key for that server; without it the command line reads `DATA/admin.key`.
 pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
 /// PEM file with an authority to trust for HTTPS, besides the system's.
 pub(crate) const CA: &str = "ATOLL_CA";
-/// Folder of the server's state; `~/.atoll` unless said otherwise.
+/// Folder of the server's state; default `~/.atoll`.
 pub(crate) const DATA: &str = "ATOLL_DATA";
-/// Where `atoll serve` listens.
+/// Address and port of `atoll serve`.
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
-/// Name below which previews live.
+/// Domain of previews.
 pub(crate) const DOMAIN: &str = "ATOLL_DOMAIN";
 /// Origins whose pages may open WebSockets, separated by commas.
 pub(crate) const ALLOW_ORIGIN: &str = "ATOLL_ALLOW_ORIGIN";
-/// Where TLS is served; 0: nowhere.
+/// Port for TLS; 0 disables it.
 pub(crate) const TLS_PORT: &str = "ATOLL_TLS_PORT";
-/// The certificate for it.
+/// Certificate for TLS.
 pub(crate) const TLS_CERT: &str = "ATOLL_TLS_CERT";
 /// The key of that certificate.
 pub(crate) const TLS_KEY: &str = "ATOLL_TLS_KEY";
-/// Template of sandboxes that name none.
+/// Default template of sandboxes.
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
-/// Whether the template `host` shows `/usr/local` and `/usr/src` too.
+/// Whether the template `host` also shows `/usr/local` and `/usr/src`.
 pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
-/// Whether the templates behind the vendors' default names are made at the first start.
+/// Whether the templates of the vendors' default names are made at the first start.
 pub(crate) const MAKE_TEMPLATES: &str = "ATOLL_MAKE_TEMPLATES";
-/// Ready instances kept per popular template.
+/// Ready instances to keep per frequently used template.
 pub(crate) const POOL: &str = "ATOLL_POOL";
 pub(crate) const WARM_KERNELS: &str = "ATOLL_WARM_KERNELS";
-/// The most sandboxes that may live at once on this node.
+/// The maximal number of sandboxes on this node.
 pub(crate) const LIVE_MAX: &str = "ATOLL_LIVE_MAX";
-/// How far limits may exceed what the machine has.
+/// How far memory limits may exceed the memory of the machine.
 pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
 /// How far disk limits may exceed the space of the pool.
 pub(crate) const DISK_OVERCOMMIT: &str = "ATOLL_DISK_OVERCOMMIT";
 /// Space that stays free on the disk of the data folder.
 pub(crate) const DISK_RESERVE: &str = "ATOLL_DISK_RESERVE";
-/// Which log lines are written, as `tracing` filters are.
+/// Filter of log lines, in the syntax of `tracing`.
 pub(crate) const LOG: &str = "ATOLL_LOG";
-/// Form of the log lines.
+/// Format of log lines.
 pub(crate) const LOG_FORMAT: &str = "ATOLL_LOG_FORMAT";
-/// Where the archives of sandboxes go.
+/// Storage for archives.
 pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
-/// Which tenants may reach private ranges that an allow list names.
+/// Tenants that may reach private ranges named in an allow list.
 pub(crate) const EGRESS_PRIVATE: &str = "ATOLL_EGRESS_PRIVATE";
-/// File with the policy that narrows every sandbox.
+/// File with a policy that restricts every sandbox.
 pub(crate) const EGRESS_POLICY: &str = "ATOLL_EGRESS_POLICY";
-/// Registries that are spoken to without TLS, separated by commas.
+/// Registries that may be used without TLS, separated by commas.
 pub(crate) const REGISTRY_INSECURE: &str = "ATOLL_REGISTRY_INSECURE";
-/// Folders below which folders of the host may become volumes, separated by commas.
+/// Folders below which host folders may become volumes, separated by commas.
 pub(crate) const VOLUME_ROOTS: &str = "ATOLL_VOLUME_ROOTS";
-/// The most that one image may hold.
+/// Maximal unpacked size of one image.
 pub(crate) const IMAGE_MAX: &str = "ATOLL_IMAGE_MAX";
-/// The most entries of one layer.
+/// Maximal number of entries of one layer.
 pub(crate) const IMAGE_MAX_ENTRIES: &str = "ATOLL_IMAGE_MAX_ENTRIES";
-/// How old something of an image has to be before it is collected.
+/// Minimal age of image files that garbage collection removes.
 pub(crate) const IMAGE_GRACE_S: &str = "ATOLL_IMAGE_GRACE_S";
-/// How long a build may take that says nothing else.
+/// Default time limit of a build.
 pub(crate) const BUILD_TIMEOUT: &str = "ATOLL_BUILD_TIMEOUT";
-/// The most that the folder of a build may hold.
+/// Maximal size of a build context.
 pub(crate) const BUILD_CONTEXT_MAX: &str = "ATOLL_BUILD_CONTEXT_MAX";
 /// Path of an agent binary to use instead of the one inside the program.
 pub(crate) const AGENT: &str = "ATOLL_AGENT";
 
-/// Debug builds only: the named place at which a test wants the server to die.
+/// Debug builds only: the named place at which a test ends the server.
 const FAIL_AT: &str = "ATOLL_FAIL_AT";
 
-/// Set to anything: no colour (the convention of no-color.org).
+/// Any value disables colours (the convention of no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
 const HOME: &str = "HOME";
 const SUDO_USER: &str = "SUDO_USER";
 const TERM: &str = "TERM";
 const SHELL_COLUMNS: &str = "COLUMNS";
 
-/// Whether the user asked for no colour.
+/// Whether the user disabled colours.
 pub(crate) fn no_color() -> bool {
     std::env::var_os(NO_COLOR).is_some_and(|v| !v.is_empty())
 }
 
-/// Home folder of the user; root's own when it is not set, as under some supervisors.
+/// Home folder of the user; root's if it is not set, as under some supervisors.
 pub(crate) fn home() -> std::path::PathBuf {
     std::env::var_os(HOME).filter(|v| !v.is_empty()).map_or_else(|| "/root".into(), Into::into)
 }
 
-/// Whether somebody other than root started us through sudo; then root's folder is not theirs.
+/// Whether a user other than root started this program with sudo; then root's folder is not the user's.
 pub(crate) fn through_sudo() -> bool {
     std::env::var_os(SUDO_USER).is_some_and(|user| !user.is_empty() && user != "root")
 }
 
-/// Kind of the user's terminal, passed on to shells inside.
+/// Type of the user's terminal, passed on to shells in sandboxes.
 pub(crate) fn term() -> String {
     std::env::var(TERM).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| "xterm-256color".to_owned())
 }
 
-/// Where a test wants the server to die.
+/// Where a test ends the server.
 pub(crate) fn fail_at() -> Option<String> {
     std::env::var(FAIL_AT).ok()
 }
 
-/// Width the shell believes in, for output that is no terminal.
+/// The terminal width that the shell reports, for output that is not a terminal.
 pub(crate) fn columns() -> Option<u16> {
     std::env::var(SHELL_COLUMNS).ok()?.parse().ok()
 }

@@ -1,33 +1,33 @@
-//! What went wrong, as the user is told: what, why, what to try, and an id to find in the logs.
+//! Errors in the form that the user sees: what happened, why, what to try, and an id to find in the logs.
 //!
-//! Never carries a key, a request body or a backtrace.
+//! They never contain a key, a request body or a backtrace.
 
 use serde::Serialize;
 
 use crate::out::{Out, Shade};
 
-/// A command that did not work.
+/// A failed command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// From the server's closed list, or one of the few of our own.
+    /// A code of the server, or one of the few codes of the command line.
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
-    /// The field of the request that the server found at fault.
+    /// The field of the request that the server refused.
     pub(crate) field: Option<Box<str>>,
     pub(crate) request_id: Option<String>,
-    /// Exit status; commands that pass a foreign status through replace the usual 1.
+    /// Exit status; commands that pass on a foreign status replace the default 1.
     pub(crate) exit: u8,
     silent: bool,
 }
 
 /// Exit status of `run` and `exec` when Atoll itself failed.
 pub(crate) const EXIT_OURS: u8 = 125;
-/// The command is there and cannot be started.
+/// The command exists but cannot be started.
 pub(crate) const EXIT_CANNOT_START: u8 = 126;
-/// The command is not there.
+/// The command does not exist.
 pub(crate) const EXIT_NOT_FOUND: u8 = 127;
-/// The command took longer than allowed.
+/// The command exceeded its time limit.
 pub(crate) const EXIT_TIMED_OUT: u8 = 124;
 
 impl Failure {
@@ -43,18 +43,18 @@ impl Failure {
         }
     }
 
-    /// The input makes no sense; nothing was sent.
+    /// The input is invalid; nothing was sent.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new("usage", message).hint(hint).exit(2)
     }
 
-    /// The reader of our output went away: the end of the command, and nothing to say.
+    /// The reader of the output is gone: the command ends without a message.
     pub(crate) fn reader_gone() -> Self {
-        // 128 + SIGPIPE, as every other tool in a pipe ends.
+        // 128 + SIGPIPE, as other tools in a pipe end.
         Self { silent: true, ..Self::new("broken_pipe", "the reader went away").exit(141) }
     }
 
-    /// The status is the whole message: what failed was said before.
+    /// Only a status: the failure was reported before.
     pub(crate) fn silent(exit: u8) -> Self {
         Self { silent: true, ..Self::new("failed", "").exit(exit) }
     }

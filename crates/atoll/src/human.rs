@@ -1,4 +1,4 @@
-//! Numbers and tables as people read them. Never used with `--json`.
+//! Formats numbers and tables for people. Never used with `--json`.
 
 use jiff::Timestamp;
 
@@ -7,15 +7,15 @@ pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "-".to_owned(), |since| span(now.duration_since(since).as_secs().max(0)))
 }
 
-/// How long until `at`; `-` for never, `due` for passed.
+/// The time until `at`; `-` for never, `due` if it has passed.
 pub(crate) fn left(at: Option<Timestamp>, now: Timestamp) -> String {
     match at.map(|at| at.duration_since(now).as_secs()) {
         None => "-".to_owned(),
         Some(secs) if secs <= 0 => "due".to_owned(),
-        // To the nearest: an hour that began just now is no 59 minutes.
+        // Rounded to the nearest: a new hour is not shown as 59 minutes.
         Some(secs @ ..60) => span(secs),
         Some(secs @ 60..3_570) => span(secs + 30),
-        // An hour and a half are neither one hour nor two.
+        // An hour and a half is shown exactly.
         Some(secs @ 3_570..84_600) => exact(u64::try_from((secs + 30) / 60 * 60).unwrap_or(0)),
         Some(secs) => span(secs + 43_200),
     }
@@ -30,7 +30,7 @@ fn span(secs: i64) -> String {
     }
 }
 
-/// `10m`, `1h30m`, `7d`: a duration as it is typed, nothing rounded.
+/// `10m`, `1h30m`, `7d`: a duration as users type it, without rounding.
 pub(crate) fn exact(secs: u64) -> String {
     let parts = [(secs / 86_400, 'd'), (secs / 3_600 % 24, 'h'), (secs / 60 % 60, 'm'), (secs % 60, 's')];
     let text: String =
@@ -55,7 +55,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Text from inside a sandbox, harmless on a terminal: what moves the cursor or the title is shown, not obeyed.
+/// Text from a sandbox, safe for a terminal: control sequences are shown as text and have no effect.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -75,7 +75,7 @@ impl Table {
         self.rows.push(cells.iter().map(|cell| harmless(cell)).collect());
     }
 
-    /// The lines, header first; no trailing spaces.
+    /// The lines, header first; without trailing spaces.
     pub(crate) fn lines(&self) -> Vec<String> {
         let widths: Vec<usize> = (0..self.header.len())
             .map(|i| {

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(refused) => return usage(&refused),
     };
-    // An error says that the process has a provider already.
+    // An error means that the process already has a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let out = Out::new(cli.global.json);
     let result = match cli.command {
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A client needs no second thread; and a thread that waits for input must not hold up the end.
+/// A client needs only one thread, and a thread that waits for input must not delay the end.
 fn client_command(context: CommandContext, command: Command) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,7 +58,7 @@ fn client_command(context: CommandContext, command: Command) -> Result<u8, Failu
     result
 }
 
-/// The command nearest to one that is not there, where clap itself finds none.
+/// The most similar command to an unknown one, if clap itself finds none.
 fn similar_command(refused: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue};
     let Some(ContextValue::String(wrong)) = refused.get(ContextKind::InvalidSubcommand) else { return None };
@@ -71,7 +71,7 @@ fn similar_command(refused: &clap::Error) -> Option<String> {
     client::similar_names::nearest(wrong, names).map(str::to_owned)
 }
 
-/// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own refusals are 125.
+/// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own errors have status 125.
 fn usage(refused: &clap::Error) -> ExitCode {
     let wants_json = std::env::args().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
     if refused.use_stderr() && wants_json {
@@ -80,7 +80,7 @@ fn usage(refused: &clap::Error) -> ExitCode {
         let message = message.trim().trim_start_matches("error: ");
         Failure::usage(message, rest.trim()).report(Out::new(true));
     } else {
-        // A terminal that cannot be written to leaves nobody to tell.
+        // If the terminal cannot be written to, the error cannot be reported either.
         let _ = refused.print();
         if let Some(near) = similar_command(refused) {
             Out::new(false).say(&format!("\n  tip: did you mean `atoll {near}`?"));
@@ -89,7 +89,7 @@ fn usage(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    // Options may stand before the verb.
+    // Options may come before the verb.
     let grammar = Cli::command();
     let verb = std::env::args().skip(1).find(|word| grammar.find_subcommand(word).is_some());
     let passes_through = verb.is_some_and(|verb| verb == "run" || verb == "exec");

@@ -1,7 +1,7 @@
-//! The two output streams: data goes to stdout, talk to stderr. The only place that writes to either.
+//! The two output streams: data goes to stdout, messages to stderr. Only this module writes to them.
 //!
-//! Never prints progress when stderr is no terminal, never colours when `NO_COLOR` is set, and treats a reader that
-//! went away as the end of the command, not as an error.
+//! Progress is printed only if stderr is a terminal, and colours are not used if `NO_COLOR` is set. A reader that goes
+//! away is the end of the command, not an error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{environment, failure::Failure};
 
-/// Where a command writes, and how.
+/// The output of a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Out {
     /// `--json`: machine-readable data on stdout, errors as JSON on stderr.
@@ -19,7 +19,7 @@ pub(crate) struct Out {
     colour: bool,
 }
 
-/// The few shades used; their meaning, not their colour.
+/// The few styles; named by their meaning, not their colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shade {
     Good,
@@ -35,17 +35,17 @@ impl Out {
         Self { json, stdout_is_terminal, stderr_is_terminal, colour: !environment::no_color() }
     }
 
-    /// Whether a person looks at the data.
+    /// Whether stdout is a terminal.
     pub(crate) fn is_terminal(self) -> bool {
         self.stdout_is_terminal
     }
 
-    /// Whether a person looks at the talk.
+    /// Whether messages are read by a person.
     pub(crate) fn talks(self) -> bool {
         self.stderr_is_terminal && !self.json
     }
 
-    /// Whether talk may have colours.
+    /// Whether messages may have colours.
     pub(crate) fn colours_talk(self) -> bool {
         self.colour && self.stderr_is_terminal
     }
@@ -57,14 +57,14 @@ impl Out {
         done(stdout.flush())
     }
 
-    /// Data as it is.
+    /// Raw data.
     pub(crate) fn bytes(self, data: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         done(stdout.write_all(data))?;
         done(stdout.flush())
     }
 
-    /// Bytes that came from the other side's stderr.
+    /// Bytes from the command's stderr.
     pub(crate) fn stderr_bytes(self, data: &[u8]) -> Result<(), Failure> {
         done(io::stderr().lock().write_all(data))
     }
@@ -76,14 +76,14 @@ impl Out {
         self.line(&text)
     }
 
-    /// What was acted on, by name: a line, or with `--json` an object per line.
+    /// The object of an action, by name: a line, or with `--json` an object per line.
     pub(crate) fn named(self, field: &str, name: &str) -> Result<(), Failure> {
         if self.json { self.json(&serde_json::json!({ field: name })) } else { self.line(name) }
     }
 
-    /// Something the user should read whoever looks: a warning, a question, an error.
+    /// A message that is always printed: a warning, a question, an error.
     pub(crate) fn say(self, text: &str) {
-        // A stderr that cannot be written leaves nobody to tell.
+        // If stderr cannot be written to, the error cannot be reported either.
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
 
@@ -119,12 +119,12 @@ impl Out {
             && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
     }
 
-    /// Shades data, where somebody can see it.
+    /// Styles data, if stdout is a terminal.
     pub(crate) fn shade(self, shade: Shade, text: &str) -> String {
         painted(self.colour && self.stdout_is_terminal, shade, text)
     }
 
-    /// Shades talk, where somebody can see it.
+    /// Styles messages, if stderr is a terminal.
     pub(crate) fn shade_talk(self, shade: Shade, text: &str) -> String {
         painted(self.colour && self.stderr_is_terminal, shade, text)
     }

@@ -1,10 +1,10 @@
-//! Wires store, engine, service and front into one server. The only code that knows concrete types.
+//! Wires store, engine, service and front into one server. Only this code knows concrete types.
 //!
 //! ```text
-//! session, logs, descriptors ─ DATA ─ port ─ store ─ engine ─ service ─ note ─ HTTP … signal ─ drain ─ end
+//! session, logs, descriptors ─ DATA ─ port ─ store ─ engine ─ service ─ server file ─ HTTP … signal ─ drain ─ end
 //! ```
 //!
-//! Each step is undone by dropping what it made; sandboxes live on whatever happens here. The launcher is this program
+//! Each step is undone by dropping its result; sandboxes continue whatever happens here. The launcher is this program
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
 mod checks;
@@ -52,12 +52,12 @@ use fail_at::FailAt;
 pub(crate) use process_setup::open_data as data_folder;
 use settings::Settings;
 
-/// LIMIT: work under way gets this long; what takes longer is finished by the next server.
+/// LIMIT: time for work under way; the next server finishes the rest.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// LIMIT: recorded times pile up for this long at most.
+/// LIMIT: how long recorded times accumulate.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// `atoll serve`: runs until it is told to end.
+/// `atoll serve`: runs until a signal ends it.
 pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failure> {
     if args.background {
         process_setup::leave_session();
@@ -71,12 +71,12 @@ pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failur
         .build()
         .map_err(|e| Failure::new("internal", format!("no runtime: {e}")))?;
     let result = runtime.block_on(run(&settings, global, out));
-    // Threads that still wait for a file or a tool do not hold up the end.
+    // Threads that still wait for a file or a tool do not delay the end.
     runtime.shutdown_timeout(Duration::from_secs(2));
     result.map(|()| 0)
 }
 
-/// `atoll launcher`: must find a process with one thread.
+/// `atoll launcher`: the process must have one thread.
 pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
     match atoll_container::launcher::main() {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,8 +84,8 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Deletes every sandbox and removes what outlives a server: router, pool, cgroups, its number on this machine, and DATA. No
-/// server of DATA may run. Listens nowhere.
+/// Deletes every sandbox and removes everything that outlives a server: router, pool, cgroups, its block on this
+/// machine, and DATA. No server of DATA may run. It opens no port.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
     let data = process_setup::open_data(data)?;
@@ -102,7 +102,7 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
 async fn delete_all(data: &Path) -> Result<(), Failure> {
     let admin = match std::fs::read_to_string(data.join("admin.key")) {
         Ok(key) => key,
-        // Nobody ever started a server here.
+        // No server was ever started here.
         Err(_) => return Ok(()),
     };
     let settings = Settings::new(data.to_owned(), Serve::bare()?);
@@ -119,14 +119,14 @@ async fn delete_all(data: &Path) -> Result<(), Failure> {
         }
     }
     service.shutdown(END_WITHIN).await;
-    // A reaper that is slow is left to the engine that is opened next.
+    // A slow reaper is left to the next engine.
     let _ = tokio::time::timeout(END_WITHIN, engine.close()).await;
     Ok(())
 }
 
 /// The OpenAPI document of the native front.
 pub(crate) fn openapi_text() -> String {
-    // The document is made of plain types; it cannot fail to be written.
+    // The document consists of plain types; writing it cannot fail.
     atoll_front_native::openapi().to_pretty_json().unwrap_or_default()
 }
 
@@ -134,7 +134,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     let shutdown = Shutdown::default();
     let mut signals = Signals::listen()?;
     tls::check(settings)?;
-    // The port first: a server that cannot have it should not wake anything.
+    // The port first: a server that cannot bind it should not wake anything.
     let listener = bind(settings).await?;
     let address = listener.local_addr().map_err(|e| Failure::new("io", format!("no address: {e}")))?;
     let (service, engine) = tokio::select! {
@@ -161,12 +161,12 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         );
         std::future::pending().await
     };
-    // The server ends by itself once a signal closed it.
+    // The server ends by itself once a signal has closed it.
     tokio::select! { () = serving => {}, () = beside => {} }
-    // What is bound to this server is paused or deleted while its drivers still listen.
+    // Sandboxes bound to this server are paused or deleted while their drivers still run.
     service.exit(END_WITHIN).await;
     service.shutdown(END_WITHIN).await;
-    // Ready instances that nobody asked for end with the server; a reaper that is slow is left to the next one.
+    // Ready instances end with the server; a slow reaper is left to the next one.
     if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
         tracing::warn!("some shutdown work was still in progress");
     }
@@ -175,7 +175,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     Ok(())
 }
 
-/// Both ports until the server closes, and what is under way to its end.
+/// Serves both ports until the server closes, and finishes requests under way.
 async fn serve_listeners(
     server: &HttpServer,
     plain: TcpListener,
@@ -187,7 +187,7 @@ async fn serve_listeners(
     server.drain().await;
 }
 
-/// Recorded times are folded now and then, so that they do not pile up.
+/// Folds recorded times periodically, so that they do not accumulate.
 async fn upkeep() {
     let mut tick = tokio::time::interval(UPKEEP_EVERY);
     loop {
@@ -209,7 +209,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Store, templates, engine, service: each needs the one before.
+/// Opens store, templates, engine and service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let (store, catalog, images) = records(&settings.data, settings.host(), settings.images.clone()).await?;
     let fail_at = FailAt::wanted();
@@ -229,7 +229,7 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     Ok((service, engine))
 }
 
-/// What is on disk: the store, which takes DATA for this process, and the templates with the images behind them.
+/// Opens the data on disk: the store, which locks DATA for this process, and the templates with their images.
 async fn records(
     data: &Path,
     host: HostSource,
@@ -250,7 +250,7 @@ async fn records(
     .map_err(|e| failed("the store did not open", &e))?
 }
 
-/// What failed and why, the causes in one line.
+/// The error with its causes in one line.
 fn failed(what: &str, cause: &dyn Error) -> Failure {
     let mut text = format!("{what}: {cause}");
     let mut next = cause.source();
@@ -262,7 +262,7 @@ fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new("failed", text)
 }
 
-/// One line for a person, and the tour where it was asked for.
+/// Prints one line for a person, and the tour if requested.
 async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
     if settings.tour {
         tour::tour(Global { data: Some(settings.data.clone()), ..global.clone() }, out, url).await;
@@ -272,7 +272,7 @@ async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
     out.tell(&format!("atoll: ready at {url}; next, in another shell: {next}"));
 }
 
-/// The first signal drains, the second ends at once. SIGHUP reads the certificate again.
+/// The first signal drains, the second ends at once. SIGHUP loads the certificate again.
 async fn end_by_signal(signals: &mut Signals, shutdown: &Shutdown) {
     signals.next().await;
     tracing::info!("shutting down; a second signal ends the server at once");
@@ -285,7 +285,7 @@ struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
-    /// What is read from files is to be read again.
+    /// Notified when files have to be read again.
     reload: Arc<Notify>,
 }
 
@@ -300,7 +300,7 @@ impl Signals {
         })
     }
 
-    /// The next signal that asks for the end.
+    /// The next signal that ends the server.
     async fn next(&mut self) {
         loop {
             tokio::select! {

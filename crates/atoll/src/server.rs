@@ -1,6 +1,6 @@
-//! The server of this machine as the command line sees it: where it is, starting one, ending it.
+//! The server of this machine, for the command line: finding, starting and stopping it.
 //!
-//! Never the server itself, which is `serve`.
+//! The server itself is in `serve`.
 
 pub(crate) mod background;
 pub(crate) mod server_file;

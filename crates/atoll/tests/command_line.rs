@@ -1,5 +1,5 @@
-//! The real binary against a scripted server: what is sent, what is printed where, and with which status it ends.
-//! What real sandboxes do is tested in `tests/`.
+//! The real binary with a scripted server: its requests, its output and its exit status. Real sandboxes are tested in
+//! `tests/`.
 
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 const ID: &str = "abcdefghijklmnopqrst";
 
-/// One request as it came.
+/// A received request.
 #[derive(Debug, Clone)]
 struct Request {
     line: String,
@@ -115,7 +115,7 @@ fn answer(stream: &TcpStream, script: &dyn Fn(&Request) -> Answer, log: &Mutex<V
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).ok()
 }
 
-/// The answer with the fields that a real server sends and a script leaves out.
+/// The answer with the fields that a real server sends and a script omits.
 fn completed(line: &str, text: &str) -> String {
     let Ok(mut answer) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
     let path = line.split([' ', '?']).nth(1).unwrap_or_default();
@@ -200,7 +200,7 @@ fn sandbox() -> Value {
            "workdir": "/home/user", "labels": {}, "created_at": "2026-01-01T00:00:00Z", "timeout_at": null})
 }
 
-/// A server whose commands do what the events say.
+/// A server whose commands give these events.
 fn with_events(events: &'static str) -> Server {
     Server::start(move |request| match request.line.as_str() {
         "GET /health" => ok(json!({"status": "ok", "version": "0.1.0"})),

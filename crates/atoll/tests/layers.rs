@@ -1,5 +1,5 @@
-//! The house rules that a compiler does not check: arrows between crates, first lines, lengths, and what no tracked file
-//! may name. Reads the tree; runs nothing but `cargo metadata` and `git ls-files`.
+//! Rules that a compiler does not check: dependencies between crates, first lines, lengths, and names that no tracked
+//! file may contain. Reads the tree; runs only `cargo metadata` and `git ls-files`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,24 +15,24 @@ mod duplicates;
 mod robustness;
 mod typed_answers;
 
-/// Type names that may be defined in more than three places; 15 at most.
+/// Type names that may be defined in more than three places; at most 15.
 const SHARED_TYPE_NAMES: &[&str] = &[];
 
-/// Every arrow that may be. A new one is a design change: its own commit, with the reason.
+/// Every allowed dependency. A new one is a design change: its own commit, with the reason.
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
-    // Fronts, the command line and tests speak the same types; a client needs no service.
+    // Fronts, the command line and tests share these types; a client needs no service.
     ("atoll-wire", &["atoll-model"]),
     ("atoll-disk", &[]),
     // HTTP/1 to an app and to an agent is relayed by the same code.
     ("atoll-relay", &[]),
-    // Patterns alone.
+    // Patterns only.
     ("atoll-glob", &[]),
-    // The format alone, for everybody who reads or writes archives.
+    // The format only, for all readers and writers of archives.
     ("atoll-tar", &[]),
-    // For tests alone.
+    // For tests only.
     ("atoll-robustness", &[]),
-    // Bytes that are held for others are counted in one place, so everybody who holds some knows it.
+    // Memory that is held for callers is counted in one place, so every holder depends on it.
     ("atoll-budget", &["atoll-model"]),
     ("atoll-agentapi", &["atoll-model", "atoll-relay"]),
     ("atoll-agent", &["atoll-agentapi", "atoll-glob", "atoll-tar"]),
@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-tar",
         ],
     ),
-    // Carried by container as bytes, loaded into another program; it knows nothing of us.
+    // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model", "atoll-disk"]),
     (
@@ -67,10 +67,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-tar",
         ],
     ),
-    // Above the agent alone, so that it works with every provider.
+    // Depends only on the agent, so that it works with every provider.
     ("atoll-toolbox", &["atoll-model", "atoll-budget", "atoll-agentapi"]),
     ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-relay", "atoll-service"]),
-    // What fronts share.
+    // Shared by all fronts.
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-native",
@@ -95,16 +95,16 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-toolbox",
         ],
     ),
-    // A front that needs no more than these is a small one.
+    // A small front needs no more than these.
     ("atoll-example-front", &["atoll-front-kit", "atoll-model", "atoll-service"]),
     ("atoll", &[ANY]),
-    // Tests and benchmarks stand outside the house and look in.
+    // Tests and benchmarks may use every crate.
     ("atoll-tests", &[ANY]),
     ("atoll-bench", &[ANY]),
 ];
 const ANY: &str = "any";
 
-/// A file of ours is at most this long.
+/// The maximal length of a file.
 const LINES_MAX: usize = 1_000;
 
 #[test]
@@ -119,7 +119,7 @@ fn crates_depend_only_along_the_arrows() {
         for dependency in array(&package["dependencies"]) {
             let to = dependency["name"].as_str().expect("a dependency has a name");
             let is_ours = ARROWS.iter().any(|(known, _)| *known == to);
-            // Tests may look further than the code they test.
+            // Tests may have more dependencies than the code they test.
             let is_code = dependency["kind"].as_str() != Some("dev");
             if is_ours && is_code && !allowed.contains(&ANY) && !allowed.contains(&to) {
                 wrong.push(format!("{name} -> {to}"));
@@ -176,7 +176,7 @@ fn every_crate_says_one_sentence_in_both_places() {
         let sources = manifest.parent().expect("a folder").join("src");
         let top = ["lib.rs", "main.rs"].map(|name| sources.join(name)).into_iter().find(|path| path.exists());
         let text = fs::read_to_string(top.expect("lib.rs or main.rs")).expect("readable");
-        // Links and code marks are for rustdoc; the words are the same.
+        // Links and code marks are for rustdoc; the text is the same.
         let first = text.lines().next().unwrap_or_default().replace(['[', ']', '`'], "");
         let sentence = package["description"].as_str().unwrap_or_default();
         if first.strip_prefix("//! ") != Some(sentence) {
@@ -200,7 +200,7 @@ fn files_stay_short_enough_to_read() {
     assert!(wrong.is_empty(), "longer than {LINES_MAX} lines:\n{}", wrong.join("\n"));
 }
 
-/// A type name that is defined in many places says nothing about what it is in each of them.
+/// A type name that is defined in many places does not say what it is in each of them.
 #[test]
 fn type_names_are_defined_in_three_places_at_most() {
     let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -251,7 +251,7 @@ fn modules_say_what_they_are() {
 
 #[test]
 fn no_tracked_file_names_this_machine_or_a_mirror() {
-    // Put together here, so that this file does not name them either.
+    // Assembled here, so that this file does not contain them either.
     let banned = [
         ["/wo", "rk/"].concat(),
         ["/ro", "ot/.cargo"].concat(),
@@ -268,7 +268,7 @@ fn no_tracked_file_names_this_machine_or_a_mirror() {
         if path.file_name().is_some_and(|name| name == "Cargo.lock") {
             continue;
         }
-        // Paths in there are those of an image.
+        // Paths in these files are those of an image.
         let is_of_image =
             path.starts_with("tests/dockerfiles") || path.extension().is_some_and(|e| e == "dockerfile");
         let text = read(&path).to_lowercase();
@@ -301,7 +301,7 @@ fn packages() -> Vec<Value> {
     array(&metadata["packages"]).to_vec()
 }
 
-/// Files that git tracks, by their path from the root. What is deleted and not yet committed is left out.
+/// Files that git tracks, by their path from the root, without deleted files that are not committed yet.
 fn tracked() -> BTreeSet<PathBuf> {
     let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

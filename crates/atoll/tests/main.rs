@@ -1,4 +1,4 @@
-//! The integration tests of this crate. One binary: linking is most of what a build of tests takes.
+//! The integration tests of this crate. One binary, because linking takes most of the time of a test build.
 
 mod command_line;
 mod layers;

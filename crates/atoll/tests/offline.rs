@@ -1,8 +1,8 @@
-//! What the command line says where no server is.
+//! The output of the command line without a server.
 
 use std::process::{Command, Output};
 
-/// Runs the binary with a folder that no server ever had, and an address where nobody listens.
+/// Runs the binary with a folder that no server ever used, and an address without a listener.
 fn alone(words: &[&str]) -> Output {
     let data = tempfile::tempdir().expect("temporary folder");
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
@@ -23,7 +23,7 @@ fn a_key_that_cannot_be_made_fails_the_shell_that_evals() {
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b"false\n"[..]), "{said}");
         assert!(said.contains("no server answers") && said.contains("atoll serve"), "{said}");
     }
-    // What reads JSON reads no shell.
+    // With --json no shell code is printed.
     assert!(alone(&["env", "e2b", "--with-key", "--json"]).stdout.is_empty());
     let output = alone(&["env", "e2b"]);
     assert!(output.status.success() && output.stdout.starts_with(b"export E2B_API_URL="));

@@ -1,6 +1,6 @@
-//! Keeps `docs/security-tests.md` true: which automated test covers which row of the attack catalogue. A test names its rows in a
-//! comment (`// B03.`, `/// Attack N13: …`), a suite those of all its tests in its first lines. Rows are listed in
-//! `tests/attacks.tsv`; one without a test says there why.
+//! Keeps `docs/security-tests.md` up to date: which automated test covers which row of the attack catalogue. A test
+//! names its rows in a comment (`// B03.`, `/// Attack N13: …`), a suite those of all its tests in its first lines.
+//! Rows are listed in `tests/attacks.tsv`; a row without a test has its reason there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,7 +41,7 @@ fn the_page_of_security_tests_is_made_from_the_tests() {
     assert!(kept == page, "{} is old; write it again with UPDATE=1", path.display());
 }
 
-/// Every test, as `suite::test` or `suite` for all of a file, by the rows that it names.
+/// Every test, as `suite::test` or `suite` for a whole file, by the rows that it names.
 fn tests_by_row() -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut files = Vec::new();
@@ -62,7 +62,7 @@ fn tests_by_row() -> BTreeMap<String, BTreeSet<String>> {
                 test = Some(name.to_owned());
             }
             let Some((_, comment)) = line.split_once("//") else { continue };
-            // Outside of test files only what says so names a row.
+            // Outside of test files only comments with "Attack" name a row.
             if !is_suite && !comment.contains("Attack ") {
                 continue;
             }
@@ -76,7 +76,7 @@ fn tests_by_row() -> BTreeMap<String, BTreeSet<String>> {
             }
         }
     }
-    // What a test of a suite names itself is more exact than what the suite says of all.
+    // The rows of a single test are more specific than those of the whole suite.
     for tests in found.values_mut() {
         if tests.iter().any(|test| test.contains("::")) {
             tests.retain(|test| test.contains("::"));
@@ -89,7 +89,7 @@ fn add(found: &mut BTreeMap<String, BTreeSet<String>>, row: String, test: String
     found.entry(row).or_default().insert(test);
 }
 
-/// Rows in a comment, ranges included: `A01 to A13`.
+/// Rows in a comment, including ranges: `A01 to A13`.
 fn rows_of(comment: &str) -> Vec<String> {
     let words: Vec<&str> =
         comment.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
@@ -120,7 +120,7 @@ fn suite(file: &Path) -> String {
     below.to_string_lossy().replace("tests/tests/", "")
 }
 
-/// Every source file but this one.
+/// Every source file except this one.
 fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! Grammar of the verbs that change a sandbox's life: pause, resize, snapshots, forks, archives, holds, timers.
+//! Grammar of the verbs of a sandbox's lifecycle: pause, resize, snapshots, forks, archives, holds, timers.
 
 use clap::{Args, Subcommand, ValueEnum};
 

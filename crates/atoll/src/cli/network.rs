@@ -1,4 +1,4 @@
-//! Grammar of what a sandbox may reach: the options of create, run, update and tenants, the egress log, secrets.
+//! Grammar of network options: those of create, run, update and tenants, the egress log, secrets.
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Whether anything was said.
+    /// Whether no option was given.
     pub(crate) fn is_silent(&self) -> bool {
         let lists = [&self.allow_domain, &self.allow_cidr, &self.deny_cidr];
         self.network.is_none()
@@ -59,7 +59,7 @@ impl Reach {
             && !self.learn
     }
 
-    /// Whether a limit was said.
+    /// Whether a limit was given.
     pub(crate) fn limits(&self) -> bool {
         [self.up, self.down, self.bytes_per_destination].iter().any(Option::is_some)
             || self.connections.is_some()

@@ -139,7 +139,7 @@ pub(crate) enum LogFormat {
     Text,
 }
 
-/// Read where it is asked for, so that a server never starts without the wall that it was told to have.
+/// Read while parsing, so that a server never starts without the policy that the operator requested.
 fn egress_policy(path: &str) -> Result<NetworkPolicy, String> {
     let content = std::fs::read(path).map_err(|cause| format!("cannot be read: {cause}"))?;
     let policy = atoll_front_native::read_policy(&content)?;
@@ -157,7 +157,7 @@ pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
     atoll_proxy::Domain::parse(text).ok_or_else(|| format!("{text:?} is not a plain host name"))
 }
 
-/// A host with or without a port, as images name it.
+/// A host with or without a port, as in image names.
 fn origin(text: &str) -> Result<String, String> {
     atoll_model::policy::origin::parse(text).ok_or_else(|| {
         format!("{text:?} is not an origin; write SCHEME://HOST[:PORT], such as https://app.example")
@@ -178,7 +178,7 @@ fn registry(text: &str) -> Result<String, String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// Looked at where it is asked for: a root that is not there would only be noticed by the first volume below it.
+/// Checked while parsing: otherwise a missing root would be noticed only by the first volume below it.
 fn folder(text: &str) -> Result<std::path::PathBuf, String> {
     let path = std::path::Path::new(text);
     if !path.is_absolute() {

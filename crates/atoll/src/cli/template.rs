@@ -1,4 +1,4 @@
-//! Grammar of `atoll template` and `atoll build`: what sandboxes start from, and how it is made.
+//! Grammar of `atoll template` and `atoll build`.
 
 use std::path::PathBuf;
 
@@ -238,7 +238,7 @@ pub(crate) struct Build {
 }
 
 impl Build {
-    /// As it is when only its name and its arguments are said.
+    /// A build with only a name and arguments.
     pub(crate) fn of(tag: TemplateRef, build_arg: Vec<Pair>, start: Start) -> Self {
         Self {
             tag: vec![tag],

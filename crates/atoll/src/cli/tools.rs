@@ -84,7 +84,7 @@ pub(crate) struct GitArgs {
 }
 
 impl GitArgs {
-    /// The command that it stands for.
+    /// The equivalent `exec` command.
     pub(crate) fn into_exec(self) -> Exec {
         Exec {
             attach: self.attach,

@@ -1,6 +1,7 @@
-//! Values as people write them: `512m`, `2g`, `30s`, `1h`, `K=V`, `NAME:PATH`. Refused here, before anything is sent.
+//! Values in the form that users type: `512m`, `2g`, `30s`, `1h`, `K=V`, `NAME:PATH`. Invalid ones are refused before a
+//! request is sent.
 //!
-//! Never guesses: a number that could mean two things is refused with the way to write it.
+//! An ambiguous number is refused with a hint, never guessed.
 
 use crate::environment;
 
@@ -9,7 +10,7 @@ use crate::environment;
 pub(crate) struct Mebibytes(pub(crate) u64);
 
 impl Mebibytes {
-    /// As the API takes limits, which it may refuse as too small or too large.
+    /// As a limit of the API, which the server may refuse as too small or too large.
     pub(crate) fn as_limit(self) -> i64 {
         i64::try_from(self.0).unwrap_or(i64::MAX)
     }
@@ -19,7 +20,7 @@ impl Mebibytes {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seconds(pub(crate) f64);
 
-/// Seconds after which something happens by itself; -1 is never.
+/// Seconds until an automatic action; -1 is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Timer(pub(crate) i64);
 
@@ -52,7 +53,7 @@ pub(crate) struct Removal {
     pub(crate) header: String,
 }
 
-/// One end of a copy: `-`, a path here, or `NAME:PATH` inside a sandbox.
+/// One end of a copy: `-`, a local path, or `NAME:PATH` in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CopyEndpoint {
     /// stdin or stdout.
@@ -73,7 +74,7 @@ pub(crate) struct VolumeMount {
     pub(crate) read_only: bool,
 }
 
-/// When what a template starts is ready.
+/// When a template's start command is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ready {
     Port(u16),
@@ -81,7 +82,7 @@ pub(crate) enum Ready {
     Command(String),
 }
 
-/// Where a secret of a build comes from.
+/// The source of a build secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SecretSource {
     pub(crate) id: String,
@@ -108,7 +109,7 @@ pub(crate) fn mebibytes(text: &str) -> Result<Mebibytes, String> {
         .parse::<f64>()
         .map_err(|_| format!("{text:?} is not a size; write 512m, 2g or a number of MiB"))?
         * factor;
-    // LIMIT: a tebibyte times a thousand; the server has its own, smaller bounds.
+    // LIMIT: a tebibyte times a thousand; the server has its own, smaller limits.
     if !(1.0..=1e9).contains(&value) {
         let end = if value > 1e9 { "the maximum is 950t" } else { "the minimum is 1m" };
         return Err(format!("{text:?} is out of range; {end}"));
@@ -137,11 +138,11 @@ fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, Str
     let (number, unit) = lower.split_at(cut);
     let short = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(unit);
     let known = |name: &str| units.iter().find(|(unit, _)| *unit == name).map(|(_, factor)| *factor);
-    // A plain number would be bytes to some and megabytes to others.
+    // A plain number could mean bytes or megabytes.
     let factor = known(unit).or_else(|| known(short)).ok_or_else(refuse)?;
     #[expect(clippy::cast_precision_loss, reason = "powers of two, and round numbers below 2^40")]
     let value = number.parse::<f64>().map_err(|_| refuse())? * factor as f64;
-    // LIMIT: a petabyte; the server has its own bounds.
+    // LIMIT: a petabyte; the server has its own limits.
     if !(1.0..=1e15).contains(&value) {
         let end = if value > 1e15 { "the maximum is 900t" } else { "the minimum is one byte" };
         return Err(format!("{text:?} is out of range; {end}"));
@@ -150,7 +151,7 @@ fn scaled(text: &str, example: &str, units: &[(&str, u64)]) -> Result<Bytes, Str
     Ok(Bytes(value.round() as u64))
 }
 
-/// `api.example.com:Authorization=Bearer x`. Neither a name nor a header holds the signs between them.
+/// `api.example.com:Authorization=Bearer x`. Neither a domain nor a header name contains the separators.
 pub(crate) fn injection(text: &str) -> Result<Injection, String> {
     let parts = text.split_once(':').and_then(|(domain, rest)| Some((domain, rest.split_once('=')?)));
     match parts {
@@ -196,7 +197,7 @@ pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
         total += number.parse::<f64>().map_err(|_| refuse())? * factor;
         rest = tail;
     }
-    // LIMIT: a year; what must live longer has no timeout.
+    // LIMIT: a year; a sandbox that lives longer has no timeout.
     if !(total > 0.0 && total <= 365.0 * 86_400.0) {
         let end = if total > 0.0 { "the maximum is 365d" } else { "the minimum is 1ms" };
         return Err(format!("{text:?} is out of range; {end}"));
@@ -205,14 +206,14 @@ pub(crate) fn seconds(text: &str) -> Result<Seconds, String> {
 }
 
 impl Seconds {
-    /// Whole seconds, for deadlines of sandboxes; never less than asked.
+    /// Whole seconds, for deadlines of sandboxes; rounded up.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "parsed to at most a year")]
     pub(crate) fn whole(self) -> u64 {
         self.0.ceil() as u64
     }
 }
 
-/// A duration, `0` for at once, `never` or `-1`. What makes sense for which timer is the server's to say.
+/// A duration, `0` for at once, `never` or `-1`. The server decides which values each timer accepts.
 pub(crate) fn timer(text: &str) -> Result<Timer, String> {
     match text.trim() {
         "never" | "off" | "-1" => Ok(Timer(-1)),
@@ -224,7 +225,7 @@ pub(crate) fn timer(text: &str) -> Result<Timer, String> {
     }
 }
 
-/// `K=V`, or `K` alone for the value it has here.
+/// `K=V`, or `K` alone for the user's own value.
 pub(crate) fn variable(text: &str) -> Result<Pair, String> {
     if let Some((key, value)) = text.split_once('=') {
         if key.is_empty() {
@@ -256,14 +257,14 @@ pub(crate) fn cores(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `-`, a path, or `NAME:PATH`. A path here that holds a colon is written `./a:b`.
+/// `-`, a path, or `NAME:PATH`. A local path with a colon is written `./a:b`.
 pub(crate) fn place(text: &str) -> Result<CopyEndpoint, String> {
     if text == "-" {
         return Ok(CopyEndpoint::Stream);
     }
     match text.split_once(':') {
         Some((name, path)) if !name.is_empty() && !name.contains('/') && !name.starts_with('.') => {
-            // An empty path would mean different things in both directions.
+            // An empty path would have different meanings in both directions.
             if path.is_empty() {
                 return Err(format!("{text:?} has no path; write {name}:/some/path"));
             }
@@ -333,7 +334,7 @@ pub(crate) fn secret_source(text: &str) -> Result<SecretSource, String> {
             ("id", value) if !value.is_empty() => id = Some(value.to_owned()),
             ("src" | "source", value) if !value.is_empty() => from = Some(SecretFrom::File(value.into())),
             ("env", value) if !value.is_empty() => from = Some(SecretFrom::Variable(value.to_owned())),
-            // Docker's way of saying which of the two it is.
+            // Docker's syntax to distinguish the two.
             ("type", "file" | "env") => {}
             _ => return Err(refuse()),
         }

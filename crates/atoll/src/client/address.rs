@@ -1,7 +1,7 @@
-//! Which server, and with which key.
+//! Finds the server and the key.
 //!
-//! Order: what the user said, then what the server of DATA wrote down about itself, then the default port. The admin key
-//! in DATA is shown to servers of this machine only.
+//! Order: the user's options, then the file that the server of DATA wrote, then the default port. The admin key in DATA
+//! is sent only to servers on this machine.
 
 use std::{fmt, io::ErrorKind, net::IpAddr, path::PathBuf};
 
@@ -9,7 +9,7 @@ use reqwest::Url;
 
 use crate::{cli::Global, failure::Failure, server::server_file};
 
-/// Port of a server that was not told another.
+/// The address of a server with default settings.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 
 /// Address of a server, and the state folder of this machine.
@@ -61,7 +61,7 @@ impl Address {
         }
     }
 
-    /// What `serve --listen` would be told to answer here.
+    /// The value of `serve --listen` for this address.
     pub(crate) fn listen(&self) -> String {
         let host = match self.url.host_str() {
             None | Some("localhost") => "127.0.0.1",
@@ -70,7 +70,7 @@ impl Address {
         format!("{host}:{}", self.url.port_or_known_default().unwrap_or(7070))
     }
 
-    /// The key the user gave, else the admin key of this machine.
+    /// The key of the user, else the admin key of this machine.
     pub(crate) fn key(&self, global: &Global) -> Result<Option<String>, Failure> {
         if let Some(key) = &global.api_key {
             return checked(key).map(Some);
@@ -85,7 +85,7 @@ impl Address {
                 Err(Failure::new("no_key", format!("the key in {} is not readable by you", path.display()))
                     .hint("use sudo, or set ATOLL_API_KEY to a key made by `sudo atoll key create`"))
             }
-            // No server was ever started here; the server will say what it thinks of no key.
+            // No server was ever started here; the server decides about requests without a key.
             Err(_) => Ok(None),
         }
     }

@@ -1,6 +1,6 @@
-//! "Did you mean": the name nearest to one that is not there.
+//! "Did you mean": the most similar existing name.
 
-/// The nearest candidate, at most two edits away; two letters swapped are one edit.
+/// The most similar candidate, at most two edits away; two swapped letters are one edit.
 pub(crate) fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
         .map(|name| (strsim::osa_distance(wanted, name), name))

@@ -1,5 +1,5 @@
-//! Which certificates the command line trusts: the system's roots, the file of `--ca`, and the authority that `atoll tls init`
-//! made on this machine.
+//! The certificates that the command line trusts: the system's roots, the file of `--ca`, and the authority that `atoll
+//! tls init` made on this machine.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,10 +10,10 @@ use rustls::{
 
 use crate::{cli::Global, failure::Failure, server::tls_files::TlsFiles};
 
-/// Settings of TLS for a server that is reached over HTTPS.
+/// TLS settings for a server with HTTPS.
 pub(super) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
     let mut roots = RootCertStore::empty();
-    // A machine without roots of its own can still trust ours.
+    // A machine without roots can still trust the local authority.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = &global.ca {
         let found = certificates(file).filter(|found| !found.is_empty()).ok_or_else(|| {

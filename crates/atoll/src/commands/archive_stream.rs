@@ -1,4 +1,5 @@
-//! Archives that are written while they are sent: a thread packs, the request takes what is packed, and neither runs ahead.
+//! Archives that are written while they are sent: a thread packs, the request sends, and neither runs ahead of the
+//! other.
 
 use std::{
     io::{self, Write},
@@ -11,18 +12,18 @@ use tokio::sync::mpsc;
 use super::progress::Transfer;
 use crate::failure::Failure;
 
-/// LIMIT: pieces large enough that a system call per piece does not show, and few of them, so that memory is flat.
+/// LIMIT: pieces are large enough that system calls do not matter, and few, so that memory use is constant.
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 4;
 
-/// An archive under way.
+/// An archive that is being packed.
 pub(super) struct Packed {
     pub(super) body: reqwest::Body,
     fault: Arc<Mutex<Option<Failure>>>,
 }
 
 impl Packed {
-    /// Begins to pack with `work` on a thread of its own.
+    /// Starts packing with `work` on a separate thread.
     pub(super) fn begin(
         transfer: Transfer,
         work: impl FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
@@ -37,7 +38,7 @@ impl Packed {
             if let Err(failure) = ended {
                 let text = failure.message.clone();
                 noted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
-                // An archive that ends early must not look whole.
+                // A truncated archive must not appear complete.
                 let _ = pieces.sender.blocking_send(Err(io::Error::other(text)));
             }
             pieces.transfer.done();
@@ -46,13 +47,13 @@ impl Packed {
         Self { body: reqwest::Body::wrap_stream(stream), fault }
     }
 
-    /// What went wrong while packing, to be asked once the request has failed.
+    /// The error of packing, to be checked after the request has failed.
     pub(super) fn fault(&self) -> PackFault {
         PackFault(Arc::clone(&self.fault))
     }
 }
 
-/// Knows why a request broke, where packing was the reason.
+/// The error of packing, if that broke the request.
 pub(super) struct PackFault(Arc<Mutex<Option<Failure>>>);
 
 impl PackFault {

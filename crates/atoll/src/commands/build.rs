@@ -1,6 +1,7 @@
-//! `atoll template build`, and what deals with builds that are under way or were.
+//! `atoll template build`, and the commands for running and finished builds.
 //!
-//! The folder is packed here and goes with the wish in one request; then the log is followed. Ctrl-C cancels at the server too.
+//! The folder is packed here and sent with the request; then the log is followed. Ctrl-C also cancels the build on the
+//! server.
 
 pub(super) mod context;
 
@@ -30,7 +31,7 @@ use crate::{
     human::{Table, age, harmless},
 };
 
-/// LIMIT: far above any Dockerfile; the server has its own bound.
+/// LIMIT: far above any Dockerfile; the server has its own limit.
 const DOCKERFILE_MAX: u64 = 1 << 20;
 /// LIMIT: a secret is a key or a small file.
 const SECRET_MAX: u64 = 512 << 10;
@@ -47,7 +48,7 @@ pub(super) async fn build(context: &CommandContext, args: Build) -> Result<(), F
     whole(context, args, dockerfile).await
 }
 
-/// A template whose Dockerfile this program brings along; it copies nothing.
+/// A template whose Dockerfile is part of this program; it copies no files.
 pub(super) async fn described(
     context: &CommandContext,
     recipe: &BuiltRecipe,
@@ -67,7 +68,7 @@ pub(super) async fn described(
     whole(context, Build::of(tag, args, start), recipe.dockerfile.to_owned()).await
 }
 
-/// Starts it, shows how it goes, and ends with it.
+/// Starts a build, shows its progress, and ends with it.
 async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     let body = spec(&args, &dockerfile)?;
@@ -107,16 +108,16 @@ async fn whole(context: &CommandContext, args: Build, dockerfile: String) -> Res
     finish(context, &args, ended?)
 }
 
-/// E2B's SDKs know a build by a UUID; the server's own name of it is meant.
+/// E2B's SDKs show a UUID for a build; this returns the server's own id.
 fn own_id(build: &str) -> String {
     let own = atoll_front_e2b::build_of_uuid(build);
     own.as_ref().map_or(build, |id| id.as_str()).to_owned()
 }
 
-/// Where the id of a build is found.
+/// Adds a hint about the ids of builds.
 fn find_hint(failure: Failure) -> Failure {
     match failure.code.as_str() {
-        // The server's hint is for who writes a client.
+        // The server's hint is for authors of clients.
         "build_not_found" => {
             failure.hint("`atoll template builds` shows the ids of builds; E2B's UUIDs are accepted too")
         }
@@ -124,7 +125,7 @@ fn find_hint(failure: Failure) -> Failure {
     }
 }
 
-/// Says how it ended; a build that failed is a failure of this command.
+/// Reports the result; a failed build is a failure of this command.
 fn finish(context: &CommandContext, args: &Build, ended: Answer<BuildAnswer>) -> Result<(), Failure> {
     match ended.status {
         BuildStatus::Ready => {
@@ -160,7 +161,7 @@ fn finish(context: &CommandContext, args: &Build, ended: Answer<BuildAnswer>) ->
     }
 }
 
-/// The Dockerfile as text: it need not be in the folder that is sent.
+/// The Dockerfile as text: it need not be in the folder.
 fn dockerfile(args: &Build) -> Result<String, Failure> {
     let file = args.file.clone().unwrap_or_else(|| args.folder.join("Dockerfile"));
     let mut text = String::new();
@@ -178,7 +179,7 @@ fn dockerfile(args: &Build) -> Result<String, Failure> {
     }
 }
 
-/// What the server is told, without the folder and the network policy.
+/// The request without the folder and the network policy.
 fn spec(args: &Build, dockerfile: &str) -> Result<BuildBody, Failure> {
     let (first, others) = args.tag.split_first().ok_or_else(|| Failure::usage("no name", "-t NAME"))?;
     let mut tags = Vec::new();
@@ -251,7 +252,7 @@ fn secrets(sources: &[SecretSource]) -> Result<Vec<BuildSecretBody>, Failure> {
     Ok(secrets)
 }
 
-/// Sends the wish and the folder; the answer is the build, which is then under way.
+/// Sends the request and the folder; returns the running build.
 async fn start(
     client: &Client,
     args: &Build,
@@ -275,13 +276,13 @@ async fn start(
     }
 }
 
-/// A build that somebody looks at.
+/// The progress display of a build.
 struct BuildView {
     progress: Progress,
 }
 
 impl BuildView {
-    /// Follows the log until the build has ended; a connection that breaks is made again.
+    /// Follows the log until the build has ended; reconnects if the connection breaks.
     async fn until_end(
         &mut self,
         client: &Client,
@@ -308,7 +309,7 @@ impl BuildView {
             if matches!(build.status, BuildStatus::Ready | BuildStatus::Failed | BuildStatus::Cancelled) {
                 return Ok(build);
             }
-            // The server ends streams when it closes; another one may be there in a moment.
+            // The server ends streams when it closes; another one may start soon.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
     }
@@ -321,7 +322,7 @@ impl BuildView {
                 self.progress.line(said);
                 self.progress.now(said);
             }
-            // It is what this command ends with.
+            // The command ends with this text.
             Level::Error => {}
             Level::Warn | Level::Unknown => self.progress.line(said),
         }
@@ -384,7 +385,7 @@ pub(super) async fn log(context: &CommandContext, client: &Client, args: BuildLo
     Ok(())
 }
 
-/// Everything that was said until now, page by page.
+/// The log so far, page by page.
 async fn pages(
     client: &Client,
     build: &str,
@@ -399,7 +400,7 @@ async fn pages(
     Ok(())
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 pub(super) async fn cancel(
     context: &CommandContext,
     client: &Client,
@@ -428,7 +429,7 @@ mod tests {
         assert_eq!(own_id("aaaaaaaaaaaaaaaaaaaa"), "aaaaaaaaaaaaaaaaaaaa");
         let uuid = "00000000-0000-8000-8000-000000000001";
         assert_eq!(own_id(uuid), "aaaaaaaaaaaaaaaaaaab");
-        // Of another kind, so nobody's; the server says so.
+        // Another kind of UUID is passed on unchanged; the server refuses it.
         let other = "00000000-0000-4000-8000-000000000001";
         assert_eq!(own_id(other), other);
         assert!(

@@ -1,4 +1,4 @@
-//! `atoll code`: code in a context of a sandbox, which keeps its state.
+//! `atoll code`: runs code in a context of a sandbox, which keeps its state.
 
 use std::io::Read;
 
@@ -16,7 +16,7 @@ use crate::{
     failure::{EXIT_OURS, EXIT_TIMED_OUT, Failure},
 };
 
-/// LIMIT: the server's, for the whole request.
+/// LIMIT: the server's limit for the whole request.
 const CODE_MAX: u64 = 8 << 20;
 const EXIT_EXCEPTION: u8 = 1;
 
@@ -69,7 +69,7 @@ fn read_stdin() -> Result<String, Failure> {
     Ok(code)
 }
 
-/// The exit status that events lead to, as they come.
+/// Derives the exit status from the events.
 #[derive(Default)]
 struct CodeStatus {
     failed: bool,
@@ -124,7 +124,7 @@ fn show(context: &CommandContext, event: CodeEvent) -> Result<(), Failure> {
     }
 }
 
-/// Some languages have no traceback.
+/// The traceback; some languages have none.
 fn explained(error: &CodeException) -> String {
     match error.traceback.trim_end() {
         "" => format!("{}: {}", error.name, error.value),
@@ -132,7 +132,7 @@ fn explained(error: &CodeException) -> String {
     }
 }
 
-/// Kernels colour their tracebacks: `ESC [ … m`.
+/// Removes the colours of tracebacks: `ESC [ … m`.
 fn without_colours(text: &str) -> String {
     let mut parts = text.split("\x1b[");
     let first = parts.next().unwrap_or_default().to_owned();

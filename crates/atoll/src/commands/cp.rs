@@ -1,9 +1,9 @@
-//! `atoll cp`: files and directories in and out, and `-` for our own streams.
+//! `atoll cp`: copies files and directories in both directions, and `-` for stdin and stdout.
 //!
-//! A sandbox is hostile: names that come from inside are single plain parts of a path or they are refused, files are
-//! written beside their place and moved over it, and nothing below the target is entered through a link. Links stay links.
-//! Devices, sockets and pipes are left out, and the count of them is said. `atoll volume put` and `get` are the same with a
-//! volume, whose files are written one by one, so that links are left out too, and the exit status says so.
+//! A sandbox is untrusted: a name from inside must be a single plain path component or it is refused, files are written
+//! to a temporary name and renamed, and no symbolic link below the target is followed. Links stay links. Devices,
+//! sockets and pipes are skipped, and their number is reported. `atoll volume put` and `get` do the same with a volume.
+//! Its files are written one by one, so links are skipped too, and the exit status reports it.
 
 mod download;
 mod endpoint;
@@ -26,7 +26,7 @@ use crate::{
 };
 pub(super) use endpoint::{CopyEntry, EndpointKind, SandboxEnd};
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Debug, Default, serde::Serialize)]
 pub(super) struct CopySummary {
     /// Files and links.
@@ -34,7 +34,7 @@ pub(super) struct CopySummary {
     bytes: u64,
     /// Devices, sockets and pipes.
     skipped: u64,
-    /// Links that the other side cannot hold.
+    /// Links that the other side does not support.
     #[serde(skip)]
     links_lost: u64,
 }
@@ -117,7 +117,7 @@ async fn one(
     }
 }
 
-/// Copies from here, or from stdin, to `path` inside.
+/// Copies a local path, or stdin, to `path` in the sandbox.
 pub(super) async fn put(
     context: &CommandContext,
     from: &CopyEndpoint,
@@ -129,7 +129,7 @@ pub(super) async fn put(
     report(context, &copied?, ToStdout::No)
 }
 
-/// Copies `path` inside to here, or to stdout.
+/// Copies `path` in the sandbox to a local path, or to stdout.
 pub(super) async fn get(
     context: &CommandContext,
     from: &SandboxEnd<'_>,
@@ -142,7 +142,7 @@ pub(super) async fn get(
     report(context, &copied?, to_stdout)
 }
 
-/// Whether the copy itself took stdout.
+/// Whether the copy itself uses stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ToStdout {
     Yes,
@@ -162,7 +162,7 @@ fn report(context: &CommandContext, copied: &CopySummary, to_stdout: ToStdout) -
         return Err(Failure::new("links_left_out", message)
             .hint("copy into a sandbox that has the volume mounted: atoll cp SRC NAME:PATH"));
     }
-    // What goes to `-` has stdout to itself.
+    // A copy to `-` uses stdout for its data only.
     if out.json && to_stdout == ToStdout::No {
         return out.json(copied);
     }
@@ -190,7 +190,7 @@ async fn between(
     Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() })
 }
 
-/// A stream as a request body, and how many bytes of it went out.
+/// A stream as a request body, and the number of bytes sent.
 fn counted<E>(
     stream: impl Stream<Item = Result<bytes::Bytes, E>> + Send + 'static,
 ) -> (reqwest::Body, Arc<AtomicU64>)

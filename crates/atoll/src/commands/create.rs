@@ -1,4 +1,4 @@
-//! `atoll create`: one object with `--json`, else the id on stdout and the next command on stderr.
+//! `atoll create`: prints one object with `--json`, else the id on stdout and the next command on stderr.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::{
     out::Shade,
 };
 
-/// Whether to answer when it runs, or at once.
+/// Whether to wait until the sandbox runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Yes,
@@ -38,7 +38,7 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
     make(context, &client, &body, wait, args.idempotency_key.as_deref()).await
 }
 
-/// Asks for a sandbox and shows what was made.
+/// Creates a sandbox and shows the result.
 pub(super) async fn make(
     context: &CommandContext,
     client: &Client,
@@ -62,7 +62,7 @@ pub(super) async fn make(
     Ok(())
 }
 
-/// A template or volume that is not there gets the nearest name as a hint.
+/// Adds the most similar name as a hint to an unknown template or volume.
 pub(super) async fn explained(client: &Client, body: &CreateBody, failure: Failure) -> Failure {
     let wanted = body.template.as_deref().unwrap_or_default();
     let failure = template::nearest(client, wanted, failure).await;
@@ -92,7 +92,7 @@ fn whole(args: &Create) -> CreateBody {
     }
 }
 
-/// What was said, and nothing else: the rest is the server's default. The network policy is beside it.
+/// The given options only: the server has the defaults. The network policy is separate.
 pub(super) fn body(shape: &Shape) -> CreateBody {
     CreateBody {
         template: shape.template.as_ref().map(ToString::to_string),
@@ -111,7 +111,7 @@ pub(super) fn body(shape: &Shape) -> CreateBody {
     }
 }
 
-/// Pairs as a map; the last of a repeated key holds.
+/// Pairs as a map; the last value of a repeated key is used.
 pub(super) fn pairs(pairs: &[Pair]) -> BTreeMap<String, String> {
     pairs.iter().map(|Pair(key, value)| (key.clone(), value.clone())).collect()
 }

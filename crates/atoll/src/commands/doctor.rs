@@ -1,11 +1,11 @@
-//! `atoll doctor`: what this machine offers, with one fix per gap. Needs no server and changes nothing.
+//! `atoll doctor`: checks what this machine supports, with one fix per problem. Needs no server and changes nothing.
 
 use serde::Serialize;
 
 use super::CommandContext;
 use crate::{failure::Failure, out::Shade, serve};
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
     pub(crate) name: String,
@@ -16,13 +16,13 @@ pub(crate) struct Check {
     pub(crate) fix: Option<String>,
 }
 
-/// How it stands.
+/// The state of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CheckState {
     /// As it should be.
     Good,
-    /// Sandboxes run, something is slower or absent.
+    /// Sandboxes run, but something is slower or missing.
     Lacking,
     /// No sandbox can run without it.
     Missing,

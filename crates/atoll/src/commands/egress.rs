@@ -1,4 +1,4 @@
-//! `atoll egress`: what a sandbox wanted to reach, and what was decided.
+//! `atoll egress`: the connection attempts of a sandbox, and the decisions.
 
 use atoll_wire::egress::{Egress, EgressVerdict, EgressWhat, LogQuery};
 use jiff::Timestamp;
@@ -82,7 +82,7 @@ fn query(args: &Args) -> LogQuery {
     let since = args
         .since
         .and_then(|span| Timestamp::now().checked_sub(std::time::Duration::from_secs_f64(span.0)).ok());
-    // None of what is recorded: only what comes after now.
+    // No existing records: only new ones.
     let (limit, since) = match (args.follow, args.limit) {
         (true, Some(0)) => (None, Some(Timestamp::now())),
         (_, limit) => (limit, since),
@@ -95,7 +95,7 @@ fn query(args: &Args) -> LogQuery {
     }
 }
 
-/// Refused ones catch the eye.
+/// Highlights refused ones.
 fn shaded(out: Out, verdict: EgressVerdict, line: &str) -> String {
     match verdict {
         EgressVerdict::Refused => out.shade(Shade::Bad, line),
@@ -104,7 +104,7 @@ fn shaded(out: Out, verdict: EgressVerdict, line: &str) -> String {
     }
 }
 
-/// A record, and how many times it came in a row.
+/// A record, and how many times it occurred in a row.
 type Counted = (Egress, u32);
 
 fn table(records: &[Counted]) -> Table {
@@ -113,7 +113,7 @@ fn table(records: &[Counted]) -> Table {
     table
 }
 
-/// One record by itself, in columns that most of them fit into.
+/// A single record, in columns that fit most records.
 fn line(record: &Egress) -> String {
     harmless(&columns(&cells(record, 1)))
 }
@@ -122,7 +122,8 @@ fn columns([time, verdict, what, to, sent, received, rule]: &[String; 7]) -> Str
     format!("{time:<19}  {verdict:<7}  {what:<4}  {to:<44}  {sent:<9}  {received:<9}  {rule}")
 }
 
-/// One look-up of a program is several questions: refusals of the same name within a second are one line with a count.
+/// One lookup of a program causes several queries: refusals of the same name within a second become one line with a
+/// count.
 fn collapsed(records: Vec<Egress>) -> Vec<Counted> {
     let mut kept: Vec<Counted> = Vec::with_capacity(records.len());
     for record in records {
@@ -163,7 +164,7 @@ fn cells(record: &Egress, times: u32) -> [String; 7] {
     ]
 }
 
-/// `name:port (address)`, with what is known of it.
+/// `name:port (address)`, with the known parts.
 fn to(record: &Egress) -> String {
     let (name, address) = (record.name.as_deref().unwrap_or(""), record.address.as_deref().unwrap_or(""));
     let port = record.port.map(|port| format!(":{port}")).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! `atoll env leap0|e2b|daytona`: the variables that point an official SDK at this server.
+//! `atoll env leap0|e2b|daytona`: prints the variables that point an official SDK at this server.
 //!
-//! Never prints a key unless it was asked for. Data is only what a shell can read; everything else goes to stderr.
+//! A key is printed only on request. Stdout contains only shell code; everything else goes to stderr.
 
 use std::{
     collections::BTreeMap, net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Duration,
@@ -17,25 +17,25 @@ use crate::{
     server::{server_file, tls_files::TlsFiles},
 };
 
-/// LIMIT: a server of this machine answers in milliseconds; a shell that starts must not wait for one that is away.
+/// LIMIT: a server on this machine answers in milliseconds; a starting shell must not wait for one that does not run.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What one vendor's SDK reads from its environment.
+/// The environment variables of one vendor's SDK.
 #[derive(Debug)]
 pub(crate) struct SdkEnvironment {
-    /// As `atoll env NAME` has it. Keys that are made for it are called `env-NAME`.
+    /// As in `atoll env NAME`. Keys that are made for it are called `env-NAME`.
     pub(crate) name: &'static str,
     key_variable: &'static str,
-    /// The SDK looks for it at the beginning of a key.
+    /// The prefix of a key that the SDK expects.
     key_prefix: &'static str,
-    /// The variables but for the key; the flag is `--tls`.
+    /// The variables without the key; the flag is `--tls`.
     variables: fn(bool, &SdkServer) -> Vec<(&'static str, String)>,
     uses_names: UsesNames,
-    /// Printed with the variables of plain HTTP.
+    /// Printed with the variables for plain HTTP.
     plain_note: Option<&'static str>,
 }
 
-/// Whether an SDK reaches sandboxes by names of their own, which are served over TLS alone.
+/// Whether an SDK reaches sandboxes by their own host names, which are served only over TLS.
 #[derive(Debug, PartialEq, Eq)]
 enum UsesNames {
     Always,
@@ -63,7 +63,7 @@ pub(crate) static SDKS: &[SdkEnvironment] = &[
         key_prefix: "e2b_",
         variables: e2b_variables,
         uses_names: UsesNames::WithTls,
-        // Examples for the vendor's cloud write `https://` themselves.
+        // Examples for the vendor's cloud contain `https://` themselves.
         plain_note: Some(
             "atoll: sandbox.get_host() speaks plain HTTP with these variables; programs that put https:// in front of \
              it need TLS: `atoll tls init` once, then `atoll env e2b --tls`",
@@ -76,7 +76,7 @@ pub(crate) static SDKS: &[SdkEnvironment] = &[
         variables: |_, server| {
             vec![
                 ("DAYTONA_API_URL", format!("{}/daytona/api", server.url)),
-                // The one region that a server has.
+                // The only region of a server.
                 ("DAYTONA_TARGET", "local".to_owned()),
             ]
         },
@@ -92,18 +92,18 @@ fn e2b_variables(tls: bool, server: &SdkServer) -> Vec<(&'static str, String)> {
         true => vec![("E2B_DOMAIN", server.hosts.clone())],
         false => vec![
             ("E2B_API_URL", format!("{url}/e2b")),
-            // Its requests name their sandbox in a header field, so they need no name of their own.
+            // Its requests name their sandbox in a header field, so they need no host name for it.
             ("E2B_SANDBOX_URL", url.clone()),
             ("E2B_VOLUME_API_URL", format!("{url}/e2b")),
         ],
     }
 }
 
-/// The server, as an SDK has to be told.
+/// The properties of a server that an SDK needs.
 #[derive(Debug)]
 struct SdkServer {
     url: String,
-    /// Where TLS is, as `NAME:PORT` below which sandboxes are.
+    /// The `NAME:PORT` with TLS below which sandboxes are.
     hosts: String,
     files: Option<TlsFiles>,
 }
@@ -122,7 +122,7 @@ pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Fail
     if args.sdk.uses_names == UsesNames::InPreviews
         && let Some(files) = &server.files
     {
-        // Its previews are served over TLS too. The SDK itself does without, and fails on a file that it cannot read.
+        // Its previews use TLS too. The SDK itself does not, and fails if it cannot read the file.
         let trusted = trust(context, &server);
         variables.extend(trusted.into_iter().filter(|_| is_for_the_user(&files.bundle)));
     }
@@ -145,16 +145,16 @@ pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Fail
     variables.iter().try_for_each(|(name, value)| context.out.line(&assignment(args.shell, name, value)))
 }
 
-/// The shell that evals what we print hears of no exit status of ours: it is given one to hear of.
+/// The shell that evaluates the output ignores the exit status of this program: so a failing command is printed for it.
 fn to_fail(context: &CommandContext, failure: Failure) -> Failure {
     if !context.out.json {
-        // Whoever reads no more has the failure itself.
+        // If stdout is closed, the failure itself is reported.
         let _ = context.out.line("false");
     }
     failure
 }
 
-/// Warns where nobody answers: the variables are right, and lead nowhere.
+/// Warns if the server does not answer: the variables are correct, but no server uses the address.
 async fn answers(context: &CommandContext) {
     let asked = async { context.client()?.health().await };
     match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
@@ -168,10 +168,10 @@ async fn answers(context: &CommandContext) {
     }
 }
 
-/// A key to be handed on: never the admin's, unless that was said.
+/// A key to be printed: never the admin key, unless requested.
 async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<String, Failure> {
     let Some(mine) = address.key(&context.global)? else {
-        // Where no server ever ran there is no key either; the first is what is amiss.
+        // If no server ever ran, there is no key either; the missing server is the actual problem.
         context.client()?.health().await?;
         return Err(Failure::new("no_key", "there is no key to print").hint(address.key_hint()));
     };
@@ -192,7 +192,7 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
             ));
             Ok(made.secret.clone())
         }
-        // Whoever may not make keys has one that can be handed on.
+        // A caller that may not create keys has a key that can be passed on.
         Err(failure) if failure.is("forbidden") => {
             context.out.say("atoll: this is the key that you use");
             Ok(mine)
@@ -204,7 +204,7 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
     }
 }
 
-/// What to do about a key that the server does not know: it is another server's, or was removed.
+/// The hint for a key that the server does not know: it belongs to another server, or was removed.
 fn unknown_key(was_said: bool, address: &Address) -> String {
     if was_said {
         format!(
@@ -236,7 +236,7 @@ fn needs_names(args: &Env) -> bool {
     }
 }
 
-/// Python reads one file with all roots (its `requests` by a variable of its own); Node adds ours to its own.
+/// Python reads one file with all roots (`requests` from its own variable); Node adds this one to its own.
 fn trust(context: &CommandContext, server: &SdkServer) -> Vec<(&'static str, String)> {
     let Some(files) = &server.files else {
         context.out.say("atoll: there is no certificate that you can read; `atoll tls init` creates one");
@@ -262,12 +262,12 @@ fn trust(context: &CommandContext, server: &SdkServer) -> Vec<(&'static str, Str
     ]
 }
 
-/// Whether the user who will use the variables can read a file: behind `sudo` that is not root.
+/// Whether the user who will use the variables can read a file: with `sudo` that user is not root.
 fn is_for_the_user(file: &Path) -> bool {
     !environment::through_sudo() || everybody_reads(file)
 }
 
-/// Whether a user with no rights of its own gets to this file.
+/// Whether a user without special permissions can read this file.
 fn everybody_reads(file: &Path) -> bool {
     let lets = |path: &Path, bit: u32| {
         std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & bit != 0)
@@ -275,8 +275,8 @@ fn everybody_reads(file: &Path) -> bool {
     lets(file, 0o004) && file.ancestors().skip(1).all(|folder| lets(folder, 0o001))
 }
 
-/// The names of sandboxes must resolve. This server as a proxy for HTTPS is only exported where that was asked for: it leads
-/// to sandboxes alone, so every other HTTPS request of the same program would fail.
+/// The host names of sandboxes must resolve. This server as an HTTPS proxy is exported only on request: it connects
+/// only to sandboxes, so every other HTTPS request of the same program would fail.
 fn proxy(context: &CommandContext, when: Proxy, server: &SdkServer) -> Vec<(&'static str, String)> {
     let hosts = &server.hosts;
     match when {
@@ -295,12 +295,12 @@ fn proxy(context: &CommandContext, when: Proxy, server: &SdkServer) -> Vec<(&'st
     }
 }
 
-/// Whether a name below leads anywhere; many systems know `localhost` and nothing below it.
+/// Whether a name below the domain resolves; many systems resolve `localhost` and nothing below it.
 fn resolves(hosts: &str) -> bool {
     format!("a.{hosts}").to_socket_addrs().is_ok_and(|mut found| found.next().is_some())
 }
 
-/// The same key behind the prefix that an SDK looks for.
+/// The same key with the prefix that an SDK expects.
 fn with_prefix(key: &str, prefix: &str) -> String {
     let bare = SDKS.iter().find_map(|sdk| key.strip_prefix(sdk.key_prefix)).unwrap_or(key);
     format!("{prefix}{bare}")

@@ -1,4 +1,4 @@
-//! `atoll events`: what happened to sandboxes, and why.
+//! `atoll events`: the events of sandboxes, with reasons.
 
 use atoll_wire::{
     client::Answer,
@@ -25,7 +25,7 @@ pub(super) async fn events(context: &CommandContext, args: Args) -> Result<(), F
     }
 }
 
-/// Shows what happened so far, page by page, each as it comes.
+/// Shows the events so far, page by page.
 async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
     let mut after = args.after;
     loop {
@@ -33,7 +33,7 @@ async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result
         let page = client.events(&query).await?;
         let (count, last) = (page.items.len(), page.items.last().map(|event| event.seq));
         page.into_answers().try_for_each(|event| show(context, &event))?;
-        // A page that does not lead on would be a server that goes round in circles.
+        // A page that does not advance would mean an endless loop.
         if count < PAGE as usize || last <= after {
             return Ok(());
         }
@@ -41,7 +41,7 @@ async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result
     }
 }
 
-/// As many as the server hands out at once.
+/// The page size of the server.
 const PAGE: u32 = 1_000;
 
 fn show(context: &CommandContext, event: &Answer<Event>) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `atoll exec`: a command in a sandbox that is there.
+//! `atoll exec`: runs a command in an existing sandbox.
 
 use atoll_wire::exec::ExecBody;
 
@@ -33,7 +33,7 @@ async fn attempt(context: &CommandContext, client: &Client, args: &Exec) -> Resu
         };
         return terminal::session(context, client, &args.sandbox, wish).await.map_err(with_exit);
     }
-    // Without -i stdin is left alone: a loop that reads lines and runs a command for each keeps its lines.
+    // Without -i stdin is not read: a loop that reads lines and runs a command for each keeps its lines.
     let input = if args.attach.interactive { Input::of_stdin(true) } else { Input::None };
     if context.out.json {
         return process::collect(context, client, &args.sandbox, body(args), input).await;

@@ -1,4 +1,4 @@
-//! Work that the server tells about while it does it: the steps are shown, the last event is the answer.
+//! Operations that the server reports while they run: the steps are shown, the last event is the result.
 
 use atoll_wire::client::Answer;
 use atoll_wire::exec::StreamError;
@@ -7,7 +7,7 @@ use atoll_wire::templates::{LayerProgress, ProgressStep, Template};
 use super::progress::Progress;
 use crate::{client::Events, failure::Failure};
 
-/// Follows the events to their end; the answer is what `done` carries. Ending this program ends the work.
+/// Follows the events to their end; returns the content of `done`. Ending this program cancels the operation.
 pub(super) async fn follow(
     events: Result<Events, Failure>,
     progress: &mut Progress,
@@ -28,7 +28,7 @@ async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Answ
             }
             "done" => done = Some(events.read(&event)?),
             "error" => return Err(told(events.read::<StreamError>(&event)?.into_typed())),
-            // A newer server may say more.
+            // A newer server may send more events.
             _ => {}
         }
     }
@@ -38,7 +38,7 @@ async fn to_the_end(events: &mut Events, progress: &mut Progress) -> Result<Answ
     })
 }
 
-/// The failure that the last event of a stream carries.
+/// The failure in the last event of a stream.
 pub(super) fn told(error: StreamError) -> Failure {
     let mut failure = Failure::new(error.code, error.message);
     failure.hint = error.hint;

@@ -1,4 +1,4 @@
-//! `atoll fork`: sandboxes from a live one; their ids on stdout, what was not granted on stderr.
+//! `atoll fork`: creates sandboxes from a live one; prints their ids on stdout, and what was not granted on stderr.
 
 use atoll_wire::sandboxes::ForkBody;
 

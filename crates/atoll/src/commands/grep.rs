@@ -1,4 +1,4 @@
-//! `atoll grep`: lines in the files of a sandbox.
+//! `atoll grep`: finds lines in the files of a sandbox.
 
 use atoll_wire::files::{GrepBody, GrepMatch};
 
@@ -8,7 +8,7 @@ use crate::{
     failure::{EXIT_OURS, Failure},
 };
 
-/// As grep ends where it found nothing.
+/// The exit status of grep without a match.
 const EXIT_NO_MATCH: u8 = 1;
 
 pub(super) async fn grep(context: &CommandContext, args: GrepFiles) -> Result<u8, Failure> {

@@ -1,5 +1,5 @@
-//! `atoll inspect`: everything about a sandbox. For a person: what it is, why it is awake, what happens next, and who came
-//! from whom; with `--json` the object of the API, with its lineage.
+//! `atoll inspect`: shows everything about a sandbox. For a person: its settings, why it is awake, what happens next,
+//! and its lineage; with `--json` the object of the API, with its lineage.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) async fn inspect(context: &CommandContext, args: Targets) -> Result<(
             Ok(sandbox) => sandbox,
             Err(failure) => return Err(suggest(&client, ident, failure).await),
         };
-        // An older server knows no lineage; what it has is shown all the same.
+        // An older server has no lineage; the rest is shown anyway.
         let lineage = client.lineage(&sandbox.id).await.ok();
         if context.out.json {
             context.out.json(&with_lineage(sandbox, lineage))?;
@@ -54,14 +54,14 @@ fn with_lineage(sandbox: Answer<Sandbox>, lineage: Option<Answer<Lineage>>) -> A
     }
 }
 
-/// What relatives are called and what they do, by id.
+/// Names and phases of related sandboxes, by id.
 type Relatives = HashMap<String, String>;
 
-/// LIMIT: a fork makes a hundred at most; whoever has more of them reads ids.
+/// LIMIT: a fork makes at most a hundred; beyond that only ids are shown.
 const KIN_MAX: usize = 100;
 const ASK_AT_ONCE: usize = 16;
 
-/// Asks for the names of relatives; one that is not there any more is told by its id alone.
+/// Requests the names of related sandboxes; a missing one is shown only by its id.
 async fn kin(client: &Client, lineage: &Lineage) -> Relatives {
     let ids = lineage.parent.iter().chain(&lineage.children);
     let asked = ids.take(KIN_MAX).map(|id| async move {
@@ -72,7 +72,7 @@ async fn kin(client: &Client, lineage: &Lineage) -> Relatives {
     stream::iter(asked).buffered(ASK_AT_ONCE).filter_map(async |known| known).collect().await
 }
 
-/// The page of one sandbox. What is not so is left out.
+/// The page of one sandbox. Fields without a value are left out.
 fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Timestamp) -> Vec<String> {
     let title = match &sandbox.name {
         Some(name) => format!("{name}  {}", sandbox.id),
@@ -201,7 +201,7 @@ fn timers(sandbox: &Sandbox) -> Option<String> {
 }
 
 fn made(sandbox: &Sandbox, lineage: Option<&Lineage>, now: Timestamp) -> String {
-    // The lineage names a snapshot only while it is there; an older server tells no lineage.
+    // The lineage names a snapshot only while it exists; an older server has no lineage.
     let snapshot = lineage.map_or(&sandbox.snapshot, |lineage| &lineage.snapshot);
     let from = match snapshot {
         Some(snapshot) => format!("snapshot {snapshot} of template {}", sandbox.template),
@@ -234,7 +234,7 @@ fn archive(archive: &Archive) -> String {
     format!("{}, {} ({} unpacked)", archive.key, bytes(archive.stored_bytes), bytes(archive.bytes))
 }
 
-/// Who came from whom, as a little tree; nothing where there is no relation.
+/// The lineage as a small tree; empty without relations.
 fn tree(sandbox: &Sandbox, lineage: &Lineage, kin: &Relatives) -> Vec<String> {
     let (parent, children) = (&lineage.parent, &lineage.children);
     if parent.is_none() && children.is_empty() {

@@ -1,4 +1,4 @@
-//! `atoll key create|ls|rm`. A key is shown once, when it is made.
+//! `atoll key create|ls|rm`. The secret of a key is shown once, when it is created.
 
 use atoll_wire::keys::{KeyBody, Scope};
 use jiff::Timestamp;
@@ -26,7 +26,7 @@ pub(super) async fn key(context: &CommandContext, command: Key) -> Result<(), Fa
     }
 }
 
-/// Where the id of a key is found. An id that cannot be one is refused as it is read.
+/// Adds a hint about the ids of keys. An invalid id is refused as an invalid request.
 fn find_hint(failure: Failure) -> Failure {
     match failure.code.as_str() {
         "key_not_found" | "invalid_request" => failure.hint("`atoll key ls` shows the id of every key"),

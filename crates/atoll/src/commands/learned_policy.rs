@@ -1,4 +1,4 @@
-//! What a sandbox that learns has shown: the smallest policy for it, and what is not in it because somebody refused it.
+//! The result of learning: the smallest policy for the recorded traffic, and the destinations that were refused anyway.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -11,12 +11,12 @@ use atoll_wire::{
 use super::{CommandContext, policy::Policy};
 use crate::{client::Client, failure::Failure, human::harmless, out::Out};
 
-/// What the kernel alone decided is recorded up to a second later.
+/// Decisions of the kernel are recorded up to a second later.
 const SETTLES: Duration = Duration::from_millis(1_500);
-/// LIMIT: refused destinations that are told; the log has all.
+/// LIMIT: refused destinations that are printed; the log has all.
 const TOLD: usize = 5;
 
-/// The policy of a sandbox whose command has ended: to the file, or to stderr with how to use it.
+/// Prints the policy of a sandbox whose command has ended: to the file, or to stderr with instructions.
 pub(super) async fn after_run(
     context: &CommandContext,
     client: &Client,
@@ -49,16 +49,17 @@ pub(super) async fn after_run(
     Ok(policy)
 }
 
-/// The policy with the fields that only a newer server knows.
+/// The policy including fields that only a newer server knows.
 pub(super) fn kept(learned: &Answer<NetworkPolicy>) -> Result<Policy, Failure> {
     Policy::read(learned.raw())
         .map_err(|cause| Failure::new("bad_answer", format!("the policy is invalid: {cause}")))
 }
 
-/// Says what was refused although the sandbox learns: somebody else narrows it, or nobody reaches it.
+/// Prints what was refused although the sandbox learns: the policy of the tenant or operator forbids it, or it is never
+/// reachable.
 pub(super) async fn refused(out: Out, client: &Client, sandbox: &str) {
     let query = LogQuery { verdict: Some(EgressVerdict::Refused), limit: Some(1_000), ..LogQuery::default() };
-    // The policy is what was asked for; without this it is complete.
+    // The policy is the result; it is complete without this.
     let Ok(records) = client.egress(sandbox, &query).await else { return };
     for line in told(&records.items) {
         out.say(&line);
@@ -80,7 +81,7 @@ fn told(records: &[Egress]) -> Vec<String> {
     lines.chain((more > 0).then(|| format!("atoll: and {more} more; `atoll egress` shows them"))).collect()
 }
 
-/// Lines of ours with words of a sandbox in them.
+/// Lines of this program with text from a sandbox in them.
 fn harmless_lines(text: &str) -> String {
     text.lines().map(harmless).collect::<Vec<_>>().join("\n")
 }

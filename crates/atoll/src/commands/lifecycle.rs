@@ -1,5 +1,6 @@
-//! The verbs on one or several sandboxes: `pause`, `resume`, `start`, `stop`, `restart`, `archive`, `restore`, `rollback`,
-//! `hold`, `extend`, `rm`, `signal`. Several targets go on past a failure; the exit status tells.
+//! The verbs for one or several sandboxes: `pause`, `resume`, `start`, `stop`, `restart`, `archive`, `restore`,
+//! `rollback`, `hold`, `extend`, `rm`, `signal`. With several targets they continue after a failure; the exit status
+//! reports it.
 
 use atoll_wire::{
     client::{Answer, LifecycleVerb},
@@ -24,7 +25,7 @@ use crate::{
     failure::Failure,
 };
 
-/// A verb, as the line says it, and where it leads.
+/// A verb, its text for the status line, and the phases that it leads to.
 #[derive(Debug, Clone)]
 pub(super) struct Verb {
     verb: LifecycleVerb,
@@ -43,7 +44,7 @@ pub(super) const STOP: Verb = verb(LifecycleVerb::Stop, "stopping", &[Phase::Sto
 pub(super) const ARCHIVE: Verb = verb(LifecycleVerb::Archive, "archiving", &[Phase::Archived]);
 const RESTORE: Verb = verb(LifecycleVerb::Restore, "restoring", &[Phase::Stopped]);
 
-/// Does `verb` to each target.
+/// Applies `verb` to each target.
 pub(super) async fn each(context: &CommandContext, targets: &[String], verb: Verb) -> Result<(), Failure> {
     let client = context.client()?;
     let mut tally = Tally::new(context);
@@ -65,7 +66,7 @@ pub(super) async fn rollback(context: &CommandContext, args: Rollback) -> Result
     each(context, &[args.sandbox], verb(rollback, "rolling back", &[Phase::Running, Phase::Stopped])).await
 }
 
-/// Brings archived ones back, or makes a new one from an archive.
+/// Restores archived sandboxes, or creates a new one from an archive.
 pub(super) async fn restore(context: &CommandContext, args: Restore) -> Result<(), Failure> {
     let Some(key) = args.from else { return each(context, &args.sandboxes, RESTORE).await };
     let body = CreateBody { archive: Some(key), name: args.name, ..CreateBody::default() };
@@ -91,7 +92,7 @@ pub(super) async fn extend(context: &CommandContext, args: Extend) -> Result<(),
     one(context, &client, &args.sandbox, answer).await
 }
 
-/// The answer of a verb that takes one sandbox.
+/// Reports the result of a verb for one sandbox.
 pub(super) async fn one(
     context: &CommandContext,
     client: &Client,
@@ -100,13 +101,13 @@ pub(super) async fn one(
 ) -> Result<(), Failure> {
     match answer {
         Ok(sandbox) if context.out.json => context.out.json(&sandbox),
-        // What the user typed, so that output and input line up.
+        // The text that the user typed, so that output and input correspond.
         Ok(_) => context.out.line(ident),
         Err(failure) => Err(suggest(client, ident, failure).await),
     }
 }
 
-/// Ends threads and says what became of their sandboxes.
+/// Ends threads and reports what happened to their sandboxes.
 pub(super) async fn thread(context: &CommandContext, Thread::End { threads }: Thread) -> Result<(), Failure> {
     let client = context.client()?;
     for thread in &threads {
@@ -168,7 +169,7 @@ pub(super) async fn signal(context: &CommandContext, args: Signal) -> Result<(),
     }
 }
 
-/// Prints each result as it comes and remembers whether one failed.
+/// Prints each result as it arrives and records failures.
 struct Tally<'a> {
     context: &'a CommandContext,
     failed: u32,
@@ -188,7 +189,7 @@ impl<'a> Tally<'a> {
         let out = self.context.out;
         match answer {
             Ok(sandbox) if out.json => out.json(&sandbox),
-            // What the user typed, so that output and input line up.
+            // The text that the user typed, so that output and input correspond.
             Ok(_) => out.line(ident),
             Err(failure) if failure.is("no_server") => Err(failure),
             Err(failure) => {

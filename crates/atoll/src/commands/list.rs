@@ -67,7 +67,7 @@ fn table(sandboxes: &[Sandbox], now: Timestamp) -> Table {
     table
 }
 
-/// Whether its lifetime runs: that of what is gone does not, nor that of a sleeper whose lifetime counts only awake.
+/// Whether its lifetime counts down: not if the sandbox is gone, nor while it sleeps if the lifetime counts only awake.
 pub(super) fn counts_down(sandbox: &Sandbox) -> bool {
     counts_down_in(sandbox.phase, sandbox.timeout_counts)
 }
@@ -80,7 +80,7 @@ fn counts_down_in(phase: Phase, counts: TimeoutCounts) -> bool {
     }
 }
 
-/// The phase, and where the memory of a paused one is, that it is held awake, or what a create waits for.
+/// The phase, with the location of the memory, a hold, or the stage of a creation.
 pub(super) fn phase(sandbox: &Sandbox) -> String {
     match sandbox.phase {
         Phase::Paused if sandbox.held == Some(MemoryLocation::Disk) => "paused (disk)".to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn phase(sandbox: &Sandbox) -> String {
     }
 }
 
-/// Whether a hold is in force; one that is over may still be written down.
+/// Whether a hold is active; an expired one may still be stored.
 fn is_held(hold: Option<&Hold>) -> bool {
     hold.and_then(|hold| moment(hold.until.as_str())).is_some_and(|until| until > Timestamp::now())
 }
@@ -125,7 +125,8 @@ pub(super) async fn ps(context: &CommandContext, args: Target) -> Result<(), Fai
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-/// What a process of the code interpreter is, by the tag that its kernels have; their command lines tell nobody anything.
+/// The description of a code-interpreter process, by the tag of its kernel; the command line of a kernel is not
+/// meaningful.
 fn kernel(tag: &str) -> Option<String> {
     let kind = tag.strip_prefix("atoll-context/")?;
     let (language, waits) = match kind.strip_prefix("warm/") {

@@ -1,4 +1,4 @@
-//! `atoll logs`: what the start command and detached processes wrote.
+//! `atoll logs`: shows the output of the start command and of detached processes.
 
 use atoll_wire::{client::SseEvent, exec::DroppedOutput, processes::LogEntry};
 
@@ -26,7 +26,7 @@ pub(super) async fn logs(context: &CommandContext, args: Logs) -> Result<(), Fai
     Ok(())
 }
 
-/// Why there is nothing to show, where nothing could ever have been written.
+/// Explains an empty log if nothing could have been written.
 async fn explain(context: &CommandContext, client: &Client, sandbox: &str) {
     let Ok(shown) = client.sandbox(sandbox).await else { return };
     if shown.command.is_none() {

@@ -1,6 +1,6 @@
-//! What a sandbox may reach: from options and files to what the API takes.
+//! Converts network options and policy files to the form of the API.
 //!
-//! Never decides what a policy may say; a list in a mode that takes none is the server's to refuse.
+//! The server decides which policies are valid, for example about a list in a mode without lists.
 
 use std::{io::Read, path::Path};
 
@@ -11,10 +11,10 @@ use super::{CommandContext, policy::Policy};
 use crate::{cli::network::Reach, client::Client, failure::Failure, human::harmless, out::Out};
 
 const MODES: [&str; 3] = ["allow-all", "deny-all", "custom"];
-/// LIMIT: as much as the server reads of a request.
+/// LIMIT: the server's limit of a request.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A request with a policy as the user wrote it.
+/// A request with the user's policy.
 #[derive(Serialize)]
 pub(super) struct WithPolicy<'a, B> {
     #[serde(flatten)]
@@ -23,7 +23,7 @@ pub(super) struct WithPolicy<'a, B> {
     pub(super) network: Option<Policy>,
 }
 
-/// The policy that was asked for; `None`: nothing was said.
+/// The requested policy; `None` if no option was given.
 pub(super) fn asked(reach: &Reach) -> Result<Option<Policy>, Failure> {
     if reach.is_silent() {
         return Ok(None);
@@ -32,14 +32,14 @@ pub(super) fn asked(reach: &Reach) -> Result<Option<Policy>, Failure> {
     let base = match reach.network.as_deref() {
         Some(mode) if MODES.contains(&mode) => Policy::mode(mode),
         Some(file) => read(file)?,
-        // Who lists what may be reached means that nothing else is.
+        // A list of allowed destinations implies that all others are refused.
         None if reach.allow_domain.is_empty() && reach.allow_cidr.is_empty() => Policy::mode("allow-all"),
         None => Policy::mode("custom"),
     };
     Ok(Some(base.with(reach)))
 }
 
-/// Refuses what was meant for another option, and says for which.
+/// Refuses a value that belongs to another option, and names that option.
 pub(super) fn mistaken(reach: &Reach) -> Result<(), Failure> {
     for (option, entries) in [
         ("--allow-domain", &reach.allow_domain),
@@ -83,7 +83,7 @@ pub(super) fn mistaken(reach: &Reach) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what is easily taken for narrow and is not.
+/// Notes that some policies are wider than they appear.
 pub(super) fn note(out: Out, reach: &Reach) {
     let lists = [&reach.allow_domain, &reach.allow_cidr];
     let is_open = reach.network.is_none() && lists.iter().all(|list| list.is_empty());
@@ -92,7 +92,7 @@ pub(super) fn note(out: Out, reach: &Reach) {
     }
 }
 
-/// A policy from a file, as `atoll egress --policy` prints one.
+/// A policy from a file, as `atoll egress --policy` prints it.
 fn read(file: &str) -> Result<Policy, Failure> {
     let path = Path::new(file);
     let mut content = String::new();
@@ -126,7 +126,7 @@ fn read(file: &str) -> Result<Policy, Failure> {
     })
 }
 
-/// `atoll tenant network`: shows or sets what the sandboxes of a tenant may reach at most.
+/// `atoll tenant network`: shows or sets the policy that restricts the sandboxes of a tenant.
 pub(super) async fn of_tenant(
     context: &CommandContext,
     client: &Client,
@@ -239,7 +239,7 @@ mod tests {
             let failure = asked(&reach(&words)).expect_err("refused");
             assert!(failure.exit == 2 && failure.hint.expect("a hint").contains(hint), "{words:?}");
         }
-        // What is neither is the server's to refuse.
+        // The server refuses values that are neither.
         assert!(asked(&reach(&["--allow-cidr", "203.0.113.7/99"])).is_ok());
         assert!(asked(&reach(&["--allow-domain", "http://a.com/"])).is_ok());
     }

@@ -1,6 +1,6 @@
-//! A network policy on its way through the command line: from a file or a sandbox, with options added, to the API or a reader.
+//! A network policy in the command line: from a file or a sandbox, with options added, to the API or to the user.
 //!
-//! Keeps the fields that it does not know: the server that gets the policy may be newer. Never decides what a policy may say.
+//! Unknown fields are kept, because the server may be newer. The server decides which policies are valid.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::pretty;
 use crate::{cli::network::Reach, human::bytes};
 
-/// A policy. Serialized it is a word where it is a mode alone, as the API writes it too.
+/// A policy. A policy with only a mode is serialised as a string, as in the API.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Policy {
     pub(super) fields: PolicyFields,
@@ -84,7 +84,7 @@ impl Policy {
         Self { fields: PolicyFields { mode: mode.to_owned(), ..PolicyFields::default() } }
     }
 
-    /// A policy as the API or a file writes it: a mode, or an object.
+    /// A policy in the form of the API or a file: a mode, or an object.
     pub(super) fn read(policy: &Value) -> Result<Self, serde_json::Error> {
         match policy {
             Value::String(mode) => Ok(Self::mode(mode)),
@@ -98,12 +98,12 @@ impl Policy {
         serde_json::to_value(network).and_then(|policy| Self::read(&policy)).unwrap_or_default()
     }
 
-    /// Whether it says nothing but its mode.
+    /// Whether it has only a mode.
     pub(super) fn is_mode_alone(&self) -> bool {
         *self == Self::mode(&self.fields.mode)
     }
 
-    /// The same with what was said beside `--network`.
+    /// The same with the options besides `--network`.
     pub(super) fn with(mut self, reach: &Reach) -> Self {
         let fields = &mut self.fields;
         append(&mut fields.allow_domains, &reach.allow_domain);
@@ -129,12 +129,12 @@ impl Policy {
         self
     }
 
-    /// As a file holds it: an object, the mode first.
+    /// In the form of a file: an object, the mode first.
     pub(super) fn as_file(&self) -> String {
         pretty(&self.fields)
     }
 
-    /// For a person: the mode, and a line for each thing that it says.
+    /// For a person: the mode, and one line per setting.
     pub(super) fn readable(&self) -> Vec<String> {
         let fields = &self.fields;
         let mode = match fields.mode.as_str() {
@@ -160,7 +160,7 @@ impl Policy {
 }
 
 impl PolicyFields {
-    /// The transform of a domain, which is made where there is none.
+    /// The transform of a domain; made if missing.
     fn transform(&mut self, domain: &str) -> &mut TransformFields {
         let same = |known: &TransformFields| known.domain.eq_ignore_ascii_case(domain);
         let at = self.transforms.iter().position(same).unwrap_or_else(|| {
@@ -171,7 +171,7 @@ impl PolicyFields {
     }
 }
 
-/// Adds to a list what is not in it.
+/// Adds entries that are not in a list.
 fn append(list: &mut Vec<String>, entries: &[String]) {
     for entry in entries {
         if !list.contains(entry) {
@@ -180,7 +180,7 @@ fn append(list: &mut Vec<String>, entries: &[String]) {
     }
 }
 
-/// LIMIT: entries of a list that are told; `--json` has all.
+/// LIMIT: entries of a list that are printed; `--json` has all.
 const TOLD: usize = 8;
 
 fn told(entries: &[String]) -> Option<String> {

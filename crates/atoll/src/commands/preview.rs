@@ -1,4 +1,4 @@
-//! `atoll preview`: open a port of a sandbox, list what is open, close it.
+//! `atoll preview`: opens a port of a sandbox, lists previews, closes them.
 
 use atoll_wire::previews::{Preview as PreviewAnswer, PreviewBody};
 use jiff::Timestamp;
@@ -21,7 +21,7 @@ pub(super) async fn preview(context: &CommandContext, args: Preview) -> Result<(
 }
 
 async fn open(context: &CommandContext, client: &Client, args: Preview) -> Result<(), Failure> {
-    // The grammar asks for both where there is no verb.
+    // The grammar requires both without a verb.
     let sandbox = args.sandbox.unwrap_or_default();
     let body = PreviewBody {
         port: args.port.unwrap_or_default(),
@@ -70,7 +70,7 @@ fn table(previews: &[PreviewAnswer], now: Timestamp) -> Table {
     table
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 async fn rm(
     context: &CommandContext,
     client: &Client,
@@ -84,7 +84,7 @@ async fn rm(
             Err(failure) if failure.is("no_server") => return Err(failure),
             Err(failure) => {
                 failed = true;
-                // An id that cannot be one is refused as it is read.
+                // An invalid id is refused as an invalid request.
                 let failure = match failure.code.as_str() {
                     "preview_not_found" | "invalid_request" => {
                         failure.hint(format!("`atoll preview ls {sandbox}` shows their ids"))

@@ -1,11 +1,11 @@
-//! One command in a sandbox with its streams joined to ours: what `run` and `exec` share.
+//! One command in a sandbox, connected to the local streams: shared by `run` and `exec`.
 //!
 //! ```text
-//! our stdin ──▶ thread ──▶ POST …/processes/PID/stdin      events ──▶ our stdout, our stderr
-//! our signals ──▶ POST …/processes/PID/signal               exit   ──▶ our exit status
+//! local stdin ──▶ thread ──▶ POST …/processes/PID/stdin      events ──▶ local stdout and stderr
+//! local signals ──▶ POST …/processes/PID/signal               exit   ──▶ local exit status
 //! ```
 //!
-//! Never buffers a stream whole: input is sent in pieces, output is written as it comes.
+//! A stream is never buffered completely: input is sent in pieces, output is written as it arrives.
 
 use std::{io::Read, time::Duration};
 
@@ -28,28 +28,28 @@ use crate::{
     failure::{EXIT_CANNOT_START, EXIT_NOT_FOUND, EXIT_OURS, EXIT_TIMED_OUT, Failure},
 };
 
-/// How our stdin meets the command's.
+/// The input of the command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// Nothing comes: `exec` without `-i`, a terminal without it, or `/dev/null`.
+    /// None: `exec` without `-i`, a terminal without it, or `/dev/null`.
     None,
-    /// Small and there already: it travels with the request.
+    /// Small and available: sent with the request.
     Whole(Vec<u8>),
     /// Piece by piece, until it ends.
     Piped,
 }
 
-/// LIMIT: below the server's 8 MiB for the request, base64 included.
+/// LIMIT: below the server's 8 MiB for the request, including base64.
 const WHOLE_MAX: u64 = 1024 * 1024;
 const PIECE: usize = 64 * 1024;
-/// How often, and how many times, it is asked whether a command was killed for memory.
+/// How often, and how many times, to check whether a command was killed for memory.
 const KILL_LOOK_EVERY: Duration = Duration::from_millis(150);
 const KILL_LOOKS: u32 = 4;
-/// How long a command that was sent our signal may take to end.
+/// How long a command may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Input {
-    /// Looks at our stdin. `interactive` takes input from a terminal too.
+    /// Inspects the local stdin. With `interactive`, a terminal is used too.
     pub(super) fn of_stdin(interactive: bool) -> Self {
         let stdin = std::io::stdin();
         if rustix::termios::isatty(&stdin) {
@@ -63,7 +63,7 @@ impl Input {
         if kind == rustix::fs::FileType::RegularFile && u64::try_from(stat.st_size).unwrap_or(0) <= WHOLE_MAX
         {
             let mut data = Vec::new();
-            // The file may grow while it is read; what is over the limit is then not ours to send whole.
+            // The file may grow while it is read; above the limit it is not sent with the request.
             if stdin.lock().take(WHOLE_MAX).read_to_end(&mut data).is_ok() {
                 return Self::Whole(data);
             }
@@ -85,7 +85,7 @@ impl Input {
     }
 }
 
-/// Signals that end us; they are passed on first.
+/// Signals that end this program; they are forwarded first.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -106,7 +106,7 @@ impl Signals {
         })
     }
 
-    /// The next one. Cancel-safe: each branch only receives.
+    /// The next signal. Cancel-safe: each branch only receives.
     pub(super) async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.interrupt.recv() => 2,
@@ -117,7 +117,7 @@ impl Signals {
     }
 }
 
-/// Runs the command that `body` describes and joins the streams; the answer is the exit status.
+/// Runs the command of `body` and connects the streams; returns the exit status.
 pub(super) async fn join(
     context: &CommandContext,
     client: &Client,
@@ -133,7 +133,8 @@ pub(super) async fn join(
     let mut pieces = (input == Input::Piped).then(read_stdin);
     let mut pending: Option<PendingSend<'_>> = None;
     loop {
-        // Input is only taken while none is on its way: a command that does not read stops us, not memory.
+        // Input is read only while none is in flight: if the command does not read, reading stops and memory use stays
+        // constant.
         let may_read = pieces.is_some() && pending.is_none() && joined.pid.is_some();
         tokio::select! {
             event = events.next_exec() => {
@@ -159,7 +160,7 @@ pub(super) async fn join(
     }
 }
 
-/// Runs the command and prints its result as one object, for `--json`; the answer is the exit status.
+/// Runs the command and prints its result as one object, for `--json`; returns the exit status.
 pub(super) async fn collect(
     context: &CommandContext,
     client: &Client,
@@ -174,8 +175,8 @@ pub(super) async fn collect(
     Ok(status(&exit_of(&result)))
 }
 
-/// Says on stderr that the kernel ended a command because its sandbox had no memory left. The server writes that down some
-/// hundred milliseconds after the command ended.
+/// Reports on stderr that the kernel killed a command because its sandbox had no memory left. The server records it
+/// some hundred milliseconds after the command ended.
 pub(super) async fn explain_kill(
     context: &CommandContext,
     client: &Client,
@@ -192,7 +193,7 @@ pub(super) async fn explain_kill(
         let query =
             EventsQuery { sandbox: Some(sandbox.to_owned()), limit: Some(1_000), ..EventsQuery::default() };
         let Ok(events) = client.events(&query).await else { return };
-        // The clock of a server elsewhere may be behind ours.
+        // The clock of a remote server may be behind.
         let since = begun.checked_sub(jiff::SignedDuration::from_secs(5)).unwrap_or(begun);
         let is_of_now = |at: &str| moment(at).is_some_and(|at| at >= since);
         let is_kill = |event: &atoll_wire::events::Event| {
@@ -210,7 +211,7 @@ pub(super) async fn explain_kill(
     }
 }
 
-/// Runs the command; the answer is its whole result.
+/// Runs the command; returns its whole result.
 pub(super) async fn gather(
     client: &Client,
     sandbox: &str,
@@ -232,7 +233,7 @@ pub(super) fn exit_of(result: &ExecResult) -> ExecExit {
 
 fn read_all() -> Vec<u8> {
     let mut data = Vec::new();
-    // What cannot be read is not there; what is over the limit is refused by the server.
+    // Unreadable input counts as empty; the server refuses input above the limit.
     let _ = std::io::stdin().lock().take(WHOLE_MAX * 8).read_to_end(&mut data);
     data
 }
@@ -249,7 +250,7 @@ async fn next_piece(pieces: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes>
     pieces.as_mut()?.recv().await
 }
 
-/// Writes a piece of input, or ends the input. A command that ended meanwhile is no error: its exit is on the way.
+/// Sends a piece of input, or ends the input. If the command has ended meanwhile, that is no error: its exit follows.
 async fn deliver(client: &Client, sandbox: &str, pid: u32, piece: Option<Bytes>) {
     let _ = match piece {
         Some(data) => client.write_stdin(sandbox, pid, data).await,
@@ -264,7 +265,7 @@ async fn grace(since: Option<tokio::time::Instant>) {
     }
 }
 
-/// Reads our stdin on a thread of its own: a read that never ends must not hold up the end of the program.
+/// Reads the local stdin on a separate thread: a read that never ends must not delay the end of the program.
 fn read_stdin() -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(2);
     std::thread::spawn(move || {
@@ -284,12 +285,12 @@ struct Joined<'a> {
     client: &'a Client,
     sandbox: &'a str,
     pid: Option<u32>,
-    /// When we first passed a signal on.
+    /// When the first signal was forwarded.
     signalled: Option<tokio::time::Instant>,
 }
 
 impl Joined<'_> {
-    /// Takes one event; the last one says how the command ended.
+    /// Handles one event; the last one contains the exit.
     fn take(&mut self, event: ExecEvent) -> Result<Option<ExecExit>, Failure> {
         let out = self.context.out;
         let bytes = |chunk: OutputChunk| chunk.into_bytes().unwrap_or_default();
@@ -313,7 +314,7 @@ impl Joined<'_> {
         Ok(None)
     }
 
-    /// Passes a signal on; the second one ends our patience.
+    /// Forwards a signal; the second one ends the program.
     async fn forward(&mut self, number: i32) -> Result<(), Failure> {
         let Some(pid) = self.pid else { return Err(Failure::silent(signal_status(number))) };
         if self.signalled.is_some() {
@@ -321,7 +322,7 @@ impl Joined<'_> {
         }
         self.signalled = Some(tokio::time::Instant::now());
         let body = SignalBody { signal: SignalName::Number(number) };
-        // It may have ended just now; then its exit is on the way.
+        // The command may have just ended; then its exit follows.
         let _ = self.client.signal(self.sandbox, pid, &body).await;
         Ok(())
     }
@@ -338,7 +339,7 @@ impl Joined<'_> {
     }
 }
 
-/// Exit status of a command as a shell would say it.
+/// The exit status of a command, as in a shell.
 pub(super) fn status(exit: &ExecExit) -> u8 {
     if exit.timed_out {
         return EXIT_TIMED_OUT;
@@ -349,15 +350,15 @@ pub(super) fn status(exit: &ExecExit) -> u8 {
     }
 }
 
-/// 128 + signal, as shells do.
+/// 128 + signal, as in shells.
 pub(super) fn signal_status(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(EXIT_OURS)
 }
 
-/// Gives a refusal the status that people know from other tools.
+/// Sets the exit status that users know from other tools.
 pub(super) fn with_exit(failure: Failure) -> Failure {
     let exit = match failure.code.as_str() {
-        // The agent's words, which no front changes; the code is the same for every bad argument.
+        // The agent's text, which no front changes; all bad arguments have the same code.
         "invalid_argument" if failure.message.contains("command not found") => EXIT_NOT_FOUND,
         "tool_missing" => EXIT_NOT_FOUND,
         "invalid_argument" => EXIT_CANNOT_START,

@@ -1,6 +1,6 @@
-//! How long work is shown: bars on a terminal, plain lines elsewhere, nothing with `--json` or when asked to be quiet.
+//! Progress display: bars on a terminal, plain lines elsewhere, nothing with `--json` or `--quiet`.
 //!
-//! Everything goes to stderr. Text that comes from outside is made harmless before it is shown.
+//! All output goes to stderr. Text from outside is escaped before it is shown.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
     out::Out,
 };
 
-/// Who looks.
+/// The kind of display.
 enum ProgressDisplay {
-    /// Nobody.
+    /// None.
     Nothing,
-    /// A file or a pipe: one line per thing that happened.
+    /// A file or a pipe: one line per event.
     Lines,
     Bars(MultiProgress),
 }
@@ -25,7 +25,7 @@ pub(super) struct Progress {
     out: Out,
     shown: ProgressDisplay,
     layers: HashMap<String, LayerProgress>,
-    /// The line with what happens now.
+    /// The line with the current step.
     step: Option<ProgressBar>,
 }
 
@@ -34,7 +34,7 @@ struct LayerProgress {
     state: String,
 }
 
-/// LIMIT: a terminal shows so many bars; an image with more layers shows the first.
+/// LIMIT: bars on a terminal; of an image with more layers the first are shown.
 const BARS_MAX: usize = 24;
 
 impl Progress {
@@ -49,7 +49,7 @@ impl Progress {
         Self { out, shown, layers: HashMap::new(), step: None }
     }
 
-    /// What happens now; the next one takes its place on a terminal.
+    /// The current step; on a terminal the next one replaces it.
     pub(super) fn step(&mut self, text: &str) {
         match &self.shown {
             ProgressDisplay::Nothing => {}
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// The same for a terminal alone.
+    /// The same, only on a terminal.
     pub(super) fn now(&mut self, text: &str) {
         let ProgressDisplay::Bars(bars) = &self.shown else { return };
         let step = self.step.get_or_insert_with(|| {
@@ -75,19 +75,19 @@ impl Progress {
         match &self.shown {
             ProgressDisplay::Nothing => {}
             ProgressDisplay::Lines => self.out.say(&text),
-            // A terminal that cannot be written to leaves nobody to tell.
+            // If the terminal cannot be written to, the error cannot be reported either.
             ProgressDisplay::Bars(bars) => drop(bars.println(text)),
         }
     }
 
-    /// One part of many, by its digest.
+    /// The progress of one layer, by its digest.
     pub(super) fn layer(&mut self, digest: &str, done: u64, total: u64, state: &str) {
         let name = short(digest);
         let count = self.layers.len();
         let layer = self.layers.entry(digest.to_owned()).or_insert_with(|| {
             let bar = match &self.shown {
                 ProgressDisplay::Bars(bars) if count < BARS_MAX => Some(match &self.step {
-                    // The line with what happens now stays at the bottom.
+                    // The line with the current step stays at the bottom.
                     Some(step) => bars.insert_before(step, bar(total)),
                     None => bars.add(bar(total)),
                 }),
@@ -116,7 +116,7 @@ impl Progress {
         }
     }
 
-    /// Bytes that go out or come in, without a name of their own.
+    /// A transfer of bytes without a name.
     pub(super) fn transfer(&mut self, what: &str, total: Option<u64>) -> Transfer {
         let ProgressDisplay::Bars(bars) = &self.shown else { return Transfer(None) };
         let shown = match total {
@@ -133,20 +133,20 @@ impl Progress {
         Transfer(Some(shown))
     }
 
-    /// Takes away what was only for the moment.
+    /// Removes the temporary lines.
     pub(super) fn done(&mut self) {
         if let Some(step) = self.step.take() {
             step.finish_and_clear();
         }
         if let ProgressDisplay::Bars(bars) = &self.shown {
-            // Nobody reads bars that are full.
+            // Completed bars are not useful.
             let _ = bars.clear();
         }
         self.layers.clear();
     }
 }
 
-/// The bar of a transfer; can go to where the bytes are counted.
+/// The bar of a transfer; can be moved to the code that counts the bytes.
 #[derive(Clone)]
 pub(super) struct Transfer(Option<ProgressBar>);
 
@@ -179,7 +179,7 @@ fn is_over(state: &str) -> bool {
     matches!(state, "done" | "exists" | "present")
 }
 
-/// `sha256:0123…` as people compare it.
+/// The short form of `sha256:0123…`.
 pub(super) fn short(digest: &str) -> String {
     harmless(digest.rsplit(':').next().unwrap_or(digest)).chars().take(12).collect()
 }

@@ -1,7 +1,7 @@
-//! `atoll run`: create, run, delete. The command's exit status and streams are ours.
+//! `atoll run`: creates a sandbox, runs a command, deletes it. Streams and exit status are those of the command.
 //!
-//! The sandbox has a short lifetime that is renewed while we wait: if this program is killed, the server deletes what it
-//! left behind. Never leaves a sandbox on purpose unless `--keep` says so.
+//! The sandbox has a short lifetime that is renewed while the command runs: if this program is killed, the server
+//! deletes the sandbox. The sandbox is kept only with `--keep`.
 
 use std::{collections::BTreeMap, num::NonZeroU64, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     server::background,
 };
 
-/// LIMIT: what a killed `atoll run` leaves behind lives this long.
+/// LIMIT: the lifetime of the sandbox after this program is killed.
 const LIFETIME_S: u64 = 900;
 const RENEW_EVERY: Duration = Duration::from_secs(300);
 
@@ -50,7 +50,7 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
         Ok(sandbox) => sandbox,
         Err(failure) => {
             forget(&client, &wanted, &key, &failure).await;
-            // There was no command yet that could be at fault.
+            // No command ran yet, so Atoll itself failed.
             return Err(create::explained(&client, &body, failure).await.exit(EXIT_OURS));
         }
     };
@@ -77,16 +77,16 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
     outcome
 }
 
-/// A key of this run alone, so that what it made can be found again.
+/// A unique key of this run, so that its sandbox can be found again.
 fn once() -> String {
     let mut bytes = [0; 16];
-    // Without it a sandbox that cannot start is only deleted later, by its lifetime.
+    // Without randomness a sandbox that cannot start is deleted only at the end of its lifetime.
     let _ = getrandom::fill(&mut bytes);
     bytes.iter().fold("run-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// A sandbox that was made and could not start is deleted: nobody knows its name. The same create with the same key
-/// answers it.
+/// Deletes a sandbox that was created and could not start, because its id is not known. The same create with the same
+/// key returns it.
 async fn forget(client: &Client, wanted: &WithPolicy<'_, CreateBody>, key: &str, failure: &Failure) {
     let refused =
         ["invalid_request", "unauthenticated", "forbidden", "no_server", "quota_exceeded", "no_capacity"];
@@ -94,7 +94,7 @@ async fn forget(client: &Client, wanted: &WithPolicy<'_, CreateBody>, key: &str,
         return;
     }
     if let Ok(left) = client.create_sandbox(wanted, false, Some(key)).await {
-        // It has a lifetime, which ends it if this does not.
+        // Its lifetime ends it if this fails.
         let _ = client.delete_sandbox(&left.id).await;
     }
 }
@@ -126,7 +126,7 @@ async fn command(
     process::join(context, client, id, body(args), input, signals).await
 }
 
-/// The result of the command and, where it was to be learned, the policy, for `--json`.
+/// The result of the command and, with `--learn`, the policy, for `--json`.
 async fn one_object(
     context: &CommandContext,
     client: &Client,
@@ -155,16 +155,16 @@ fn body(args: &Run) -> ExecBody {
     }
 }
 
-/// The change to another lifetime, or to none.
+/// A change to another lifetime, or to none.
 fn lifetime(seconds: Option<NonZeroU64>) -> UpdateBody {
     UpdateBody { timeout_s: Some(seconds), ..UpdateBody::default() }
 }
 
-/// Keeps the sandbox alive while we wait; ends only by being dropped.
+/// Renews the lifetime until it is dropped.
 async fn renew(client: &Client, id: &str) -> Result<u8, Failure> {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
-        // A server that restarts just now is asked again next time.
+        // If the server is restarting, the next attempt succeeds.
         let _ = client.update_sandbox(id, &lifetime(NonZeroU64::new(LIFETIME_S))).await;
     }
 }

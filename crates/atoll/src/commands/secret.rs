@@ -1,5 +1,5 @@
-//! `atoll secret ls|create|rotate|rm`. A value comes from stdin, a file or a variable, never from an argument, and is never
-//! shown.
+//! `atoll secret ls|create|rotate|rm`. A value comes from stdin, a file or a variable, never from an argument, and is
+//! never shown.
 
 use std::{
     io::{self, BufRead, Read},
@@ -23,7 +23,7 @@ use crate::{
     out::Out,
 };
 
-/// LIMIT: beyond what the server takes, so that it is the one to refuse.
+/// LIMIT: above the server's limit, so that the server refuses it.
 const VALUE_BYTES_MAX: u64 = 64 << 10;
 
 pub(super) async fn secret(context: &CommandContext, command: Secret) -> Result<(), Failure> {
@@ -43,7 +43,7 @@ pub(super) async fn secret(context: &CommandContext, command: Secret) -> Result<
     }
 }
 
-/// The other verb, where that is the one that was meant.
+/// Suggests the other verb if that is probably meant.
 fn instead(failure: Failure, name: &str) -> Failure {
     match failure.code.as_str() {
         "already_exists" | "name_taken" => {
@@ -92,7 +92,7 @@ fn table(secrets: &[SecretAnswer], now: Timestamp) -> Table {
     table
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
@@ -108,7 +108,7 @@ async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Resu
     if failed { Err(Failure::silent(1)) } else { Ok(()) }
 }
 
-/// The value from where it was said to be.
+/// Reads the value from the given source.
 fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
     if from.argument.is_some() {
         return Err(Failure::usage(
@@ -140,7 +140,7 @@ fn read(out: Out, from: &SecretValue) -> Result<String, Failure> {
     value(raw)
 }
 
-/// Text without the line end that files and pipes put behind it.
+/// Text without the line end that files and pipes usually have.
 fn value(raw: Vec<u8>) -> Result<String, Failure> {
     let text = String::from_utf8(raw).map_err(|_| {
         Failure::usage(
@@ -156,7 +156,7 @@ fn value(raw: Vec<u8>) -> Result<String, Failure> {
     Ok(value.to_owned())
 }
 
-/// A line of the terminal that nobody sees.
+/// Reads a line from the terminal without showing it.
 fn typed(out: Out) -> Result<Vec<u8>, Failure> {
     out.status("value (not shown): ");
     let quiet = EchoOff::enter();
@@ -168,7 +168,7 @@ fn typed(out: Out) -> Result<Vec<u8>, Failure> {
     Ok(line.into_bytes())
 }
 
-/// The terminal shows nothing of what is typed until this is dropped.
+/// Disables the echo of the terminal until this is dropped.
 struct EchoOff(Option<Termios>);
 
 impl EchoOff {

@@ -1,4 +1,4 @@
-//! `atoll server status|stop|logs`: the server of this machine.
+//! `atoll server status|stop|logs`: manages the server of this machine.
 
 use std::{
     io::{Read, Seek, SeekFrom},
@@ -43,7 +43,7 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     let client = context.client()?;
     let health = client.health().await?;
     let (data, url) = (context.global.data_dir(), client.address.to_string());
-    // The server that answers may be another than the one of DATA.
+    // The server that answers may not be the one of DATA.
     let note = server_file::read(&data).filter(|note| note.is_alive() && note.url == url);
     let pid = note.as_ref().map(|note| note.pid);
     let since = note.and(server_file::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
@@ -66,7 +66,7 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
     let note = server_file::read(&data).ok_or_else(absent)?;
     let pid = i32::try_from(note.pid).ok().and_then(Pid::from_raw).ok_or_else(absent)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| absent())?;
-    // Checked after the descriptor is held: from here on the pid cannot become somebody else's.
+    // Checked after the descriptor is open: from here on the pid cannot be reused.
     if !note.is_alive() {
         return Err(absent());
     }
@@ -83,7 +83,7 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
     Ok(note)
 }
 
-/// Ends the server of this folder, if one runs, and removes everything ourselves: no server is started for it.
+/// Stops the server of this folder, if one runs, and removes everything without starting a server.
 async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure> {
     let data = context.global.data_dir();
     if !data.is_dir() {
@@ -118,7 +118,7 @@ async fn logs(context: &CommandContext, follow: bool) -> Result<(), Failure> {
     loop {
         let mut piece = Vec::new();
         file.seek(SeekFrom::Start(at)).map_err(cannot)?;
-        // LIMIT: a piece at a time, so that a huge log needs no memory.
+        // LIMIT: one piece at a time, so that a huge log needs little memory.
         let count = (&file).take(1 << 20).read_to_end(&mut piece).map_err(cannot)?;
         at += count as u64;
         context.out.bytes(&piece)?;

@@ -1,4 +1,4 @@
-//! `atoll sh`: a terminal in a sandbox.
+//! `atoll sh`: opens a terminal in a sandbox.
 
 use std::collections::BTreeMap;
 

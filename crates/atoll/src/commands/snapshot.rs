@@ -14,7 +14,7 @@ use crate::{
 pub(super) async fn snapshot(context: &CommandContext, args: Snapshot) -> Result<(), Failure> {
     let client = context.client()?;
     match args.verb {
-        // The grammar asks for one of the two.
+        // The grammar requires one of the two.
         None => take(context, &client, args.sandbox.as_deref().unwrap_or_default(), args.kept).await,
         Some(SnapshotVerb::Create { sandbox, kept }) => take(context, &client, &sandbox, kept).await,
         Some(SnapshotVerb::Ls { sandbox, quiet }) => ls(context, &client, sandbox, quiet).await,
@@ -84,14 +84,14 @@ fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
     table
 }
 
-/// What is done to several snapshots.
+/// An action on several snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SnapshotAction {
     Remove,
     Verify,
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 async fn each(
     context: &CommandContext,
     client: &Client,
@@ -122,7 +122,7 @@ async fn each(
     if failed { Err(Failure::silent(1)) } else { Ok(()) }
 }
 
-/// An unknown snapshot gets the nearest name as a hint.
+/// Adds the most similar name as a hint to an unknown snapshot.
 async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     if !failure.is("snapshot_not_found") {
         return failure;

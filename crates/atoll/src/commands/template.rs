@@ -1,4 +1,4 @@
-//! `atoll template`: list, show, make, change, tag, remove, collect. What goes over a wire is in [`registry`] and [`archive`];
+//! `atoll template`: list, show, make, change, tag, remove, collect. Transfers are in [`registry`] and [`archive`];
 //! builds are in `build`.
 
 mod archive;
@@ -92,9 +92,9 @@ fn table(templates: &[TemplateAnswer], now: Timestamp) -> Table {
     table
 }
 
-/// Shows the steps as they come; the last event is the template or the failure.
+/// Shows the steps as they arrive; the last event is the template or the failure.
 async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<Pair>) -> Result<(), Failure> {
-    // Some of the catalogue is a description that is built like anybody's.
+    // Some built-in templates are Dockerfiles that are built like any other.
     if let Some(recipe) = atoll_image::built_recipe(name) {
         return build::described(context, recipe, args).await;
     }
@@ -118,7 +118,7 @@ async fn make(context: &CommandContext, client: &Client, name: &str, args: Vec<P
     }
 }
 
-/// What can be made by its name, and what it is.
+/// The templates that can be made, with descriptions.
 fn known() -> Vec<(&'static str, &'static str)> {
     let built_in = [
         ("host", "this machine's own programs; always present"),
@@ -145,7 +145,7 @@ fn catalogue(context: &CommandContext) -> Result<(), Failure> {
     table.lines().iter().try_for_each(|line| context.out.line(line))
 }
 
-/// The last words of whatever made a template.
+/// The final message after a template was made.
 fn ready(context: &CommandContext, made: &Answer<TemplateAnswer>, name: &str) -> Result<(), Failure> {
     for note in &made.notes {
         context.out.tell(&format!("note: {}", crate::human::harmless(note)));
@@ -201,7 +201,7 @@ async fn update(context: &CommandContext, client: &Client, args: Update) -> Resu
     }
 }
 
-/// What was said about the start of a template's sandboxes, as builds and changes take it.
+/// The start settings from the options, for builds and changes.
 pub(super) fn start(start: &Start) -> StartBody {
     let ready = start.ready.as_ref().map(|ready| match ready {
         Ready::Port(port) => ReadyBody::Port { port: *port },
@@ -218,7 +218,7 @@ pub(super) fn start(start: &Start) -> StartBody {
     }
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 async fn rm(context: &CommandContext, client: &Client, names: &[String]) -> Result<(), Failure> {
     let mut failed = false;
     for name in names {
@@ -251,7 +251,7 @@ async fn gc(context: &CommandContext, client: &Client) -> Result<(), Failure> {
     ))
 }
 
-/// An unknown template gets the nearest name as a hint.
+/// Adds the most similar name as a hint to an unknown template.
 pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
     if !failure.is("template_not_found") {
         return failure;

@@ -57,7 +57,7 @@ async fn show_or_set(
     let mut now = client.tenant_usage(name).await?;
     let wished = named(&asked(args));
     if !wished.is_empty() {
-        // The API sets a quota whole, so what was not named is carried over.
+        // The API replaces a whole quota, so limits that were not given are carried over.
         let mut quota = now.raw_field("quota").as_object().cloned().unwrap_or_default();
         quota.extend(wished);
         client.update_tenant(name, &QuotaChange { quota }).await?;
@@ -112,7 +112,7 @@ fn asked(args: &QuotaArgs) -> Quota {
     }
 }
 
-/// The limits that were named.
+/// The limits that were given.
 fn named(quota: &Quota) -> Map<String, Value> {
     let Ok(Value::Object(fields)) = serde_json::to_value(quota) else { return Map::new() };
     fields.into_iter().filter(|(_, value)| !value.is_null()).collect()

@@ -1,6 +1,6 @@
-//! An interactive terminal over a WebSocket: raw mode, resizes, and a way out.
+//! An interactive terminal over a WebSocket: raw mode, resizes, and an escape sequence.
 //!
-//! Typing `~.` at the start of a line detaches, as in ssh. Whatever happens, our own terminal gets its settings back.
+//! Typing `~.` at the start of a line detaches, as in ssh. The settings of the local terminal are always restored.
 
 use std::{collections::BTreeMap, io::Read, num::NonZeroU16, os::fd::AsFd};
 
@@ -28,20 +28,20 @@ use crate::{
     human::harmless,
 };
 
-/// What runs in the terminal.
+/// The command and settings of a terminal.
 pub(super) struct TerminalRequest {
     /// `None`: the user's shell.
     pub(super) command: Option<Vec<String>>,
     pub(super) cwd: Option<String>,
     pub(super) user: Option<String>,
     pub(super) env: BTreeMap<String, String>,
-    /// A terminal that stays under this name; `None` makes one that ends with us.
+    /// The name of a terminal that stays; `None` makes one that ends with this program.
     pub(super) thread: Option<String>,
 }
 
 type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
-/// Opens a terminal and joins ours to it until it ends or the user leaves.
+/// Opens a terminal and connects the local one to it until it ends or the user detaches.
 pub(super) async fn session(
     context: &CommandContext,
     client: &Client,
@@ -130,7 +130,7 @@ async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEn
             message = read.next() => match message {
                 Some(Ok(Message::Binary(data))) => context.out.bytes(&data)?,
                 Some(Ok(Message::Text(data))) => {
-                    // A newer server may say what this client does not understand.
+                    // A newer server may send frames that this client does not know.
                     let frame = serde_json::from_str(&data).unwrap_or(TerminalServerFrame::Unknown);
                     if let Some(ended) = controlled(context, frame)? {
                         return Ok(ended);
@@ -164,13 +164,13 @@ async fn attached(context: &CommandContext, socket: Socket) -> Result<TerminalEn
     }
 }
 
-/// What the server says beside the output.
+/// Handles a control frame of the server.
 fn controlled(context: &CommandContext, frame: TerminalServerFrame) -> Result<Option<TerminalEnd>, Failure> {
     match frame {
         TerminalServerFrame::Exit { exit_code, signal } => {
             return Ok(Some(TerminalEnd::Exit(exit_status(exit_code, signal))));
         }
-        // The shell is there still; what was typed is not.
+        // The shell still exists; the typed text is lost.
         TerminalServerFrame::Error(StreamError { code, message, .. })
             if matches!(code.as_str(), "asleep" | "wake_failed") =>
         {
@@ -196,7 +196,7 @@ fn exit_status(exit_code: i32, signal: Option<i32>) -> u8 {
     }
 }
 
-/// Columns and rows of our terminal.
+/// Columns and rows of the local terminal.
 fn size() -> (NonZeroU16, NonZeroU16) {
     const COLS: NonZeroU16 = NonZeroU16::new(80).expect("not zero");
     const ROWS: NonZeroU16 = NonZeroU16::new(24).expect("not zero");
@@ -205,7 +205,7 @@ fn size() -> (NonZeroU16, NonZeroU16) {
     known.unwrap_or_else(|| (environment::columns().and_then(NonZeroU16::new).unwrap_or(COLS), ROWS))
 }
 
-/// Keys as they are typed, from a thread that ends with the program.
+/// Typed keys, from a thread that ends with the program.
 fn read_keys() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {
@@ -220,7 +220,7 @@ fn read_keys() -> mpsc::Receiver<Vec<u8>> {
     receiver
 }
 
-/// Our terminal in raw mode; dropping it gives the settings back.
+/// The local terminal in raw mode; dropping it restores the settings.
 struct RawMode {
     before: Termios,
 }
@@ -240,12 +240,12 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // If this fails there is no terminal any more.
+        // If this fails, the terminal is gone.
         let _ = termios::tcsetattr(std::io::stdin().as_fd(), OptionalActions::Flush, &self.before);
     }
 }
 
-/// Finds `~.` at the start of a line; everything else passes.
+/// Detects `~.` at the start of a line; everything else passes.
 #[derive(Debug)]
 struct Escape {
     state: EscapeState,
@@ -265,7 +265,7 @@ impl Default for Escape {
 }
 
 impl Escape {
-    /// What to pass on, and whether to leave.
+    /// The bytes to pass on, and whether to detach.
     fn take(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut pass = Vec::with_capacity(typed.len() + 1);
         for &byte in typed {
@@ -275,7 +275,7 @@ impl Escape {
                     continue;
                 }
                 (EscapeState::Tilde, b'.') => return (pass, true),
-                // A doubled tilde is one.
+                // A doubled tilde is one tilde.
                 (EscapeState::Tilde, b'~') => {}
                 (EscapeState::Tilde, _) => pass.push(b'~'),
                 (EscapeState::LineStart | EscapeState::Other, _) => {}

@@ -1,12 +1,12 @@
-//! `atoll tls init|show|ca`: the local authority in `DATA/tls`, and the certificate that this machine's server shows.
+//! `atoll tls init|show|ca`: the local authority in `DATA/tls`, and the certificate of this machine's server.
 //!
 //! ```text
-//! ca.pem      the authority's certificate, to be trusted        ca.key   its key, never shown
-//! cert.pem    the server's certificate and ca.pem behind it     key.pem  its key
-//! bundle.pem  the machine's own roots and ca.pem                domain   what they were made for
+//! ca.pem      the authority's certificate, for clients to trust  ca.key   its key, never shown
+//! cert.pem    the server's certificate, followed by ca.pem        key.pem  its key
+//! bundle.pem  the machine's own roots and ca.pem                  domain   the domain of the certificates
 //! ```
 //!
-//! Needs no server; one that runs takes new files by itself. Never changes what the machine trusts.
+//! Needs no server; a running one loads new files by itself. The machine's trust settings are not changed.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ use crate::{
     server::{server_file, tls_files::TlsFiles},
 };
 
-/// Where machines keep the roots that they trust.
+/// The usual locations of a machine's trusted roots.
 const ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -67,7 +67,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
             "ca": files.ca, "bundle": files.bundle, "certificate": files.certificate, "domain": domain, "names": names(&domain),
         }));
     }
-    // The one line of data: what others are to trust.
+    // The only line of data: the file that clients have to trust.
     context.out.line(&files.ca.display().to_string())?;
     let what = if is_kept {
         "a new certificate of the same authority"
@@ -75,7 +75,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
         "a new authority and its certificate"
     };
     context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
-    // A server says on which port; one that was not started yet takes the usual one.
+    // A running server has written its port; otherwise the default is used.
     let port = server_file::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
     context
         .out
@@ -85,7 +85,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
     Ok(())
 }
 
-/// The authority that is there, if it may sign for this domain.
+/// The existing authority, if it may sign for this domain.
 fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> {
     let (certificate, key) = match (fs::read_to_string(&files.ca), fs::read_to_string(&files.ca_key)) {
         (Ok(certificate), Ok(key)) => (certificate, key),
@@ -107,7 +107,7 @@ fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> 
     })
 }
 
-/// The key before the certificate: a server that looks in between keeps what it has.
+/// The key before the certificate: a server that reads in between keeps its current pair.
 fn write_all(files: &TlsFiles, ca: &LocalCa, leaf: &Leaf, domain: &str) -> Result<(), Failure> {
     put(&files.ca_key, &ca.key(), 0o600)?;
     put(&files.ca, ca.certificate(), 0o644)?;
@@ -125,7 +125,7 @@ fn machine_roots() -> String {
     roots
 }
 
-/// Whole or not at all.
+/// Writes a file completely or not at all.
 fn put(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let fresh = path.with_extension("new");
     let write = || {
@@ -159,7 +159,8 @@ fn show(context: &CommandContext, files: &TlsFiles) -> Result<(), Failure> {
     }
 }
 
-/// The last day of the first certificate of a file of ours: two moments, each YYMMDDhhmmssZ, are its validity.
+/// The last day of the first certificate in a generated file: its validity consists of two times in the form
+/// YYMMDDhhmmssZ.
 fn last_day(pem: &str) -> Option<String> {
     let body = pem.lines().skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
     let body: String = body.take_while(|line| !line.starts_with("-----")).collect();

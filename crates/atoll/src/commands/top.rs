@@ -1,4 +1,4 @@
-//! `atoll top`: what sandboxes use. A live table on a terminal, once elsewhere.
+//! `atoll top`: shows the resource use of sandboxes. A live table on a terminal, once elsewhere.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{
     human::{Table, bytes},
 };
 
-/// LIMIT: enough to hide the round trips, few enough to leave the server to others.
+/// LIMIT: enough to hide the round trips, few enough not to load the server.
 const ASK_AT_ONCE: usize = 16;
 
 pub(super) async fn top(context: &CommandContext, args: Top) -> Result<(), Failure> {
@@ -38,7 +38,7 @@ pub(super) async fn top(context: &CommandContext, args: Top) -> Result<(), Failu
     }
 }
 
-/// A sandbox and what it uses; one that ended since the list was made uses nothing.
+/// A sandbox and its resource use; `None` if it ended since the list was made.
 type Usage = (Answer<Sandbox>, Option<Answer<Sample>>);
 
 async fn uses(client: &Client, wanted: &[String]) -> Result<Vec<Usage>, Failure> {

@@ -1,4 +1,4 @@
-//! `atoll update` and `atoll resize`: labels, limits, network, lifetime and timers of a live sandbox.
+//! `atoll update` and `atoll resize`: change labels, limits, network, lifetime and timers of a live sandbox.
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 
@@ -62,7 +62,7 @@ async fn apply(
     if !args.reach.is_silent() || args.no_learn {
         let mut policy = match &args.reach.network {
             Some(_) => network::asked(&args.reach)?.unwrap_or_default(),
-            // What it has stays, and what was said is added; values that are not shown stay too.
+            // The current policy stays, and the options are added; hidden values stay too.
             None => present(client, &args.sandbox).await?.with(&args.reach),
         };
         policy.fields.learn &= !args.no_learn;
@@ -71,7 +71,7 @@ async fn apply(
     client.update_sandbox(&args.sandbox, &WithPolicy { body: &*body, network }).await
 }
 
-/// The policy that a sandbox has, with the fields that only a newer server knows.
+/// The current policy of a sandbox, including fields that only a newer server knows.
 async fn present(client: &Client, sandbox: &str) -> Result<Policy, Failure> {
     let now = client.sandbox(sandbox).await?;
     Policy::read(now.raw_field("network"))

@@ -1,4 +1,4 @@
-//! `atoll version`, `openapi` and `completions`: what this program says about itself.
+//! `atoll version`, `openapi` and `completions`: information about this program.
 
 use clap::CommandFactory;
 use serde_json::json;

@@ -60,12 +60,12 @@ fn size_change(size: Mebibytes) -> UpdateVolumeBody {
     UpdateVolumeBody { size_mib: Some(as_size(size)), read_only: None }
 }
 
-/// What is larger than any volume is refused by the server.
+/// The server refuses sizes that are too large.
 fn as_size(size: Mebibytes) -> u32 {
     u32::try_from(size.0).unwrap_or(u32::MAX)
 }
 
-/// Mounts as create takes them.
+/// Mounts in the form of create.
 pub(super) fn mounts(mounts: &[VolumeMount]) -> Vec<MountBody> {
     let one = |mount: &VolumeMount| MountBody {
         volume: mount.volume.clone(),
@@ -153,7 +153,7 @@ async fn show(context: &CommandContext, client: &Client, volumes: &[String]) -> 
     Ok(())
 }
 
-/// Goes on past a failure; the status tells.
+/// Continues after a failure; the exit status reports it.
 async fn rm(
     context: &CommandContext,
     client: &Client,
@@ -218,7 +218,7 @@ async fn get(
     }
 }
 
-/// LIMIT: what one answer may hold; deeper trees are listed folder by folder.
+/// LIMIT: the depth of one answer; deeper trees are listed folder by folder.
 const DEPTH_MAX: u32 = 64;
 
 async fn files(
@@ -270,7 +270,7 @@ async fn nearest_to(client: &Client, wanted: &str, failure: Failure) -> Failure 
     nearest(client, &[wanted], failure).await
 }
 
-/// An unknown volume gets the nearest name as a hint.
+/// Adds the most similar name as a hint to an unknown volume.
 pub(super) async fn nearest(client: &Client, wanted: &[&str], failure: Failure) -> Failure {
     if !failure.is("volume_not_found") {
         return failure;

@@ -1,5 +1,5 @@
-//! Work that may take long, waited for with a line that says so. The server answers after its own patience; the work goes
-//! on, and so does the waiting, until the sandbox rests.
+//! Waits for long operations with a status line. The server answers after its own timeout; the operation continues, and
+//! this waits until the sandbox is in a resting phase.
 
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use crate::{client::Client, failure::Failure};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) ident: &'a str,
-    /// For the line: `archiving`.
+    /// The text for the status line: `archiving`.
     pub(super) doing: &'a str,
-    /// Phases in which it has succeeded.
+    /// Phases that mean success.
     pub(super) goal: &'a [Phase],
 }
 
-/// How often the line is written anew.
+/// How often the line is updated.
 const TICK: Duration = Duration::from_millis(250);
-/// How often a server that gave up waiting is asked.
+/// How often a server that stopped waiting is queried.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// LIMIT: looks at one resting phase that is not the goal, before it is taken for the end; a step in between takes less.
+/// LIMIT: how many times a resting phase that is not the goal is seen before it counts as the end; an intermediate step
+/// takes less time.
 const LOOKS: u32 = 10;
 
-/// Sends the request and waits for the end of the work; the answer is the sandbox.
+/// Sends the request and waits for the end of the operation; returns the sandbox.
 pub(super) async fn carry_out(
     context: &CommandContext,
     client: &Client,
@@ -48,7 +49,7 @@ pub(super) async fn carry_out(
 
 fn line(work: Work<'_>, since: Duration) -> String {
     match since.as_secs() {
-        // What is quick has no time to show.
+        // A quick operation shows no time.
         0 => format!("{} {} …", work.doing, work.ident),
         secs => format!("{} {} … {secs}s", work.doing, work.ident),
     }

@@ -1,4 +1,4 @@
-//! What `atoll doctor` looks at: the engine's own probes, the network, and what the first example needs.
+//! The checks of `atoll doctor`: the engine's own probes, the network, and the requirements of the first example.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use atoll_network::{Block, network_facts};
 
 use crate::commands::{Check, CheckState};
 
-/// Without these no sandbox runs; whatever else is absent only takes something away.
+/// Without these no sandbox runs; without any other check only a feature is missing.
 const REQUIRED: [&str; 6] = ["root", "kernel", "control groups", "user namespaces", "overlay", "nft"];
 
-/// Looks at this machine; changes nothing.
+/// Checks this machine; changes nothing.
 pub(crate) fn checks(data: &Path) -> Vec<Check> {
     let mut checks: Vec<Check> = atoll_container::probes(data).into_iter().map(of_engine).collect();
     checks.push(forwarding());
@@ -22,7 +22,7 @@ pub(crate) fn checks(data: &Path) -> Vec<Check> {
     checks
 }
 
-/// What of the machine's settings lets programs of different sandboxes learn of each other through shared hardware. Whether
+/// Settings of the machine that let programs of different sandboxes observe each other through shared hardware. Whether
 /// that can be exploited is not tested; only a machine per tenant excludes it.
 fn side_channels(root: &Path) -> Check {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -48,9 +48,9 @@ fn side_channels(root: &Path) -> Check {
     }
 }
 
-/// Where layers of images can be unpacked: what the kernel stacks has marks that not every file system keeps.
+/// Whether layers of images can be unpacked: overlay layers need marks that not every file system supports.
 fn images(data: &Path) -> Check {
-    // Kinds of file systems, as `statfs` numbers them.
+    // Types of file systems, as in `statfs`.
     const WITHOUT_MARKS: [(i64, &str); 6] = [
         (0x6969, "NFS"),
         (0x6573_5546, "FUSE"),
@@ -79,7 +79,7 @@ fn images(data: &Path) -> Check {
     }
 }
 
-/// Volumes live where the layers of sandboxes do, and have a limit for the same reason.
+/// Volumes are stored in the same place as the layers of sandboxes, and have limits for the same reason.
 fn volumes(checks: &[Check]) -> Check {
     let name = "volumes".to_owned();
     let quota = checks.iter().find(|check| check.name == "disk quota");
@@ -94,7 +94,7 @@ fn volumes(checks: &[Check]) -> Check {
     }
 }
 
-/// Whom to believe that a registry is what it says.
+/// The root certificates for registries.
 fn registries() -> Check {
     let name = "registries".to_owned();
     let bundles = [
@@ -126,10 +126,10 @@ fn of_engine(probe: Probe) -> Check {
     Check { name: probe.name.to_owned(), state, found: probe.detail, fix }
 }
 
-/// Other engines' firewall rules may drop what sandboxes send; each gets the one line that lets it pass.
+/// Firewall rules of other programs may drop packets of sandboxes; each gets the command that lets them pass.
 fn forwarding() -> Check {
     let name = "forwarding".to_owned();
-    // The first server of a machine has this number; a second one is told its own by its log.
+    // The first server of a machine has this number; a second one logs its own.
     let facts = Block::new(0).map(network_facts);
     match facts.iter().flat_map(|facts| &facts.foreign_drops).next() {
         None => Check {
@@ -147,7 +147,7 @@ fn forwarding() -> Check {
     }
 }
 
-/// The first example of the documentation, and what most agents send.
+/// For the first example of the documentation, and for most code of agents.
 fn python() -> Check {
     let name = "python3".to_owned();
     if Path::new("/usr/bin/python3").exists() {

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
 
-/// Below DATA: contexts of builds that SDKs put there.
+/// Below DATA: build contexts that SDKs upload.
 const FOLDER: &str = "builds/daytona";
 
-/// Where this front keeps uploads, one folder per tenant.
+/// The folder of this front's uploads, with one folder per tenant.
 pub(super) fn uploads(data: &Path) -> PathBuf {
     data.join(FOLDER).join("contexts")
 }
@@ -28,7 +28,7 @@ pub(super) fn front(
 ) -> Daytona {
     let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
     let hosts = move || {
-        // A certificate may come while the server runs.
+        // A certificate may be added while the server runs.
         let tls = tls.as_ref().filter(|tls| tls.files.certificate.exists()).map(|tls| TlsHosts {
             domain: domain.for_tls().to_owned(),
             port: tls.listen.port(),

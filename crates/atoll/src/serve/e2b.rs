@@ -1,4 +1,4 @@
-//! The E2B front: its settings, and its handler for the ports of sandboxes that its SDKs know.
+//! The E2B front: its settings, and its handler for the ports of sandboxes that its SDKs use.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
     let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
     let hosts = move || Hosts {
         plain: format!("{}:{port}", domain.as_str()),
-        // A certificate may come while the server runs.
+        // A certificate may be added while the server runs.
         tls: tls
             .as_ref()
             .filter(|tls| tls.files.certificate.exists())
@@ -27,7 +27,7 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
     E2b::new(service.clone(), E2bOptions { closing, hosts: Arc::new(hosts), api_hosts: api_hosts.into() })
 }
 
-/// On the ports of a sandbox.
+/// Handles requests to ports of a sandbox.
 pub(super) struct OnPorts(pub(super) Data);
 
 fn asked<'a>(asked: &PortRequest<'a>) -> atoll_front_e2b::DataRequest<'a> {

@@ -1,8 +1,8 @@
-//! Where a test wants this server to die. Debug builds only; a release never looks.
+//! Ends this server at a place that a test chooses. Debug builds only; a release ignores it.
 //!
-//! - `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`: when it comes to that place for the nth time.
-//! - `ATOLL_FAIL_AT=@FILE`: it aborts when it comes to the place that the file names, and removes the file first. So a test can
-//!   name one place after the other without starting the server for each.
+//! - `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`: when it reaches that place for the nth time.
+//! - `ATOLL_FAIL_AT=@FILE`: it aborts when it reaches the place that the file names, and removes the file first. So a
+//!   test can name one place after the other without a new server for each.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::environment;
 
-/// What is done at every place, in the drivers and in the engine.
+/// The hook for every place in the drivers and in the engine.
 #[derive(Clone)]
 pub(super) struct FailAt(Option<Arc<Wish>>);
 
@@ -32,7 +32,7 @@ enum How {
 }
 
 impl FailAt {
-    /// What the environment asks for; usually nothing.
+    /// The setting of the environment; usually none.
     pub(super) fn wanted() -> Self {
         let asked = if cfg!(debug_assertions) { environment::fail_at() } else { None };
         let at = asked.as_deref().and_then(parse);

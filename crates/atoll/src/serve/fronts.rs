@@ -1,7 +1,7 @@
-//! The table of fronts: which of them answers a request, in which order.
+//! The table of fronts: which front answers a request, in which order.
 //!
-//! A request that names a sandbox goes to the proxy, which lets the handlers of [`sandbox_ports`] answer in place of the app
-//! inside. Every other request goes to the first front of [`table`] whose mount matches.
+//! A request that names a sandbox goes to the proxy, which lets the handlers of [`sandbox_ports`] answer in place of
+//! the app in the sandbox. Every other request goes to the first front of [`table`] whose mount matches.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ struct Fronts {
     native: Native,
 }
 
-/// The fronts, in the order in which they are tried. The native API takes every path that is left.
+/// The fronts, in the order in which they are tried. The native API takes all remaining paths.
 fn table(fronts: Fronts) -> Dispatch {
     Dispatch::default()
         .front(fronts.daytona)
@@ -35,12 +35,12 @@ fn table(fronts: Fronts) -> Dispatch {
         .front(fronts.native)
 }
 
-/// Fronts that answer in place of an app inside a sandbox, in the order in which they are tried.
+/// Fronts that answer in place of an app in a sandbox, in the order in which they are tried.
 fn sandbox_ports(fronts: &Fronts) -> Vec<Arc<dyn StandIn>> {
     vec![Arc::new(leap0::OnHost(fronts.leap0.clone())), Arc::new(e2b::OnPorts(fronts.e2b_data.clone()))]
 }
 
-/// The headers by which the clients of a front name a sandbox and a port.
+/// The headers in which the clients of a front name a sandbox and a port.
 fn sandbox_headers() -> Vec<FieldRoute> {
     // COMPAT(e2b): SDKs with a plain sandbox URL send these with every request to a sandbox.
     vec![FieldRoute {
@@ -49,7 +49,7 @@ fn sandbox_headers() -> Vec<FieldRoute> {
     }]
 }
 
-/// The hosts at which those headers, and not the host, name the sandbox. COMPAT(e2b): SDKs that know a domain only use them.
+/// The hosts on which those headers, and not the host, name the sandbox. COMPAT(e2b): SDKs with only a domain use them.
 fn sandbox_hosts(settings: &Settings) -> Vec<String> {
     [settings.domain.as_str(), settings.domain.for_tls()].map(|domain| format!("sandbox.{domain}")).into()
 }
@@ -63,7 +63,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
     tokio::spawn(async move {
         begun.cancelled().await;
         close.send_replace(true);
-        // Receivers take a dropped sender for the same.
+        // Receivers treat a dropped sender the same way.
         close.closed().await;
     });
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };

@@ -1,4 +1,4 @@
-//! The Leap0 front: its settings, and its handler for the own hosts of sandboxes that are code interpreters.
+//! The Leap0 front: its settings, and its handler for the hosts of sandboxes that are code interpreters.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::settings::Settings;
 pub(super) fn front(settings: &Settings, service: &Service, closing: CancellationToken, port: u16) -> Leap0 {
     let (domain, tls) = (settings.domain.clone(), settings.tls.clone());
     let hosts = move || match &tls {
-        // A certificate may come while the server runs.
+        // A certificate may be added while the server runs.
         Some(tls) if tls.files.certificate.exists() => {
             Hosts { scheme: "https", domain: domain.for_tls().to_owned(), port: tls.listen.port() }
         }
@@ -23,7 +23,7 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
     Leap0::new(service.clone(), Leap0Options { closing, hosts: Arc::new(hosts) })
 }
 
-/// On the host of a sandbox.
+/// Handles requests to the host of a sandbox.
 pub(super) struct OnHost(pub(super) Leap0);
 
 impl StandIn for OnHost {

@@ -1,4 +1,4 @@
-//! Log lines on stderr: JSON for machines, text for a person. Never a key, a body or a header.
+//! Log lines on stderr: JSON for programs, text for people. They never contain a key, a body or a header.
 
 use tracing_subscriber::{EnvFilter, fmt};
 
@@ -10,8 +10,8 @@ use crate::{
 
 /// Sets up the one subscriber of the process.
 pub(super) fn start(args: &Serve, out: Out) -> Result<(), Failure> {
-    // A person at the terminal wants to see what is wrong, not every request and every sandbox.
-    // A filter matches by the beginning of a target: a bare `atoll` would be every crate of ours.
+    // A person at the terminal wants to see problems, not every request and every sandbox. A filter matches the
+    // beginning of a target: a bare `atoll` would match every crate of Atoll.
     let usual = if out.talks() { "warn,atoll::serve=info" } else { "info" };
     let said = args.log.as_deref().unwrap_or(usual);
     let filter = EnvFilter::try_new(said).map_err(|e| {

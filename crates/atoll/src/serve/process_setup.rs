@@ -1,6 +1,6 @@
-//! What a server does to its own process before anything else: session, descriptors, priority, state folder.
+//! Prepares the server's own process: session, descriptors, priority, state folder.
 //!
-//! Never changes the machine: every step is about this process or about DATA.
+//! The machine is not changed: every step is about this process or about DATA.
 
 use std::{
     fs::{self, DirBuilder},
@@ -12,13 +12,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, setsid};
 
 use crate::failure::Failure;
 
-/// Leaves the terminal's session, so that its end is not ours.
+/// Leaves the terminal's session, so that the server outlives it.
 pub(super) fn leave_session() {
-    // Refused only to the leader of a group, which a background server never is.
+    // Refused only for the leader of a process group, which a background server never is.
     let _ = setsid();
 }
 
-/// Raises the soft limit of open files to the hard one: every live sandbox holds a few.
+/// Raises the soft limit of open files to the hard one: every live sandbox uses a few.
 pub(super) fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -27,14 +27,14 @@ pub(super) fn raise_files() {
     }
 }
 
-/// Asks the kernel to look elsewhere first when memory runs out. Needs a privilege that containers often lack.
+/// Makes the OOM killer choose other processes first. Needs a privilege that containers often lack.
 pub(super) fn spare_from_oom() {
     if let Err(cause) = fs::write("/proc/self/oom_score_adj", "-500") {
         tracing::debug!(%cause, "oom_score_adj could not be set");
     }
 }
 
-/// Makes DATA, for its owner only, and answers its whole path.
+/// Makes DATA, accessible only to its owner, and returns its full path.
 pub(crate) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
     let cannot = |what: &str, e: std::io::Error| {
         Failure::new("io", format!("{} cannot be {what}: {e}", data.display()))
@@ -54,7 +54,7 @@ pub(crate) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
     Ok(whole)
 }
 
-/// The embedded engine needs root; said early and plainly.
+/// The embedded engine needs root; checked early, with a clear error.
 pub(super) fn need_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! All settings of a server in one place, and how each part is told its share.
+//! All settings of a server in one place, and the part of each component.
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +27,15 @@ use crate::{
     server::tls_files::TlsFiles,
 };
 
-/// What the user said, with the defaults filled in.
+/// The settings of the user, with defaults.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) listen: SocketAddr,
     pub(super) domain: atoll_proxy::Domain,
     pub(super) allow_origins: Vec<String>,
-    /// `None`: it stays shut.
+    /// `None`: TLS is disabled.
     pub(super) tls: Option<TlsPort>,
-    /// Whole path; there, and closed to others.
+    /// Full path; the folder exists and is not accessible to others.
     pub(super) data: PathBuf,
     pub(super) template: String,
     pub(super) make_templates: bool,
@@ -45,7 +45,7 @@ pub(super) struct Settings {
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
     pub(super) disk_overcommit: f64,
-    /// What stays free on the disk of `data`.
+    /// The reserve on the disk of `data`.
     pub(super) disk: Arc<Reserve>,
     pub(super) archive: Option<String>,
     pub(super) egress: OperatorFloors,
@@ -53,7 +53,7 @@ pub(super) struct Settings {
     pub(super) tour: bool,
     pub(super) registry_insecure: Vec<String>,
     pub(super) volume_roots: Vec<PathBuf>,
-    /// How much of an image is taken.
+    /// Limits of images.
     pub(super) images: Bounds,
     pub(super) build_timeout: Duration,
     pub(super) build_context_bytes: u64,
@@ -92,7 +92,7 @@ impl Settings {
         }
     }
 
-    /// The service's share.
+    /// The settings of the service.
     pub(super) fn service(&self) -> atoll_service::ServiceConfig {
         let mut defaults = atoll_service::ServiceConfig::new(&self.data);
         defaults.upload_folders.push(daytona::uploads(&self.data));
@@ -110,22 +110,22 @@ impl Settings {
         }
     }
 
-    /// How registries are reached.
+    /// The settings for registries.
     pub(super) fn registry(&self) -> RegistrySettings {
         RegistrySettings {
             insecure: self.registry_insecure.clone(),
-            // Read at each pull: a `docker login` counts from then on.
+            // Read at each pull, so that a later `docker login` has effect.
             docker_config: Some(environment::home().join(".docker/config.json")),
             ..RegistrySettings::default()
         }
     }
 
-    /// What of this machine the template `host` shows.
+    /// The parts of this machine that the template `host` shows.
     pub(super) fn host(&self) -> atoll_image::HostSource {
         atoll_image::HostSource { with_local: self.host_local, ..Default::default() }
     }
 
-    /// The engine's share.
+    /// The settings of the engine.
     pub(super) fn engine(&self) -> atoll_container::EngineConfig {
         let mut pool = match self.pool {
             0 => BTreeMap::new(),
@@ -175,7 +175,7 @@ fn bounds(most: Mebibytes, entries: u64, grace_s: Option<u64>) -> Bounds {
     Bounds { layer_bytes: bytes, image_bytes: bytes, entries, grace, ..defaults }
 }
 
-/// A folder by its whole path, so that the note of it stays true wherever the server stands; a URL as it is.
+/// The full path of a folder, so that it stays valid in any working directory; a URL is unchanged.
 fn archive_place(asked: &str) -> String {
     if asked.contains("://") {
         return asked.to_owned();

@@ -1,4 +1,4 @@
-//! The TLS port: open while there is a certificate, which is read again when its files change or on SIGHUP.
+//! The TLS port: open while there is a certificate, which is loaded again when its files change or on SIGHUP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::settings::Settings;
 use crate::failure::Failure;
 use crate::server::server_file;
 
-/// LIMIT: how long a changed file may go unseen.
+/// LIMIT: how long a changed file may go unnoticed.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Whether a certificate that was named can be used; one that was not named may come later.
+/// Checks a certificate that the operator named; the default one may be created later.
 pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
     match &settings.tls {
         Some(port) if port.is_named => Tls::open(port.files.clone())
@@ -26,12 +26,12 @@ pub(super) fn check(settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// Where TLS is served, and with what.
+/// The TLS port and its certificate.
 #[derive(Debug, Clone)]
 pub(super) struct TlsPort {
     pub(super) listen: SocketAddr,
     pub(super) files: CertificateFiles,
-    /// The files were named, so they have to be there.
+    /// The operator named the files, so they must exist.
     pub(super) is_named: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn serve(server: &HttpServer, settings: &Settings, url: &str, r
     }
 }
 
-/// The first certificate; `None`: the server closes before there is one.
+/// Waits for the first certificate; `None`: the server closes before there is one.
 async fn certificate(server: &HttpServer, files: &CertificateFiles, reload: &Arc<Notify>) -> Option<Tls> {
     let mut said = String::new();
     loop {
@@ -81,7 +81,7 @@ async fn certificate(server: &HttpServer, files: &CertificateFiles, reload: &Arc
     }
 }
 
-/// Takes new certificates for as long as it is waited for.
+/// Loads new certificates as long as it is polled.
 async fn watch(tls: &Tls, reload: &Arc<Notify>) {
     loop {
         tokio::select! { () = tokio::time::sleep(LOOK_EVERY) => {}, () = reload.notified() => {} }

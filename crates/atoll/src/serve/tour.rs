@@ -1,6 +1,6 @@
-//! The first minute of `make run`: one sandbox, one line of Python, how long it took, and what to try next.
+//! The tour of `make run`: one sandbox, one line of Python, how long it took, and what to try next.
 //!
-//! A client like any other: it goes through the HTTP port of the server it lives in.
+//! A client like any other: it uses the HTTP port of its own server.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::{
 
 const PROGRAM: &str = "print('hello from', __import__('os').uname().nodename, '- six times seven is', 6 * 7)";
 
-/// Shows the tour; a failure is said and does not end the server.
+/// Shows the tour; a failure is reported and does not end the server.
 pub(super) async fn tour(global: Global, out: Out, url: String) {
     let global = Global { url: Some(url.clone()), ..global };
     match first_sandbox(&global).await {
@@ -33,7 +33,7 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
     }
     out.say(&format!("\n  the server is at {url}, its documentation at {url}/docs"));
     out.say("  next, in another shell:");
-    // The key is in a folder of root's.
+    // The key is in root's folder.
     let sudo = if environment::through_sudo() { "sudo " } else { "" };
     let (one, stays) =
         (format!("{sudo}atoll run -- python3 -c 'print(6*7)'"), format!("{sudo}atoll create --name box"));
@@ -55,7 +55,7 @@ struct TourResult {
 
 async fn first_sandbox(global: &Global) -> Result<TourResult, Failure> {
     let client = Client::new(global)?;
-    // The template is made at its first use; what is timed is a sandbox.
+    // The template is made at its first use; only the sandbox is timed.
     client.template("host").await?;
     let begin = Instant::now();
     let body =

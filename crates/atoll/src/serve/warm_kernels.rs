@@ -1,5 +1,6 @@
-//! A Python kernel in every ready instance of the code-interpreter templates, so that the first code of a sandbox does not
-//! wait for one. What a kernel is the toolbox knows, where instances wait the engine; here they meet.
+//! Starts a Python kernel in every ready instance of the code-interpreter templates, so that the first code of a
+//! sandbox does not wait for one. This connects the toolbox, which starts kernels, with the engine, which keeps the
+//! pool.
 
 use std::error::Error;
 
@@ -8,10 +9,10 @@ use atoll_budget::{Budget, BudgetOwner};
 use atoll_provider::Prepare;
 use atoll_toolbox::{Language, Toolbox};
 
-/// The templates of ours that have a kernel.
+/// The built-in templates that have a kernel.
 pub(super) const TEMPLATES: [&str; 3] =
     ["code-interpreter", "code-interpreter-slim", "code-interpreter-full"];
-/// The user of kernels on E2B's front, whose first code is what is waited for most. Other fronts start their own.
+/// The user of kernels in E2B's front, where the first code matters most. Other fronts start their own.
 const USER: &str = "root";
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Prepare for Kernels {
     }
 
     async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {
-        // No tenant has it yet.
+        // It belongs to no tenant yet.
         let account = Budget::default().account(BudgetOwner::Stranger(None));
         let toolbox = Toolbox::new(agent, account).as_user(Some(USER.to_owned()));
         Ok(toolbox.interpreter().prepare(Language::Python).await?)

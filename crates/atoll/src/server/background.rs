@@ -1,7 +1,7 @@
 //! Starts a server in the background when none answers, and waits until it is healthy.
 //!
-//! The new server leaves our session by itself (`serve --background`), so that neither Ctrl-C nor the end of the terminal
-//! reaches it. Its words go to `DATA/server.log`.
+//! The new server leaves this session by itself (`serve --background`), so that neither Ctrl-C nor the end of the
+//! terminal reaches it. Its output goes to `DATA/server.log`.
 
 use std::{
     fs::{DirBuilder, OpenOptions},
@@ -13,18 +13,18 @@ use std::{
 
 use crate::{cli::Global, client::Client, failure::Failure, out::Out};
 
-/// LIMIT: the first start makes the template `host` and adopts what lives.
+/// LIMIT: the first start makes the template `host` and adopts live sandboxes.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// A client of a server that answers: the one that runs, or one started for this.
+/// A client of a running server; starts one if necessary.
 pub(crate) async fn client(global: &Global, out: Out) -> Result<Client, Failure> {
     let client = Client::new(global)?;
     match client.health().await {
         Ok(_) => Ok(client),
         Err(failure) if failure.is("no_server") && client.address.is_local() => {
             start(global, &client, out).await?;
-            // The first start wrote the key that was not there before.
+            // The first start wrote the key.
             Client::new(global)
         }
         Err(failure) => Err(failure),

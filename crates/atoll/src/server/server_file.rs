@@ -1,12 +1,13 @@
-//! `DATA/server.json`: what a running server writes down about itself, so that commands find it.
+//! `DATA/server.json`: the file that a running server writes about itself, so that commands find it.
 //!
-//! A note may outlive its server. Whoever acts on the pid checks the start time too, so that a reused pid is never hit.
+//! The file may outlive its server. Code that uses the pid also checks the start time, so that a reused pid is never
+//! affected.
 
 use std::{io, path::Path, time::SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// Where a server is and which process it is.
+/// The address and process of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerNote {
     pub(crate) url: String,
@@ -14,27 +15,27 @@ pub(crate) struct ServerNote {
     /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
     pub(crate) started: u64,
     pub(crate) version: String,
-    /// Name below which previews live.
+    /// Domain of previews.
     #[serde(default)]
     pub(crate) domain: Option<String>,
-    /// Where TLS is served, if it is.
+    /// The TLS port, if TLS is enabled.
     #[serde(default)]
     pub(crate) tls_port: Option<u16>,
 }
 
 const FILE: &str = "server.json";
 
-/// The note in `data`, where there is one.
+/// The file in `data`, if there is one.
 pub(crate) fn read(data: &Path) -> Option<ServerNote> {
     serde_json::from_slice(&std::fs::read(data.join(FILE)).ok()?).ok()
 }
 
-/// When the server that wrote the note in `data` became ready: it writes it once.
+/// When the server of `data` became ready: it writes the file once.
 pub(crate) fn written_at(data: &Path) -> Option<SystemTime> {
     std::fs::metadata(data.join(FILE)).ok()?.modified().ok()
 }
 
-/// Writes the note of this process.
+/// Writes the file of this process.
 pub(crate) fn write(data: &Path, url: &str, domain: &str, tls_port: Option<u16>) -> io::Result<()> {
     let pid = std::process::id();
     let note = ServerNote {
@@ -51,16 +52,16 @@ pub(crate) fn write(data: &Path, url: &str, domain: &str, tls_port: Option<u16>)
     std::fs::rename(fresh, data.join(FILE))
 }
 
-/// Removes the note if it is of this process.
+/// Removes the file if it belongs to this process.
 pub(crate) fn remove(data: &Path) {
     if read(data).is_some_and(|note| note.pid == std::process::id()) {
-        // A note that stays is recognised as old by its start time.
+        // A file that stays is recognised as stale by its start time.
         let _ = std::fs::remove_file(data.join(FILE));
     }
 }
 
 impl ServerNote {
-    /// Whether the process that wrote it still is.
+    /// Whether the process that wrote it is still running.
     pub(crate) fn is_alive(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
@@ -70,8 +71,8 @@ fn started(pid: u32) -> Option<u64> {
     start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name in parentheses may hold anything, so fields are counted behind the last one. A process that ended and waits
-/// for its parent, as a server does that this program started itself, has none.
+/// The name in parentheses may contain any character, so fields are counted after the last one. `None` for a process
+/// that has ended and was not reaped, such as a server that this program started itself.
 fn start_time(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
@@ -107,7 +108,7 @@ mod tests {
     fn a_process_that_ended_is_not_alive_while_its_parent_looks_away() {
         let mut child = std::process::Command::new("true").spawn().expect("runs");
         let stat = format!("/proc/{}/stat", child.id());
-        // Ended, and not waited for.
+        // Ended, and not reaped.
         while !std::fs::read_to_string(&stat).expect("not reaped").contains(") Z ") {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

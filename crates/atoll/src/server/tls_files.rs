@@ -1,4 +1,4 @@
-//! Where the certificate of a server is kept.
+//! The files of a server's certificate.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ pub(crate) struct TlsFiles {
     pub(crate) ca_key: PathBuf,
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
-    /// The roots of the machine and ours, for programs that take one file.
+    /// The roots of the machine and the local authority, for programs that take one file.
     pub(crate) bundle: PathBuf,
-    /// What the authority may sign for.
+    /// The domain that the authority may sign for.
     pub(crate) domain: PathBuf,
 }
 

@@ -81,7 +81,7 @@ fn exec_without_i_leaves_stdin_to_the_loop_around_it() {
     assert_eq!(server.seen("POST /v1/sandboxes/box/exec/stream")[0].json(), json!({"argv": ["cat"]}));
     let mut left = String::new();
     file.read_to_string(&mut left).expect("readable");
-    assert_eq!(left, "one\ntwo\n", "exec must not read what it was not told to");
+    assert_eq!(left, "one\ntwo\n", "exec without -i must not read stdin");
 }
 
 #[test]

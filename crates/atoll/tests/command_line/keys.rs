@@ -1,4 +1,4 @@
-//! API keys and secrets: where they come from, and what is never printed.
+//! API keys and secrets: their sources, and what is never printed.
 
 use std::{io::Write, process::Stdio};
 
@@ -24,7 +24,7 @@ fn without_a_key_the_hint_says_where_one_was_looked_for() {
 #[test]
 fn the_admin_key_is_not_shown_to_another_machine() {
     let server = with_events("");
-    // It leads here, and says nothing about where it leads.
+    // The address leads to this machine, but does not say so.
     let url = server.url.replace("127.0.0.1", "0.0.0.0");
     let output = server.command(&["--url", &url, "inspect", "box"]).output().expect("runs");
     let seen = server.seen("GET");

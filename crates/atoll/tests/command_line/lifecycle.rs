@@ -49,7 +49,7 @@ fn rm_goes_on_past_a_failure_and_says_so_in_its_status() {
     let output = server.run(&["rm", "gone", "box"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "box\n"));
     assert_eq!(server.run(&["rm", "-f", "gone", "box"]).status.code(), Some(0));
-    assert_eq!(server.run(&["rm", "--all"]).status.code(), Some(0), "nothing to ask about");
+    assert_eq!(server.run(&["rm", "--all"]).status.code(), Some(0), "no confirmation is needed");
 }
 
 #[test]

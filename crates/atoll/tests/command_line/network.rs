@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Server, ok, sandbox, text};
 
-/// A server that has one sandbox with this policy, and says back what it was told.
+/// A server with one sandbox and this policy, which returns the requests that it received.
 fn with_network(network: Value) -> Server {
     let held = sandbox();
     Server::start(move |request| {
@@ -36,7 +36,7 @@ fn network_options_are_one_policy() {
     assert!(text(&refused.stderr).contains("alow-all"), "{}", text(&refused.stderr));
     let refused = server.run(&["run", "--network", "alow-all", "--", "true"]);
     assert_eq!(refused.status.code(), Some(125));
-    assert_eq!(server.seen("POST").len(), 1, "nothing was asked of the server");
+    assert_eq!(server.seen("POST").len(), 1, "no further request was sent");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn every_dependency_has_an_allowed_licence() {
 #[test]
 fn no_banned_crate_is_in_the_tree() {
     let rules = Rules::read();
-    assert!(!rules.banned.is_empty(), "deny.toml bans nothing");
+    assert!(!rules.banned.is_empty(), "deny.toml bans no crate");
     let wrong: Vec<_> = packages()
         .into_iter()
         .filter_map(|package| {
@@ -101,11 +101,11 @@ fn licence_expressions_are_read_as_spdx_means_them() {
     }
 }
 
-/// What `deny.toml` says.
+/// The rules of `deny.toml`.
 struct Rules {
     licences: Vec<String>,
     banned: BTreeMap<String, String>,
-    /// `NAME@VERSION` of versions that may be there beside another.
+    /// `NAME@VERSION` of versions that may exist beside another.
     duplicates: BTreeSet<String>,
     registries: Vec<String>,
 }
@@ -167,7 +167,7 @@ fn quoted(item: &str) -> Vec<&str> {
     item.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether an SPDX expression can be satisfied with allowed licences alone. `/` is the old way to write OR.
+/// Whether an SPDX expression can be satisfied with allowed licences alone. `/` is the old form of OR.
 fn permits(allowed: &[String], expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -175,7 +175,7 @@ fn permits(allowed: &[String], expression: &str) -> bool {
     any_of(allowed, &mut rest) == Some(true) && rest.is_empty()
 }
 
-/// `None` where the text is no expression.
+/// `None` if the text is not an expression.
 fn any_of(allowed: &[String], words: &mut &[&str]) -> Option<bool> {
     let mut value = all_of(allowed, words)?;
     while let Some(rest) = words.strip_prefix(&["OR"]) {
@@ -220,7 +220,7 @@ struct Package {
     source: Option<String>,
 }
 
-/// Everything that is compiled for the target that `deny.toml` names, tests included.
+/// All packages that are compiled for the target of `deny.toml`, including tests.
 fn packages() -> Vec<Package> {
     let target = ["--filter-platform", "x86_64-unknown-linux-gnu"];
     let output = Command::new(env!("CARGO"))

@@ -1,7 +1,7 @@
-//! No run of twelve lines of logic stands in two places below `crates/*/src`.
+//! No run of twelve lines of logic occurs in two places below `crates/*/src`.
 //!
-//! Compared are the lines of code as they are, without their indentation. Comments, attributes, imports, lines of punctuation
-//! alone, generated code and tests do not count.
+//! Lines of code are compared without their indentation. Comments, attributes, imports, lines of punctuation alone,
+//! generated code and tests do not count.
 
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
@@ -11,10 +11,10 @@ use std::{
 
 use super::{read, tracked};
 
-/// How many equal lines are a copy.
+/// The number of equal lines that count as a copy.
 const RUN: usize = 12;
 
-/// Copies that may stay: two files and the reason.
+/// Allowed copies: two files and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[(
     "crates/service/src/types.rs",
     "crates/store/src/leases.rs",
@@ -69,7 +69,7 @@ struct Line {
     hash: u64,
 }
 
-/// Where a copy begins.
+/// The start of a copy.
 struct Copy<'a> {
     files: [&'a Path; 2],
     lines: [usize; 2],
@@ -78,7 +78,7 @@ struct Copy<'a> {
 fn copies(files: &[(PathBuf, Vec<Line>)]) -> Vec<Copy<'_>> {
     let mut known: HashMap<Vec<u64>, (usize, usize)> = HashMap::new();
     let mut copies = Vec::new();
-    // Where the last copy in this file was, and of what: one that goes on is told once.
+    // The position of the last copy in this file, and its source: a continued copy is reported once.
     for (index, (path, lines)) in files.iter().enumerate() {
         let mut last = None;
         for (at, run) in lines.windows(RUN).enumerate() {
@@ -87,7 +87,7 @@ fn copies(files: &[(PathBuf, Vec<Line>)]) -> Vec<Copy<'_>> {
                 known.insert(run_hash, (index, at));
                 continue;
             };
-            // A run of the same line overlaps itself.
+            // A run of equal lines overlaps itself.
             if other == index && other_at + RUN > at {
                 continue;
             }
@@ -115,7 +115,7 @@ fn is_code(path: &Path) -> bool {
         && !name.ends_with("_tests.rs")
 }
 
-/// The lines of logic. A module of tests is the last thing in a file.
+/// The lines of logic. A test module is the last item in a file.
 fn lines(text: &str) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut is_import = false;

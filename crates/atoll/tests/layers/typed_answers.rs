@@ -1,8 +1,8 @@
-//! The command line reads answers by their types (`atoll-wire`), so that a field that is renamed does not compile.
+//! The command line uses typed answers (`atoll-wire`), so that a renamed field does not compile.
 
 use super::{read, tracked};
 
-/// Files that handle JSON as it is, each with its reason.
+/// Files that handle raw JSON, each with its reason.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/atoll/src/commands/policy.rs", "keeps the fields of a policy that only a newer server knows"),
     ("crates/atoll/src/commands/tenant.rs", "keeps the limits of a quota that only a newer server knows"),
@@ -19,7 +19,7 @@ fn the_command_line_indexes_no_json_by_string() {
             continue;
         }
         let text = read(&path);
-        // Tests write JSON to compare with it.
+        // Tests compare with raw JSON.
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         let lines = code.lines().filter(|line| uses_untyped_json(line));
         let found: Vec<String> = lines.map(|line| format!("{name}: {}", line.trim())).collect();
@@ -69,7 +69,7 @@ fn uses_untyped_json(line: &str) -> bool {
     names_value || line.contains(".raw_field(") || indexes_by_string(line)
 }
 
-/// `value["field"]`: a string in brackets behind a name, a call or another index.
+/// `value["field"]`: a string in brackets after a name, a call or another index.
 fn indexes_by_string(line: &str) -> bool {
     line.match_indices("[\"").any(|(at, _)| {
         let is_indexed =

@@ -1,6 +1,8 @@
-//! A folder as it goes to the server, of a build or of `atoll cp`: a tar in a fixed order, without what `.dockerignore` names.
+//! A folder for the server, of a build or of `atoll cp`: a tar in a fixed order, without the files that `.dockerignore`
+//! names.
 //!
-//! Owners do not travel and times are those of the files; links go as links. Never leaves the folder: nothing is followed.
+//! Owners are not sent, and times are those of the files; symbolic links are sent as links. Nothing outside the folder
+//! is read: no link is followed.
 
 use std::{
     fs,
@@ -24,15 +26,15 @@ use crate::{
     failure::Failure,
 };
 
-/// LIMIT: more is no source folder but somebody's home; the server has its own bound.
+/// LIMIT: more is probably a home folder and not a source folder; the server has its own limit.
 const ENTRIES_MAX: u64 = 1_000_000;
 
-/// Whether a Dockerfile takes anything from the folder.
+/// Whether a Dockerfile copies files from the folder.
 pub(super) fn is_needed(dockerfile: &str) -> bool {
     atoll_image::build::needs_context(dockerfile)
 }
 
-/// What of the folder is not sent.
+/// The files that are not sent.
 pub(super) struct Ignored(Ignore);
 
 impl Ignored {
@@ -52,7 +54,7 @@ impl Ignored {
     }
 }
 
-/// What went into an archive.
+/// The content of an archive.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct PackCount {
     /// Files and links.
@@ -63,7 +65,7 @@ pub(in crate::commands) struct PackCount {
     pub(in crate::commands) skipped: AtomicU64,
 }
 
-/// Begins to pack everything below a folder.
+/// Starts packing everything below a folder.
 pub(in crate::commands) fn pack_all(folder: &Path, transfer: Transfer) -> (Packed, Arc<PackCount>) {
     let counted = Arc::new(PackCount::default());
     let (folder, count) = (folder.to_owned(), Arc::clone(&counted));
@@ -71,7 +73,7 @@ pub(in crate::commands) fn pack_all(folder: &Path, transfer: Transfer) -> (Packe
     (packed, counted)
 }
 
-/// Begins to pack.
+/// Starts packing.
 pub(super) fn pack(folder: &Path, ignored: Ignored, transfer: Transfer) -> Result<Packed, Failure> {
     if !folder.is_dir() {
         return Err(Failure::usage(
@@ -100,13 +102,14 @@ impl<W: Write> Walk<W> {
         self.tar.finish().map(|_| ()).map_err(|cause| unsendable(root, &cause))
     }
 
-    /// Without recursion, so that a deep tree costs memory and not stack; folders before what is in them, names in order.
+    /// Without recursion, so that a deep tree uses memory and not the stack; folders before their content, names in
+    /// order.
     fn folder(&mut self, root: &Path) -> Result<(), Failure> {
         let mut left = vec![(root.to_owned(), String::new())];
         while let Some((path, name)) = left.pop() {
             let about = fs::symlink_metadata(&path).map_err(|cause| unreadable(&path, &cause))?;
             let is_ignored = !name.is_empty() && self.ignored.is_ignored(&name);
-            // Below a folder that is left out an exception may still bring something back.
+            // An exception may include a file below an excluded folder.
             if is_ignored && !(about.is_dir() && self.ignored.has_exceptions()) {
                 continue;
             }
@@ -115,7 +118,7 @@ impl<W: Write> Walk<W> {
             }
             if about.is_dir() {
                 let mut below = names(&path)?;
-                // The last is taken first.
+                // The last one is taken first.
                 below.sort_unstable_by(|a, b| b.cmp(a));
                 let child =
                     |part: &String| if name.is_empty() { part.clone() } else { format!("{name}/{part}") };
@@ -158,14 +161,14 @@ impl<W: Write> Walk<W> {
         } else {
             let file = fs::File::open(path).map_err(|cause| unreadable(path, &cause))?;
             header.size = about.len();
-            // A file that grows or shrinks meanwhile must not bend what follows it.
+            // A file that grows or shrinks meanwhile must not shift the following entries.
             self.tar.file_from(&header, &mut ExactLength { file, left: about.len() })
         };
         done.map_err(|cause| unsendable(path, &cause))
     }
 }
 
-/// So many bytes of a file and no other number.
+/// Reads exactly so many bytes of a file.
 struct ExactLength {
     file: fs::File,
     left: u64,

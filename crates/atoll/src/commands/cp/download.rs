@@ -1,4 +1,4 @@
-//! Out of a sandbox: a file, a directory by walking, or to stdout. Everything that comes is taken for hostile.
+//! Copies out of a sandbox: a file, a directory recursively, or to stdout. All input is untrusted.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use base64::Engine as _;
 use super::{CopyEntry, CopySummary, SandboxEnd, last_part};
 use crate::{cli::values::CopyEndpoint, commands::CommandContext, failure::Failure, human::harmless};
 
-/// LIMIT: a tree inside can be made endless; beyond this it is not a copy but an attack.
+/// LIMIT: a program in the sandbox can make an endless tree; beyond this it counts as an attack.
 const ENTRIES_MAX: u64 = 1_000_000;
 const DEPTH_MAX: usize = 256;
 
@@ -32,7 +32,7 @@ pub(super) async fn copy(
     let mut copied = CopySummary::default();
     match entry.kind {
         EntryKind::Directory => directory(context, from, &path, &target, &mut copied).await?,
-        // A link named by the user is followed inside, by the server, where it can only lead inside.
+        // A link that the user names is followed by the server inside the sandbox, so it can only lead inside.
         EntryKind::File | EntryKind::Symlink => {
             file(from, &path, &target, entry.permissions(), &mut copied).await?;
         }
@@ -98,7 +98,7 @@ async fn directory(
     Ok(())
 }
 
-/// Below the target only real directories are entered: a link there may be of an earlier copy.
+/// Below the target only real directories are entered: a link there may come from an earlier copy.
 fn make_directory(path: &Path, is_top: bool) -> Result<(), Failure> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.is_dir() || (is_top && path.is_dir()) => Ok(()),
@@ -136,8 +136,8 @@ async fn file(
     Ok(())
 }
 
-/// Makes a link as it is inside, whatever it points to. Nothing is ever written or read through it: below the target only
-/// real directories are entered.
+/// Makes a link as it is in the sandbox, whatever its target. Nothing is written or read through it: below the target
+/// only real directories are entered.
 fn link(entry: &CopyEntry, target: &Path, copied: &mut CopySummary) -> Result<(), Failure> {
     let points_to = entry.symlink_target.as_deref().unwrap_or("");
     if points_to.is_empty() || points_to.contains(char::REPLACEMENT_CHARACTER) {
@@ -152,7 +152,7 @@ fn link(entry: &CopyEntry, target: &Path, copied: &mut CopySummary) -> Result<()
     Ok(())
 }
 
-/// A half-written file; removed unless it was moved to its place.
+/// A partial file; removed unless it was renamed to its final name.
 struct PartialFile(PathBuf);
 
 impl Drop for PartialFile {
@@ -161,7 +161,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// The name of an entry, if it is one plain part of a path.
+/// The name of an entry, if it is a single plain path component.
 fn name(entry: &CopyEntry) -> Result<String, Failure> {
     if let Some(coded) = &entry.name_base64 {
         let raw = base64::engine::general_purpose::STANDARD.decode(coded).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! One end of a copy that the server keeps: the files of a sandbox, or of a volume without one. Both answer to the same few
-//! questions, so that copying is written once.
+//! One end of a copy on the server: the files of a sandbox, or of a volume without one. Both have the same operations,
+//! so that copying is written once.
 
 use atoll_wire::{
     files::{Entry, EntryKind, ListQuery, MkdirBody, PathQuery, WriteQuery},
@@ -8,13 +8,12 @@ use atoll_wire::{
 
 use crate::{client::Client, failure::Failure};
 
-/// Where.
+/// The kind of an end.
 pub(in crate::commands) enum EndpointKind<'a> {
     Sandbox(&'a str),
     Volume { name: &'a str, uid: Option<u32>, gid: Option<u32> },
 }
 
-/// One end of a copy.
 pub(in crate::commands) struct SandboxEnd<'a> {
     pub(in crate::commands) client: &'a Client,
     pub(in crate::commands) home: EndpointKind<'a>,
@@ -25,7 +24,7 @@ impl<'a> SandboxEnd<'a> {
         Self { client, home: EndpointKind::Sandbox(sandbox) }
     }
 
-    /// A path that does not begin with `/` is taken from the workdir; a volume has none, so from its top.
+    /// A relative path is resolved against the working directory; in a volume, against its top.
     pub(super) async fn absolute(&self, path: &str) -> Result<String, Failure> {
         if path.starts_with('/') {
             return Ok(path.to_owned());
@@ -56,7 +55,7 @@ impl<'a> SandboxEnd<'a> {
         }
     }
 
-    /// What a folder holds, one level deep, and whether it holds more than that.
+    /// The content of a folder, one level deep, and whether the list was truncated.
     pub(in crate::commands) async fn list(&self, path: &str) -> Result<(Vec<CopyEntry>, bool), Failure> {
         match self.home {
             EndpointKind::Sandbox(sandbox) => {
@@ -85,7 +84,7 @@ impl<'a> SandboxEnd<'a> {
         }
     }
 
-    /// Where a file called `name` goes: into `path` if that is a directory, else to `path` itself.
+    /// The destination of a file `name`: inside `path` if that is a directory, else `path` itself.
     pub(super) async fn target(&self, path: &str, name: &str) -> Result<String, Failure> {
         let path = self.absolute(path).await?;
         let into = || format!("{}/{name}", path.trim_end_matches('/'));
@@ -100,7 +99,7 @@ impl<'a> SandboxEnd<'a> {
         }
     }
 
-    /// Whether it takes a directory as one tar stream.
+    /// Whether it accepts a directory as one tar stream.
     pub(super) const fn takes_archives(&self) -> bool {
         matches!(self.home, EndpointKind::Sandbox(_))
     }
@@ -146,11 +145,11 @@ impl<'a> SandboxEnd<'a> {
     }
 }
 
-/// What copying needs to know of an entry.
+/// The properties of an entry that copying needs.
 #[derive(Debug, Clone)]
 pub(in crate::commands) struct CopyEntry {
     pub(super) name: String,
-    /// Only where the name is no UTF-8.
+    /// Only if the name is not UTF-8.
     pub(super) name_base64: Option<String>,
     pub(super) kind: EntryKind,
     pub(super) symlink_target: Option<String>,
@@ -158,7 +157,7 @@ pub(in crate::commands) struct CopyEntry {
 }
 
 impl CopyEntry {
-    /// Never the set-id bits: what comes out of a sandbox is not to run as somebody else.
+    /// Without the set-id bits: files from a sandbox must not run as another user.
     pub(super) fn permissions(&self) -> Option<u32> {
         u32::from_str_radix(&self.mode, 8).ok().map(|bits| bits & 0o777)
     }

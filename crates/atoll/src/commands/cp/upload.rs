@@ -1,4 +1,4 @@
-//! Into a sandbox: a file, a directory by walking, or stdin.
+//! Copies into a sandbox: a file, a directory recursively, or stdin.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -69,7 +69,7 @@ async fn archive(
     })
 }
 
-/// Walks without recursion, so that a deep tree costs memory and not stack.
+/// Walks without recursion, so that a deep tree uses memory and not the stack.
 async fn directory(
     context: &CommandContext,
     source: &Path,
@@ -114,7 +114,7 @@ async fn file(
     let opened = tokio::fs::File::open(source).await.map_err(|e| unreadable(source, &e))?;
     let about = opened.metadata().await.map_err(|e| unreadable(source, &e))?;
     let mode = about.permissions().mode() & 0o777;
-    // LIMIT: pieces large enough that a system call per piece does not show.
+    // LIMIT: pieces are large enough that system calls do not matter.
     let (body, bytes) = counted(ReaderStream::with_capacity(opened, 256 * 1024));
     to.write(target, Some(mode), body).await?;
     copied.files += 1;

@@ -1,4 +1,4 @@
-//! Templates to files and from them: archives of Docker and OCI, layout folders, root file systems.
+//! Exports templates to files and imports them: archives of Docker and OCI, layout folders, root file systems.
 
 use std::{
     fs,
@@ -67,7 +67,7 @@ async fn next(answer: &mut reqwest::Response) -> Result<Option<bytes::Bytes>, Fa
     })
 }
 
-/// Half an archive must not look like a whole one.
+/// A partial archive must not appear complete.
 struct Fresh(PathBuf);
 
 impl Fresh {
@@ -109,7 +109,7 @@ pub(super) async fn import(
     ready(context, &imported, &name.to_string())
 }
 
-/// What is sent, and as what.
+/// The stream to send, and its format.
 fn open(
     from: &Path,
     format: Option<ImportForm>,
@@ -132,7 +132,7 @@ fn open(
                 "pack a root file system first: tar c -C DIR . | atoll template import - NAME",
             ));
         }
-        // A layout folder is an OCI archive once it is packed.
+        // A packed layout folder is an OCI archive.
         let (packed, _) = pack_all(from, progress.transfer("importing", None));
         return Ok((packed, Some(ImportForm::Oci)));
     }

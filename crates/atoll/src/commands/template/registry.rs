@@ -1,4 +1,4 @@
-//! Images from registries and templates to them. The server fetches and sends; this shows how it goes.
+//! Pulls images from registries and pushes templates to them. The server transfers; this shows the progress.
 
 use std::io::Read;
 
@@ -44,7 +44,7 @@ pub(super) async fn push(
     }
 }
 
-/// Fetches an image that a sandbox shall start from, where it is not here: a create does not wait as long as a pull may take.
+/// Pulls the image of a new sandbox if it is missing: a create does not wait as long as a pull may take.
 pub(in crate::commands) async fn ensure(
     context: &CommandContext,
     client: &Client,
@@ -63,13 +63,13 @@ pub(in crate::commands) async fn ensure(
         .map_err(|failure| hinted(image, failure))
 }
 
-/// Who to be at a registry; `None`: nobody.
+/// The credentials for a registry; `None`: anonymous.
 fn auth(login: &Login) -> Result<Option<RegistryAuth>, Failure> {
     if !login.password_stdin {
         return Ok(None);
     }
     let mut secret = String::new();
-    // LIMIT: longer than any token of a registry.
+    // LIMIT: longer than any registry token.
     std::io::stdin().lock().take(64 << 10).read_to_string(&mut secret).map_err(|e| {
         Failure::usage(format!("the password cannot be read: {e}"), "pipe it: … --password-stdin < FILE")
     })?;
@@ -83,11 +83,11 @@ fn auth(login: &Login) -> Result<Option<RegistryAuth>, Failure> {
     }))
 }
 
-/// What usually helps, where the server gave no advice.
+/// Adds a hint if the server gave none.
 fn hinted(image: &TemplateRef, mut failure: Failure) -> Failure {
     let host = image.registry().unwrap_or("docker.io").to_owned();
     if let Some(hint) = &failure.hint {
-        // The server speaks to whoever asks; here it is known which host it is about.
+        // The server's hint has a placeholder; here the host is known.
         failure.hint = Some(hint.replace("HOST[:PORT]", &host));
         return failure;
     }
