@@ -1,6 +1,6 @@
 //! The HTTP client: one method per call, in one file per noun. An answer is typed and keeps its JSON.
 //!
-//! Never decides anything that a server could.
+//! The client makes no decisions that belong to the server.
 
 mod answer;
 mod builds;
@@ -38,13 +38,13 @@ pub struct Client<M = PlainErrors> {
     errors: M,
 }
 
-/// LIMIT: creating waits up to 30 s at the server; streams and transfers have no limit of their own.
+/// LIMIT: a create waits up to 30 s at the server; streams and transfers have no limit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
-/// What is asked for at once of a list.
+/// The page size of list requests.
 const PAGE: usize = 100;
 
 impl<M: MapError> Client<M> {
-    /// A client over a connection pool of the caller.
+    /// A client with the caller's connection pool.
     pub fn new(http: reqwest::Client, base: Url, key: Option<String>, errors: M) -> Self {
         Self { http, base, key, errors }
     }
@@ -57,7 +57,7 @@ impl<M: MapError> Client<M> {
         }
     }
 
-    /// Sends; an answer that is no success is an error.
+    /// Sends a request; an answer that is not a success is an error.
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, M::Error> {
         let answer = request.send().await.map_err(|cause| self.errors.map(ClientError::Http(cause)))?;
         if answer.status().is_success() {
@@ -66,7 +66,7 @@ impl<M: MapError> Client<M> {
         Err(self.errors.map(refused(answer).await))
     }
 
-    /// Sends, within the usual time, and reads the answer.
+    /// Sends a request, within the default time limit, and reads the answer.
     async fn answer<T: DeserializeOwned>(
         &self,
         request: reqwest::RequestBuilder,
@@ -74,7 +74,7 @@ impl<M: MapError> Client<M> {
         self.answer_without_limit(request.timeout(ANSWER_WITHIN)).await
     }
 
-    /// The same for work that takes what it takes.
+    /// The same without a time limit.
     async fn answer_without_limit<T: DeserializeOwned>(
         &self,
         request: reqwest::RequestBuilder,
@@ -137,7 +137,7 @@ impl<M: MapError> Client<M> {
         self.done(self.request(Method::DELETE, path)).await
     }
 
-    /// The items of a list that comes at once.
+    /// The items of a list without pages.
     async fn list<L: List + DeserializeOwned>(&self, path: &str) -> Result<Listing<L::Item>, M::Error> {
         Ok(Listing::of(self.get::<L>(path).await?))
     }
@@ -161,7 +161,7 @@ impl<M: MapError> Client<M> {
             let found = Listing::of(answer);
             let is_empty = found.items.is_empty();
             all.extend(found);
-            // An empty page with a cursor would be a server that goes round in circles.
+            // An empty page with a cursor would mean an endless loop.
             if cursor.is_none() || is_empty || all.items.len() >= wanted {
                 return Ok(all);
             }
@@ -186,7 +186,7 @@ async fn refused(answer: reqwest::Response) -> ClientError {
     }
 }
 
-/// The address of a path on a server, which may itself be below a path.
+/// The URL of a path on a server, which may itself be below a path.
 #[must_use]
 pub fn join(base: &Url, path: &str) -> Url {
     let mut url = base.clone();
@@ -208,11 +208,11 @@ pub fn segment(text: &str) -> String {
             let _ = write!(path, "%{byte:02X}");
         }
     }
-    // A lone dot segment would be folded away by the URL parser.
+    // The URL parser would remove a segment of dots.
     if path.chars().all(|c| c == '.') { path.replace('.', "%2E") } else { path }
 }
 
-/// Path of a sandbox, or of something below it.
+/// The path of a sandbox, or of a resource below it.
 #[must_use]
 pub fn sandbox_path(ident: &str, below: &str) -> String {
     format!("/v1/sandboxes/{}{below}", segment(ident))

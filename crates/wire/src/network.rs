@@ -1,7 +1,7 @@
 //! A network policy on the wire: a mode alone, or an object with lists. Read field by field, so that a fault names its
 //! place; shown as it was asked for, without the values of injected headers.
 //!
-//! Never decides what a policy may say: that is the service's.
+//! The service decides which policies are valid.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -135,7 +135,7 @@ impl NetworkLimits {
     }
 }
 
-/// By hand: what is read as one of several shapes by trying them would not say which field is wrong.
+/// Written by hand: a derived parser that tries several shapes would not name the wrong field.
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Visitor;

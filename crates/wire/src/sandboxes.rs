@@ -323,7 +323,7 @@ impl WaitQuery {
 }
 
 impl ListQuery {
-    /// As a query string holds it.
+    /// In the form of a query string.
     #[must_use]
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let one = [

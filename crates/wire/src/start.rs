@@ -112,7 +112,7 @@ impl From<Start> for StartSettings {
 }
 
 impl Start {
-    /// Whether nothing is said.
+    /// Whether no setting is given.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

@@ -1,4 +1,4 @@
-//! Answers: typed, with the server's own JSON beside them for programs that pass it on.
+//! Answers: typed, together with the server's own JSON for programs that pass it on.
 
 use std::ops::Deref;
 
@@ -23,7 +23,7 @@ use crate::tenants::{Tenant, TenantList};
 use crate::volume_files::{VolumeEntry, VolumeEntryList};
 use crate::volumes::{Volume, VolumeList};
 
-/// One answer. Serialized it is what the server sent, also what this client does not know.
+/// One answer. It is serialised as the server sent it, including fields that this client does not know.
 #[derive(Debug, Clone)]
 pub struct Answer<T> {
     typed: T,
@@ -34,11 +34,11 @@ impl<T: DeserializeOwned> Answer<T> {
     /// Reads an answer's body.
     pub fn read(body: &[u8]) -> Result<Self, serde_json::Error> {
         let raw: Value = serde_json::from_slice(body)?;
-        // Read again from the bytes, because that error says where.
+        // Parsed again from the bytes, because that error has a position.
         Ok(Self { typed: serde_json::from_slice(body)?, raw })
     }
 
-    /// Reads an answer that came as a value.
+    /// Parses an answer from a JSON value.
     pub fn from_value(raw: Value) -> Result<Self, serde_json::Error> {
         Ok(Self { typed: T::deserialize(&raw)?, raw })
     }
@@ -55,12 +55,12 @@ impl<T> Answer<T> {
         self.typed
     }
 
-    /// One field of the server's JSON; null where there is none.
+    /// One field of the server's JSON; null if it is missing.
     pub fn raw_field(&self, name: &str) -> &Value {
         &self.raw[name]
     }
 
-    /// The same with one field more, or with another value.
+    /// The same with an added or replaced field.
     #[must_use]
     pub fn with_field(mut self, name: &str, value: Value) -> Self {
         self.raw[name] = value;
@@ -82,7 +82,7 @@ impl<T> Serialize for Answer<T> {
     }
 }
 
-/// The items of a list. Serialized it is an array of what the server sent.
+/// The items of a list. It is serialised as an array of what the server sent.
 #[derive(Debug, Clone)]
 pub struct Listing<T> {
     pub items: Vec<T>,
@@ -120,7 +120,7 @@ impl<T> Listing<T> {
 }
 
 impl<T: DeserializeOwned> Listing<T> {
-    /// Reads a list that came as a value.
+    /// Parses a list from a JSON value.
     pub fn from_value(raw: Value) -> Result<Self, serde_json::Error> {
         let Value::Array(raw) = raw else { return Err(serde_json::Error::custom("not an array")) };
         let items = raw.iter().map(T::deserialize).collect::<Result<_, _>>()?;
@@ -140,7 +140,7 @@ pub trait List {
     fn into_items(self) -> Vec<Self::Item>;
 }
 
-/// A list that comes in pages.
+/// A list with pages.
 pub trait Page: List {
     fn next_cursor(&self) -> Option<&str>;
 }

@@ -10,7 +10,7 @@ fn path(build: &str, below: &str) -> String {
 }
 
 impl<M: MapError> Client<M> {
-    /// Starts a build. `form` holds `spec` and then, where files are copied, `context`.
+    /// Starts a build. `form` contains `spec` and then, if files are copied, `context`.
     pub async fn start_build(&self, form: multipart::Form) -> Result<Answer<Build>, M::Error> {
         self.answer_without_limit(self.request(Method::POST, "/v1/builds").multipart(form)).await
     }

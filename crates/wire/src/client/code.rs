@@ -1,4 +1,4 @@
-//! Code and the contexts that it runs in.
+//! Code and its contexts.
 
 use reqwest::Method;
 
@@ -29,7 +29,7 @@ impl<M: MapError> Client<M> {
         self.post(&sandbox_path(ident, "/code/contexts"), body).await
     }
 
-    /// Ends what runs in a context and forgets what was defined in it.
+    /// Ends the code that runs in a context and removes its definitions.
     pub async fn restart_code_context(&self, ident: &str, id: &str) -> Result<Answer<CodeContext>, M::Error> {
         self.answer(self.request(Method::POST, &context_path(ident, id, "/restart"))).await
     }

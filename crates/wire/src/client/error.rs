@@ -1,4 +1,4 @@
-//! What can go wrong with a call.
+//! Errors of a call.
 
 use std::fmt;
 
@@ -15,22 +15,22 @@ pub struct ApiError {
     pub hint: Option<String>,
     /// The field of the request that the error is about.
     pub field: Option<String>,
-    /// Finds the request in the server's logs.
+    /// The id of the request in the server's logs.
     pub request_id: Option<String>,
 }
 
-/// A call that did not work.
+/// A failed call.
 #[derive(Debug)]
 pub enum ClientError {
-    /// The server refused, and says why.
+    /// The server refused the request with a reason.
     Refused(Box<ApiError>),
-    /// Something answered with a status that is no success, and without the envelope of the API.
+    /// An error status without the envelope of the API.
     Unexplained { status: u16, request_id: Option<String> },
-    /// The answer is a success, and not what this client understands.
+    /// A success whose content this client does not understand.
     NotUnderstood(serde_json::Error),
-    /// One event of a stream is larger than any of ours.
+    /// An event of a stream exceeds the size limit.
     EventTooLarge,
-    /// No answer, or one that broke off.
+    /// No answer, or an incomplete one.
     Http(reqwest::Error),
 }
 
@@ -50,13 +50,13 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// Makes the errors of a program from those of the client.
+/// Converts the errors of the client to those of the program.
 pub trait MapError: Clone {
     type Error;
     fn map(&self, error: ClientError) -> Self::Error;
 }
 
-/// Errors as they are.
+/// Leaves errors unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlainErrors;
 

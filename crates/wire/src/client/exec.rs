@@ -1,4 +1,4 @@
-//! Commands and the processes that they are.
+//! Commands and processes.
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -14,7 +14,7 @@ impl<M: MapError> Client<M> {
         self.answer_without_limit(request).await
     }
 
-    /// Starts a command that goes on by itself; `body.detach` is true.
+    /// Starts a command in the background; `body.detach` is true.
     pub async fn exec_detached(&self, ident: &str, body: &ExecBody) -> Result<Answer<Detached>, M::Error> {
         self.post(&sandbox_path(ident, "/exec"), body).await
     }
@@ -36,7 +36,7 @@ impl<M: MapError> Client<M> {
     /// Writes to the standard input of a process.
     pub async fn write_stdin(&self, ident: &str, pid: u32, data: Bytes) -> Result<(), M::Error> {
         let path = sandbox_path(ident, &format!("/processes/{pid}/stdin"));
-        // A process that does not read takes what it takes.
+        // No time limit, because the process may read slowly.
         self.send(self.request(Method::POST, &path).body(data)).await.map(drop)
     }
 
@@ -45,7 +45,7 @@ impl<M: MapError> Client<M> {
         self.send(self.request(Method::DELETE, &path)).await.map(drop)
     }
 
-    /// Events that hold a `LogEntry` each, and `dropped`.
+    /// Events with a `LogEntry` each, and `dropped`.
     pub async fn logs(&self, ident: &str, follow: bool) -> Result<Events<M>, M::Error> {
         let follow = if follow { "1" } else { "0" };
         let request = self.request(Method::GET, &sandbox_path(ident, "/logs"));

@@ -17,7 +17,7 @@ impl<M: MapError> Client<M> {
         self.get_query(&sandbox_path(ident, "/files/list"), query).await
     }
 
-    /// The content as it comes.
+    /// The content as a stream.
     pub async fn read_file(&self, ident: &str, query: &PathQuery) -> Result<reqwest::Response, M::Error> {
         self.send(self.request(Method::GET, &sandbox_path(ident, "/files")).query(query)).await
     }

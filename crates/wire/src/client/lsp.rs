@@ -9,7 +9,7 @@ use crate::lsp::{
 };
 
 impl<M: MapError> Client<M> {
-    /// Starts the language server of a project; one that runs is kept.
+    /// Starts the language server of a project; a running one is kept.
     pub async fn lsp_start(&self, ident: &str, body: &LspBody) -> Result<(), M::Error> {
         self.lsp_tell(ident, "start", body).await
     }

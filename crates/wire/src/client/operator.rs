@@ -46,7 +46,7 @@ impl<M: MapError> Client<M> {
         self.patch(&tenant_path(name, ""), body).await
     }
 
-    /// Sets what the sandboxes of a tenant may reach. `policy` is a `NetworkPolicy`, or a superset of one.
+    /// Sets the network policy of a tenant. `policy` is a `NetworkPolicy`, or a superset of one.
     pub async fn set_tenant_network(
         &self,
         name: &str,

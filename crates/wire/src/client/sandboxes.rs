@@ -1,4 +1,4 @@
-//! Sandboxes: made, shown, changed, followed.
+//! Sandboxes: create, show, change, follow.
 
 use reqwest::Method;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::sandboxes::{
 use crate::snapshots::{Snapshot, SnapshotBody, SnapshotPage};
 use crate::terminals::{Terminal, TerminalBody};
 
-/// What changes the phase of a sandbox.
+/// A verb that changes the phase of a sandbox.
 #[derive(Debug, Clone)]
 pub enum LifecycleVerb {
     Start,
@@ -31,7 +31,7 @@ pub enum LifecycleVerb {
 }
 
 impl<M: MapError> Client<M> {
-    /// Makes a sandbox. `body` is a `CreateBody`, or a superset of one.
+    /// Creates a sandbox. `body` is a `CreateBody`, or a superset of one.
     pub async fn create_sandbox(
         &self,
         body: &impl Serialize,
@@ -55,7 +55,7 @@ impl<M: MapError> Client<M> {
         self.pages::<SandboxPage>("/v1/sandboxes", &query.pairs(), limit).await
     }
 
-    /// The newest sandboxes, one page of them.
+    /// The first page of the newest sandboxes.
     pub async fn first_sandboxes(&self, limit: u32) -> Result<Listing<Sandbox>, M::Error> {
         let query = ListQuery { limit: Some(limit), ..ListQuery::default() };
         Ok(Listing::of(self.get_query::<SandboxPage>("/v1/sandboxes", &query.pairs()).await?))
@@ -144,7 +144,7 @@ impl<M: MapError> Client<M> {
         self.pages::<SnapshotPage>("/v1/snapshots", &query, limit).await
     }
 
-    /// The newest snapshots, one page of them.
+    /// The first page of the newest snapshots.
     pub async fn first_snapshots(&self, limit: u32) -> Result<Listing<Snapshot>, M::Error> {
         Ok(Listing::of(self.get_query::<SnapshotPage>("/v1/snapshots", &[("limit", limit)]).await?))
     }
@@ -182,7 +182,7 @@ impl<M: MapError> Client<M> {
         Ok(Listing::of(self.get_query::<EgressList>(&sandbox_path(ident, "/egress"), query).await?))
     }
 
-    /// Events that hold an [`Egress`] each.
+    /// Events with an [`Egress`] each.
     pub async fn follow_egress(&self, ident: &str, query: &LogQuery) -> Result<Events<M>, M::Error> {
         let request = self.request(Method::GET, &sandbox_path(ident, "/egress"));
         self.events_of(request.query(query).query(&[("follow", "1")])).await
@@ -196,7 +196,7 @@ impl<M: MapError> Client<M> {
         Ok(Listing::of(self.get_query::<EventList>("/v1/events", query).await?))
     }
 
-    /// Events that hold an [`Event`] each.
+    /// Events with an [`Event`] each.
     pub async fn follow_events(&self, query: &EventsQuery) -> Result<Events<M>, M::Error> {
         self.events_of(self.request(Method::GET, "/v1/events").query(query).query(&[("follow", "1")])).await
     }

@@ -37,7 +37,7 @@ impl<M: MapError> Client<M> {
         self.answer_without_limit(request).await
     }
 
-    /// Starts a command that goes on by itself; `body.detach` is true.
+    /// Starts a command in the background; `body.detach` is true.
     pub async fn session_exec_detached(
         &self,
         ident: &str,
@@ -56,7 +56,7 @@ impl<M: MapError> Client<M> {
         self.get(&command_path(ident, name, id, "/logs")).await
     }
 
-    /// The output of a command from its beginning, as it comes; the events are those of a command, without `start`.
+    /// The output of a command from its beginning, as a stream; the events are those of a command, without `start`.
     pub async fn session_logs_stream(
         &self,
         ident: &str,

@@ -1,6 +1,6 @@
-//! Server-sent events, and lines of JSON, as they come.
+//! Server-sent events, and lines of JSON, as a stream.
 //!
-//! LIMIT: one event may have 16 MiB; a server that sends more is not one of ours.
+//! LIMIT: one event may have 16 MiB; an Atoll server sends no larger ones.
 
 use bytes::{Buf, BytesMut};
 use serde::de::DeserializeOwned;
@@ -29,14 +29,14 @@ pub struct Events<M> {
 }
 
 impl<M: MapError> Events<M> {
-    /// Reads the answer as events, or as lines of JSON where it says so.
+    /// Reads the answer as events, or as lines of JSON, by its content type.
     pub(super) fn new(answer: reqwest::Response, errors: M) -> Self {
         let kind = answer.headers().get(reqwest::header::CONTENT_TYPE).and_then(|v| v.to_str().ok());
         let lines = kind.is_some_and(|kind| !kind.starts_with("text/event-stream"));
         Self { answer, parser: Parser { lines, ..Parser::default() }, ended: false, errors }
     }
 
-    /// The next event; `None` when the server has said everything.
+    /// The next event; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<SseEvent>, M::Error> {
         loop {
             if let Some(event) = self.parser.next().map_err(|error| self.errors.map(error))? {
@@ -85,7 +85,7 @@ impl<M: MapError> Events<M> {
 }
 
 impl SseEvent {
-    /// Its data as JSON; what is no JSON is null.
+    /// Its data as JSON; null if it is not JSON.
     pub fn raw(&self) -> Value {
         serde_json::from_str(&self.data).unwrap_or(Value::Null)
     }
@@ -94,7 +94,7 @@ impl SseEvent {
 #[derive(Default)]
 struct Parser {
     buffer: BytesMut,
-    /// Where the search for the next line end goes on, so that a long line is not read again and again.
+    /// Where the search for the next line end continues, so that a long line is not searched repeatedly.
     searched: usize,
     name: String,
     data: Option<String>,

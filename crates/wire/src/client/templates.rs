@@ -1,4 +1,4 @@
-//! Templates: shown, changed, made, fetched, sent, imported, exported.
+//! Templates: show, change, make, pull, push, import, export.
 
 use reqwest::Method;
 use serde::Serialize;
@@ -58,12 +58,12 @@ impl<M: MapError> Client<M> {
         self.done(request.query(&[("tags", tags.join(","))])).await
     }
 
-    /// Removing many files takes what it takes.
+    /// No time limit, because removing many files can take long.
     pub async fn collect_templates(&self) -> Result<Answer<Collected>, M::Error> {
         self.answer_without_limit(self.request(Method::POST, "/v1/templates/gc")).await
     }
 
-    /// The archive as it comes.
+    /// The archive as a stream.
     pub async fn export_template(
         &self,
         name: &str,
