@@ -196,7 +196,7 @@ fn change(transform: &TransformFields) -> String {
     let names: Vec<&str> = transform.inject_headers.keys().map(String::as_str).collect();
     let mut parts = vec![transform.domain.clone()];
     parts.extend((!names.is_empty()).then(|| format!("sets {}", names.join(", "))));
-    parts.extend(told(&transform.strip_headers).map(|names| format!("takes {names} away")));
+    parts.extend(told(&transform.strip_headers).map(|names| format!("removes {names}")));
     parts.extend(transform.plain_http.then(|| "over plain HTTP too".to_owned()));
     parts.join("; ")
 }
@@ -251,7 +251,7 @@ mod tests {
         names     h0.example.com, h1.example.com, h2.example.com, h3.example.com, h4.example.com, h5.example.com, h6.example.com, h7.example.com and 2 more
         addresses 203.0.113.0/24
         never     203.0.113.7/32
-        changes   api.example.com; sets Authorization; takes Cookie away; over plain HTTP too
+        changes   api.example.com; sets Authorization; removes Cookie; over plain HTTP too
         limits    1 MiB/s up, 5 connections
         learning  all public destinations are allowed and recorded
         ");
