@@ -56,12 +56,12 @@ async fn ls(context: &CommandContext, client: &Client, sandbox: &str) -> Result<
 }
 
 fn table(previews: &[PreviewAnswer], now: Timestamp) -> Table {
-    let mut table = Table::new(&["ID", "PORT", "FOR", "AGE", "EXPIRES", "URL"]);
+    let mut table = Table::new(&["ID", "PORT", "ACCESS", "AGE", "EXPIRES", "URL"]);
     for preview in previews {
         table.row(vec![
             preview.id.clone(),
             preview.port.to_string(),
-            if preview.public { "everybody" } else { "link" }.to_owned(),
+            if preview.public { "public" } else { "link" }.to_owned(),
             age(moment(preview.created_at.as_str()), now),
             super::list::or_dash(preview.expires_at.as_deref().unwrap_or("")),
             preview.url.clone(),

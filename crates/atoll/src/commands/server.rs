@@ -87,7 +87,7 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
 async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure> {
     let data = context.global.data_dir();
     if !data.is_dir() {
-        return Err(Failure::new("no_server", format!("{} is not there", data.display()))
+        return Err(Failure::new("no_server", format!("{} does not exist", data.display()))
             .hint("choose another folder with --data or ATOLL_DATA"));
     }
     if !force

@@ -346,7 +346,7 @@ fn hide(received: &Received, proc: &OwnedFd, sys: &OwnedFd) -> Result<(), StepFa
             continue;
         };
         let null = clone_of(received.dev.as_fd(), "null").step("clone the null device")?;
-        if rustix::fs::fstat(&null).step("look at the null device")?.st_rdev != rustix::fs::makedev(1, 3) {
+        if rustix::fs::fstat(&null).step("inspect the null device")?.st_rdev != rustix::fs::makedev(1, 3) {
             return Err(StepFailure { step: "check the null device".into(), errno: libc::ENODEV });
         }
         attach(&null, &target).step("hide a file")?;
