@@ -116,8 +116,8 @@ mod tests {
             path: "/p/a/80/".to_owned(),
         }];
         insta::assert_snapshot!(table(&previews, now).lines().join("\n"), @r"
-        ID                    PORT  FOR        AGE  EXPIRES  URL
-        pbcdefghijklmnopqrst  80    everybody  1h   -        http://80-a.localhost:7070/
+        ID                    PORT  ACCESS  AGE  EXPIRES  URL
+        pbcdefghijklmnopqrst  80    public  1h   -        http://80-a.localhost:7070/
         ");
     }
 }
