@@ -1,7 +1,7 @@
-//! Code that is run once, in a fresh process: Python, JavaScript, TypeScript, with arguments, and charts of matplotlib as data.
+//! Runs code once, in a new process: Python, JavaScript, TypeScript, with arguments, and charts of matplotlib as data.
 //!
-//! The code goes in by stdin, so it may be of any length; what it reads from its own input is empty. A chart comes out between
-//! marks that hold a random word the code never saw, and is taken out of the output.
+//! The code is sent by stdin, so it may have any length; its own standard input is empty. A chart is written between
+//! marks that contain a random word which the code does not know, and is removed from the output.
 
 mod markers;
 
@@ -17,9 +17,9 @@ use crate::interpreter::Language;
 use crate::{Toolbox, ToolboxError};
 use markers::Marks;
 
-/// LIMIT: code is text that somebody wrote.
+/// LIMIT: code is text that a person or program wrote.
 const CODE_MAX: usize = 16 << 20;
-/// How long after its timeout the end of code is waited for.
+/// How long to wait for the end of the code after its timeout.
 const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 const WHAT: &str = "the code";
 
@@ -32,28 +32,28 @@ const RUN_JS: &str = include_str!("code_run/run.js");
 /// Code to run.
 #[derive(Debug, Clone, Default)]
 pub struct CodeRun {
-    /// What it is written in; Bash is for [`Toolbox::shell`].
+    /// The language; for Bash use [`Toolbox::shell`].
     pub language: Language,
     /// The code.
     pub code: String,
     /// Arguments, as the program sees them.
     pub argv: Vec<String>,
-    /// On top of the sandbox's environment.
+    /// Added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
-    /// Where; by default the sandbox's working directory.
+    /// The working directory; by default the sandbox's.
     pub cwd: Option<String>,
-    /// After this all its processes are ended.
+    /// After this time all its processes are ended.
     pub timeout: Option<Duration>,
 }
 
-/// What came of it.
+/// The result of the code.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CodeRan {
-    /// As a shell shows it.
+    /// The exit code, as in a shell.
     pub exit_code: i32,
-    /// Both streams, in the order in which they came.
+    /// Both streams, in the order in which they arrived.
     pub output: CollectedOutput,
-    /// Figures that were shown: `{"chart": what it shows or null, "png": base64}`.
+    /// Shown figures: `{"chart": its data or null, "png": base64}`.
     pub charts: Vec<Value>,
 }
 
@@ -159,7 +159,7 @@ fn program(language: Language) -> Result<Program, ToolboxError> {
     }
 }
 
-/// What the program reads: itself, and what to run.
+/// The input of the program: itself, and the code to run.
 fn told(run: &CodeRun, word: &str) -> Vec<u8> {
     let program = match run.language {
         Language::Python => RUN_PY,

@@ -1,4 +1,4 @@
-//! Programs inside the sandbox, run to their end with bounded output, as a list of arguments and never as a shell line.
+//! Runs programs in the sandbox to their end, with bounded output, as a list of arguments and never as a shell command.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use atoll_agentapi::{AgentError, CommandOutput, RpcCode, StartProcess};
 
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: what is kept of each stream; a diff larger than this is not read by anybody.
+/// LIMIT: bytes that are kept of each stream.
 const OUTPUT_MAX: usize = 8 << 20;
 
 /// A program to run.
@@ -16,7 +16,7 @@ pub(crate) struct ProgramCommand {
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) limit: Duration,
-    /// What to say when the sandbox does not have it.
+    /// The hint if the sandbox does not have the program.
     pub(crate) hint: &'static str,
 }
 

@@ -1,23 +1,23 @@
-//! The sandbox's own command: whether it runs, and what it wrote, as far as the agent keeps it.
+//! The sandbox's start command: whether it runs, and its output as far as the agent keeps it.
 
 use atoll_agentapi::{LogLine, LogStream, LogTail, ProcessStream};
 
 use crate::{LogEvent, SessionLogs, Toolbox, ToolboxError};
 
-/// The tag of the process that a sandbox's own command runs as.
+/// The tag of the start command's process.
 const TAG: &str = "command";
-/// LIMIT: what is answered in one piece.
+/// LIMIT: bytes that are returned in one piece.
 const LOGS_MAX: u64 = 16 << 20;
 
-/// The command's process.
+/// The process of the start command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entrypoint {
-    /// It has not ended.
+    /// Whether it has not ended.
     pub is_running: bool,
     pid: Option<u32>,
 }
 
-/// What the command writes, until it ends.
+/// The output of the start command, until it ends.
 #[derive(Debug)]
 pub struct EntrypointFollow {
     tail: LogTail,
@@ -26,14 +26,14 @@ pub struct EntrypointFollow {
 }
 
 impl Toolbox {
-    /// The process of the sandbox's own command.
+    /// The process of the sandbox's start command.
     pub async fn entrypoint(&self) -> Result<Entrypoint, ToolboxError> {
         let found = self.sandbox.list().await.map_err(ToolboxError::process)?;
         let pid = found.into_iter().find(|process| process.tag == TAG).map(|process| process.pid);
         Ok(Entrypoint { is_running: pid.is_some(), pid })
     }
 
-    /// What it wrote.
+    /// Its output.
     pub async fn entrypoint_logs(&self) -> Result<SessionLogs, ToolboxError> {
         let pid = self.entrypoint().await?.pid;
         let mut tail = self.sandbox.logs(false, Some(LOGS_MAX)).await.map_err(ToolboxError::process)?;
@@ -52,7 +52,7 @@ impl Toolbox {
         Ok(SessionLogs { stdout: reservation.attach(stdout), stderr: of_stderr.attach(stderr) })
     }
 
-    /// Follows it; what is kept comes first.
+    /// Follows its output; the kept output comes first.
     pub async fn entrypoint_follow(&self) -> Result<EntrypointFollow, ToolboxError> {
         let sandbox = &self.sandbox;
         let pid = self.entrypoint().await?.pid;
@@ -66,7 +66,7 @@ impl Toolbox {
 }
 
 impl EntrypointFollow {
-    /// The next piece; `None` when it ended. Cancel-safe.
+    /// The next piece; `None` when it has ended. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<LogEvent, ToolboxError>> {
         let mut own = EntrypointPid(self.pid);
         loop {
@@ -95,7 +95,7 @@ impl EntrypointFollow {
     }
 }
 
-/// Whose lines count: the command's, which was the first to be logged.
+/// The process whose lines count: the start command, which was the first to be logged.
 struct EntrypointPid(Option<u32>);
 
 impl EntrypointPid {

@@ -1,4 +1,4 @@
-//! What can go wrong with a tool, in the words of the model. Text from inside a sandbox is cleaned before it gets here.
+//! Errors of tools. Text from inside a sandbox is cleaned before it is stored here.
 
 use std::time::Duration;
 
@@ -6,72 +6,72 @@ use atoll_agentapi::{AgentError, RpcCode};
 use atoll_budget::Exhausted;
 use atoll_model::{Code, ErrorKind};
 
-/// A tool could not do what was asked.
+/// A tool failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolboxError {
     /// The sandbox lacks a program.
     #[error("the sandbox has no {tool}")]
     ToolMissing {
-        /// The program, or the library of one.
+        /// The program, or a library of one.
         tool: &'static str,
-        /// How to get it.
+        /// How to install it.
         hint: &'static str,
     },
-    /// An argument can't be used; nothing was tried.
+    /// An argument is invalid; nothing was tried.
     #[error("{0}")]
     Invalid(String),
-    /// Something has that name already.
+    /// An object with that name exists already.
     #[error("{0}")]
     Exists(String),
-    /// There is no such context, session, terminal or language server. Each is a process of the sandbox.
+    /// The context, session, terminal or language server does not exist. Each is a process of the sandbox.
     #[error("{0}")]
     NotFound(String),
-    /// Git knows no such repository, branch, revision or file.
+    /// Git does not find the repository, branch, revision or file.
     #[error("{0}")]
     GitNotFound(String),
-    /// It is not in a state that allows this.
+    /// The state of the object does not allow the operation.
     #[error("{0}")]
     Conflict(String),
-    /// It was there and has ended.
+    /// The object existed and has ended.
     #[error("{0}")]
     Ended(String),
-    /// Somebody inside or outside wants credentials that were not given, or are wrong.
+    /// Credentials are required and were missing or wrong.
     #[error("{0}")]
     Unauthenticated(String),
-    /// It took too long and was ended.
+    /// The operation took too long and was ended.
     #[error("{what} was ended after its timeout of {} s", limit.as_secs())]
     TimedOut { what: &'static str, limit: Duration },
-    /// More than a tool takes in memory.
+    /// A value exceeds the memory limit of a tool.
     #[error("{what} is larger than {max} bytes")]
     TooLarge {
         /// What is too large.
         what: String,
-        /// What it may have.
+        /// The maximal size.
         max: u64,
     },
-    /// A program inside said something that it never says.
+    /// A program in the sandbox sent unexpected output.
     #[error("the answer of {tool} cannot be read: {why}")]
     Unreadable {
         tool: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
-    /// The server has no room for the bytes of the answer.
+    /// The server has no memory budget for the answer.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    /// The agent refused, or does not answer. `File` and `Process` tell what it was about.
+    /// The agent refused, or does not answer. The subject tells whether the call was about a file or a process.
     #[error("{cause}")]
     Agent {
-        /// What was asked for.
+        /// The subject of the call.
         about: AgentCallSubject,
-        /// Its words.
+        /// The error of the agent.
         #[source]
         cause: AgentError,
     },
 }
 
-/// What a call to the agent was about; the same refusal means different things.
+/// The subject of a call to the agent; the same error has different meanings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentCallSubject {
     /// A file or folder.
@@ -81,7 +81,7 @@ pub enum AgentCallSubject {
 }
 
 impl ToolboxError {
-    /// The code that a user meets.
+    /// The error code for users.
     pub fn code(&self) -> Code {
         match self {
             Self::ToolMissing { .. } => Code::ToolMissing,
@@ -97,7 +97,7 @@ impl ToolboxError {
         }
     }
 
-    /// The closed kind that edges map. Finer than the code's where a front has a word for it.
+    /// The class of the error. More specific than that of the code if a front needs it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Conflict(_) => ErrorKind::Conflict,
@@ -112,7 +112,7 @@ impl ToolboxError {
         }
     }
 
-    /// What to try.
+    /// A suggestion.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::ToolMissing { hint, .. } => Some(hint),
@@ -151,7 +151,7 @@ fn code_of(about: AgentCallSubject, error: &AgentError) -> Code {
         (RpcCode::NotFound, AgentCallSubject::File) => Code::FileNotFound,
         (RpcCode::NotFound, AgentCallSubject::Process) => Code::ProcessNotFound,
         (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
-        // The agent has one word for a full disk and for every other limit; only its text tells them apart.
+        // The agent has one code for a full disk and for every other limit; only its text distinguishes them.
         (RpcCode::ResourceExhausted, _) if message.contains("disk") => Code::DiskFull,
         (RpcCode::ResourceExhausted, _) => Code::SandboxExhausted,
         (RpcCode::Unimplemented, _) => Code::Unsupported,
@@ -173,14 +173,14 @@ fn code_of(about: AgentCallSubject, error: &AgentError) -> Code {
 /// LIMIT: long enough for a sentence of a program, short enough for a log line.
 const SAID_MAX: usize = 1024;
 
-/// What a program said, fit for an error: its last lines without control characters.
+/// The output of a program, prepared for an error: its last lines without control characters.
 pub(crate) fn said(text: &str) -> String {
     let text = text.trim();
     let mut from = text.len().saturating_sub(SAID_MAX);
     while !text.is_char_boundary(from) {
         from += 1;
     }
-    // A blank is as short as what it stands for.
+    // A blank has the same length as the replaced character.
     text[from..].chars().map(|c| if c.is_ascii_control() && c != '\n' { ' ' } else { c }).collect()
 }
 

@@ -1,6 +1,6 @@
-//! One line for the sandbox's shell, run to its end: what it writes comes in the order in which it was written.
+//! Runs one shell command to its end: its output is returned in the order in which it was written.
 //!
-//! Never: builds a line out of anything but the line that was given and words of its own.
+//! The shell command consists only of the given command and constant text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,37 +10,37 @@ use atoll_budget::{CollectedOutput, Collector, Keep};
 
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: what is kept of both streams together, half of the beginning and half of the end.
+/// LIMIT: bytes that are kept of both streams together, half of the beginning and half of the end.
 pub(crate) const OUTPUT_MAX: usize = 16 << 20;
-/// LIMIT: the kernel takes 128 KiB as one argument; a longer line goes in by stdin.
+/// LIMIT: the kernel accepts 128 KiB as one argument; a longer command is sent by stdin.
 const ARGUMENT_MAX: usize = 96 << 10;
-/// How long after its timeout the end of a line is waited for.
+/// How long to wait for the end of a command after its timeout.
 const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A line for the shell.
+/// A shell command.
 #[derive(Debug, Clone, Default)]
 pub struct ShellLine {
-    /// What a person would type.
+    /// The command as a person would type it.
     pub line: String,
-    /// Where; by default the sandbox's working directory.
+    /// The working directory; by default the sandbox's.
     pub cwd: Option<String>,
-    /// On top of the sandbox's environment.
+    /// Added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
-    /// After this all its processes are ended.
+    /// After this time all its processes are ended.
     pub timeout: Option<Duration>,
 }
 
-/// What came of a program.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramResult {
-    /// As a shell shows it.
+    /// The exit code, as in a shell.
     pub exit_code: i32,
-    /// Both streams, in the order in which they came.
+    /// Both streams, in the order in which they arrived.
     pub output: CollectedOutput,
 }
 
 impl Toolbox {
-    /// Runs a line by bash, or by sh where there is none. Its end is an answer whatever the exit code.
+    /// Runs a command with bash, or with sh if there is no bash. Every exit code is a regular result.
     pub async fn shell(&self, line: ShellLine) -> Result<ProgramResult, ToolboxError> {
         let limit = line.timeout;
         let (args, input) = shell_args(line.line);
@@ -57,7 +57,7 @@ impl Toolbox {
         self.collect(start, input, "the command").await
     }
 
-    /// Starts a program, gives it its input, and waits for its end.
+    /// Starts a program, sends its input, and waits for its end.
     pub(crate) async fn collect(
         &self,
         start: StartProcess,
@@ -90,7 +90,7 @@ impl Toolbox {
         }
     }
 
-    /// All that comes, and whether the agent ended it at its deadline.
+    /// The whole output, and whether the agent ended the program at its deadline.
     async fn read(&self, mut stream: ProcessStream) -> Result<(ProgramResult, bool), ToolboxError> {
         let mut output = Collector::new(&self.account, Keep::both(OUTPUT_MAX));
         while let Some(event) = stream.next().await {
@@ -109,11 +109,11 @@ impl Toolbox {
     }
 }
 
-/// Before the line: one pipe for both streams, since of two pipes nobody knows which was written to first. On the line itself,
-/// so that the numbers of lines in the shell's own words stay right.
+/// Prepended to the command: one pipe for both streams, because the order of writes to two pipes is unknown. On the
+/// same line, so that line numbers in the shell's messages stay right.
 const ONE_PIPE: &str = "exec 2>&1; ";
 
-/// Arguments of a shell, and what it reads where the line is too long for an argument.
+/// Arguments of a shell, and its input if the command is too long for an argument.
 fn shell_args(line: String) -> (Vec<String>, Option<Vec<u8>>) {
     let dash_c = "-c".to_owned();
     if line.len() <= ARGUMENT_MAX {
@@ -122,7 +122,7 @@ fn shell_args(line: String) -> (Vec<String>, Option<Vec<u8>>) {
     (vec![dash_c, format!("{ONE_PIPE}eval \"$(cat)\"")], Some(line.into_bytes()))
 }
 
-/// Input to its end. A program that does not want it is no error.
+/// Sends all input. If the program does not read it, that is no error.
 pub(crate) async fn feed(sandbox: &dyn Session, pid: u32, input: &[u8]) {
     if sandbox.send_stdin(pid, input).await.is_ok() {
         let _ = sandbox.close_stdin(pid).await;

@@ -1,5 +1,5 @@
-//! Files as people work with them: lists and trees, search, edits, copies, parts of a file. Composed from the agent's own
-//! operations, so that it works where the sandbox has no shell and no grep.
+//! File operations for users: lists and trees, search, edits, copies, parts of a file. They use the agent's own
+//! operations, so they work in a sandbox without a shell and without grep.
 
 mod edit;
 mod listing;
@@ -17,7 +17,7 @@ pub use search::{Grep, Match, SearchResults};
 
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: what the kernel takes as a path.
+/// LIMIT: the kernel's limit of a path.
 const PATH_MAX: usize = 4_095;
 
 /// Files of one sandbox. Paths are absolute, below `~`, or relative to the user's home.
@@ -26,25 +26,25 @@ pub struct Files<'a> {
     toolbox: &'a Toolbox,
 }
 
-/// How a directory is made.
+/// Options for making a directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MakeDir {
-    /// With what is missing above it; one that is there is fine then.
+    /// Also make missing parents; an existing directory is no error then.
     pub parents: bool,
-    /// Permission bits; 0755 where none are said.
+    /// Permission bits; default 0755.
     pub mode: Option<u32>,
 }
 
-/// How something is copied.
+/// Options for copying.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CopyHow {
-    /// Directories too, with all below them.
+    /// Also copy directories, with everything below them.
     pub recursive: bool,
-    /// Also if something is there.
+    /// Replace an existing destination.
     pub overwrite: bool,
 }
 
-/// Mode, owner and group to be; names or numbers of the sandbox. `None`: as it is.
+/// New mode, owner and group; names or numbers in the sandbox. `None`: unchanged.
 #[derive(Debug, Clone, Default)]
 pub struct PermissionChange {
     /// Permission bits.
@@ -60,18 +60,18 @@ impl<'a> Files<'a> {
         Self { toolbox }
     }
 
-    /// What a path is.
+    /// Describes a path.
     pub async fn stat(&self, path: &str) -> Result<Entry, ToolboxError> {
         check(path)?;
         self.toolbox.sandbox.stat(path.as_bytes(), self.user()).await.map_err(ToolboxError::file)
     }
 
-    /// Whether something is there. What may not be looked at is an error, not an absence.
+    /// Whether a path exists. A path that may not be inspected is an error.
     pub async fn exists(&self, path: &str) -> Result<bool, ToolboxError> {
         match self.stat(path).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(false),
-            // Below a file there is nothing.
+            // A path below a file does not exist.
             Err(error) if error.to_string().contains("not a directory") => Ok(false),
             Err(error) => Err(error),
         }
@@ -101,7 +101,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Removes a file or link, or (`recursive`) a directory with all below it. An empty directory needs no `recursive`.
+    /// Removes a file or link, or (`recursive`) a directory with everything below it. An empty directory needs no
+    /// `recursive`.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), ToolboxError> {
         let entry = self.stat(path).await?;
         if !recursive && entry.kind == atoll_agentapi::EntryKind::Directory {
@@ -119,7 +120,7 @@ impl<'a> Files<'a> {
         self.toolbox.sandbox.remove(path.as_bytes(), self.user()).await.map_err(ToolboxError::file)
     }
 
-    /// Writes a whole file; its parents are made.
+    /// Writes a whole file; missing parents are made.
     pub async fn write(
         &self,
         path: &str,
@@ -134,7 +135,7 @@ impl<'a> Files<'a> {
             .map_err(ToolboxError::file)
     }
 
-    /// Writes a whole file from a stream; its parents are made, and the name appears when every byte is there.
+    /// Writes a whole file from a stream; missing parents are made, and the file appears when every byte has arrived.
     pub async fn write_stream(
         &self,
         path: &str,
@@ -147,7 +148,7 @@ impl<'a> Files<'a> {
         written.map_err(ToolboxError::file)
     }
 
-    /// Renames. Without `overwrite` nothing may be at the destination.
+    /// Renames. Without `overwrite` the destination must not exist.
     pub async fn move_to(&self, from: &str, to: &str, overwrite: bool) -> Result<Entry, ToolboxError> {
         check(from)?;
         check(to)?;
@@ -192,7 +193,7 @@ impl<'a> Files<'a> {
         self.toolbox.user()
     }
 
-    /// What an entry is once its link is followed. A list of a directory is the agent's own test for one.
+    /// The type of an entry after following a symbolic link. Listing a directory is the agent's own check for one.
     async fn real_kind(&self, entry: &Entry) -> Result<atoll_agentapi::EntryKind, ToolboxError> {
         use atoll_agentapi::EntryKind;
         if entry.kind != EntryKind::Symlink {

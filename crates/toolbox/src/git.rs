@@ -1,8 +1,9 @@
-//! Git, by the sandbox's own program.
+//! Git, using the sandbox's own program.
 //!
-//! Every call is one `git` with a list of arguments. A ref or an address that begins with `-` is refused, paths stand behind
-//! `--`, nothing is asked at a terminal. Credentials travel in the environment of that one process, to a helper that answers
-//! for the host of the address alone; they are never an argument and never end up in a repository's settings.
+//! Every call is one `git` process with a list of arguments. A ref or an address that begins with `-` is refused, paths
+//! come after `--`, and nothing is asked at a terminal. Credentials are in the environment of that one process, for a
+//! helper that answers only for the host of the address. They are never an argument and are never stored in a
+//! repository's settings.
 
 mod branches;
 mod clone;
@@ -29,9 +30,9 @@ use crate::command::ProgramCommand;
 use crate::error::said;
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: a repository of any size answers within this, also on a starved machine.
+/// LIMIT: enough for a repository of any size, even on an overloaded machine.
 const LOCAL_LIMIT: Duration = Duration::from_secs(120);
-/// LIMIT: a large clone over a slow line.
+/// LIMIT: a large clone over a slow connection.
 const REMOTE_LIMIT: Duration = Duration::from_secs(1800);
 
 const HINT: &str = "install git inside (apt-get install git), or use a template that has it, such as debian";
@@ -44,21 +45,22 @@ pub struct Git<'a> {
     limit: Option<Duration>,
 }
 
-/// What git said and how it ended. A failure of git is an answer too: [`GitOutput::checked`] makes an error of it.
+/// The output of git and its exit code. A failure of git is a regular result: [`GitOutput::checked`] makes an error of
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GitOutput {
-    /// Standard output. Bytes that are no UTF-8 are replaced.
+    /// Standard output. Invalid UTF-8 is replaced.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// 0: it did what was asked.
+    /// 0: success.
     pub exit_code: i32,
-    /// Output was longer than is kept.
+    /// The output was longer than what is kept.
     pub truncated: bool,
 }
 
 impl GitOutput {
-    /// Both streams, one after the other, as a person would read them.
+    /// Both streams, one after the other.
     pub fn output(&self) -> String {
         match (self.stdout.is_empty(), self.stderr.is_empty()) {
             (false, true) => self.stdout.clone(),
@@ -70,7 +72,7 @@ impl GitOutput {
         }
     }
 
-    /// A failure as an error, by what git says of it.
+    /// Turns a failure into an error, by git's message.
     pub fn checked(self) -> Result<Self, ToolboxError> {
         if self.exit_code == 0 { Ok(self) } else { Err(self.failure()) }
     }
@@ -118,13 +120,13 @@ impl<'a> Git<'a> {
         Self { toolbox, path, limit: None }
     }
 
-    /// Another time limit than the usual one.
+    /// Sets another time limit.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// Makes a repository here.
+    /// Initialises a repository.
     pub async fn init(&self, bare: bool, branch: Option<&str>) -> Result<GitOutput, ToolboxError> {
         let mut args = words(["init"]);
         if bare {
@@ -166,14 +168,14 @@ impl<'a> Git<'a> {
         Ok(self.toolbox.run(command).await?.into())
     }
 
-    /// The folder as git takes it: `~` is the user's home, as it is for files.
+    /// The folder for git: `~` is the user's home, as for files.
     async fn folder(&self) -> Result<String, ToolboxError> {
         if self.path.is_empty() || self.path.contains('\0') {
             return Err(ToolboxError::Invalid("path must not be empty or contain a NUL byte".into()));
         }
         let below = match self.path.strip_prefix('~') {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
-            // A folder whose name looks like an option is still a folder.
+            // A folder whose name begins like an option.
             _ if self.path.starts_with('-') => return Ok(format!("./{}", self.path)),
             _ => return Ok(self.path.clone()),
         };
@@ -182,7 +184,7 @@ impl<'a> Git<'a> {
     }
 }
 
-/// Nothing is asked, nothing is translated, and looking at a repository does not write to it.
+/// Disables prompts, translations, and writes by read-only commands.
 fn environment(mut env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let fixed = [
         ("GIT_TERMINAL_PROMPT", "0"),
@@ -224,7 +226,7 @@ fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, ToolboxError> {
     Ok(text)
 }
 
-/// Paths behind `--`; an empty list would mean something else to git than to whoever sent it.
+/// Paths after `--`; an empty list is refused, because git would treat it as all files.
 fn paths(files: &[String]) -> Result<Vec<String>, ToolboxError> {
     if files.is_empty() || files.iter().any(|file| file.is_empty() || file.contains('\0')) {
         return Err(ToolboxError::Invalid(

@@ -1,4 +1,4 @@
-//! The code interpreter: contexts that keep what was defined in them, in Python (ipykernel), JavaScript, TypeScript, Bash, R
+//! The code interpreter: contexts that keep their definitions, in Python (ipykernel), JavaScript, TypeScript, Bash, R
 //! and Java.
 //!
 //! ```text
@@ -9,8 +9,9 @@
 //!             ◂── output and markers ── bash         the code itself
 //! ```
 //!
-//! A context is a process with a tag that names it. So the list of contexts is the list of processes, nothing is kept on the
-//! host, and contexts live on through a restart of the server and a pause of the sandbox. What a context writes is hostile.
+//! A context is a process with a tag that names it. So the list of contexts is the list of processes, no state is kept
+//! on the host, and contexts survive a restart of the server and a pause of the sandbox. The output of a context is
+//! untrusted.
 
 mod decode;
 mod execution;
@@ -31,9 +32,9 @@ use execution::InterruptTarget;
 
 use crate::{Toolbox, ToolboxError};
 
-/// LIMIT: each context costs the sandbox some 100 MiB.
+/// LIMIT: each context costs the sandbox about 100 MiB.
 const CONTEXTS_MAX: usize = 32;
-/// LIMIT: the agent's own limit on one piece of input is larger; code is text that somebody wrote.
+/// LIMIT: the agent's own limit of one input is larger; code is text that a person or program wrote.
 const CODE_MAX: usize = 16 << 20;
 /// How long a context may take to end by itself.
 const LEAVE: Duration = Duration::from_secs(3);
@@ -43,30 +44,28 @@ const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// What code is written in.
+/// The language of code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Language {
-    /// By ipykernel.
+    /// With ipykernel.
     #[default]
     Python,
-    /// By node.
+    /// With node.
     JavaScript,
-    /// By node, where it knows how to take types away.
+    /// With node, if it supports removing types.
     TypeScript,
-    /// By bash, or sh.
+    /// With bash, or sh.
     Bash,
-    /// By R, where the sandbox has it.
+    /// With R, if the sandbox has it.
     R,
-    /// By the JDK's own shell, where the sandbox has one.
+    /// With the JDK's shell, if the sandbox has one.
     Java,
 }
 
 impl Language {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Python, Self::JavaScript, Self::TypeScript, Self::Bash, Self::R, Self::Java];
 
-    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -78,7 +77,7 @@ impl Language {
         }
     }
 
-    /// By any name that people write.
+    /// Parses any common name of a language.
     pub fn parse(name: &str) -> Result<Self, ToolboxError> {
         match name.to_ascii_lowercase().as_str() {
             "python" | "py" | "python3" => Ok(Self::Python),
@@ -94,28 +93,25 @@ impl Language {
     }
 }
 
-/// A context to be made.
+/// A new context.
 #[derive(Debug, Clone, Default)]
 pub struct NewContext {
-    /// What its code is written in.
     pub language: Language,
-    /// Where its code starts; by default the sandbox's working directory.
+    /// Its working directory; by default the sandbox's.
     pub cwd: Option<String>,
 }
 
 /// A context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterpreterContext {
-    /// Its name.
     pub id: String,
-    /// What its code is written in.
     pub language: Language,
-    /// Where it started.
+    /// Its working directory at the start.
     pub cwd: String,
-    /// When, in Unix milliseconds.
+    /// When it was started, in Unix milliseconds.
     pub created_at_ms: u64,
     pub(crate) pid: u32,
-    /// It was made before its sandbox was: code in it learns the sandbox's environment from here.
+    /// Set if it was started before its sandbox was claimed: its code gets the sandbox's environment from here.
     pub(crate) base: Option<BTreeMap<String, String>>,
 }
 
@@ -124,9 +120,9 @@ pub struct InterpreterContext {
 pub struct Execute {
     /// The code.
     pub code: String,
-    /// Environment during this code alone.
+    /// Environment only for this code.
     pub env: BTreeMap<String, String>,
-    /// After this it is interrupted, and if that does not help, the context ended.
+    /// After this time the code is interrupted; if that does not help, the context is ended.
     pub timeout: Option<Duration>,
 }
 
@@ -142,7 +138,7 @@ impl<'a> Interpreter<'a> {
         Self { toolbox, plain_python: false }
     }
 
-    /// Runs Python without ipykernel where the sandbox has none: by a worker of ours, whose results are text.
+    /// Runs Python without ipykernel if the sandbox has none: with a built-in worker, whose results are text.
     #[must_use]
     pub fn or_plain_python(self) -> Self {
         Self { plain_python: true, ..self }
@@ -154,19 +150,19 @@ impl<'a> Interpreter<'a> {
         let mut found: Vec<InterpreterContext> = processes.iter().cloned().filter_map(context_of).collect();
         found.extend(self.warm_contexts(&processes).await?);
         found.sort_by_key(|context| (context.created_at_ms, context.pid));
-        // Of two that were made for the same name at once, the older is the one.
+        // Of two with the same name that were made at once, the older one counts.
         let mut known = std::collections::BTreeSet::new();
         found.retain(|context| known.insert(context.id.clone()));
         Ok(found)
     }
 
-    /// One of them.
+    /// A context by its id.
     pub async fn context(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let found = self.contexts().await?.into_iter().find(|context| context.id == id);
         found.ok_or_else(|| ToolboxError::NotFound("there is no such context".into()))
     }
 
-    /// Makes a context; answers when code can be run in it.
+    /// Makes a context; returns when code can be run in it.
     pub async fn create_context(&self, new: &NewContext) -> Result<InterpreterContext, ToolboxError> {
         if self.contexts().await?.len() >= CONTEXTS_MAX {
             let message = format!("the sandbox has {CONTEXTS_MAX} contexts already; delete some of them");
@@ -175,7 +171,7 @@ impl<'a> Interpreter<'a> {
         self.launch(&random_id()?, new).await
     }
 
-    /// The context that code goes to where none is named: one per language, made when it is first needed.
+    /// The default context: one per language, made when it is first needed.
     pub async fn default_context(&self, language: Language) -> Result<InterpreterContext, ToolboxError> {
         let id = default_id(language);
         match self.context(&id).await {
@@ -191,13 +187,13 @@ impl<'a> Interpreter<'a> {
         Ok(kept)
     }
 
-    /// Ends a context and all that was defined in it.
+    /// Ends a context and removes its definitions.
     pub async fn delete_context(&self, id: &str) -> Result<(), ToolboxError> {
         let context = self.context(id).await?;
         self.end(&context).await
     }
 
-    /// The same context with nothing defined in it. What runs in it is ended.
+    /// Restarts a context without its definitions. Running code is ended.
     pub async fn restart(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let context = self.context(id).await?;
         self.end(&context).await?;
@@ -205,7 +201,7 @@ impl<'a> Interpreter<'a> {
         self.launch(id, &NewContext { language: context.language, cwd }).await
     }
 
-    /// Interrupts what runs in a context now.
+    /// Interrupts the running code of a context.
     pub async fn interrupt(&self, id: &str) -> Result<(), ToolboxError> {
         let context = self.context(id).await?;
         execution::interrupt(&*self.toolbox.sandbox, &context, InterruptTarget::Running)
@@ -213,7 +209,7 @@ impl<'a> Interpreter<'a> {
             .map_err(ToolboxError::process)
     }
 
-    /// Runs code; one after the other where several are sent to the same context. Dropping the execution before its end
+    /// Runs code; several executions in one context run one after the other. Dropping an execution before its end
     /// interrupts it.
     pub async fn execute(
         &self,
@@ -233,7 +229,7 @@ impl<'a> Interpreter<'a> {
         Execution::begin(self.toolbox.sandbox.clone(), context.clone(), random_id()?, execute).await
     }
 
-    /// Asks it to leave, and makes it.
+    /// Asks a context to end, then forces it.
     async fn end(&self, context: &InterpreterContext) -> Result<(), ToolboxError> {
         self.end_process(context.pid).await
     }
@@ -280,7 +276,7 @@ fn tag(id: &str, language: Language) -> String {
     format!("{TAG}{}/{id}", language.as_str())
 }
 
-/// A process that is a context; whoever may start processes may start one that looks like it, and gains nothing.
+/// A process that is a context. Any program that can start processes can also start one of this form, without any gain.
 fn context_of(process: ProcessInfo) -> Option<InterpreterContext> {
     let (language, id) = process.tag.strip_prefix(TAG)?.split_once('/')?;
     Some(InterpreterContext {

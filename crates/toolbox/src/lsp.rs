@@ -1,4 +1,4 @@
-//! Language servers: a process inside per language and project, asked over its stdin and stdout.
+//! Language servers: one process in the sandbox per language and project, used over its stdin and stdout.
 //!
 //! ```text
 //!  host                                     inside the sandbox
@@ -6,8 +6,8 @@
 //!            ◂── stdout, JSON-RPC frames ──
 //! ```
 //!
-//! The server is found by the tag of its process, so nothing is kept on the host. What it says is hostile: frames are bounded,
-//! and an answer is looked for by a name that nobody else uses.
+//! The server is found by the tag of its process, so no state is kept on the host. Its output is untrusted: frames are
+//! bounded, and an answer is matched by a unique id.
 
 mod call;
 mod responses;
@@ -24,13 +24,13 @@ use crate::error::said;
 use crate::{FilePart, Toolbox, ToolboxError};
 use call::LspConnection;
 
-/// LIMIT: a server reads a whole project before it answers its first question.
+/// LIMIT: a server reads a whole project before its first answer.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// LIMIT: an answer about one place in a large project.
+/// LIMIT: an answer about one position in a large project.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// How long a server may take to end by itself.
 const LEAVE: Duration = Duration::from_secs(3);
-/// LIMIT: a document that somebody edits.
+/// LIMIT: bytes of an edited document.
 const DOCUMENT_MAX: u64 = 16 << 20;
 
 /// LIMIT: files that a server is asked about one by one.
@@ -39,19 +39,19 @@ const FILES_MAX: usize = 200;
 const TAG: &str = "atoll-lsp/";
 const SIGKILL: i32 = 9;
 
-/// What a server understands.
+/// A supported language.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LspLanguage {
-    /// By pylsp, or pyright.
+    /// With pylsp, or pyright.
     Python,
-    /// By typescript-language-server.
+    /// With typescript-language-server.
     TypeScript,
-    /// By the same.
+    /// With typescript-language-server.
     JavaScript,
 }
 
 impl LspLanguage {
-    /// By its name.
+    /// Parses a name.
     pub fn parse(name: &str) -> Result<Self, ToolboxError> {
         match name {
             "python" => Ok(Self::Python),
@@ -63,7 +63,6 @@ impl LspLanguage {
         }
     }
 
-    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Python => "python",
@@ -107,7 +106,7 @@ impl Toolbox {
 }
 
 impl LspServer<'_> {
-    /// Starts it and waits until it can be asked. One that runs already is fine.
+    /// Starts the server and waits until it is ready. A running one is no error.
     pub async fn start(&self) -> Result<(), ToolboxError> {
         if self.pid().await?.is_some() {
             return Ok(());
@@ -162,7 +161,7 @@ impl LspServer<'_> {
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends the server.
     pub async fn stop(&self) -> Result<(), ToolboxError> {
         let mut call = self.call().await?;
         let asked = async {
@@ -177,18 +176,18 @@ impl LspServer<'_> {
                 }
                 _ => {}
             }
-            // A second stop must find nothing: the answer waits for the end of the process.
+            // A second stop must find no server: the answer waits for the end of the process.
             let _ = tokio::time::timeout(LEAVE, call.end()).await;
         }
         Ok(())
     }
 
-    /// Tells it that somebody works on a file, as the file is now.
+    /// Reports that a file is open, with its current content.
     pub async fn did_open(&self, path: &str) -> Result<(), ToolboxError> {
         self.did_open_as(path, None, 1).await
     }
 
-    /// Tells it that somebody works on a version of a file with this text; `None`: as the file is now.
+    /// Reports that a version of a file with this text is open; `None`: the current content.
     pub async fn did_open_as(
         &self,
         path: &str,
@@ -210,13 +209,13 @@ impl LspServer<'_> {
         call.tell("textDocument/didOpen", json!({ "textDocument": document })).await
     }
 
-    /// Tells it that nobody works on it any more.
+    /// Reports that a file is closed.
     pub async fn did_close(&self, path: &str) -> Result<(), ToolboxError> {
         let document = json!({ "textDocument": { "uri": uri(path) } });
         self.call().await?.tell("textDocument/didClose", document).await
     }
 
-    /// What could stand at a place; line and character count from 0. `context` as the protocol has it.
+    /// Completions at a position; line and character count from 0. `context` is that of the protocol.
     pub async fn completions(
         &self,
         path: &str,
@@ -233,24 +232,25 @@ impl LspServer<'_> {
         Ok(responses::completions(&self.asked("textDocument/completion", params).await?))
     }
 
-    /// The same as the server's own `result`.
+    /// The same as the server's raw `result`.
     pub async fn raw_completions(&self, path: &str, place: TextPosition) -> Result<Value, ToolboxError> {
         let position = json!({ "line": place.line, "character": place.character });
         let params = json!({ "textDocument": { "uri": uri(path) }, "position": position });
         self.asked("textDocument/completion", params).await
     }
 
-    /// What a file defines.
+    /// The symbols of a file.
     pub async fn document_symbols(&self, path: &str) -> Result<Vec<Symbol>, ToolboxError> {
         Ok(responses::symbols(&self.raw_document_symbols(path).await?, &uri(path)))
     }
 
-    /// The same as the server's own `result`.
+    /// The same as the server's raw `result`.
     pub async fn raw_document_symbols(&self, path: &str) -> Result<Value, ToolboxError> {
         self.asked("textDocument/documentSymbol", json!({ "textDocument": { "uri": uri(path) } })).await
     }
 
-    /// What the project defines by such a name. A server that knows single files only is asked about each of them.
+    /// The symbols of the project with such a name. A server that supports only single files is asked about each of
+    /// them.
     pub async fn workspace_symbols(&self, query: &str) -> Result<Vec<Symbol>, ToolboxError> {
         let told = self.asked("workspace/symbol", json!({ "query": query })).await?;
         if !told.is_null() {
@@ -273,7 +273,7 @@ impl LspServer<'_> {
             .unwrap_or(Err(ToolboxError::TimedOut { what: "the language server's answer", limit }))
     }
 
-    /// The files that it knows, as a glob.
+    /// The files of the language, as a glob.
     const fn files(&self) -> &'static str {
         match self.language {
             LspLanguage::Python => "*.py",
@@ -306,7 +306,7 @@ impl LspServer<'_> {
     }
 
     fn tag(&self) -> String {
-        // Both are of one server; a project has one.
+        // Both languages have one server; a project has one of it.
         let family = match self.language {
             LspLanguage::Python => "python",
             LspLanguage::TypeScript | LspLanguage::JavaScript => "typescript",
@@ -325,12 +325,12 @@ impl LspServer<'_> {
     }
 }
 
-/// What others wrote is not what somebody looks for in a project.
+/// Folders with foreign code are not searched.
 fn left_out() -> [String; 4] {
     [".git", "node_modules", ".venv", "__pycache__"].map(str::to_owned)
 }
 
-/// What we can do is little, so that answers are plain.
+/// Few capabilities are announced, so that answers are simple.
 fn initialize(project: &str) -> Value {
     let root = uri(project);
     json!({
@@ -349,7 +349,7 @@ fn initialize(project: &str) -> Value {
     })
 }
 
-/// A path as the protocol names it.
+/// A path as a URI of the protocol.
 fn uri(path: &str) -> String {
     let mut uri = String::from("file://");
     for byte in path.bytes() {

@@ -1,4 +1,4 @@
-//! Ports that something inside listens on, as the sandbox's own kernel tables say it.
+//! Ports with a listening program in the sandbox, from its own kernel tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::command::ProgramCommand;
 use crate::{Toolbox, ToolboxError};
 
-/// The agent's own is none of the user's.
+/// The agent's own port is hidden.
 const HIDDEN: u16 = atoll_agentapi::AGENT_PORT;
 const LIMIT: Duration = Duration::from_secs(10);
-/// The kernel's word for a socket that listens.
+/// The kernel's state of a listening socket.
 const LISTENS: &str = "0A";
 
 impl Toolbox {
-    /// TCP ports that are listened on, in their order.
+    /// TCP ports with a listener, in order.
     pub async fn listening_ports(&self) -> Result<Vec<u16>, ToolboxError> {
-        // Files of the kernel have no size, so they are read by a program.
+        // Files of the kernel have no size, so a program reads them.
         let command = ProgramCommand {
             program: "cat",
             args: ["/proc/net/tcp", "/proc/net/tcp6"].map(str::to_owned).to_vec(),
@@ -23,7 +23,7 @@ impl Toolbox {
             limit: LIMIT,
             hint: "use a template with coreutils or busybox",
         };
-        // Where there is no IPv6, one of the files is missing; the other one is told.
+        // Without IPv6 one of the files is missing; the other one is still printed.
         let told = self.run(command).await?.stdout;
         Ok(parse(&String::from_utf8_lossy(&told)).into_iter().filter(|port| *port != HIDDEN).collect())
     }

@@ -4,18 +4,18 @@
 //!  host                              inside the sandbox
 //!  Sessions ── a line of stdin ────▸ bash, tagged with the session's name
 //!           ── files, watches ─────▸ /tmp/.atoll-sessions/KEY/name
-//!                                    …/KEY/ended            its exit code, once it left by itself
-//!                                    …/KEY/COMMAND/command  what to run; sourced by the shell
-//!                                    …/KEY/COMMAND/out err  what it writes
+//!                                    …/KEY/ended            its exit code, once it ended by itself
+//!                                    …/KEY/COMMAND/command  the command; sourced by the shell
+//!                                    …/KEY/COMMAND/out err  its output
 //!                                    …/KEY/COMMAND/in       a pipe for input, of commands in the background
 //!                                    …/KEY/COMMAND/exit     its exit code, once it ended
 //! ```
 //!
-//! A session is a process and a folder, so nothing is kept on the host: it lives on through a restart of the server and a pause
-//! of the sandbox, and ends with the sandbox's processes. Commands of one session run one after the other. What a command left
-//! running in the background goes on writing to its own files.
+//! A session is a process and a folder, so no state is kept on the host: it survives a restart of the server and a
+//! pause of the sandbox, and ends with the sandbox's processes. Commands of one session run one after the other.
+//! Background processes of a command continue to write to its files.
 //!
-//! Never: puts a part of a command or of a name into a line for the shell; they go in by files.
+//! No part of a command or of a name is put into a shell line; they are passed in files.
 
 mod files;
 mod follow;
@@ -34,15 +34,15 @@ use crate::{Toolbox, ToolboxError};
 
 /// LIMIT: each costs the sandbox a process.
 const SESSIONS_MAX: usize = 256;
-/// LIMIT: of a name; it travels as hex in a tag.
+/// LIMIT: length of a name; it is stored as hex in a tag.
 const NAME_MAX: usize = 256;
 /// How long a shell may take to end by itself.
 const LEAVE: Duration = Duration::from_secs(2);
 
 const TAG: &str = "atoll-session/";
-/// Everything of all sessions, by random names below.
+/// The folder of all sessions, each below it with a random name.
 const ROOT: &str = "/tmp/.atoll-sessions";
-/// The shell of a session that has none any more.
+/// The pid of a session whose shell has ended.
 const GONE: u32 = 0;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -50,9 +50,9 @@ const SIGTERM: i32 = 15;
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShellSession {
-    /// As its user calls it.
+    /// The name that the user chose.
     pub name: String,
-    /// Its shell.
+    /// The pid of its shell.
     pub(crate) pid: u32,
     /// Its folder.
     pub(crate) key: String,
@@ -62,9 +62,9 @@ pub struct ShellSession {
 /// A command of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionCommand {
-    /// Its name; later ones sort behind.
+    /// Its id; later ones sort after it.
     pub id: String,
-    /// What was asked for.
+    /// The text of the command.
     pub command: String,
     /// `None` while it runs or waits.
     pub exit_code: Option<i32>,
@@ -81,7 +81,7 @@ impl<'a> Sessions<'a> {
         Self { toolbox }
     }
 
-    /// Starts a session. A name that is taken is [`ToolboxError::Exists`].
+    /// Starts a session. A taken name is [`ToolboxError::Exists`].
     pub async fn create(&self, name: &str, cwd: Option<&str>) -> Result<ShellSession, ToolboxError> {
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
             let message = format!("the session's name must have 1 to {NAME_MAX} printable characters");
@@ -97,7 +97,7 @@ impl<'a> Sessions<'a> {
         }
         self.sweep(name).await;
         let made = self.start(name, cwd).await?;
-        // Of two that were made at once, the older is the one.
+        // Of two that were made at once, the older one counts.
         let kept = self.find(name).await?;
         if kept.pid != made.pid {
             self.end(&made).await?;
@@ -140,7 +140,7 @@ impl<'a> Sessions<'a> {
         Ok(ShellSession { name: name.to_owned(), pid: started.pid, key, started_at_ms: 0 })
     }
 
-    /// The sessions whose shell runs, oldest first.
+    /// The sessions with a running shell, oldest first.
     pub async fn list(&self) -> Result<Vec<ShellSession>, ToolboxError> {
         let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let mut found: Vec<ShellSession> = processes.iter().filter_map(session_of).collect();
@@ -150,7 +150,7 @@ impl<'a> Sessions<'a> {
         Ok(found)
     }
 
-    /// One of them. One whose shell left by itself is [`ToolboxError::Ended`].
+    /// A session by its name. If its shell ended by itself: [`ToolboxError::Ended`].
     pub async fn find(&self, name: &str) -> Result<ShellSession, ToolboxError> {
         if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
             return Ok(session);
@@ -161,7 +161,7 @@ impl<'a> Sessions<'a> {
         })
     }
 
-    /// One of them, also if its shell left by itself: what its commands wrote can still be read.
+    /// A session by its name, even if its shell ended by itself: the output of its commands can still be read.
     pub async fn find_kept(&self, name: &str) -> Result<ShellSession, ToolboxError> {
         if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
             return Ok(session);
@@ -170,7 +170,7 @@ impl<'a> Sessions<'a> {
         Ok(ShellSession { name: name.to_owned(), pid: GONE, key, started_at_ms: 0 })
     }
 
-    /// Ends the shell with all that runs in it, and forgets its commands.
+    /// Ends the shell with everything that runs in it, and removes its commands.
     pub async fn delete(&self, name: &str) -> Result<(), ToolboxError> {
         if let Some(session) = self.list().await?.into_iter().find(|session| session.name == name) {
             return self.end(&session).await;
@@ -181,7 +181,7 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// Asks the shell and its children to leave, and makes them.
+    /// Asks the shell and its children to end, then forces them.
     async fn end(&self, session: &ShellSession) -> Result<(), ToolboxError> {
         let sandbox = &self.toolbox.sandbox;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;
@@ -215,7 +215,7 @@ fn tag(name: &str, key: &str) -> String {
     format!("{TAG}{key}/{}", hex::encode(name))
 }
 
-/// A process that is a session; whoever may start processes may start one that looks like it, and gains nothing.
+/// A process that is a session. Any program that can start processes can also start one of this form, without any gain.
 fn session_of(process: &ProcessInfo) -> Option<ShellSession> {
     let (key, name) = process.tag.strip_prefix(TAG)?.split_once('/')?;
     if !is_key(key) {
@@ -226,7 +226,7 @@ fn session_of(process: &ProcessInfo) -> Option<ShellSession> {
     Some(ShellSession { name, pid: process.pid, key, started_at_ms: process.started_at_ms })
 }
 
-/// Only names that we made become parts of paths.
+/// Only generated names become parts of paths.
 fn is_key(text: &str) -> bool {
     !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase())
 }

@@ -1,16 +1,16 @@
-//! Takes what stands between marks out of a stream: `RS word {JSON} RS word`, wherever the stream is cut.
+//! Extracts marked parts from a stream: `RS word {JSON} RS word`, however the stream is split.
 
 use serde_json::Value;
 
-/// LIMIT: a picture and its figures; what is larger stays where it is.
+/// LIMIT: bytes of a picture and its data; a larger part stays in the output.
 const TOLD_MAX: usize = 32 << 20;
-/// LIMIT: of all of them together.
+/// LIMIT: bytes of all marked parts together.
 const ALL_MAX: usize = 64 << 20;
 
 pub(super) struct Marks {
     mark: Vec<u8>,
     held: Vec<u8>,
-    /// A mark was seen, and what it began is being held.
+    /// A mark was seen, and the part after it is held.
     inside: bool,
     told: Vec<Value>,
     all: usize,
@@ -22,10 +22,10 @@ impl Marks {
         Self { mark, held: Vec::new(), inside: false, told: Vec::new(), all: 0 }
     }
 
-    /// What of the stream is output.
+    /// The output part of the stream.
     pub(super) fn feed(&mut self, data: &[u8]) -> Vec<u8> {
         let mut output = Vec::new();
-        // Where the mark may begin that this piece completes.
+        // Where a mark may begin that this piece completes.
         let mut from = self.held.len().saturating_sub(self.mark.len());
         self.held.extend_from_slice(data);
         while let Some(at) = find(&self.held[from..], &self.mark).map(|at| at + from) {
@@ -47,12 +47,12 @@ impl Marks {
         output
     }
 
-    /// How many bytes are held that are not output.
+    /// The number of held bytes that are not output.
     pub(super) fn size(&self) -> usize {
         self.all.min(ALL_MAX) + if self.inside { self.held.len() } else { 0 }
     }
 
-    /// What was held when the stream ended.
+    /// The held bytes at the end of the stream.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

@@ -1,4 +1,4 @@
-//! Edits of text: find and replace in one file with its difference, or in many.
+//! Edits of text: find and replace in one file with a diff, or in many files.
 
 use bytes::Bytes;
 use similar::TextDiff;
@@ -7,22 +7,22 @@ use tokio::sync::Semaphore;
 use super::{FilePart, Files};
 use crate::ToolboxError;
 
-/// LIMIT: files that are edited in memory; what is larger is edited by programs inside.
+/// LIMIT: size of files that are edited in memory; larger files have to be edited by programs in the sandbox.
 const EDIT_MAX: u64 = 16 << 20;
-/// LIMIT: a difference of two very different files is told coarsely instead of for minutes.
+/// LIMIT: after this time a diff of two very different files becomes coarse.
 const DIFF_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
-/// LIMIT: lines of a file whose difference is told; each costs a hundred bytes while it is compared.
+/// LIMIT: lines of a file for a diff; each costs a hundred bytes during the comparison.
 const DIFF_LINES: usize = 200_000;
-/// LIMIT: what one call may ask for, and how many bytes all its edits may look through together.
+/// LIMIT: edits of one call, and bytes that all its edits may search together.
 const EDITS_MAX: usize = 1_000;
 const WORK_MAX: u64 = 128 << 20;
-/// LIMIT: calls that compute at once; none of them may keep the server from answering others.
+/// LIMIT: concurrent computations, so that the server stays responsive.
 static ROOM: Semaphore = Semaphore::const_new(2);
 
-/// A text to be found and what takes its place, everywhere in the file.
+/// A text to find and its replacement, everywhere in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// Not empty.
+    /// Must not be empty.
     pub find: String,
     /// May be empty.
     pub replace: String,
@@ -30,27 +30,27 @@ pub struct Edit {
     pub unique: bool,
 }
 
-/// What edits did to a file.
+/// The result of edits of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edited {
-    /// Unified difference; empty where nothing changed.
+    /// Unified diff; empty if nothing changed.
     pub diff: String,
-    /// How many places.
+    /// The number of replacements.
     pub replacements: u64,
 }
 
-/// What came of one file among many.
+/// The result for one file among many.
 #[derive(Debug)]
 pub struct Replaced {
-    /// As it was named.
+    /// As named in the request.
     pub file: String,
-    /// How many places, or why none could be.
+    /// The number of replacements, or the error.
     pub outcome: Result<u64, ToolboxError>,
 }
 
 impl Files<'_> {
-    /// Does the edits one after the other. A text that is not there, or not unique where it must be, is an error, and the file
-    /// stays as it was.
+    /// Applies the edits one after the other. If a text is not found, or not unique although it must be, that is an
+    /// error, and the file stays unchanged.
     pub async fn edit(&self, path: &str, edits: &[Edit]) -> Result<Edited, ToolboxError> {
         if edits.is_empty() {
             return Err(ToolboxError::Invalid("edits must not be empty".into()));
@@ -67,7 +67,7 @@ impl Files<'_> {
         Ok(edited)
     }
 
-    /// Replaces a text in many files, each on its own. A file that does not hold it stays as it is, which is no error.
+    /// Replaces a text in many files, each independently. A file without the text stays unchanged, which is no error.
     pub async fn replace(&self, files: &[String], find: &str, replace: &str) -> Vec<Replaced> {
         let mut done = Vec::with_capacity(files.len());
         for file in files {
@@ -93,7 +93,7 @@ impl Files<'_> {
     }
 }
 
-/// Work that takes a while, beside the threads that answer.
+/// Runs long computations outside of the threads that answer requests.
 async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolboxError> + Send + 'static,
 ) -> Result<T, ToolboxError> {
@@ -101,14 +101,14 @@ async fn apart<T: Send + 'static>(
     let place =
         ROOM.acquire().await.map_err(|_| ToolboxError::Conflict("the server is shutting down".into()))?;
     let done = tokio::task::spawn_blocking(move || {
-        // Held until it is done, also if nobody waits for it any more.
+        // Held until it is done, even if the caller is gone.
         let _place = place;
         work()
     });
     done.await.map_err(stopped)?
 }
 
-/// What the edits did, and the text where it changed.
+/// The result of the edits, and the new text if it changed.
 fn edit(path: &str, before: &str, edits: &[Edit]) -> Result<(Edited, Option<String>), ToolboxError> {
     let mut after = before.to_owned();
     let (mut replacements, mut work) = (0, 0);

@@ -7,35 +7,35 @@ use atoll_agentapi::{Entry, EntryKind, Search};
 use super::{Files, check};
 use crate::ToolboxError;
 
-/// LIMIT: time for a walk; what is found by then is answered.
+/// LIMIT: time for a walk; the entries found by then are returned.
 const WALK_LIMIT: Duration = Duration::from_secs(30);
-/// LIMIT: more than the agent tells.
+/// LIMIT: more levels than the agent returns.
 const LEVELS_MAX: usize = 128;
 
-/// How to list.
+/// Options of a list.
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Levels; 1 is the directory alone, `None` as deep as the agent goes.
+    /// Levels; 1 is the directory alone, `None` is the agent's maximum.
     pub depth: Option<u32>,
-    /// Globs of what is left out, with all below it.
+    /// Globs of excluded entries, with everything below them.
     pub exclude: Vec<String>,
 }
 
-/// What a directory holds, sorted, children after their parent.
+/// The content of a directory, sorted, children after their parent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Entries.
     pub entries: Vec<Entry>,
-    /// There is more than the agent sends at once.
+    /// There are more entries than the agent returns at once.
     pub truncated: bool,
 }
 
 /// The names below a directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// The first level, each with what is below it.
+    /// The first level, each with its children.
     pub nodes: Vec<Node>,
-    /// There is more than the agent sends at once.
+    /// There are more entries than the agent returns at once.
     pub truncated: bool,
 }
 
@@ -46,12 +46,12 @@ pub struct Node {
     pub name: String,
     /// Whether it can have children.
     pub is_dir: bool,
-    /// What is below; `None` for what is no directory, or deeper than asked.
+    /// The children; `None` for entries that are not directories, or below the requested depth.
     pub children: Option<Vec<Node>>,
 }
 
 impl Files<'_> {
-    /// What a directory holds.
+    /// The content of a directory.
     pub async fn list(&self, path: &str, query: &ListOptions) -> Result<Listing, ToolboxError> {
         check(path)?;
         let top = self.stat(path).await?;
@@ -81,13 +81,13 @@ impl Files<'_> {
         let top = entries.first().map(|first| depth_of(&first.path)).unwrap_or(0);
         let bottom = depth.map_or(usize::MAX, |depth| top + depth.max(1) as usize - 1);
         let mut rest = entries.iter().peekable();
-        // The agent goes no deeper; what it answers is not taken on trust, and every level costs a piece of the stack.
+        // The agent has its own limit; but its answer is untrusted, and every level uses stack space.
         let bottom = bottom.min(top + LEVELS_MAX);
         Ok(Tree { nodes: nodes(&mut rest, top, bottom), truncated })
     }
 }
 
-/// The entries of one level, with what follows each of them one level deeper. The agent's own bound on levels bounds this.
+/// The entries of one level, each with its children one level deeper. The number of levels is limited.
 fn nodes<'e>(
     rest: &mut std::iter::Peekable<impl Iterator<Item = &'e Entry>>,
     level: usize,

@@ -8,12 +8,12 @@ use futures::{Stream, StreamExt};
 use super::{Files, check};
 use crate::ToolboxError;
 
-/// LIMIT: lines are counted in memory; a line longer than this is cut off.
+/// LIMIT: lines are counted in memory; a longer line is cut.
 const LINES_MAX: u64 = 16 << 20;
-/// How much of the end of a file is looked at first for its last lines, and then that much more.
+/// How much of the end of a file is read first to find its last lines, and how much more each time.
 const TAIL_STEP: u64 = 64 << 10;
 
-/// Which part of a file.
+/// A part of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FilePart {
     /// All of it.
@@ -21,9 +21,9 @@ pub enum FilePart {
     Whole,
     /// Bytes from `offset`, at most `limit` of them.
     Bytes {
-        /// The first byte; behind the end there is nothing.
+        /// The first byte; after the end of the file the part is empty.
         offset: u64,
-        /// How many at most.
+        /// The maximal number of bytes.
         limit: Option<u64>,
     },
     /// So many lines from the beginning.
@@ -34,9 +34,9 @@ pub enum FilePart {
 
 /// A part of a file that is being read.
 pub struct FileBody {
-    /// Bytes that will come.
+    /// Bytes to be read.
     pub len: u64,
-    /// Bytes of the whole file when it was opened; 0 where it was not looked at.
+    /// Bytes of the whole file when it was opened; 0 if it is not known.
     pub size: u64,
     stream: BoxStream<'static, Result<Bytes, ToolboxError>>,
 }
@@ -101,8 +101,8 @@ impl Files<'_> {
     }
 
     async fn bytes(&self, path: &str, offset: u64, limit: Option<u64>) -> Result<FileBody, ToolboxError> {
-        // The agent refuses a range behind the end; whoever reads piece by piece wants an empty last one. The size comes
-        // from opening the file itself, since a link has a size of its own.
+        // The agent refuses a range after the end, but a caller that reads piece by piece expects an empty last one.
+        // The size comes from opening the file itself, because a symbolic link has its own size.
         let size = self.open(path, None).await?.size;
         if offset >= size || limit == Some(0) {
             return Ok(FileBody::of(Vec::new(), size));
@@ -132,13 +132,13 @@ impl Files<'_> {
             let start = size.saturating_sub(span.min(LINES_MAX));
             let range = (start > 0).then_some(Range { start, len: Some(size - start) });
             let reader = self.open(path, range).await?;
-            // It may have grown since its size was told; then it is not held whole.
+            // It may have grown since its size was read; then it is not loaded completely.
             if reader.len > LINES_MAX {
                 return Err(ToolboxError::Conflict(format!("path '{path}' changes while it is read")));
             }
             let bytes = reader.read_to_end(LINES_MAX).await.map_err(ToolboxError::file)?;
             let from = last_lines(&bytes, lines);
-            // Whole lines are there once one before them is seen too, or nothing is before them.
+            // The lines are complete if an earlier line was seen too, or if nothing comes before them.
             if from > 0 || start == 0 || span >= LINES_MAX {
                 return Ok(FileBody::of(bytes[from..].to_vec(), size));
             }
@@ -147,7 +147,7 @@ impl Files<'_> {
     }
 }
 
-/// Where the first `lines` lines of a piece end, and how many ended in it.
+/// The end of the first `lines` lines of a piece, and how many lines ended in it.
 fn first_lines(bytes: &[u8], lines: u64) -> (usize, u64) {
     let mut ended = 0;
     for (at, byte) in bytes.iter().enumerate() {
@@ -161,7 +161,7 @@ fn first_lines(bytes: &[u8], lines: u64) -> (usize, u64) {
     (bytes.len(), ended)
 }
 
-/// Where the last `lines` lines begin. The end of the last line is not a line of its own.
+/// The start of the last `lines` lines. A final line end does not start another line.
 fn last_lines(bytes: &[u8], lines: u64) -> usize {
     if lines == 0 {
         return bytes.len();

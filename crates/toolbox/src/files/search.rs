@@ -1,4 +1,4 @@
-//! Search by name and by content, done by the agent.
+//! Search by name and by content; the agent does the work.
 
 use std::time::Duration;
 
@@ -7,49 +7,49 @@ use atoll_agentapi::{Search, Searched};
 use super::{Files, check};
 use crate::ToolboxError;
 
-/// LIMIT: time for a search; what is found by then is answered.
+/// LIMIT: time for a search; the matches found by then are returned.
 const SEARCH_LIMIT: Duration = Duration::from_secs(30);
-/// LIMIT: more than anybody reads, little enough for one answer.
+/// LIMIT: matches of one answer.
 const FOUND_MAX: u32 = 10_000;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchResults<T> {
     /// Sorted by path.
     pub items: Vec<T>,
-    /// A bound was met: there may be more.
+    /// A limit was reached: there may be more.
     pub truncated: bool,
 }
 
-/// What to look for in files.
+/// A search in the content of files.
 #[derive(Debug, Clone, Default)]
 pub struct Grep {
     /// A regular expression, or plain text.
     pub pattern: String,
-    /// It is plain text.
+    /// The pattern is plain text.
     pub literal: bool,
-    /// Small and capital letters are the same.
+    /// Ignore case.
     pub ignore_case: bool,
-    /// Globs of the files to look into; empty: all.
+    /// Globs of the files to search; empty: all.
     pub include: Vec<String>,
-    /// Globs of what is left out, with all below it.
+    /// Globs of excluded entries, with everything below them.
     pub exclude: Vec<String>,
 }
 
-/// A line that holds the pattern.
+/// A line that matches the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
     /// The file.
     pub path: String,
     /// From 1.
     pub line: u64,
-    /// The line, cut if it is very long.
+    /// The line, truncated if it is very long.
     pub content: String,
 }
 
 impl Files<'_> {
-    /// Paths below a directory that a glob matches. One with a slash is for the whole path below it, one without for the
-    /// name at any depth.
+    /// Paths below a directory that match a glob. A glob with a slash matches the whole path below it, one without a
+    /// slash the name at any depth.
     pub async fn glob(
         &self,
         path: &str,
@@ -67,7 +67,7 @@ impl Files<'_> {
         Ok(SearchResults { items, truncated: found.truncated })
     }
 
-    /// Paths below a directory whose last name a glob matches.
+    /// Paths below a directory whose last name matches a glob.
     pub async fn find(&self, path: &str, name: &str) -> Result<SearchResults<String>, ToolboxError> {
         if name.contains('/') {
             return Err(ToolboxError::Invalid("pattern is for names, which have no '/'".into()));
@@ -75,7 +75,7 @@ impl Files<'_> {
         self.glob(path, name, &[]).await
     }
 
-    /// Lines of files below a directory, or of one file. Binary files are left out.
+    /// Matching lines of files below a directory, or of one file. Binary files are skipped.
     pub async fn grep(&self, path: &str, grep: &Grep) -> Result<SearchResults<Match>, ToolboxError> {
         let search = Search {
             include: bytes(&grep.include),

@@ -3,26 +3,24 @@
 use super::{Git, GitOutput, reference, words};
 use crate::ToolboxError;
 
-/// Which branches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BranchScope {
     /// Of this repository.
     #[default]
     Local,
-    /// Of its remotes, as last seen.
+    /// Of its remotes, as last fetched.
     Remote,
     /// Both.
     All,
 }
 
-/// Which branches to list.
+/// A query for branches.
 #[derive(Debug, Clone, Default)]
 pub struct BranchQuery {
-    /// Of whom.
     pub scope: BranchScope,
-    /// Only those that hold this commit.
+    /// Only those that contain this commit.
     pub contains: Option<String>,
-    /// Only those that do not hold this commit.
+    /// Only those that do not contain this commit.
     pub not_contains: Option<String>,
 }
 
@@ -31,12 +29,12 @@ pub struct BranchQuery {
 pub struct Branches {
     /// By name.
     pub names: Vec<String>,
-    /// The one that is checked out.
+    /// The checked-out one.
     pub current: Option<String>,
 }
 
 impl Git<'_> {
-    /// Lists branches as git shows them.
+    /// Lists branches in git's own format.
     pub async fn branches(&self, query: &BranchQuery) -> Result<GitOutput, ToolboxError> {
         let mut args = words(["branch", "--list", "--no-column"]);
         match query.scope {
@@ -53,7 +51,7 @@ impl Git<'_> {
         self.here(args).await
     }
 
-    /// The local branches by name. A repository without a commit has the one that its first will be on.
+    /// The local branches by name. A repository without a commit has the branch of its first commit.
     pub async fn list_branches(&self) -> Result<Branches, ToolboxError> {
         let format = "--format=%(refname:short)";
         let listed = self.here(words(["for-each-ref", format, "refs/heads/"])).await?.checked()?;
@@ -68,7 +66,7 @@ impl Git<'_> {
         Ok(Branches { names, current })
     }
 
-    /// Makes a branch at `base`, or where the folder stands.
+    /// Makes a branch at `base`, or at the current commit.
     pub async fn create_branch(
         &self,
         name: &str,
@@ -86,16 +84,16 @@ impl Git<'_> {
         self.here(args).await
     }
 
-    /// Checks a branch or revision out; with `create` a new branch.
+    /// Checks out a branch or revision; with `create` a new branch.
     pub async fn checkout(&self, branch: &str, create: bool) -> Result<GitOutput, ToolboxError> {
         if create {
             return self.create_branch(branch, None, true).await;
         }
-        // The dashes say that it is no path; a branch of a remote is still found by its name.
+        // The dashes exclude a path; a branch of a remote is still found by its name.
         self.here(words(["checkout", reference(branch)?, "--"])).await
     }
 
-    /// Deletes a branch; with `force` also one whose commits are nowhere else.
+    /// Deletes a branch; with `force` also an unmerged one.
     pub async fn delete_branch(&self, name: &str, force: bool) -> Result<GitOutput, ToolboxError> {
         let how = if force { "-D" } else { "-d" };
         self.here(words(["branch", how, "--", reference(name)?])).await

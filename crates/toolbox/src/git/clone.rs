@@ -1,4 +1,4 @@
-//! What talks to another repository: clone, push, pull, and the list of remotes.
+//! Operations with other repositories: clone, push, pull, and the list of remotes.
 
 use url::Url;
 
@@ -6,31 +6,31 @@ use super::credentials::{Credentials, GitCredentialArgs, split, web};
 use super::{Git, GitOutput, REMOTE_LIMIT, plain, reference, words};
 use crate::ToolboxError;
 
-/// What to clone.
+/// The source of a clone.
 #[derive(Debug, Clone, Default)]
 pub struct CloneFrom {
-    /// Address. Credentials in it are used and not kept.
+    /// Address. Credentials in it are used and not stored.
     pub url: String,
-    /// A branch or tag instead of the remote's own choice.
+    /// A branch or tag instead of the remote's default.
     pub branch: Option<String>,
     /// A commit to check out afterwards.
     pub commit: Option<String>,
-    /// Only so many commits of history.
+    /// The number of commits of history to fetch.
     pub depth: Option<u32>,
     /// For HTTP.
     pub credentials: Option<Credentials>,
-    /// Take any certificate.
+    /// Accept any certificate.
     pub insecure_tls: bool,
 }
 
 /// Where to push.
 #[derive(Debug, Clone, Default)]
 pub struct Push {
-    /// By default the one of the branch, else `origin`.
+    /// By default that of the branch, else `origin`.
     pub remote: Option<String>,
-    /// By default the one that is checked out.
+    /// By default the checked-out one.
     pub branch: Option<String>,
-    /// Later pushes and pulls of the branch go there too.
+    /// Use it for later pushes and pulls of the branch too.
     pub set_upstream: bool,
     /// For HTTP.
     pub credentials: Option<Credentials>,
@@ -39,17 +39,17 @@ pub struct Push {
 /// Where to pull from.
 #[derive(Debug, Clone, Default)]
 pub struct Pull {
-    /// By default the one of the branch, else `origin`.
+    /// By default that of the branch, else `origin`.
     pub remote: Option<String>,
-    /// By default the one that belongs to the branch that is checked out.
+    /// By default the upstream of the checked-out branch.
     pub branch: Option<String>,
-    /// Put own commits on top instead of merging.
+    /// Rebase local commits instead of merging.
     pub rebase: bool,
     /// For HTTP.
     pub credentials: Option<Credentials>,
 }
 
-/// Another repository that this one knows.
+/// A remote of this repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     /// Its name here.
@@ -59,7 +59,7 @@ pub struct Remote {
 }
 
 impl Git<'_> {
-    /// Clones into the folder. With a commit it is checked out without a branch.
+    /// Clones into the folder. A commit is checked out without a branch.
     pub async fn clone_from(&self, what: &CloneFrom) -> Result<GitOutput, ToolboxError> {
         let (address, url, in_address) = split(plain("url", &what.url)?);
         let shown = shown(url.as_ref(), what.credentials.as_ref().or(in_address.as_ref()))?;
@@ -71,7 +71,7 @@ impl Git<'_> {
         if let Some(branch) = &what.branch {
             args.push(format!("--branch={}", reference(branch)?));
         }
-        // A commit need not be near the tip: what is asked for by name is fetched below.
+        // The commit need not be near the tip: it is fetched by name below.
         if let Some(depth) = what.depth {
             args.push(format!("--depth={}", depth.max(1)));
         }
@@ -115,7 +115,7 @@ impl Git<'_> {
         })
     }
 
-    /// Sends commits.
+    /// Pushes commits.
     pub async fn push(&self, push: &Push) -> Result<GitOutput, ToolboxError> {
         let (remote, in_address) = self.remote_of(push.remote.as_deref()).await?;
         let shown = self.shown_to(&remote, push.credentials.as_ref().or(in_address.as_ref())).await?;
@@ -124,7 +124,7 @@ impl Git<'_> {
         if push.set_upstream {
             args.push("--set-upstream".into());
         }
-        // A branch that is new to the other side has no place there yet; its own name is what everybody means.
+        // A branch that is new to the remote has no upstream yet; its own name is used.
         let branch = match &push.branch {
             Some(branch) => reference(branch)?.to_owned(),
             None => "HEAD".to_owned(),
@@ -148,7 +148,7 @@ impl Git<'_> {
         self.here_with(args, REMOTE_LIMIT, shown.env).await
     }
 
-    /// The other repositories that this one knows.
+    /// The remotes of this repository.
     pub async fn remotes(&self) -> Result<Vec<Remote>, ToolboxError> {
         let listed = self.here(words(["remote", "--verbose"])).await?.checked()?;
         let mut found: Vec<Remote> = Vec::new();
@@ -160,7 +160,7 @@ impl Git<'_> {
         Ok(found)
     }
 
-    /// Notes another repository; with `overwrite` in the place of one of that name.
+    /// Adds a remote; with `overwrite` it replaces one of that name.
     pub async fn add_remote(
         &self,
         remote: &Remote,
@@ -180,7 +180,7 @@ impl Git<'_> {
         Ok(added)
     }
 
-    /// The remote that is meant, and credentials that stood in its address.
+    /// The remote, and the credentials in its address.
     async fn remote_of(&self, named: Option<&str>) -> Result<(String, Option<Credentials>), ToolboxError> {
         if let Some(named) = named {
             let (remote, _, credentials) = split(plain("remote", named)?);
@@ -209,7 +209,7 @@ impl Git<'_> {
     }
 }
 
-/// Credentials are for HTTP; a path or an ssh address has no use for them.
+/// Credentials are only for HTTP; a path or an ssh address does not use them.
 fn shown(url: Option<&Url>, credentials: Option<&Credentials>) -> Result<GitCredentialArgs, ToolboxError> {
     match (url, credentials) {
         (Some(url), Some(credentials)) => GitCredentialArgs::to(url, credentials),

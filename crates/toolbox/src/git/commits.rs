@@ -1,38 +1,38 @@
-//! Commits: what is in them, what will be, and how they are made.
+//! Commits: history, diffs, staging, and new commits.
 
 use super::{Git, GitOutput, paths, plain, reference, words};
 use crate::ToolboxError;
 
-/// What to compare with.
+/// What to compare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DiffOf {
-    /// The folder with what is staged.
+    /// The work tree with the index.
     Unstaged,
-    /// What is staged with the last commit.
+    /// The index with the last commit.
     Staged,
-    /// The folder with a revision, or two revisions (`a..b`).
+    /// The work tree with a revision, or two revisions (`a..b`).
     Target(String),
 }
 
-/// Which commits.
+/// A query for commits.
 #[derive(Debug, Clone, Default)]
 pub struct LogQuery {
-    /// At most so many, newest first.
+    /// The maximal number, newest first.
     pub max: Option<u32>,
-    /// Not before; any time that git reads.
+    /// Not before this time; in any format of git.
     pub since: Option<String>,
-    /// Not after.
+    /// Not after this time.
     pub until: Option<String>,
 }
 
-/// A commit that was made.
+/// An existing commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// Full name.
+    /// The full hash.
     pub hash: String,
-    /// Who wrote it.
+    /// The name of the author.
     pub author: String,
-    /// Their address.
+    /// The address of the author.
     pub email: String,
     /// Subject and body.
     pub message: String,
@@ -40,39 +40,39 @@ pub struct Commit {
     pub at_s: i64,
 }
 
-/// A commit to make of what is staged.
+/// A new commit of the index.
 #[derive(Debug, Clone, Default)]
 pub struct NewCommit {
     /// Subject and body.
     pub message: String,
-    /// Who wrote it; with an address. By default whom the repository's settings name.
+    /// The author's name; requires an address. By default the one in the repository's settings.
     pub author: Option<String>,
-    /// Their address.
+    /// The author's address.
     pub email: Option<String>,
-    /// Also if nothing is staged.
+    /// Commit even if nothing is staged.
     pub allow_empty: bool,
 }
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// Full name of the new commit; `None`: there is none.
+    /// The full hash of the new commit; `None`: there is none.
     pub sha: Option<String>,
-    /// What git said.
+    /// The output of git.
     pub output: GitOutput,
 }
 
-/// How much a reset changes.
+/// What a reset changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ResetMode {
-    /// The branch alone.
+    /// The branch only.
     Soft,
-    /// And what is staged.
+    /// The branch and the index.
     #[default]
     Mixed,
-    /// And the files.
+    /// The branch, the index and the files.
     Hard,
-    /// As hard, unless it would lose changes.
+    /// As hard, unless changes would be lost.
     Merge,
     /// As hard, unless a changed file is in the way.
     Keep,
@@ -81,34 +81,32 @@ pub enum ResetMode {
 /// A reset.
 #[derive(Debug, Clone, Default)]
 pub struct Reset {
-    /// How much.
     pub mode: ResetMode,
-    /// Where to; by default the last commit.
+    /// The target; by default the last commit.
     pub target: Option<String>,
-    /// Only these are unstaged; the mode does not count then.
+    /// Unstage only these files; the mode is ignored then.
     pub files: Vec<String>,
 }
 
-/// Files to be put back.
+/// Files to restore.
 #[derive(Debug, Clone, Default)]
 pub struct Restore {
-    /// Which.
     pub files: Vec<String>,
-    /// What is staged of them.
+    /// Restore the index.
     pub staged: bool,
-    /// The files themselves; so too where neither is asked for.
+    /// Restore the work tree; the default if neither is set.
     pub worktree: bool,
-    /// As they are in this revision.
+    /// The source revision.
     pub source: Option<String>,
 }
 
-/// LIMIT: more than anybody reads; git itself has none.
+/// LIMIT: commits of one answer.
 const LOG_MAX: u32 = 10_000;
-/// Fields of a commit are told apart by a byte that no name has, and the commits by NUL.
+/// The fields of a commit are separated by a byte that no name contains, and the commits by NUL.
 const FIELDS: &str = "--format=%H%x1f%an%x1f%ae%x1f%at%x1f%B";
 
 impl Git<'_> {
-    /// Differences; `context` lines around each, three where none is said.
+    /// Diffs with `context` lines around each change; default three.
     pub async fn diff(&self, of: &DiffOf, context: Option<u32>) -> Result<GitOutput, ToolboxError> {
         let mut args = words(["diff", "--no-ext-diff"]);
         if let Some(lines) = context {
@@ -123,12 +121,12 @@ impl Git<'_> {
         self.here(args).await
     }
 
-    /// Commits as git shows them.
+    /// Commits in git's own format.
     pub async fn log(&self, query: &LogQuery) -> Result<GitOutput, ToolboxError> {
         self.here(log_args(query, None)?).await
     }
 
-    /// Commits, read. A repository without any has an empty history.
+    /// Parsed commits. A repository without commits has an empty history.
     pub async fn history(&self, query: &LogQuery) -> Result<Vec<Commit>, ToolboxError> {
         let output = self.here(log_args(query, Some(FIELDS))?).await?;
         if output.exit_code != 0 && output.stderr.contains("does not have any commits yet") {
@@ -138,7 +136,7 @@ impl Git<'_> {
         output.stdout.split('\0').filter(|text| !text.is_empty()).map(commit).collect()
     }
 
-    /// A commit or another object as git shows it.
+    /// A commit or another object in git's own format.
     pub async fn show(&self, revision: &str) -> Result<GitOutput, ToolboxError> {
         self.here(words(["show", "--no-ext-diff", reference(revision)?, "--"])).await
     }
@@ -154,7 +152,7 @@ impl Git<'_> {
             return Err(ToolboxError::Invalid("message must not be empty".into()));
         }
         let mut args = Vec::new();
-        // Whoever commits is whoever wrote it; a sandbox has nobody else, and often no settings.
+        // The committer is the author; a sandbox often has no settings for it.
         let given = [("user.name", "author", &new.author), ("user.email", "email", &new.email)];
         for (key, what, value) in given {
             if let Some(value) = value {
@@ -174,7 +172,7 @@ impl Git<'_> {
         Ok(Committed { sha: Some(head.stdout.trim().to_owned()), output })
     }
 
-    /// Unstages files, or puts the branch elsewhere.
+    /// Unstages files, or moves the branch.
     pub async fn reset(&self, reset: &Reset) -> Result<GitOutput, ToolboxError> {
         let target = reset.target.as_deref().map(reference).transpose()?.unwrap_or("HEAD");
         if !reset.files.is_empty() {
@@ -190,7 +188,7 @@ impl Git<'_> {
         self.here(words(["reset", mode, target, "--"])).await
     }
 
-    /// Puts files back.
+    /// Restores files.
     pub async fn restore(&self, restore: &Restore) -> Result<GitOutput, ToolboxError> {
         let mut args = words(["restore"]);
         if restore.staged {

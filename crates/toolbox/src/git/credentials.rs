@@ -1,4 +1,4 @@
-//! Credentials for one call: in the environment of one process, answered to one host.
+//! Credentials for one call: in the environment of one process, for one host.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::ToolboxError;
 /// A user name and a password or token for HTTP. Not printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// May be empty where a token is enough.
+    /// May be empty if a token is enough.
     pub username: String,
     /// Password or token.
     pub password: String,
@@ -24,11 +24,11 @@ impl std::fmt::Debug for Credentials {
 const NAME: &str = "ATOLL_GIT_USERNAME";
 const SECRET: &str = "ATOLL_GIT_PASSWORD";
 
-/// Reads the two variables; the shell is git's own way to run a helper, and the text has no part that anybody gave us.
+/// Reads the two variables. Git runs a helper with a shell; the text is constant.
 const HELPER: &str = "!f() { test \"$1\" = get && \
 printf 'username=%s\\npassword=%s\\n' \"$ATOLL_GIT_USERNAME\" \"$ATOLL_GIT_PASSWORD\"; }; f";
 
-/// Settings (before git's own command) and environment of a call with credentials.
+/// Settings (before git's subcommand) and environment of a call with credentials.
 pub(super) struct GitCredentialArgs {
     pub(super) settings: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
@@ -39,18 +39,18 @@ impl GitCredentialArgs {
         Self { settings: Vec::new(), env: BTreeMap::new() }
     }
 
-    /// For the host of an address alone: where a redirect or a submodule leads, they are not shown.
+    /// Only for the host of an address: they are not sent to targets of redirects or to submodules.
     pub(super) fn to(address: &Url, credentials: &Credentials) -> Result<Self, ToolboxError> {
         let Credentials { username, password } = credentials;
-        // The protocol between git and its helper has a line per value.
+        // The protocol between git and its helper has one line per value.
         if [username, password].iter().any(|text| text.chars().any(char::is_control)) {
             return Err(ToolboxError::Invalid("credentials must not contain control characters".into()));
         }
         let origin = origin(address);
-        // Without a name git would ask for one; hosts that take tokens take any name.
+        // Without a name git would ask for one; hosts that accept tokens accept any name.
         let name = if username.is_empty() { "git" } else { username };
         let setting = |value: &str| ["-c".to_owned(), format!("credential.{origin}.helper={value}")];
-        // The empty one forgets helpers of the sandbox, which would store what they see.
+        // The empty value disables helpers of the sandbox, which would store the credentials.
         let settings = [setting(""), setting(HELPER)].concat();
         let env = [(NAME, name), (SECRET, password.as_str())];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -58,7 +58,7 @@ impl GitCredentialArgs {
     }
 }
 
-/// An address without what it has of credentials, and those.
+/// An address without its credentials, and the credentials.
 pub(super) fn split(address: &str) -> (String, Option<Url>, Option<Credentials>) {
     let Some(mut url) = web(address) else { return (address.to_owned(), None, None) };
     if url.username().is_empty() && url.password().is_none() {
@@ -68,12 +68,12 @@ pub(super) fn split(address: &str) -> (String, Option<Url>, Option<Credentials>)
         username: decoded(url.username()),
         password: decoded(url.password().unwrap_or_default()),
     };
-    // Both can't fail on an address with a host, and one of http has one.
+    // Both succeed for an address with a host, and every http address has one.
     let _ = (url.set_username(""), url.set_password(None));
     (url.to_string(), Some(url), Some(credentials))
 }
 
-/// The address if it is one of http or https.
+/// The address if its scheme is http or https.
 pub(super) fn web(address: &str) -> Option<Url> {
     Url::parse(address).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }

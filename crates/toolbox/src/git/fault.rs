@@ -1,31 +1,32 @@
-//! Why git failed, told from its words (English by our environment). One table, the first row that fits counts.
+//! Classifies failures of git by its messages (in English, because of the environment). One table; the first matching
+//! row counts.
 
-/// What sort of failure.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GitFault {
     /// Credentials are missing or wrong.
     Auth,
-    /// There is no repository at that path or address.
+    /// No repository exists at that path or address.
     RepoNotFound,
-    /// There is no such branch, tag or commit.
+    /// The branch, tag or commit does not exist.
     BranchNotFound,
-    /// There is such a branch already.
+    /// The branch exists already.
     BranchExists,
-    /// The other side has commits that this one lacks.
+    /// The remote has commits that are missing here.
     PushRejected,
-    /// The other side does not want it.
+    /// The remote refused it.
     RemoteRejected,
-    /// Files that were changed are in the way.
+    /// Changed files are in the way.
     DirtyWorktree,
     /// Two changes of the same lines.
     MergeConflict,
-    /// The other side can't be reached.
+    /// The remote can't be reached.
     Transport,
-    /// Something is in the place already.
+    /// The destination exists already.
     Exists,
-    /// There is nothing to commit.
+    /// There are no changes to commit.
     NothingToCommit,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
@@ -53,9 +54,9 @@ const TABLE: &[(GitFault, &[&str])] = &[
 ];
 
 impl GitFault {
-    /// By what git said.
+    /// Classifies the output of git.
     pub fn of(words: &str) -> Self {
-        // Two faults begin with the same word and end with another.
+        // Two failures have the same first word and differ at the end.
         let ends = |begin: &str, end: &str| {
             words
                 .lines()

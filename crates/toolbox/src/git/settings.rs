@@ -1,4 +1,4 @@
-//! Git's settings, and credentials that are kept for later calls.
+//! Git's settings, and stored credentials for later calls.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::error::said;
 /// LIMIT: a helper writes one line to a file.
 const STORE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Whose settings.
+/// The scope of settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ConfigScope {
     /// Of the user.
@@ -19,7 +19,7 @@ pub enum ConfigScope {
     Global,
     /// Of this repository.
     Local,
-    /// Of everybody in the sandbox.
+    /// Of all users in the sandbox.
     System,
 }
 
@@ -33,14 +33,14 @@ impl ConfigScope {
     }
 }
 
-/// Credentials that git finds by itself from now on, in a file of the user. Not printed by `Debug`.
+/// Credentials in a file of the user that git finds by itself. Not printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredCredentials {
-    /// `https`, mostly.
+    /// Usually `https`.
     pub protocol: String,
-    /// For this host alone.
+    /// Only for this host.
     pub host: String,
-    /// Who.
+    /// The user name.
     pub username: String,
     /// Password or token.
     pub password: String,
@@ -53,7 +53,7 @@ impl std::fmt::Debug for StoredCredentials {
 }
 
 impl Git<'_> {
-    /// A setting; `None` where there is none.
+    /// A setting; `None` if it is not set.
     pub async fn config_get(&self, key: &str, scope: ConfigScope) -> Result<Option<String>, ToolboxError> {
         let output = self.here(words(["config", scope.option(), "--get", plain("key", key)?])).await?;
         match output.exit_code {
@@ -76,11 +76,11 @@ impl Git<'_> {
         self.here(words(["config", scope.option(), "--replace-all", "--", plain("key", key)?, value])).await
     }
 
-    /// Keeps credentials where git's own store finds them. They lie in the sandbox, readable by whoever is its user there.
+    /// Stores credentials for git's own store helper. They are in the sandbox, readable by its user.
     pub async fn store_credentials(&self, keep: &StoredCredentials) -> Result<(), ToolboxError> {
         let StoredCredentials { protocol, host, username, password } = keep;
         let fields = [protocol, host, username, password];
-        // The protocol between git and its helper has a line per value.
+        // The protocol between git and its helper has one line per value.
         if fields.iter().any(|text| text.is_empty() || text.chars().any(char::is_control)) {
             let message =
                 "username, password, host and protocol must not be empty or contain control characters";

@@ -1,44 +1,44 @@
-//! The state of a folder, read from git's second porcelain format.
+//! The status of a work tree, from git's porcelain format version 2.
 
 use super::{Git, GitOutput, words};
 use crate::ToolboxError;
 
-/// The state of a folder.
+/// The status of a work tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorkTreeStatus {
     /// The branch; `None` without one.
     pub branch: Option<String>,
     /// The last commit; `None` before the first.
     pub commit: Option<String>,
-    /// The branch's place at a remote.
+    /// The upstream of the branch.
     pub upstream: Option<String>,
-    /// Commits that the upstream lacks, and the other way; `None`: it has no upstream that is known here.
+    /// Commits that the upstream lacks, and the reverse; `None`: no known upstream.
     pub ahead_behind: Option<(u32, u32)>,
     /// Files that differ, by path.
     pub files: Vec<FileState>,
 }
 
 impl WorkTreeStatus {
-    /// Stands on a commit instead of a branch.
+    /// Whether HEAD is a commit instead of a branch.
     pub fn is_detached(&self) -> bool {
         self.branch.is_none()
     }
 }
 
-/// One file that differs.
+/// One changed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileState {
     /// Relative to the top of the repository.
     pub path: String,
-    /// Where it was before, if it was renamed or copied.
+    /// Its earlier path, if it was renamed or copied.
     pub from: Option<String>,
-    /// What the next commit would change.
+    /// The staged change.
     pub staged: FileChange,
-    /// What the folder changes beyond that.
+    /// The change in the work tree beyond that.
     pub worktree: FileChange,
 }
 
-/// How a file differs.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are git's own")]
 pub enum FileChange {
@@ -54,12 +54,12 @@ pub enum FileChange {
 }
 
 impl Git<'_> {
-    /// The state as git shows it.
+    /// The status in git's own format.
     pub async fn status(&self) -> Result<GitOutput, ToolboxError> {
         self.here(words(["status"])).await
     }
 
-    /// The state, read.
+    /// The parsed status.
     pub async fn read_status(&self) -> Result<WorkTreeStatus, ToolboxError> {
         let args = words(["status", "--porcelain=v2", "--branch", "--untracked-files=all", "-z"]);
         parse(&self.here(args).await?.checked()?.stdout)
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Result<WorkTreeStatus, ToolboxError> {
                 let (_, path) = fields(rest, 9).ok_or(broken("an unmerged file without its fields"))?;
                 status.files.push(file(path, None, FileChange::Unmerged, FileChange::Unmerged));
             }
-            // A later git may say more.
+            // A later git may have more lines.
             _ => {}
         }
     }
@@ -113,7 +113,7 @@ fn head(status: &mut WorkTreeStatus, line: &str) {
     }
 }
 
-/// The two states, and what stands behind so many fields; a path may hold blanks.
+/// The two states, and the rest after so many fields; a path may contain blanks.
 fn fields(line: &str, before_path: usize) -> Option<((FileChange, FileChange), &str)> {
     let mut parts = line.splitn(before_path + 1, ' ');
     let mut states = parts.next()?.chars().map(state);

@@ -1,5 +1,5 @@
-//! What is written to a context so that it runs code, and what its answers mean. Bridges answer in JSON lines; a shell, R and
-//! Java write between markers that carry the execution's own random name.
+//! Encodes executions for contexts and decodes their output. Bridges answer in JSON lines; a shell, R and Java write
+//! between markers that contain the random name of the execution.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,11 @@ use super::wire::{BridgeMessage, Lines, Markers, ShellOutput, Utf8, is_heavy};
 use super::{Execute, ExecutionEvent, InterpreterContext, Language, Rich};
 use crate::ToolboxError;
 
-/// Said in place of a result that holds too many values to be read.
+/// Replaces a result with too many values.
 const LEFT_OUT: &str =
     "a result was left out because it has too many values; print it, or write it to a file\n";
 
-/// What is written to the context, and how its answers are read.
+/// The input for the context, and the decoder of its output.
 pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute) -> (Bytes, Decoder) {
     match context.language {
         Language::Python | Language::JavaScript | Language::TypeScript => {
@@ -35,7 +35,7 @@ pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute)
     }
 }
 
-/// What stands before code that follows as it is: how much of it there is, and its environment.
+/// The header before raw code: its length, and its environment.
 fn header(id: &str, size: usize, execute: &Execute) -> String {
     let mut text = format!("x {id} {size} {}\n", execute.env.len());
     for (name, value) in &execute.env {
@@ -49,15 +49,15 @@ fn header(id: &str, size: usize, execute: &Execute) -> String {
     text
 }
 
-/// The code as one argument of `eval`, between two markers on each stream. `command` keeps a shell alive that would leave at a
-/// mistake in the code; the trap keeps it alive when the code is interrupted.
+/// The code as one argument of `eval`, between two markers on each stream. `command` keeps a shell alive that would
+/// exit on a syntax error; the trap keeps it alive when the code is interrupted.
 fn script(id: &str, execute: &Execute) -> String {
     let mut env = String::new();
     for (name, value) in &execute.env {
         env.push_str(&format!("{name}={} ", quoted(value)));
     }
     let code = quoted(&execute.code);
-    // Lines of their own: after a mistake in the code some shells forget the rest of its line.
+    // On separate lines: after an error in the code some shells skip the rest of its line.
     [
         format!("trap : INT; __atoll_n=$((__atoll_n+1)); printf '\\036{id} s\\036' >&2; printf '\\036{id} s %d\\036' \"$__atoll_n\""),
         format!("{env}command eval {code} </dev/null"),
@@ -66,18 +66,18 @@ fn script(id: &str, execute: &Execute) -> String {
     .join("\n")
 }
 
-/// As one word of a shell, whatever it holds.
+/// As one shell word, with any content.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// Reads what a context writes.
+/// Decodes the output of a context.
 pub(super) enum Decoder {
     Bridge(Lines),
     Shell(Box<Shell>),
 }
 
-/// Both streams of a shell, and the code that it ended with.
+/// Both streams of a shell, and its exit code.
 pub(super) struct Shell {
     out: Side,
     err: Side,
@@ -90,22 +90,22 @@ struct Side {
     text: Utf8,
     begun: bool,
     ended: bool,
-    /// What came before the other stream told of the beginning.
+    /// Output that arrived before the other stream had its start marker.
     early: String,
-    /// What is being told, instead of written.
+    /// A marked part that is being received.
     telling: Option<(DecoderState, String)>,
-    /// The mistake was told by its name.
+    /// An error with a name was received.
     failed: bool,
 }
 
-/// What stands between two markers of a bridge that has no lines of its own.
+/// The kind of a marked part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DecoderState {
     Result,
     Mistake,
 }
 
-/// LIMIT: of what is told so; the rest is left out.
+/// LIMIT: bytes of a marked part; the rest is dropped.
 const TOLD_MAX: usize = 32 << 20;
 
 impl Side {
@@ -121,7 +121,7 @@ impl Side {
         }
     }
 
-    /// Output that was written while it runs.
+    /// Handles output of the running code.
     fn wrote(&mut self, bytes: &[u8], into: &mut VecDeque<ExecutionEvent>) {
         let text = self.text.feed(bytes);
         match &mut self.telling {
@@ -131,7 +131,7 @@ impl Side {
         }
     }
 
-    /// The end of what was told.
+    /// The end of a marked part.
     fn told(&mut self) -> Option<ExecutionEvent> {
         let (what, text) = self.telling.take()?;
         Some(match what {
@@ -154,7 +154,7 @@ impl Decoder {
         Self::Shell(Box::new(Shell { out: Side::new(id), err: Side::new(id), code: None }))
     }
 
-    /// Whether output comes as the program writes it, piece by piece.
+    /// Whether output is passed on as the program writes it, piece by piece.
     pub(super) fn reads_raw_output(&self) -> bool {
         matches!(self, Self::Shell(_))
     }
@@ -183,7 +183,7 @@ impl Decoder {
                 let Shell { out, err, code } = &mut **shell;
                 for shown in out.markers.feed(data) {
                     match shown {
-                        // What stands before the first marker belongs to another execution.
+                        // Output before the first marker belongs to another execution.
                         ShellOutput::Output(bytes) if out.begun && !out.ended => out.wrote(&bytes, into),
                         ShellOutput::Output(_) => {}
                         ShellOutput::Marker(words) => {
@@ -212,14 +212,14 @@ impl Decoder {
     }
 
     pub(super) fn stderr(&mut self, data: &[u8], into: &mut VecDeque<ExecutionEvent>) {
-        // A bridge's own stderr is for people who look at it with a debugger.
+        // A bridge's own stderr is only for debugging.
         let Self::Shell(shell) = self else { return };
         let Shell { out, err, .. } = &mut **shell;
         for shown in err.markers.feed(data) {
             match shown {
                 ShellOutput::Output(bytes) if err.begun && !err.ended => {
                     let text = err.text.feed(&bytes);
-                    // The streams are read side by side: this one may be ahead.
+                    // The streams are read in parallel: this one may be ahead.
                     if out.begun {
                         push_text(into, text, ExecutionEvent::Stderr);
                     } else {
@@ -236,7 +236,7 @@ impl Decoder {
         self.finish(into);
     }
 
-    /// Both streams say when they are at their end; the execution ends with the later one.
+    /// Both streams mark their end; the execution ends with the later one.
     fn finish(&mut self, into: &mut VecDeque<ExecutionEvent>) {
         let Self::Shell(shell) = self else { return };
         let Shell { out, err, code } = &mut **shell;
@@ -256,7 +256,7 @@ impl Decoder {
     }
 }
 
-/// Whether a line that is not read tells of this execution: a bridge names it at once, and nobody else knows the name.
+/// Whether a skipped line belongs to this execution: a bridge puts the name first, and only it knows the name.
 fn names(line: &[u8], id: &str) -> bool {
     let beginning = &line[..line.len().min(256)];
     beginning.windows(id.len()).any(|window| window == id.as_bytes())
@@ -307,7 +307,7 @@ mod tests {
     fn a_shell_ends_when_both_of_its_streams_do() {
         let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
         let mut events = VecDeque::new();
-        // The second stream may be heard first.
+        // The second stream may be read first.
         decoder.stderr(b"old\x1en s\x1eah", &mut events);
         decoder.stdout("n", b"old\x1en s 3\x1ehi", &mut events).unwrap();
         decoder.stdout("n", b"\x1en e 2\x1e", &mut events).unwrap();

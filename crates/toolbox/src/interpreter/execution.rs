@@ -1,5 +1,5 @@
-//! One execution: what it writes, shows and fails with, until its end. It has a deadline if one was asked for, and is
-//! interrupted when nobody waits for it any more.
+//! One execution: its output, results and errors, until its end. It has an optional deadline, and is interrupted when
+//! its caller is gone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::ToolboxError;
 
 /// How long a context may be silent after an interrupt before it is ended.
 const GRACE: Duration = Duration::from_secs(5);
-/// LIMIT: how long a context may go on sending output after an interrupt. Output that was written before is still on its way.
+/// LIMIT: how long a context may continue to send output after an interrupt. Output from before is still in flight.
 const GRACE_MAX: Duration = Duration::from_secs(20);
-/// How long a line that is written in pieces may wait for its rest.
+/// How long an incomplete line waits for its rest.
 const LINE_WAIT: Duration = Duration::from_millis(20);
-/// LIMIT: of what is put together so.
+/// LIMIT: bytes of a line that is assembled this way.
 const LINE_MAX: usize = 64 << 10;
-/// LIMIT: for the interrupt of an execution that nobody waits for.
+/// LIMIT: for the interrupt of an abandoned execution.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// What happens in an execution. `End` is the last.
+/// An event of an execution. `End` is the last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExecutionEvent {
-    /// It runs; the how manieth of its context.
+    /// It started; with its number in its context.
     Started {
         /// From 1.
         count: u64,
@@ -38,25 +38,25 @@ pub enum ExecutionEvent {
     Stdout(String),
     /// Standard error.
     Stderr(String),
-    /// A value, or something that was displayed.
+    /// A value, or displayed data.
     Result(Box<Rich>),
     /// It failed.
     Error {
-        /// What sort of failure.
+        /// The type of the error.
         name: String,
-        /// Its words.
+        /// Its message.
         value: String,
         traceback: String,
     },
-    /// Its time was over; it was interrupted, and the end follows.
+    /// It exceeded its time limit and was interrupted; the end follows.
     TimedOut,
-    /// So many bytes were lost because nobody read them.
+    /// So many bytes were lost because they were not read.
     Dropped(u64),
     /// It ended.
     End,
 }
 
-/// An execution that runs.
+/// A running execution.
 pub struct Execution {
     sandbox: Arc<dyn Session>,
     context: InterpreterContext,
@@ -64,7 +64,7 @@ pub struct Execution {
     stream: ProcessStream,
     decoder: Decoder,
     waiting: VecDeque<ExecutionEvent>,
-    /// What ended it, to be told behind what is waiting.
+    /// The error that ended it, to be returned after the queued events.
     failed: Option<ToolboxError>,
     started: bool,
     ended: bool,
@@ -85,7 +85,8 @@ impl Execution {
         id: String,
         execute: Execute,
     ) -> Result<Self, ToolboxError> {
-        // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
+        // A position after all output means the end; and the process waits for a reader with a position, so no output
+        // is lost.
         let stream = sandbox.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
         let deadline = execute.timeout.map(|timeout| Instant::now() + timeout);
         let (request, decoder) = request(&context, &id, &execute);
@@ -148,7 +149,7 @@ impl Execution {
             let event = self.stream.next().await;
             return self.take(event);
         };
-        // Looked at first: a flood always has an event ready, and would be read for ever.
+        // Checked first: with a flood of output an event is always ready, and the deadline would never be checked.
         if Instant::now() >= deadline {
             return self.expire().await;
         }
@@ -161,15 +162,15 @@ impl Execution {
         }
     }
 
-    /// A context that still sends output after an interrupt gets more time to end.
+    /// A context that still sends output after an interrupt gets more time.
     fn extend_grace(&mut self) {
         if let Some(at) = self.interrupted_at {
             self.deadline = Some((Instant::now() + GRACE).min(at + GRACE_MAX));
         }
     }
 
-    /// A program may write a line in pieces (R does); it is told in one, unless the rest takes its time. What is waiting stays
-    /// there, so that nothing is lost when nobody waits for this any more.
+    /// A program may write a line in pieces (R does); it is returned in one piece, unless the rest takes too long.
+    /// Queued events stay in the queue, so that nothing is lost when this is cancelled.
     async fn complete_line(&mut self) {
         if !self.decoder.reads_raw_output() {
             return;
@@ -182,8 +183,8 @@ impl Execution {
         }
     }
 
-    /// First an interrupt; if that did not help, the end of the context. What still stands behind others is taken back, as
-    /// far as its context can, and not waited for.
+    /// First an interrupt; if that did not help, the end of the context. A queued execution is removed from the queue,
+    /// if its context supports that, and not waited for.
     async fn expire(&mut self) -> Result<(), ToolboxError> {
         if self.interrupted_at.replace(Instant::now()).is_some() {
             self.sandbox.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
@@ -222,7 +223,7 @@ impl Execution {
         }
     }
 
-    /// The context ended under it.
+    /// The context ended during the execution.
     fn lost(&mut self, status: ExitStatus) {
         let value = format!("the context ended with code {}", status.shell_code());
         let error = ExecutionEvent::Error { name: "ContextDied".into(), value, traceback: String::new() };
@@ -238,7 +239,7 @@ impl Drop for Execution {
         };
         let (sandbox, context) = (self.sandbox.clone(), self.context.clone());
         let (id, started) = (self.id.clone(), self.started);
-        // Whoever waited has gone, so nobody is left to own this; it is one small request with a deadline of its own.
+        // The caller is gone, so no one can own this task; it is one small request with its own deadline.
         handle.spawn(async move {
             let aim = InterruptTarget::One { id: &id, started };
             let _ = tokio::time::timeout(FAREWELL, interrupt(&*sandbox, &context, aim)).await;
@@ -255,7 +256,7 @@ fn is_partial_line(event: &ExecutionEvent) -> bool {
     }
 }
 
-/// Puts the first two together where they are pieces of one line.
+/// Joins the first two events if they are parts of one line.
 fn join_lines(events: &mut VecDeque<ExecutionEvent>) {
     use ExecutionEvent::{Stderr, Stdout};
     while events.len() > 1 && is_partial_line(&events[0]) {
@@ -269,12 +270,12 @@ fn join_lines(events: &mut VecDeque<ExecutionEvent>) {
     }
 }
 
-/// What an interrupt is for.
+/// The target of an interrupt.
 #[derive(Clone, Copy)]
 pub(super) enum InterruptTarget<'a> {
-    /// Whatever runs now.
+    /// The running execution.
     Running,
-    /// One execution, which may still stand behind others.
+    /// One execution, which may still be queued.
     One { id: &'a str, started: bool },
 }
 
@@ -288,7 +289,7 @@ pub(super) async fn interrupt(
         InterruptTarget::One { id, started } => (Some(id), started),
     };
     match context.language {
-        // The bridge knows which of them runs.
+        // The bridge knows which one runs.
         Language::Python => {
             let line = format!("{}\n", json!({ "op": "interrupt", "id": id }));
             sandbox.send_stdin(context.pid, line.as_bytes()).await

@@ -1,4 +1,4 @@
-//! Starts the process of a context and waits until it says that it is ready.
+//! Starts the process of a context and waits until it reports that it is ready.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ const BRIDGE_JS: &str = concat!(include_str!("bridge.js"), include_str!("imports
 const BRIDGE_R: &str = include_str!("bridge.R");
 const BRIDGE_JAVA: &str = include_str!("Bridge.java");
 
-/// The programs come by stdin: a list of processes stays readable, and no file has to be written.
+/// The programs are sent by stdin: the list of processes stays readable, and no file has to be written.
 const BOOT_PY: &str =
     "import sys,json;P,STARTUP=json.loads(sys.stdin.buffer.readline());exec(compile(P,'bridge','exec'))";
 const BOOT_JS: &str = r#"let b="";process.stdin.setEncoding("utf8");process.stdin.on("data",function f(d){b+=d;const i=b.indexOf("\n");if(i<0)return;process.stdin.off("data",f);const o=JSON.parse(b.slice(0,i));new Function("require","options","rest",o.program)(require,o.options,b.slice(i+1))})"#;
 
 const BOOT_R: &str =
     "con <- file('stdin', open = 'r'); eval(parse(text = readLines(con, as.integer(readLines(con, 1L)))))";
-/// A program of Java is a file; what is needed to run it at all is looked for first.
+/// A Java program must be a file; its requirements are checked first.
 const BOOT_JAVA: &str = r#"command -v jshell >/dev/null || { echo '{"type":"missing","tool":"jdk"}'; exit 3; }
 read -r size && dir=$(mktemp -d) && head -c "$size" >"$dir/Bridge.java" && exec java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "$dir/Bridge.java""#;
 
-/// LIMIT: a kernel takes half a second where it is alone, and much longer on a starved machine.
+/// LIMIT: a kernel takes half a second on an idle machine, and much longer on an overloaded one.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 const HINT_PY: &str = "use the template code-interpreter-slim or code-interpreter (a new server makes code-interpreter-slim in the background: atoll template ls), or install it inside: \
@@ -44,15 +44,15 @@ const HINT_JAVA: &str = "Java needs a JDK of version 17 or later: use the templa
 code-interpreter-full), or install it inside as root: apt-get update && apt-get install -y default-jdk-headless";
 const HINT_SH: &str = "use a template that has a shell";
 
-/// What Python contexts are made of, where the sandbox has it.
+/// The kernel of Python contexts, if the sandbox has it.
 const KERNEL: &str = "ipykernel";
 
-/// Whether somebody waits for it.
+/// Whether a caller waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaunchUrgency {
-    /// The sooner it is ready the better.
+    /// It should be ready as soon as possible.
     Now,
-    /// There is time to make its first steps faster.
+    /// There is time to make its first execution faster.
     Ahead,
 }
 
@@ -66,7 +66,7 @@ impl Interpreter<'_> {
         self.context(id).await
     }
 
-    /// With a tag of the caller's choice; answers when it is ready.
+    /// With the given tag; returns when it is ready.
     pub(super) async fn launch_tagged(
         &self,
         tag: &str,
@@ -117,7 +117,7 @@ impl Interpreter<'_> {
         let greeted = async {
             match sandbox.send_stdin(started.pid, first.as_ref()).await {
                 Ok(()) => ready(&mut stream, new.language).await,
-                // One that ends at once may have said why.
+                // A process that ends at once may have reported why.
                 Err(cause) => match ready(&mut stream, new.language).await {
                     Err(missing @ ToolboxError::ToolMissing { .. }) => Err(missing),
                     _ => Err(ToolboxError::process(cause)),
@@ -128,7 +128,7 @@ impl Interpreter<'_> {
             Err(ToolboxError::TimedOut { what: "the start of a context", limit: READY_LIMIT })
         });
         if let Err(error) = ready {
-            // Half a context is none; when it is told so, it is gone.
+            // A context that is not ready is ended; the call returns when it is gone.
             let _ = sandbox.signal(started.pid, SIGKILL).await;
             let gone = async { while let Some(Ok(_)) = stream.next().await {} };
             let _ = tokio::time::timeout(LEAVE, gone).await;
@@ -138,7 +138,7 @@ impl Interpreter<'_> {
     }
 }
 
-/// What may run a language, the best first.
+/// The programs that can run a language, the best first.
 fn programs(language: Language) -> &'static [(&'static str, &'static [&'static str])] {
     match language {
         Language::Python => &[("python3", &["-u", "-c", BOOT_PY])],
@@ -159,7 +159,7 @@ const fn hint(language: Language) -> &'static str {
     }
 }
 
-/// What a fresh process is sent first.
+/// The first input of a new process.
 fn greeting(language: Language, pace: LaunchUrgency) -> String {
     match language {
         Language::Python if pace == LaunchUrgency::Ahead => {
@@ -172,12 +172,12 @@ fn greeting(language: Language, pace: LaunchUrgency) -> String {
         }
         Language::R => format!("{}\n{BRIDGE_R}", BRIDGE_R.lines().count()),
         Language::Java => format!("{}\n{BRIDGE_JAVA}", BRIDGE_JAVA.len()),
-        // A shell tells that it reads by answering in the bridges' own way.
+        // A shell reports in the format of the bridges that it reads.
         Language::Bash => "__atoll_n=0; printf '{\"type\":\"ready\"}\\n'\n".to_owned(),
     }
 }
 
-/// The same for a Python that has no kernel.
+/// The same for a Python without a kernel.
 fn plain_python() -> String {
     format!("{}\n", json!([PLAIN_PY, ""]))
 }

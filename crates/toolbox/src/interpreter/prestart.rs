@@ -1,8 +1,9 @@
-//! A default context that is made before its sandbox: whoever keeps instances ready starts the kernel in them, and the first
-//! code of a sandbox does not wait for it.
+//! A default context that is started before its sandbox is claimed: the pool starts the kernel in ready instances, so
+//! the first code of a sandbox does not wait for it.
 //!
-//! Such a process was started for nobody, by whoever prepares instances and as the user of that toolbox. It becomes the default context of its language where it stands as one made now
-//! would: the same user, the same folder, and an environment that a program can still be told of. Else it is ended.
+//! Such a process was started without a sandbox, as the user of that toolbox. It becomes the default context of its
+//! language if it matches a new one: the same user, the same folder, and an environment that can still be passed to the
+//! program. Otherwise it is ended.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,20 @@ use super::launch::LaunchUrgency;
 use super::{Interpreter, InterpreterContext, Language, NewContext, TAG, default_id};
 use crate::ToolboxError;
 
-/// Behind the tag of the prefix that all contexts have; no id of a context begins so.
+/// Follows the common prefix of contexts in the tag; no context id begins like this.
 const WARM: &str = "warm/";
 
-/// Variables that count when a program starts, and never after.
+/// Prefixes of variables that only have an effect at the start of a program.
 const AT_START: [&str; 4] = ["PYTHON", "LD_", "IPYTHON", "JUPYTER"];
 
 impl Interpreter<'_> {
-    /// Starts the default context of a language for a sandbox that is still to come; answers when it is ready.
+    /// Starts the default context of a language in a ready instance; returns when it is usable.
     pub async fn prepare(&self, language: Language) -> Result<(), ToolboxError> {
         let tag = format!("{TAG}{WARM}{}", language.as_str());
         self.launch_tagged(&tag, &NewContext { language, cwd: None }, LaunchUrgency::Ahead).await
     }
 
-    /// Those among the processes that are contexts of this sandbox.
+    /// The prestarted processes that are contexts of this sandbox.
     pub(super) async fn warm_contexts(
         &self,
         processes: &[ProcessInfo],
@@ -41,7 +42,7 @@ impl Interpreter<'_> {
         Ok(fitting.map(|(language, process)| context(language, process, base.clone())).collect())
     }
 
-    /// Ends those that never become one, so that they cost the sandbox nothing.
+    /// Ends the prestarted processes that do not match, so that they use no resources.
     pub(super) async fn end_unfit(&self) -> Result<(), ToolboxError> {
         let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
         let fitting = self.warm_contexts(&processes).await?;

@@ -1,4 +1,4 @@
-//! A result in every form that its maker offers.
+//! A result in all formats that the kernel provides.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 /// A result. Pictures and PDF are base64.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rich {
-    /// The value of the last expression, as opposed to what was displayed on the way.
+    /// Whether it is the value of the last expression, and not displayed data.
     pub is_main: bool,
     /// Plain text.
     pub text: Option<String>,
@@ -31,9 +31,9 @@ pub struct Rich {
     pub javascript: Option<String>,
     /// A table by its columns.
     pub data: Option<Value>,
-    /// What a chart shows: type, title, axes and elements.
+    /// The data of a chart: type, title, axes and elements.
     pub chart: Option<Value>,
-    /// Everything else, by its type.
+    /// All other formats, by their type.
     pub extra: BTreeMap<String, Value>,
 }
 
@@ -74,7 +74,7 @@ impl Rich {
     }
 }
 
-/// Kernels send text as one string or as a list of lines; pictures may end in a line break.
+/// Kernels send text as one string or as a list of lines; pictures may end with a line break.
 fn text(value: Value) -> String {
     match value {
         Value::String(text) => text,

@@ -1,14 +1,14 @@
-//! What contexts write: JSON lines of the bridges, or a shell's output with markers in it. Parsed as hostile bytes, with
-//! bounds on what is held.
+//! The output of contexts: JSON lines of the bridges, or a shell's output with markers. It is untrusted, and the amount
+//! of held data is limited.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::ToolboxError;
 
-/// LIMIT: one line; a large picture is some megabytes.
+/// LIMIT: bytes of one line; a large picture has some megabytes.
 const LINE_MAX: usize = 64 << 20;
-/// Stands around a shell's markers; what prints it by chance lacks the execution's own random name.
+/// Delimits a shell's markers; output that contains it by chance lacks the random name of the execution.
 const MARK: u8 = 0x1e;
 
 /// One line of a bridge.
@@ -30,7 +30,7 @@ pub(super) struct BridgeMessage {
 
 impl BridgeMessage {
     pub(super) fn parse(line: &[u8]) -> Option<Self> {
-        // Each value takes many times its own length once it is read.
+        // A parsed value takes many times its own length in memory.
         if is_heavy(line) {
             return None;
         }
@@ -41,7 +41,7 @@ impl BridgeMessage {
 /// LIMIT: values in one line; large pictures and texts are one each.
 const VALUES_MAX: usize = 500_000;
 
-/// Whether a line holds more values than are read. Looks no closer than needed: commas and colons that are in no text.
+/// Whether a line contains too many values to be parsed. A rough count: commas and colons outside of strings.
 pub(super) fn is_heavy(line: &[u8]) -> bool {
     let (mut values, mut in_text, mut escaped) = (0, false, false);
     for byte in line {
@@ -56,19 +56,19 @@ pub(super) fn is_heavy(line: &[u8]) -> bool {
     values > VALUES_MAX
 }
 
-/// Puts lines together.
+/// Assembles lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     held: Vec<u8>,
 }
 
 impl Lines {
-    /// The lines that are whole now.
+    /// The complete lines so far.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, ToolboxError> {
         if self.held.len().saturating_add(data.len()) > LINE_MAX {
             return Err(ToolboxError::TooLarge { what: "one result".into(), max: LINE_MAX as u64 });
         }
-        // Only what is new can hold the end of a line.
+        // Only new bytes can contain the end of a line.
         let searched = self.held.len();
         self.held.extend_from_slice(data);
         let Some(last) = self.held[searched..].iter().rposition(|byte| *byte == b'\n') else {
@@ -80,11 +80,11 @@ impl Lines {
     }
 }
 
-/// What a shell wrote.
+/// A part of a shell's output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ShellOutput {
     Output(Vec<u8>),
-    /// The first words of a marker of ours.
+    /// The words of a marker.
     Marker(Vec<String>),
 }
 
@@ -109,7 +109,7 @@ impl Markers {
         loop {
             let found = find(&self.held, &self.begin);
             let Some(at) = found else {
-                // What may be the beginning of a marker stays until more is known.
+                // A possible beginning of a marker stays until more is known.
                 let keep = tail_of(&self.held, &self.begin);
                 let rest = self.held.split_off(self.held.len() - keep);
                 push(&mut shown, std::mem::replace(&mut self.held, rest));
@@ -118,7 +118,7 @@ impl Markers {
             let after = at + self.begin.len();
             let Some(len) = self.held[after..].iter().position(|byte| *byte == MARK) else {
                 if self.held.len() - after > MARKER_MAX {
-                    // It never ends, so it is none.
+                    // It is too long, so it is not a marker.
                     let rest = self.held.split_off(after);
                     push(&mut shown, std::mem::replace(&mut self.held, rest));
                     continue;
@@ -153,7 +153,7 @@ fn tail_of(text: &[u8], what: &[u8]) -> usize {
     (1..=longest).rev().find(|len| text.ends_with(&what[..*len])).unwrap_or(0)
 }
 
-/// Text that comes in pieces: a character that is cut waits for its rest.
+/// Decodes text in pieces: an incomplete character waits for its rest.
 #[derive(Debug, Default)]
 pub(super) struct Utf8 {
     held: Vec<u8>,
@@ -163,11 +163,11 @@ impl Utf8 {
     pub(super) fn feed(&mut self, data: &[u8]) -> String {
         self.held.extend_from_slice(data);
         let cut = match std::str::from_utf8(&self.held) {
-            // An error without a length is a character that is not whole yet.
+            // An error without a length is an incomplete character.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             _ => self.held.len(),
         };
-        // Bytes that are no text at all stand before the cut one; both are told apart again by the next look.
+        // Invalid bytes come before the incomplete character; the next call distinguishes them again.
         let cut = if self.held.len() - cut > 3 { self.held.len() } else { cut };
         let rest = self.held.split_off(cut);
         let whole = std::mem::replace(&mut self.held, rest);

@@ -1,4 +1,5 @@
-//! A conversation with a server that runs: one attaches at the end of its output, asks, and reads until the answer.
+//! A conversation with a running server: attaches at the end of its output, sends a request, and reads until the
+//! answer.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::wire::{Frames, frame};
 use crate::ToolboxError;
 use crate::error::said;
 
-/// LIMIT: of what a server says to people; it is kept for the reason of a failure.
+/// LIMIT: bytes of a server's log output; it is kept for error messages.
 const WORDS_MAX: usize = 4 << 10;
 
 pub(super) struct LspConnection {
@@ -26,7 +27,8 @@ impl LspConnection {
     }
 
     pub(super) async fn attach(sandbox: Arc<dyn Session>, pid: u32) -> Result<Self, ToolboxError> {
-        // Ahead of all output means at its end; and a reader that names its place is waited for, so that nothing is lost.
+        // A position after all output means the end; and the process waits for a reader with a position, so no output
+        // is lost.
         let stream = sandbox.attach_from(pid, u64::MAX).await.map_err(ToolboxError::process)?;
         Ok(Self::over(sandbox, pid, stream))
     }
@@ -35,12 +37,12 @@ impl LspConnection {
         self.pid
     }
 
-    /// What the server said to people.
+    /// The log output of the server.
     pub(super) fn words(&self) -> String {
         String::from_utf8_lossy(&self.words).into_owned()
     }
 
-    /// Says something that has no answer.
+    /// Sends a notification.
     pub(super) async fn tell(&mut self, method: &str, params: Value) -> Result<(), ToolboxError> {
         let message = match params {
             Value::Null => json!({ "jsonrpc": "2.0", "method": method }),
@@ -49,7 +51,7 @@ impl LspConnection {
         self.send(&message).await
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(super) async fn ask(&mut self, method: &str, params: Value) -> Result<Value, ToolboxError> {
         let id = crate::random_id()?;
         let mut message = json!({ "jsonrpc": "2.0", "id": id, "method": method });
@@ -69,7 +71,7 @@ impl LspConnection {
         }
     }
 
-    /// Until the server is gone.
+    /// Waits until the server is gone.
     pub(super) async fn end(&mut self) {
         while self.read().await.is_ok() {}
     }
@@ -95,7 +97,7 @@ impl LspConnection {
         Ok(())
     }
 
-    /// A server may ask too; some wait for an answer.
+    /// A server may send requests too; some wait for an answer.
     async fn answer(&mut self, asked: &Value) -> Result<(), ToolboxError> {
         let Some(id) = asked.get("id") else { return Ok(()) };
         let result = match asked.get("method").and_then(Value::as_str) {
@@ -115,7 +117,7 @@ impl LspConnection {
 
 fn outcome(method: &str, mut message: Value) -> Result<Value, ToolboxError> {
     match message.get("error") {
-        // What a server does not offer has no results.
+        // A method that a server does not support has no results.
         Some(error) if error.get("code").and_then(Value::as_i64) == Some(-32601) => Ok(Value::Null),
         Some(error) if !error.is_null() => {
             let words = error.get("message").and_then(Value::as_str).unwrap_or("no reason");

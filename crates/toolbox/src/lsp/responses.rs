@@ -1,13 +1,13 @@
-//! What a server answers, read with nothing taken on trust.
+//! Parses the answers of a server, which are untrusted.
 
 use serde_json::Value;
 
-/// LIMIT: of what is passed on; nobody reads more.
+/// LIMIT: items that are passed on.
 const ITEMS_MAX: usize = 10_000;
-/// LIMIT: how deep symbols are told that hold others.
+/// LIMIT: nesting of symbols.
 const LEVELS_MAX: usize = 32;
 
-/// A place in a file, from 0.
+/// A position in a file, from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TextPosition {
     /// The line.
@@ -16,44 +16,43 @@ pub struct TextPosition {
     pub character: u32,
 }
 
-/// Something that a file defines.
+/// A symbol that a file defines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Symbol {
     /// Its name.
     pub name: String,
-    /// What it is, as the protocol counts it.
+    /// The kind, as numbered by the protocol.
     pub kind: i64,
     /// The file.
     pub uri: String,
-    /// From where to where.
+    /// Start and end.
     pub range: (TextPosition, TextPosition),
 }
 
-/// What could stand at a place.
+/// The completions at a position.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Completions {
-    /// More typing gives other ones.
+    /// Further typing gives other ones.
     pub is_incomplete: bool,
     /// The best first.
     pub items: Vec<Completion>,
 }
 
-/// One of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Completion {
-    /// What is shown.
+    /// The displayed text.
     pub label: String,
-    /// What it is, as the protocol counts it.
+    /// The kind, as numbered by the protocol.
     pub kind: Option<i64>,
-    /// A line about it.
+    /// A short description.
     pub detail: Option<String>,
-    /// More about it: its text.
+    /// The documentation as text.
     pub documentation: Option<String>,
-    /// What is inserted where that is not the label.
+    /// The inserted text, if it is not the label.
     pub insert_text: Option<String>,
-    /// What typing is compared with.
+    /// The text that typing is compared with.
     pub filter_text: Option<String>,
-    /// What they are sorted by.
+    /// The sort key.
     pub sort_text: Option<String>,
 }
 
@@ -86,7 +85,7 @@ fn completion(told: &Value) -> Option<Completion> {
     })
 }
 
-/// Both forms of the protocol: with a place each, or in the file that was asked about and one inside the other.
+/// Both forms of the protocol: with a location each, or nested in the requested file.
 pub(super) fn symbols(told: &Value, uri: &str) -> Vec<Symbol> {
     let mut found = Vec::new();
     collect(told, uri, LEVELS_MAX, &mut found);

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::ToolboxError;
 
-/// LIMIT: the symbols of a very large project; what is larger is no answer.
+/// LIMIT: the symbols of a very large project; a larger body is refused.
 const BODY_MAX: usize = 32 << 20;
-/// LIMIT: a head is two short lines.
+/// LIMIT: a head has two short lines.
 const HEAD_MAX: usize = 4 << 10;
 const LENGTH: &[u8] = b"content-length:";
 
@@ -16,7 +16,7 @@ pub(super) fn frame(message: &Value) -> Vec<u8> {
     format!("Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// Reads frames out of a stream that may begin in the middle of one.
+/// Parses frames from a stream that may begin in the middle of one.
 #[derive(Default)]
 pub(super) struct Frames {
     held: Vec<u8>,
@@ -27,7 +27,7 @@ impl Frames {
         self.held.extend_from_slice(data);
     }
 
-    /// The next whole frame; what is no JSON is passed over.
+    /// The next complete frame; invalid JSON is skipped.
     pub(super) fn next(&mut self) -> Result<Option<Value>, ToolboxError> {
         loop {
             let Some(begin) = find_ignoring_case(&self.held, LENGTH) else {
@@ -36,7 +36,7 @@ impl Frames {
                 return Ok(None);
             };
             self.held.drain(..begin);
-            // Only so far: looking through all that is held for each head would take time by the square of it.
+            // Limited: searching all held bytes for each head would take quadratic time.
             let head = &self.held[..self.held.len().min(HEAD_MAX)];
             let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") else {
                 if self.held.len() > HEAD_MAX {

@@ -1,13 +1,13 @@
-//! The folders of sessions: where they are, and which are nobody's any more.
+//! The folders of sessions: their paths, and which are left over.
 
 use atoll_agentapi::EntryKind;
 
 use super::{ROOT, Sessions, is_key};
 use crate::{PermissionChange, ToolboxError};
 
-/// LIMIT: of a name as it is kept in a file.
+/// LIMIT: bytes of a name in a file.
 const NAME_BYTES: u64 = 1_024;
-/// How long a folder may be without a shell.
+/// How long a folder may exist without a shell.
 const FRESH_MS: i64 = 60_000;
 
 impl Sessions<'_> {
@@ -24,7 +24,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// The folder of a session whose shell left by itself.
+    /// The folder of a session whose shell ended by itself.
     pub(super) async fn ended(&self, name: &str) -> Result<Option<String>, ToolboxError> {
         for (key, _) in self.folders().await? {
             let known = self.bytes(&format!("{ROOT}/{key}/name"), NAME_BYTES).await?;
@@ -37,8 +37,9 @@ impl Sessions<'_> {
         Ok(None)
     }
 
-    /// Removes what sessions left behind whose shells were ended from outside, as by a stop of the sandbox, and an ended one of the
-    /// name that a new one is about to take. One that is just being made has a folder before it has a shell, so it is left alone.
+    /// Removes the folders of sessions whose shells were ended from outside, as by a stop of the sandbox, and that of
+    /// an ended session whose name a new one takes. A session that is being made has a folder before it has a shell, so
+    /// a new folder is kept.
     #[expect(
         clippy::disallowed_methods,
         reason = "compared with file times and ids that the sandbox made, on the same wall clock"
@@ -47,7 +48,7 @@ impl Sessions<'_> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now_ms = now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
         let Ok(folders) = self.folders().await else { return };
-        // Asked after the folders: whoever has a shell by then is alive.
+        // Listed after the folders: a session that has a shell by then is alive.
         let Ok(living) = self.list().await else { return };
         for (key, modified_at_ms) in folders {
             if living.iter().any(|session| session.key == key) {
@@ -63,7 +64,7 @@ impl Sessions<'_> {
                 Err(_) => false,
             };
             if is_left {
-                // What another user left is for that user to remove.
+                // Another user's leftovers can only be removed by that user.
                 let _ = self.forget(&key).await;
             }
         }
@@ -76,7 +77,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// Their names, and when each was last changed.
+    /// The names of the folders, and when each was last changed.
     async fn folders(&self) -> Result<Vec<(String, i64)>, ToolboxError> {
         let (entries, _) = match self.toolbox.sandbox.list_dir(ROOT.as_bytes(), self.toolbox.user(), 1).await
         {

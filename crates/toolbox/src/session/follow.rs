@@ -1,4 +1,5 @@
-//! What a command writes, as it writes it: told by a watch on its folder, read from its files where the last read ended.
+//! The output of a command while it runs: a watch on its folder reports changes, and its files are read from the last
+//! position.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use bytes::Bytes;
 use super::{GONE, Sessions, ShellSession, run};
 use crate::ToolboxError;
 
-/// LIMIT: of one piece; a client that is slow holds no more than that.
+/// LIMIT: bytes of one piece; a slow client holds no more than that.
 const PIECE_MAX: u64 = 256 << 10;
-/// An event may be lost where the kernel's queue was full; so the files are looked at this often anyway.
+/// Events may be lost if the kernel's queue was full; so the files are also checked this often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// And where there is no watch at all.
+/// How often without a watch.
 const LOOK_OFTEN: Duration = Duration::from_millis(200);
 
-/// What happens to a command. `Exit` is the last.
+/// An event of a command. `Exit` is the last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogEvent {
     /// Standard output.
@@ -30,7 +31,7 @@ pub enum LogEvent {
 }
 
 impl LogEvent {
-    /// How many bytes it stands for.
+    /// The number of output bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Stdout(data) | Self::Stderr(data) => data.len(),
@@ -38,7 +39,7 @@ impl LogEvent {
         }
     }
 
-    /// Whether it stands for none.
+    /// Whether it has no output.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -51,15 +52,15 @@ pub struct LogFollow {
     folder: String,
     name: String,
     watch: Option<WatchStream>,
-    /// `None`: it is gone.
+    /// `None`: the shell is gone.
     shell: Option<ProcessStream>,
     /// How much of each file was read.
     read: [u64; 2],
     waiting: VecDeque<LogEvent>,
-    /// The shell is gone, with this code.
+    /// The exit code of the shell, if it is gone.
     left: Option<i32>,
     ended: bool,
-    /// There may be something new without a word of the watch.
+    /// There may be new output without an event of the watch.
     again: bool,
 }
 
@@ -70,7 +71,7 @@ impl std::fmt::Debug for LogFollow {
 }
 
 impl Sessions<'_> {
-    /// Follows a command; what it has written already comes first.
+    /// Follows a command; its earlier output comes first.
     pub async fn follow(&self, session: &ShellSession, id: &str) -> Result<LogFollow, ToolboxError> {
         let folder = run::folder(session, id);
         let (sandbox, user) = (self.toolbox.sandbox.clone(), self.toolbox.user.clone());
@@ -83,7 +84,7 @@ impl Sessions<'_> {
         let (watch, shell) = tokio::join!(sandbox.watch(folder.as_bytes(), user.as_deref(), false), attached);
         let watch = match watch {
             Ok(watch) => Some(watch),
-            // The kernel has a bound on watches; without one the files are looked at more often.
+            // The kernel limits the number of watches; without one the files are checked more often.
             Err(error) if error.kind() == atoll_model::ErrorKind::Exhausted => None,
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => {
                 let message = format!("session {:?} has no such command", session.name);
@@ -110,8 +111,8 @@ impl Sessions<'_> {
 }
 
 impl LogFollow {
-    /// The next event; `None` after the exit or an error. Cancel-safe: the place of a
-    /// piece is noted when it is handed on.
+    /// The next event; `None` after the exit or an error. Cancel-safe: the position advances only when a piece is
+    /// returned.
     pub async fn next(&mut self) -> Option<Result<LogEvent, ToolboxError>> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -135,7 +136,7 @@ impl LogFollow {
         self.look().await
     }
 
-    /// Until there may be something new.
+    /// Waits until there may be new output.
     async fn wait(&mut self) -> Result<(), ToolboxError> {
         let look_again = if self.watch.is_some() { LOOK_EVERY } else { LOOK_OFTEN };
         let changed = async {
@@ -167,14 +168,14 @@ impl LogFollow {
         Ok(())
     }
 
-    /// Whether it ended is looked at first: then all that it wrote is there.
+    /// The exit is checked first: then all its output is in the files.
     async fn look(&mut self) -> Result<(), ToolboxError> {
         let exit = self.exit().await?;
         let (mut came, mut more) = (false, exit.is_some() || self.left.is_some());
         for stream in [0, 1] {
             if let Some(mut data) = self.piece(stream).await? {
                 more |= data.len() as u64 == PIECE_MAX;
-                // A character is not divided between pieces; at its end the command has said what it will.
+                // A character is not split between pieces; after the exit no more bytes follow.
                 let is_over = exit.is_some() || self.left.is_some();
                 let whole =
                     if is_over && (data.len() as u64) < PIECE_MAX { data.len() } else { whole_chars(&data) };
@@ -189,10 +190,10 @@ impl LogFollow {
             }
         }
         match (came, exit, self.left) {
-            // What else is there is read after this was handed on.
+            // The rest is read after this was returned.
             (true, ..) => self.again = more,
             (false, Some(code), _) => self.waiting.push_back(LogEvent::Exit(code)),
-            // The shell was killed, or replaced by a program: that was the command's end too.
+            // The shell was killed, or replaced by a program: that also ended the command.
             (false, None, Some(code)) if self.folder_is_there().await? => {
                 self.waiting.push_back(LogEvent::Exit(code));
             }
@@ -210,7 +211,7 @@ impl LogFollow {
         let mut reader =
             match self.sandbox.read_file(path.as_bytes(), self.user.as_deref(), Some(range)).await {
                 Ok(reader) => reader,
-                // Not there yet, or nothing new in it.
+                // The file does not exist yet, or has no new content.
                 Err(AgentError::Refused { code: RpcCode::NotFound | RpcCode::OutOfRange, .. }) => {
                     return Ok(None);
                 }
@@ -244,10 +245,10 @@ impl LogFollow {
     }
 }
 
-/// How much of it is whole characters; bytes that are none are let through.
+/// The length of the complete characters; invalid bytes are passed on.
 fn whole_chars(data: &[u8]) -> usize {
     match data[data.len().saturating_sub(4)..].utf8_chunks().last() {
-        // Three bytes at most can be the beginning of a character that is not there yet.
+        // At most three bytes can be the beginning of an incomplete character.
         Some(chunk)
             if !chunk.invalid().is_empty()
                 && std::str::from_utf8(chunk.invalid()).is_err_and(|e| e.error_len().is_none()) =>

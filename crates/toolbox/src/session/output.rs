@@ -1,4 +1,4 @@
-//! What a command of a session wrote, collected: its beginning and its end, in the order in which it came.
+//! The collected output of a session's command: its beginning and its end, in order.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::LogEvent;
 
-/// LIMIT: what is kept of both streams together: so much of the beginning and so much of the end.
+/// LIMIT: bytes that are kept of both streams together: half of the beginning and half of the end.
 const HALF_MAX: usize = 8 << 20;
-/// What is kept of the end where there is no room at all.
+/// How much of the end is kept if the budget is used up.
 const END_MIN: usize = SMALL / 4;
 
 /// Output of both streams. Its bytes are counted until they are dropped.
@@ -25,7 +25,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// All pieces in their order. Where some are missing, a line says so there, and the last line says it again.
+    /// All pieces in order. If some are missing, a line says so at the gap, and the last line repeats it.
     #[must_use]
     pub fn into_pieces(self) -> Vec<LogEvent> {
         let mut pieces = self.head;
@@ -69,7 +69,7 @@ impl CommandOutput {
         }
     }
 
-    /// Makes room out of its own, and keeps at least the very end.
+    /// Frees its own memory, and keeps at least the very end.
     fn push_refused(&mut self, account: &Account, data: &Bytes, stream: fn(Bytes) -> LogEvent) {
         while !self.tail.is_empty() {
             self.forget_oldest();
@@ -90,10 +90,10 @@ impl CommandOutput {
         }
     }
 
-    /// The bytes, counted; `None`: there is no room. It is waited for once.
+    /// The bytes, charged to the account; `None`: the budget is used up. Waits only once.
     async fn held(&mut self, account: &Account, data: Bytes) -> Option<Bytes> {
         let mut reservation = account.reserve();
-        // All of it counts: there are many pieces.
+        // The whole piece counts, because there are many pieces.
         let size = data.len() + SMALL;
         let grown = if self.is_refused { reservation.try_grow(size) } else { reservation.grow(size).await };
         self.is_refused |= grown.is_err();

@@ -1,4 +1,4 @@
-//! Commands of a session: how the shell is told to run one, what came of it, and input for it.
+//! Commands of a session: how the shell runs one, its result, and its input.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
 use super::{CommandOutput, ROOT, SessionCommand, Sessions, ShellSession, is_key};
 use crate::{LogEvent, ToolboxError};
 
-/// LIMIT: of a stream that is answered in one piece; of a longer one the end.
+/// LIMIT: bytes of a stream that are returned in one piece; of a longer one the end.
 const LOGS_MAX: u64 = 16 << 20;
-/// LIMIT: a command is text that somebody wrote.
+/// LIMIT: a command is text that a person or program wrote.
 const COMMAND_MAX: usize = 8 << 20;
-/// LIMIT: what one call may give to a command's input.
+/// LIMIT: bytes of input per call.
 const INPUT_MAX: usize = 1 << 20;
-/// LIMIT: how long input waits for a command whose turn has not come.
+/// LIMIT: how long input waits for a queued command.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
-/// Files that say that a command takes input, and whether it is shown.
+/// Files that mark that a command accepts input, and whether the input is echoed.
 const QUIET: &str = "quiet";
 const ECHO: &str = "echo";
 /// LIMIT: how long input waits for a command that does not read.
@@ -26,15 +26,15 @@ const INPUT_LIMIT: Duration = Duration::from_secs(10);
 /// A command for a session.
 #[derive(Debug, Clone, Default)]
 pub struct NewCommand {
-    /// What a person would type; several lines are fine.
+    /// The command as a person would type it; may have several lines.
     pub command: String,
-    /// It can be given input; else its input is empty.
+    /// It accepts input; otherwise its input is empty.
     pub takes_input: bool,
-    /// What it is given is not written to its output.
+    /// Its input is not written to its output.
     pub quiet_input: bool,
 }
 
-/// What a command wrote, as far as it is kept. Its bytes are counted until they are dropped.
+/// The output of a command, as far as it is kept. Its bytes are counted until they are dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionLogs {
     /// Standard output.
@@ -46,16 +46,14 @@ pub struct SessionLogs {
 /// A command that ended.
 #[derive(Debug)]
 pub struct CommandDone {
-    /// Its name.
     pub id: String,
-    /// As a shell shows it.
+    /// The exit code, as in a shell.
     pub exit_code: i32,
-    /// What it wrote.
     pub output: CommandOutput,
 }
 
-/// What a fresh shell is told first: to say when it leaves. `folder` is a path of ours without anything to quote.
-/// `command` passes over functions of the user's with the same name, here and below.
+/// The first input of a new shell: it records its own end. `folder` is a generated path that needs no quoting.
+/// `command` skips functions of the user with the same name, here and below.
 pub(super) fn greeting(folder: &str) -> String {
     format!(
         "__atoll_at=\ntrap '__atoll_code=$?; case $__atoll_at in ?*) command echo $__atoll_code >\"$__atoll_at/exit\";; esac; \
@@ -63,9 +61,9 @@ pub(super) fn greeting(folder: &str) -> String {
     )
 }
 
-/// What makes the shell run a command. At the top level, not in a function: there `declare` would make variables that end
-/// with the function. The dot keeps heredocs, line numbers and `return` as they are in a script. Input is opened before output:
-/// once there is output, what is given to the command is not lost.
+/// The line that makes the shell run a command. At the top level and not in a function, because `declare` would make
+/// variables local to the function. The dot command keeps heredocs, line numbers and `return` as in a script. Input is
+/// opened before output: once there is output, input is not lost.
 fn line(folder: &str, takes_input: bool) -> String {
     let (before, input) = match takes_input {
         true => ("command mkfifo -m 600 \"$__atoll_at/in\" && ", "<>\"$__atoll_at/in\""),
@@ -78,7 +76,7 @@ fn line(folder: &str, takes_input: bool) -> String {
 }
 
 impl Sessions<'_> {
-    /// Hands a command to the shell, which runs it when those before it have ended. Answers with its name.
+    /// Passes a command to the shell, which runs it after the earlier ones. Returns its id.
     pub async fn start_command(
         &self,
         session: &ShellSession,
@@ -89,7 +87,7 @@ impl Sessions<'_> {
         Ok(id)
     }
 
-    /// Runs a command to its end. When nobody waits any more, it goes on.
+    /// Runs a command to its end. If the caller goes away, the command continues.
     pub async fn run(&self, session: &ShellSession, new: &NewCommand) -> Result<CommandDone, ToolboxError> {
         let id = self.place(session, new).await?;
         let mut follow = self.follow(session, &id).await?;
@@ -158,7 +156,7 @@ impl Sessions<'_> {
         Ok(found)
     }
 
-    /// One of them.
+    /// A command by its id.
     pub async fn command(&self, session: &ShellSession, id: &str) -> Result<SessionCommand, ToolboxError> {
         let gone = || ToolboxError::NotFound(format!("session {:?} has no such command", session.name));
         if !is_key(id) {
@@ -171,7 +169,7 @@ impl Sessions<'_> {
         Ok(SessionCommand { id: id.to_owned(), command, exit_code })
     }
 
-    /// What a command has written so far.
+    /// The output of a command so far.
     pub async fn logs(&self, session: &ShellSession, id: &str) -> Result<SessionLogs, ToolboxError> {
         self.command(session, id).await?;
         let folder = folder(session, id);
@@ -180,7 +178,7 @@ impl Sessions<'_> {
         Ok(SessionLogs { stdout, stderr })
     }
 
-    /// Gives a running command input.
+    /// Sends input to a running command.
     pub async fn input(&self, session: &ShellSession, id: &str, data: &[u8]) -> Result<(), ToolboxError> {
         if data.len() > INPUT_MAX {
             return Err(ToolboxError::TooLarge { what: "input".into(), max: INPUT_MAX as u64 });
@@ -196,7 +194,7 @@ impl Sessions<'_> {
                 "the command did not begin within {seconds} s: another one runs"
             )))
         })?;
-        // Opened for both directions, the pipe never waits for its other end.
+        // Opened in both directions, the pipe never waits for its other end.
         let pass = "if [ -e \"$1/quiet\" ]; then exec cat 1<>\"$1/in\"; \
                     else exec tee -a \"$1/out\" 1<>\"$1/in\"; fi";
         let start = StartProcess {
@@ -216,7 +214,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// Waits until a command that takes input has begun.
+    /// Waits until a command that accepts input has started.
     async fn begun(&self, folder: &str) -> Result<(), ToolboxError> {
         let files = self.toolbox.files();
         let (quiet, echo, out) =
@@ -236,7 +234,7 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// The last part of a file; what is not there yet is empty.
+    /// The last part of a file; a missing one is empty.
     async fn tail(&self, path: &str) -> Result<Bytes, ToolboxError> {
         let (sandbox, user) = (&self.toolbox.sandbox, self.toolbox.user());
         let opened = match sandbox.read_file(path.as_bytes(), user, None).await {
@@ -256,7 +254,7 @@ impl Sessions<'_> {
         Ok(reservation.attach(tail))
     }
 
-    /// A small file whole; `None` where there is none.
+    /// The whole content of a small file; `None` if it does not exist.
     pub(super) async fn bytes(&self, path: &str, max: u64) -> Result<Option<Vec<u8>>, ToolboxError> {
         match self.toolbox.sandbox.read_file(path.as_bytes(), self.toolbox.user(), None).await {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(None),
@@ -265,7 +263,7 @@ impl Sessions<'_> {
         }
     }
 
-    /// How a command ended; a number without its line end is still being written.
+    /// The exit code of a command; a number without a line end is still being written.
     pub(super) async fn exit_code(&self, folder: &str) -> Result<Option<i32>, ToolboxError> {
         let text = self.bytes(&format!("{folder}/exit"), 64).await?;
         Ok(text.as_deref().and_then(parse_exit))
@@ -280,7 +278,7 @@ pub(super) fn folder(session: &ShellSession, id: &str) -> String {
     format!("{ROOT}/{}/{id}", session.key)
 }
 
-/// Later ones sort behind: the time, then randomness.
+/// Later ids sort after earlier ones: the time, then randomness.
 #[expect(
     clippy::disallowed_methods,
     reason = "compared with file times and ids that the sandbox made, on the same wall clock"
@@ -318,7 +316,7 @@ mod tests {
         assert!(ids.windows(2).all(|two| two[0][..16] <= two[1][..16]));
     }
 
-    /// The lines are tried with a real shell: what they leave behind is what the host reads.
+    /// The lines are tested with a real shell: the host reads the files that they make.
     #[test]
     fn a_shell_keeps_its_state_between_commands_and_tells_their_ends() {
         for shell in ["bash", "sh"] {
