@@ -1,5 +1,5 @@
-//! Who one is and where: the organisation, the user, keys, the one region and its one runner, and the settings that SDKs read
-//! at start. A tenant is the organisation; whoever holds a key of it is its user.
+//! The account of the caller: the organisation, the user, keys, the one region with its one runner, and the settings
+//! that SDKs read at start. A tenant is the organisation; the holder of one of its keys is its user.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339_millis};
 use atoll_model::{Code, Principal, Scope};
@@ -35,7 +35,7 @@ pub(crate) fn routes() -> Router<DaytonaApp> {
         .route("/api-keys/{name}", get(key).delete(remove_key))
 }
 
-/// Needs no key: clients read it before they have one.
+/// No key is required: clients read the configuration before they have one.
 async fn config(origin: Origin, State(app): State<DaytonaApp>) -> JsonResponse<Value> {
     let hosts = (app.options.hosts)();
     ok(json!({
@@ -48,7 +48,7 @@ async fn config(origin: Origin, State(app): State<DaytonaApp>) -> JsonResponse<V
         "defaultSnapshot": naming::DEFAULT,
         "dashboardUrl": origin.bare(),
         "maxAutoArchiveInterval": 43_200,
-        // COMPAT(daytona): spelled as the vendor does.
+        // COMPAT(daytona): the vendor's spelling.
         "maintananceMode": false,
         "environment": "local",
     }))
@@ -163,7 +163,7 @@ async fn region(
     }
 }
 
-/// What others run on it is nobody's business.
+/// The load of the runner is not shown: it would reveal the activity of other tenants.
 async fn runners(Caller(_): Caller) -> JsonResponse<Value> {
     ok(json!([{
         "id": REGION,
@@ -204,7 +204,7 @@ async fn current_key(
 ) -> Result<JsonResponse<Value>, ApiError> {
     let keys = app.service.list_keys(&who).await;
     let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
-    // A key that may not list keys still knows itself.
+    // A key without the right to list keys is still described.
     Ok(ok(known.as_ref().map_or_else(
         || json!({ "name": who.key.to_string(), "value": "dtn_********", "createdAt": rfc3339_millis(0), "permissions": [],
                    "lastUsedAt": null, "expiresAt": null, "userId": who.tenant.to_string() }),

@@ -1,7 +1,7 @@
 //! Errors as Daytona writes them.
 //!
-//! The SDKs choose their class of exception by `(source, code)` where the source is the daemon of a sandbox, and by the status
-//! otherwise.
+//! The SDKs choose their class of exception by `(source, code)` if the source is the daemon of a sandbox, and by the
+//! status otherwise.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ use axum::response::Response;
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// A part of Daytona's API that this server does not have.
+/// A part of Daytona's API that this server does not support.
 pub(crate) fn not_here(what: &str, why: &str) -> ApiError {
     ApiError::not_available(what, why, "docs/fronts/daytona.md")
 }
 
-/// A field that asks for a feature that this server does not have: a bad request, as the vendor answers it.
+/// A field that requests a feature that this server does not support: a bad request, as at the vendor.
 pub(crate) fn unsupported_field(field: &str, why: &str) -> ApiError {
     ApiError::new(Code::Unsupported, format!("{field}: {why} (docs/fronts/daytona.md)"))
         .with_status(StatusCode::BAD_REQUEST)
 }
 
-/// An error of the toolbox with a word that the SDKs have a class for, as `FILE_NOT_FOUND`.
+/// An error of the toolbox with a code for which the SDKs have a class, as `FILE_NOT_FOUND`.
 pub(crate) fn daemon(status: StatusCode, word: &'static str, message: impl Into<String>) -> ApiError {
     let code = match status {
         StatusCode::BAD_REQUEST => Code::InvalidRequest,
@@ -84,20 +84,20 @@ pub(crate) fn render(error: &ApiError, method: &Method, path: &str) -> Response 
     response
 }
 
-/// The message with what to try, since the SDKs show the message alone.
+/// The message with its hint, since the SDKs show only the message.
 pub(crate) fn text(error: &ApiError) -> String {
     match error.code {
-        // COMPAT(daytona): in the words of its users' SDKs.
+        // COMPAT(daytona): the hint names the method of Daytona's SDKs.
         Code::Asleep => format!("{} (call sandbox.start() first)", error.message),
         _ => error.sentence(|_| None),
     }
 }
 
-/// The documented status, except where Daytona's users know another.
+/// The documented status, except where Daytona uses another one.
 fn status(error: &ApiError) -> StatusCode {
     match error.code {
         _ if error.status.is_some() => error.status(),
-        // COMPAT(daytona): a toolbox call to a sandbox that does not run is a bad request there.
+        // COMPAT(daytona): a toolbox call to a sandbox that is not running is a bad request.
         Code::Asleep => StatusCode::BAD_REQUEST,
         Code::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
         _ => error.status(),

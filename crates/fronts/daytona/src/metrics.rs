@@ -1,4 +1,4 @@
-//! What a sandbox used over time, as series by Daytona's names.
+//! The resource usage of a sandbox over time, as series with Daytona's names.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok, rfc3339_millis};
 use atoll_service::ResourceSample;

@@ -1,4 +1,4 @@
-//! What a sandbox may reach in Daytona's words, in and out. What it allows is the core's business.
+//! Translates network settings from and to Daytona's form. The core decides what they allow.
 
 use atoll_front_kit::ApiError;
 use atoll_model::NetworkPolicy;
@@ -29,7 +29,7 @@ impl NetworkBody {
             && self.domain_allow_list.is_none()
     }
 
-    /// The policy that this makes of another; `None`: the body says nothing.
+    /// The policy `before` with the changes of the body; `None` if the body has no settings.
     pub(crate) fn policy(&self, before: &NetworkPolicy) -> Result<Option<NetworkPolicy>, ApiError> {
         if self.is_empty() {
             return Ok(None);
@@ -45,7 +45,7 @@ impl NetworkBody {
     }
 }
 
-/// The core's field by Daytona's name.
+/// Daytona's name for a field of the core.
 fn field(name: &'static str) -> &'static str {
     match name {
         "allow_cidrs" => "networkAllowList",

@@ -1,4 +1,4 @@
-//! Where the client found this server: what it is told to call next must lie there too.
+//! The address at which the client reached this server. URLs in responses must use it too.
 
 use std::convert::Infallible;
 
@@ -8,32 +8,32 @@ use axum::http::{HeaderMap, Uri, header};
 
 use crate::{DaytonaApp, Hosts, PREFIX};
 
-/// `SCHEME://HOST` of a request, our prefix behind it.
+/// `SCHEME://HOST` of a request; the front's prefix is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin(String);
 
 impl Origin {
-    /// What `toolboxProxyUrl` says.
+    /// The value of `toolboxProxyUrl`.
     pub(crate) fn toolbox(&self) -> String {
         format!("{}{PREFIX}/toolbox", self.0)
     }
 
-    /// A path of the main API.
+    /// The URL of a path of the main API.
     pub(crate) fn api(&self, path: &str) -> String {
         format!("{}{PREFIX}/api{path}", self.0)
     }
 
-    /// Where contexts of builds are put.
+    /// The URL for uploads of build contexts.
     pub(crate) fn storage(&self) -> String {
         format!("{}{PREFIX}/s3", self.0)
     }
 
-    /// Only the scheme and the host.
+    /// The scheme and the host only.
     pub(crate) fn bare(&self) -> &str {
         &self.0
     }
 
-    /// Whether the client came by TLS.
+    /// Whether the client connected by TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.0.starts_with("https://")
     }
@@ -43,7 +43,7 @@ impl Origin {
         Self("http://127.0.0.1:7070".to_owned())
     }
 
-    /// By the host of the request; the door with TLS is known by its port.
+    /// From the host of the request; its port tells whether TLS was used.
     fn of(headers: &HeaderMap, uri: &Uri, hosts: &Hosts) -> Self {
         let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = named.or(uri.authority().map(http::uri::Authority::as_str)).filter(|host| is_plain(host));
@@ -64,7 +64,7 @@ impl Origin {
     }
 }
 
-/// Letters that a host and a port are made of, so that nothing else gets into what we answer.
+/// Whether a host contains only characters of a host and a port, so that it is safe to put into responses.
 fn is_plain(host: &str) -> bool {
     (1..=270).contains(&host.len())
         && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'[' | b']'))

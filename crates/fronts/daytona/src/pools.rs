@@ -1,5 +1,6 @@
-//! Warm pools: Daytona's word for instances that wait ready. Here a template says how many of it wait, so that a pool is a
-//! setting of the organisation's own template. Those of the server are the operator's (`atoll serve --pool`).
+//! Warm pools: instances that are started ahead of time. In Atoll each template has the number of its warm instances,
+//! so a pool is a setting of the organisation's own template. The pools of the server belong to the operator (`atoll
+//! serve --pool`).
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339_millis};
 use atoll_model::{Code, Principal, StartSettings};
@@ -15,7 +16,7 @@ use crate::error::unsupported_field;
 use crate::naming;
 use crate::sandboxes::{CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
 
-/// LIMIT: what one pool may ask for; the server's own bound is over all of them.
+/// LIMIT: instances of one pool; the server has another bound over all pools.
 const SIZE_MAX: u32 = 64;
 
 pub(crate) fn routes() -> Router<DaytonaApp> {

@@ -1,4 +1,4 @@
-//! Links to ports of a sandbox: by its host with a token beside it, and signed ones with the token in the host.
+//! Links to ports of a sandbox: with a token beside the host name, and signed ones with the token in it.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok};
 use atoll_model::Lease;
@@ -13,10 +13,10 @@ use crate::DaytonaApp;
 use crate::origin::Origin;
 use crate::sandboxes::lease;
 
-/// COMPAT(daytona): what a signed link lives for when nobody says anything, and at most.
+/// COMPAT(daytona): the default and the maximum lifetime of a signed link.
 const EXPIRES_S: u64 = 60;
 const EXPIRES_S_MAX: u64 = 24 * 3_600;
-/// COMPAT(daytona): SDKs in browsers ask for these ports to get a token for the toolbox.
+/// COMPAT(daytona): SDKs in browsers request these ports to get a token for the toolbox.
 const OF_TOOLBOX: [u16; 2] = [1, 2_280];
 
 pub(crate) fn routes() -> Router<DaytonaApp> {
@@ -92,7 +92,7 @@ async fn signed(
     let ask = NewPreview { port, expires_s: Some(expires_s), public: false };
     let made = app.service.create_preview(&who, lease.id.as_str(), ask).await?;
     let token = made.token.unwrap_or_default();
-    // The token without the part that says what it is, as it stands in a host.
+    // The token without its prefix, as it is part of the host name.
     let secret = token.rsplit('_').next().unwrap_or(&token).to_owned();
     let url = (app.options.hosts)().url(origin.is_tls(), &format!("{}-{port}-{secret}", lease.id));
     Ok(ok(SignedLink { sandbox_id: lease.id.into(), port, token: secret, url }))
@@ -109,7 +109,7 @@ async fn expire(
     Ok(StatusCode::OK)
 }
 
-/// With it the SDKs sign links to files; it opens nothing else.
+/// The SDKs sign links to files with it; it gives no other access.
 async fn signing_key(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -119,7 +119,7 @@ async fn signing_key(
     Ok(ok(app.service.token(&lease, TokenOf::Files)))
 }
 
-/// Every link that was signed before is void. So are its preview tokens: they are counted together.
+/// Invalidates all links that were signed before. Preview tokens become invalid too, because they share one counter.
 async fn rotate(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -138,7 +138,7 @@ async fn is_public(
     Ok(ok(lease(&app, &who, &id).await?.public))
 }
 
-/// Whoever sees it may reach its ports.
+/// A caller that can see the sandbox may reach its ports.
 async fn access(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,

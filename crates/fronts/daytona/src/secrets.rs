@@ -1,7 +1,7 @@
-//! Secrets of the organisation: kept sealed, described, never shown again.
+//! Secrets of the organisation: stored encrypted, described, and never returned.
 //!
-//! A sandbox that has one sees a placeholder in a variable; the value is put in its place in headers of requests to the hosts
-//! that the secret names.
+//! A sandbox with a secret sees a placeholder in a variable; the egress proxy replaces the placeholder by the value in
+//! headers of requests to the hosts of the secret.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub(crate) fn attached(list: Vec<BTreeMap<String, String>>) -> Result<BTreeMap<S
     Ok(all)
 }
 
-/// A secret of a sandbox. The value stays outside.
+/// A secret of a sandbox. The value stays outside of it.
 #[derive(Debug, Serialize)]
 pub(crate) struct InSandbox {
     env: String,
@@ -142,7 +142,7 @@ struct Paged {
     next_cursor: Option<String>,
 }
 
-/// A tenant has a hundred at most, so all are read; the cursor is the id of the last that was shown.
+/// A tenant has a hundred secrets at most, so all are read; the cursor is the id of the last one shown.
 async fn paginated(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,

@@ -1,12 +1,12 @@
-//! The notification socket: Socket.IO 5 over Engine.IO 4 over one WebSocket, as far as the SDKs speak it. They connect, show
-//! a key, and listen; so that a wait ends with the event and not with the next poll.
+//! The notification socket: Socket.IO 5 over Engine.IO 4 over one WebSocket, as far as the SDKs use it. The SDKs
+//! connect, send a key, and receive events, so that a wait ends with the event and not with the next poll.
 //!
 //! ```text
 //! server 0{sid,pingInterval,…}      client 40{"token":KEY}      server 40{sid}, or 44{message} and the end
 //! server 42["sandbox.state.updated",{sandbox,oldState,newState}]     server 2 … client 3, every 25 s
 //! ```
 //!
-//! Never: polls, answers before a key was shown, or keeps a socket whose key is no more.
+//! This module never polls, never sends events before a key was checked, and closes a socket when its key is revoked.
 
 mod packet;
 
@@ -33,13 +33,13 @@ use crate::sandboxes::SandboxResponse;
 use crate::states::state;
 use packet::{Packet, event};
 
-/// LIMIT: clients send a key and answers to pings.
+/// LIMIT: clients send only a key and answers to pings.
 const MESSAGE_MAX: usize = 16 << 10;
-/// LIMIT: a connection that has shown no key by then is closed.
+/// LIMIT: a connection that has sent no key by then is closed.
 const KEY_WITHIN: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(25);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
-/// LIMIT: a client that takes no more than this to read is gone.
+/// LIMIT: a client that does not read for this long is disconnected.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) fn routes() -> Router<DaytonaApp> {
@@ -53,11 +53,11 @@ async fn connect(
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
     let Ok(upgrade) = upgrade else {
-        // What Engine.IO says to a transport that it does not have.
+        // The response of Engine.IO for an unsupported transport.
         let unknown = json!({ "code": 0, "message": "Transport unknown" });
         return JsonResponse(axum::http::StatusCode::BAD_REQUEST, unknown).into_response();
     };
-    // The caller has shown no key yet: the place is one of its address until then.
+    // The caller has sent no key yet: until then its address is charged for the connection.
     let stranger = budget.map_or_else(
         || app.service.budget().account(BudgetOwner::stranger(None)),
         |Extension(budget)| budget.account(),
@@ -66,7 +66,8 @@ async fn connect(
         Ok(place) => place,
         Err(exhausted) => return ApiError::from(ServiceError::from(exhausted)).into_response(),
     };
-    // The key comes with the first packet: the connection ends with it as if it had come with the request.
+    // The key arrives with the first packet. If the key is revoked, the connection ends, as it would if the key had
+    // been in the request.
     let scope = RequestScope::current();
     upgrade.max_message_size(MESSAGE_MAX).max_frame_size(MESSAGE_MAX).on_upgrade(move |socket| async move {
         let session = SocketSession { app, origin, socket, place }.run();
@@ -84,7 +85,7 @@ struct SocketSession {
     place: SocketPlace,
 }
 
-/// The connection is to be ended.
+/// The connection must be closed.
 struct Ended;
 
 impl SocketSession {
@@ -96,7 +97,7 @@ impl SocketSession {
         let _ = timeout(WRITE_WITHIN, self.socket.send(bye)).await;
     }
 
-    /// The two handshakes; answers who listens.
+    /// The two handshakes; returns the caller.
     async fn greet(&mut self) -> Result<(Principal, String), Ended> {
         let id = packet::session_id().ok_or(Ended)?;
         let open = json!({
@@ -139,7 +140,7 @@ impl SocketSession {
         }
     }
 
-    /// Tells of changes until one side ends.
+    /// Sends changes until one side ends the connection.
     async fn tell(&mut self, who: &Principal, key: &str) -> Result<(), Ended> {
         let closing = self.app.options.closing.clone();
         let mut news = self.news(who);
@@ -156,7 +157,7 @@ impl SocketSession {
                 },
                 _ = pings.tick() => {
                     let silent = heard_at.elapsed() > PING_EVERY + PONG_WITHIN;
-                    // A key that was taken away hears nothing more.
+                    // A revoked key receives no more events.
                     if silent || authenticate_key(&self.app, Some(key)).await.is_err() {
                         return Ok(());
                     }
@@ -178,7 +179,7 @@ impl SocketSession {
         sent.await.map_err(|_| Ended)?.map_err(|_| Ended)
     }
 
-    /// The next packet; what the WebSocket itself needs is answered below us.
+    /// The next packet; the WebSocket library answers control frames.
     async fn next(&mut self) -> Result<Packet, Ended> {
         loop {
             match self.socket.recv().await {
@@ -205,8 +206,8 @@ fn packets(change: &PhaseChange, origin: &Origin) -> Vec<String> {
     let Some(old_state) = change.before.as_deref().map(state) else { return vec![whole] };
     let updated = event("sandbox.state.updated", &StateUpdated { sandbox, old_state, new_state });
     match new_state {
-        // COMPAT(daytona): of an update the SDKs take the state alone, so that whoever waits would never learn why it
-        // failed; of the other event they take everything.
+        // COMPAT(daytona): from an update the SDKs read only the state, so a waiting client would never learn the
+        // reason of a failure; from the other event they read everything.
         "error" | "build_failed" => vec![whole, updated],
         _ => vec![updated],
     }

@@ -89,7 +89,7 @@ async fn find(
     Ok(ok(exactly(&app, &who, &id).await?.into()))
 }
 
-/// COMPAT(daytona): a name that nobody has is 404, which makes the SDK's `get(create=True)` create it.
+/// COMPAT(daytona): an unknown name is 404, which makes the SDK's `get(create=True)` create it.
 async fn by_name(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -112,7 +112,7 @@ async fn remove(
     Ok(StatusCode::OK)
 }
 
-/// By its whole id or name, never by the beginning of one.
+/// Finds a volume by its whole id or name, never by a prefix.
 async fn exactly(
     app: &DaytonaApp,
     who: &atoll_model::Principal,

@@ -1,6 +1,6 @@
 //! Numbers without a fraction, for serde.
 
-/// A number without a fraction. Guides and programs in Python write `2.0` too.
+/// Reads a number without a fraction. Guides and programs in Python also write `2.0`.
 pub(crate) fn whole<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     let Some(number) = <Option<f64> as serde::Deserialize>::deserialize(from)? else { return Ok(None) };
     if number.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&number) {

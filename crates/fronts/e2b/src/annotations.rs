@@ -1,4 +1,4 @@
-//! What E2B's clients want to see again and no rule of ours reads, kept with the lease.
+//! Annotations of a lease that E2B's clients read back and that no rule of Atoll uses.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use atoll_model::Lease;
 use crate::network::{Meant, NetworkShown};
 use crate::sandboxes::VolumeMount;
 
-/// It was made through this front.
+/// The sandbox was created through this front.
 pub(crate) const MADE: &str = "e2b.made";
-/// The template as it was asked for.
+/// The template as it was requested.
 pub(crate) const TEMPLATE: &str = "e2b.template";
-/// The network as it was asked for.
+/// The network as it was requested.
 const NETWORK: &str = "e2b.network";
-/// Whether the internet was allowed or forbidden in a word.
+/// Whether the request explicitly allowed or refused internet access.
 const INTERNET: &str = "e2b.internet";
 /// Volumes by name.
 const MOUNTS: &str = "e2b.mounts";
 
-/// What a new sandbox is noted with.
+/// The annotations of a new sandbox.
 pub(crate) fn of_new(
     template: &str,
     network: Option<&Meant>,

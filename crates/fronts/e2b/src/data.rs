@@ -1,13 +1,13 @@
-//! The data plane: what SDKs send to a sandbox's own ports.
+//! The data plane: requests of SDKs to a sandbox's own ports.
 //!
 //! ```text
-//! port 49983 ─► envd: token or signature checked ─► awake ─► the agent, its own token put in ─► its answer, unchanged
+//! port 49983 ─► envd: token or signature checked ─► awake ─► the agent, with its own token ─► its response, unchanged
 //! port 49999 ─► interpreter: token checked ─► awake ─► toolbox::Interpreter ─► JSON lines
-//! any other  ─► the proxy; what it refuses is worded here
+//! any other  ─► the proxy; its refusals get E2B's form here
 //! ```
 //!
-//! Never: lets a route through that it does not know, a token of a sandbox into another, or a caller wake a sandbox before it
-//! is known who that is.
+//! This module never forwards an unknown route, never accepts a token of another sandbox, and never wakes a sandbox
+//! before the caller is authenticated.
 
 mod awake;
 mod envd;
@@ -31,19 +31,19 @@ use crate::{annotations, error};
 use places::Places;
 use refusal::Refusal;
 
-/// Where the SDKs expect the agent.
+/// The port at which the SDKs expect the agent.
 const AGENT: u16 = atoll_agentapi::AGENT_PORT;
-/// Where they expect the code interpreter.
+/// The port at which the SDKs expect the code interpreter.
 const INTERPRETER: u16 = 49_999;
 
 /// A port of a sandbox, as a request names it.
 #[derive(Debug, Clone, Copy)]
 pub struct DataRequest<'a> {
-    /// Of which sandbox. Nobody looked yet whether it is there.
+    /// The sandbox. Its existence is not checked yet.
     pub sandbox: &'a SandboxId,
-    /// Which; `None`: the sandbox's own.
+    /// The port; `None`: the sandbox's own.
     pub port: Option<u16>,
-    /// By the fields that only E2B's SDKs send.
+    /// Whether the request uses the headers that only E2B's SDKs send.
     pub by_fields: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Over a service.
+    /// Creates the data plane over a service.
     #[must_use]
     pub fn new(service: Service) -> Self {
         Self { service, places: Arc::default() }
@@ -67,7 +67,7 @@ impl Data {
         matches!(port, Some(AGENT | INTERPRETER))
     }
 
-    /// Answers a request to a port that [`Data::wants`]; what is for an app inside comes back as it was.
+    /// Answers a request to a port that [`Data::wants`]; a request for an app in the sandbox is returned unchanged.
     pub async fn take(&self, asked: DataRequest<'_>, request: Request) -> Result<Response, Box<Request>> {
         let is_agents = asked.port == Some(AGENT);
         if !is_agents && !self.interprets(&asked, request.uri().path()) {
@@ -85,10 +85,11 @@ impl Data {
         Ok(response)
     }
 
-    /// Says as E2B does why a request does not reach an app; `None`: the sandbox is none of E2B's.
+    /// The refusal of a request to an app in E2B's form; `None` if the sandbox was not created through this front.
     ///
-    /// One of E2B's that is gone is said to be gone, since while it lived everybody saw that it was there. Ids that never were
-    /// and sandboxes that a stranger may not see get one and the same answer, which is not given here.
+    /// A sandbox of this front that was deleted is reported as such, since its existence was visible to every caller
+    /// while it existed. Unknown ids and sandboxes that the caller may not see get the same answer, which is not given
+    /// here.
     pub async fn refuse(&self, asked: DataRequest<'_>, code: Code) -> Option<Response> {
         let lease = self.service.glimpse(asked.sandbox);
         let is_made_here = |lease: &Lease| lease.annotations.contains_key(annotations::MADE);
@@ -102,7 +103,7 @@ impl Data {
         }
         let refusal = match lease {
             None => Refusal::NotFound,
-            // One that is none of E2B's is not there for whoever may not reach it.
+            // A sandbox of another front is reported as missing to a caller that may not reach it.
             Some(_) if !is_ours && is_stranger(code) => Refusal::NotFound,
             Some(_) => refusal::of_app(code, asked.port)?,
         };
@@ -111,13 +112,13 @@ impl Data {
         Some(response)
     }
 
-    /// A sandbox that was made through this front. To strangers all others look like none.
+    /// A sandbox that was created through this front. All others are treated as missing.
     fn known(&self, sandbox: &SandboxId) -> Option<Arc<Lease>> {
         self.service.glimpse(sandbox).filter(|lease| lease.annotations.contains_key(annotations::MADE))
     }
 
-    /// Only sandboxes that were made through this front have an interpreter on that port; in others it is any port. One that is
-    /// gone is refused here, if its SDK asks.
+    /// Whether a request is for the interpreter. Only sandboxes of this front have one on that port; for others the
+    /// port belongs to apps. A request of an SDK for a deleted sandbox is refused here.
     fn interprets(&self, asked: &DataRequest<'_>, path: &str) -> bool {
         interpreter::is_call(path)
             && match self.service.glimpse(asked.sandbox) {
@@ -154,7 +155,7 @@ fn empty(status: StatusCode) -> Response {
     response
 }
 
-/// Whether somebody was refused for what they showed.
+/// Whether a caller was refused because of its credentials.
 const fn is_stranger(code: Code) -> bool {
     matches!(code, Code::Unauthenticated | Code::Forbidden | Code::SandboxNotFound)
 }

@@ -1,4 +1,4 @@
-//! Below which name the sandboxes are for whoever asks: whoever came through TLS is led through TLS.
+//! The parent domain of sandbox hosts in responses: a client that connected by TLS gets hosts with TLS.
 
 use atoll_front_kit::ApiError;
 use axum::extract::FromRequestParts;
@@ -20,7 +20,7 @@ impl FromRequestParts<E2bApp> for Domain {
     }
 }
 
-/// The port that was asked tells the doors apart; TLS at its usual port needs none.
+/// The port of the request tells whether TLS was used; TLS at its usual port has none.
 fn choose(hosts: Hosts, asked: &str) -> String {
     let port = |host: &str| host.rsplit_once(':').map_or("443", |(_, port)| port).to_owned();
     match hosts.tls {

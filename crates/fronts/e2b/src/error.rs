@@ -1,16 +1,16 @@
 //! Errors as E2B writes them: `{"code", "message"}`, where the code is the status.
 //!
-//! The JavaScript SDK decides by the code of the body, the Python SDK by the status.
+//! The JavaScript SDK decides by the code in the body, the Python SDK by the status.
 
 use atoll_front_kit::{ApiError, error_body};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 
-/// The Python SDK tries again after 429, 502, 503 and 504 unless this says no.
+/// The Python SDK retries after 429, 502, 503 and 504 unless this header is `false`.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
-/// A part of E2B's API that this server does not have.
+/// A part of E2B's API that this server does not support.
 pub(crate) fn not_here(what: &str, why: &str) -> ApiError {
     ApiError::not_available(what, why, "docs/fronts/e2b.md")
 }
@@ -28,7 +28,7 @@ pub(crate) fn render(error: &ApiError) -> Response {
     let body = E2bError { code: status.as_u16(), message: &message, error_code: error.vendor_code };
     let mut response = error_body(status, &body);
     if status == StatusCode::TOO_MANY_REQUESTS && error.retry_after_s.is_none() {
-        // A quota does not end by itself within the seconds of a retry.
+        // A quota does not recover within the seconds of a retry.
         response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     } else if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         error.write_retry_after(status, response.headers_mut());
@@ -36,18 +36,18 @@ pub(crate) fn render(error: &ApiError) -> Response {
     response
 }
 
-/// The documented status, except where an SDK would take it for something else.
+/// The documented status, except where an SDK would interpret it differently.
 fn status(error: &ApiError) -> StatusCode {
     match (error.status, error.status()) {
         (Some(status), _) => status,
-        // COMPAT(e2b): 502 and 504 mean "the sandbox is not there" and are tried again three times.
+        // COMPAT(e2b): 502 and 504 mean "the sandbox is not there", and the SDKs retry them three times.
         (None, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT) => StatusCode::INTERNAL_SERVER_ERROR,
         (None, StatusCode::UNPROCESSABLE_ENTITY) => StatusCode::BAD_REQUEST,
         (None, status) => status,
     }
 }
 
-/// E2B's name of a core field.
+/// E2B's name of a field of the core.
 fn field_name(core: &str) -> Option<String> {
     let name = match core {
         "timeout_s" | "timeout_at_least_s" => "timeout",

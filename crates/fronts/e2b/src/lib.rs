@@ -1,16 +1,17 @@
-//! The E2B front: what the vendor's own SDKs call, translated into our verbs.
+//! The E2B front: the API that the vendor's own SDKs call, translated into Atoll's operations.
 //!
 //! ```text
 //! /e2b/…                     ─► the kit ─► route ─► Caller ─► handler ─► Service        the control API
 //! https://api.DOMAIN/…       ─► the same, without the prefix
-//! port 49983 of a sandbox    ─► data: to the agent, unchanged but for credentials
+//! port 49983 of a sandbox    ─► data: to the agent, unchanged except for credentials
 //! port 49999 of a sandbox    ─► data: the code interpreter, rendered from the toolbox
 //! ```
 //!
-//! One file per noun, its wire types beside its handlers. Statuses are exact: the Python SDK reads a body at the documented
-//! code alone. What is not there answers 501 and is named in `docs/fronts/e2b.md`.
+//! There is one file per resource, with its wire types beside its handlers. Statuses are exact: the Python SDK reads a
+//! body only at the documented status. Unsupported calls answer 501 and are listed in `docs/fronts/e2b.md`.
 //!
-//! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
+//! This crate contains no rules of its own, never accesses the store or a provider, and never logs a header, a body or
+//! a key.
 
 mod annotations;
 mod data;
@@ -42,27 +43,27 @@ use tokio_util::sync::CancellationToken;
 /// Where the front is mounted.
 const PREFIX: &str = "/e2b";
 
-/// What the front must be told.
+/// The settings of the front.
 #[derive(Clone)]
 pub struct E2bOptions {
     /// Cancelled when the server closes: streams end.
     pub closing: CancellationToken,
-    /// How the hosts of sandboxes are written at this moment, as `NAME:PORT`.
+    /// Returns the current host names of sandboxes, as `NAME:PORT`.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
-    /// Hosts of the control API, which SDKs that are told a domain alone derive from it.
+    /// Hosts of the control API; SDKs that are configured with a domain alone derive them from it.
     pub api_hosts: Vec<String>,
 }
 
-/// Below which `NAME:PORT` a sandbox has its hosts, `PORT-ID.NAME:PORT`.
+/// The `NAME:PORT` below which sandboxes have their hosts, `PORT-ID.NAME:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// At the plain door.
+    /// Over plain HTTP.
     pub plain: String,
-    /// At the TLS door, where there is a certificate.
+    /// Over TLS, if there is a certificate.
     pub tls: Option<String>,
 }
 
-/// What every handler can reach.
+/// The state of every handler.
 #[derive(Clone)]
 pub(crate) struct E2bApp {
     pub(crate) service: Service,
@@ -77,7 +78,7 @@ impl FrontState for E2bApp {
         &self.service
     }
 
-    /// The SDKs send `X-API-KEY`; the vendor's command line `Authorization: Bearer`.
+    /// The SDKs send `X-API-KEY`; the vendor's command line sends `Authorization: Bearer`.
     fn key(headers: &HeaderMap) -> Option<&str> {
         let key = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
         key.filter(|key| !key.is_empty()).or_else(|| bearer(headers))
@@ -96,7 +97,7 @@ pub struct E2b {
 }
 
 impl E2b {
-    /// A front over a service.
+    /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: E2bOptions) -> Self {
         Self { app: E2bApp { service, options } }

@@ -1,5 +1,5 @@
-//! What was written by processes that nobody listens to, in both forms that E2B has for it. Reading it wakes nobody: a sandbox
-//! that sleeps shows nothing.
+//! Returns the output of processes without a listener, in both forms of E2B. It wakes no sandbox: a sandbox that is
+//! asleep has no logs.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::E2bApp;
 use crate::sandboxes::find;
 
-/// LIMIT: E2B's own.
+/// LIMIT: that of E2B.
 const LINES_MAX: usize = 1_000;
 
 pub(crate) fn routes() -> Router<E2bApp> {

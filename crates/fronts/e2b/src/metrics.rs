@@ -1,4 +1,4 @@
-//! What sandboxes use: samples of one between two moments, and the newest of many.
+//! The resource usage of sandboxes: samples of one between two times, and the newest sample of many.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::E2bApp;
 use crate::sandboxes::find;
 use crate::states::{SandboxState, state};
 
-/// LIMIT: E2B's own, of one question about many.
+/// LIMIT: that of E2B, for sandboxes in one request.
 const MANY_MAX: usize = 100;
 
 pub(crate) fn routes() -> Router<E2bApp> {
@@ -66,7 +66,7 @@ impl Range {
     }
 }
 
-/// What was sampled, and what is used now where that is in the range: a fresh sandbox has something to show at once.
+/// The stored samples, and the current usage if now is in the range: so a new sandbox has a sample at once.
 async fn one(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -98,7 +98,7 @@ struct ManyShown {
     sandboxes: BTreeMap<String, Metric>,
 }
 
-/// The newest of each; what is not there, or sleeps, is left out.
+/// The newest sample of each sandbox; missing sandboxes and those that are asleep are left out.
 async fn many(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,

@@ -1,5 +1,5 @@
-//! The network in E2B's words, in and out. What it allows is the core's business; what is shown again is what was asked for,
-//! without secrets, kept as an annotation.
+//! Translates network settings from and to E2B's form. The core decides what they allow. Responses show the settings as
+//! they were requested, without secrets; an annotation keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -22,7 +22,7 @@ pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
 }
 
-/// What a sandbox may reach and who may reach it, as it is asked for.
+/// What a sandbox may reach and who may reach it, as requested.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct NetworkBody {
@@ -34,12 +34,12 @@ pub(crate) struct NetworkBody {
     mask_request_host: Option<String>,
     https_ports: Option<BTreeSet<u16>>,
     rules: Option<BTreeMap<String, Vec<RuleBody>>>,
-    // COMPAT(e2b): snake case here alone; only in the body of an update.
+    // COMPAT(e2b): this field alone is in snake case, and only in the body of an update.
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
 }
 
-/// Without the values of headers, which are secrets.
+/// Leaves out the values of headers, which are secrets.
 impl std::fmt::Debug for NetworkBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NetworkBody").finish_non_exhaustive()
@@ -58,7 +58,7 @@ struct TransformBody {
     headers: BTreeMap<String, String>,
 }
 
-/// What was asked for, as it may be shown and kept.
+/// The requested settings, without secrets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct NetworkShown {
@@ -88,21 +88,21 @@ struct TransformShown {
     headers: BTreeMap<String, String>,
 }
 
-/// What a body means to the core.
+/// The settings of the core for a body.
 #[derive(Debug, Clone)]
 pub(crate) struct Meant {
     pub(crate) policy: NetworkPolicy,
     pub(crate) public: bool,
-    /// What apps inside see as the host they were asked for.
+    /// The host name that apps in the sandbox see.
     pub(crate) mask_host: Option<String>,
-    /// Ports on which apps inside speak TLS.
+    /// Ports on which apps in the sandbox use TLS.
     pub(crate) https_ports: BTreeSet<u16>,
     pub(crate) internet: Option<bool>,
     pub(crate) shown: NetworkShown,
 }
 
 impl NetworkBody {
-    /// `internet` is the field of the same name beside it.
+    /// `internet` is the field of the same name beside the body.
     pub(crate) fn meant(self, internet: Option<bool>) -> Result<Meant, ApiError> {
         self.refuse_what_is_not_here()?;
         let internet = internet.or(self.allow_internet_access);
@@ -139,8 +139,8 @@ impl NetworkBody {
         Ok(())
     }
 
-    /// What may be reached. Name servers of the sandbox's own choice can be asked where names are allowed; the one that E2B lets
-    /// pass by itself is not needed, since every sandbox has one here.
+    /// The permitted destinations. If names are allowed, the sandbox may use name servers of its own choice; E2B's
+    /// implicit permission for one name server is not needed, since every sandbox here has one.
     fn allowed(&self) -> Result<Vec<String>, ApiError> {
         let mut allowed = self.allow_out.clone().unwrap_or_default();
         let servers = self.dns_servers.as_deref().unwrap_or_default();
@@ -178,7 +178,7 @@ impl NetworkBody {
     }
 }
 
-/// The headers that the rules of a host set, the later over the earlier.
+/// The headers that the rules of a host set; later rules replace earlier ones.
 fn headers_of(
     (host, rules): (&String, &Vec<RuleBody>),
 ) -> Result<(String, BTreeMap<String, String>), ApiError> {
@@ -189,7 +189,7 @@ fn headers_of(
     Ok((host.to_lowercase(), headers))
 }
 
-/// E2B's `${e2b.secrets.NAME}` as our `{secret:NAME}`.
+/// Translates E2B's `${e2b.secrets.NAME}` to Atoll's `{secret:NAME}`.
 fn placeholders(text: &str) -> Result<String, ApiError> {
     const SECRET: &str = "${e2b.secrets.";
     if text.contains("${e2b.identity.") {
@@ -209,7 +209,7 @@ fn placeholders(text: &str) -> Result<String, ApiError> {
     Ok(out)
 }
 
-/// The core's word for a field as E2B writes it.
+/// E2B's name for a field of the core.
 fn camel(field: &str) -> &str {
     match field {
         "allow_out" => "allowOut",
@@ -219,7 +219,7 @@ fn camel(field: &str) -> &str {
     }
 }
 
-/// Replaces what may be reached; who may reach the sandbox stays as it was said at its creation.
+/// Replaces the permitted destinations; who may reach the sandbox stays as it was set at its creation.
 async fn replace(
     State(app): State<E2bApp>,
     Caller(who): Caller,

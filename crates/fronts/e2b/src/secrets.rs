@@ -1,4 +1,4 @@
-//! Secrets: a value goes in and is put into requests outside of sandboxes; no call here gives one out.
+//! Secrets: a value is stored and inserted into requests outside of sandboxes; no call returns one.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use url::form_urlencoded;
 use crate::E2bApp;
 use crate::sandboxes::{page_size, paged};
 
-/// What the ids of secrets begin with there, and no name may.
+/// The prefix of secret ids in E2B's API; no name may begin with it.
 const ID_PREFIX: &str = "sec_";
 
 pub(crate) fn routes() -> Router<E2bApp> {
@@ -58,7 +58,7 @@ struct CreateSecretRequest {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// COMPAT(e2b): names are the same in upper and lower case.
+/// COMPAT(e2b): names do not depend on upper and lower case.
 async fn create(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -73,7 +73,7 @@ async fn create(
     Ok(created(made.into()))
 }
 
-/// All of them are few, and come sorted by name: a page begins behind the last name of the one before.
+/// There are few secrets, and they are sorted by name: a page begins after the last name of the previous one.
 async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Result<Response, ApiError> {
     let (mut limit, mut after) = (100, String::new());
     for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {

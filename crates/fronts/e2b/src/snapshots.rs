@@ -1,5 +1,5 @@
-//! Snapshots, which are templates there, and forks. Processes are part of one where this server can copy them, unless that is
-//! not wanted.
+//! Snapshots, which are templates in E2B's API, and forks. A snapshot includes processes if this server can copy them,
+//! unless the caller does not want that.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created};
 use atoll_model::Snapshot as Kept;
@@ -16,9 +16,9 @@ use crate::E2bApp;
 use crate::domain::Domain;
 use crate::sandboxes::{SandboxResponse, Version, find, page_size, paged, unless_gone};
 
-/// The tag that every snapshot has: there is one version of each.
+/// The tag of every snapshot: each has one version.
 const TAG: &str = "default";
-/// LIMIT: E2B's own.
+/// LIMIT: that of E2B.
 const FORKS_MAX: u32 = 20;
 
 pub(crate) fn routes() -> Router<E2bApp> {
@@ -49,7 +49,7 @@ struct CreateSnapshotRequest {
     memory: Option<bool>,
 }
 
-/// COMPAT(e2b): a name that is taken becomes that of the newer one.
+/// COMPAT(e2b): a name that is taken moves to the newer snapshot.
 async fn create(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -64,7 +64,7 @@ async fn create(
     Ok(created(unless_gone(&app, &who, &lease, kept).await?.into()))
 }
 
-/// A name without the namespace before it and the tag behind it.
+/// A name without the namespace before it and the tag after it.
 fn plain_name(word: &str) -> &str {
     let word = word.trim();
     let word = word.rsplit_once('/').map_or(word, |(_, name)| name);
@@ -95,7 +95,7 @@ struct ForkBody {
     count: Option<u32>,
 }
 
-/// COMPAT(e2b): each could fail by itself; here all are made or none, and then the whole request fails.
+/// COMPAT(e2b): there each fork can fail by itself; here all are made or none, and then the whole request fails.
 #[derive(Debug, Serialize)]
 struct ForkResult {
     sandbox: SandboxResponse,

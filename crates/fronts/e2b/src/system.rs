@@ -1,4 +1,4 @@
-//! Whether the server is there.
+//! The health of the server.
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -10,7 +10,7 @@ pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/health", get(health))
 }
 
-/// Whoever can ask this has reached it.
+/// A caller that receives the response has reached the server.
 async fn health() -> StatusCode {
     StatusCode::OK
 }

@@ -1,11 +1,11 @@
-//! Templates as E2B names them, and their builds: announced, files sent, begun, watched.
+//! Templates in E2B's form, and their builds: announced, files sent, started, watched.
 //!
 //! ```text
 //! POST /v3/templates ─► announce ─► GET …/files/{hash} ─► PUT /uploads/{ticket} ─► POST /v2/…/builds/{id} ─► …/status
 //! ```
 //!
-//! The id of a template is its name. E2B's tag `default` is our `latest`; a tag that is called `latest` there is `_latest`
-//! here. Never decides what a build may do: the service builds what [`steps`] declares.
+//! The id of a template is its name. E2B's tag `default` is Atoll's `latest`; a tag that is named `latest` there is
+//! `_latest` here. This module never decides what a build may do: the service builds what [`steps`] declares.
 
 mod build;
 mod builds;

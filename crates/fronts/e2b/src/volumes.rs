@@ -1,4 +1,4 @@
-//! Volumes as E2B names them: by key, with a token for their files; the files by that token are in [`content`].
+//! Volumes in E2B's form: by key, with a token for their files; access to the files by that token is in [`content`].
 
 mod content;
 
@@ -59,7 +59,7 @@ async fn create(
     Ok(created(with_token(&app, made.volume)))
 }
 
-/// Those of the caller, as there; whoever sees more with their key sees it elsewhere.
+/// The volumes of the caller, as in E2B's API; a key that can see more sees it through the native API.
 async fn list(
     State(app): State<E2bApp>,
     Caller(who): Caller,

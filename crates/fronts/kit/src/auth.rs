@@ -1,5 +1,5 @@
-//! Authentication: the key of a request, checked by the service, which also throttles wrong keys. What a key may do is decided
-//! by the service alone.
+//! Authentication: the service checks the key of a request, and throttles wrong keys. Only the service decides what a
+//! key may do.
 
 use atoll_budget::RequestBudget;
 use atoll_model::{Code, Principal};
@@ -25,8 +25,8 @@ pub trait FrontState: Send + Sync {
     fn missing_key() -> ApiError;
 }
 
-/// The authenticated caller. First among the arguments of every handler that is not public, so that nothing else of a request
-/// is looked at before its key.
+/// The authenticated caller. It is the first argument of every handler that is not public, so that the key is checked
+/// before anything else of a request.
 pub struct Caller(pub Principal);
 
 impl<S: FrontState> FromRequestParts<S> for Caller {
@@ -44,8 +44,8 @@ pub async fn authenticate<S: FrontState>(state: &S, headers: &HeaderMap) -> Resu
     authenticate_key(state, S::key(headers)).await
 }
 
-/// Checks a key that came another way, as in the first message of a socket. Its id (never the key) is noted in the request's
-/// span.
+/// Checks a key from another place, as the first message of a socket. Its id (never the key) is recorded in the
+/// request's span.
 pub async fn authenticate_key<S: FrontState>(state: &S, key: Option<&str>) -> Result<Principal, ApiError> {
     let principal = state.service().authenticate(key.ok_or_else(S::missing_key)?).await;
     let principal = principal.map_err(|error| match (error.code, S::WRONG_KEY_HINT) {

@@ -7,12 +7,12 @@ use bytes::Bytes;
 /// LIMIT: text and results of one answer; clients that want more stream it.
 const KEPT_MAX: usize = 16 << 20;
 
-/// Everything that an execution produced, as far as there was room for it. Its bytes are counted until it is dropped.
+/// Everything that an execution produced, within the limit. Its bytes are counted until it is dropped.
 #[derive(Debug)]
 pub struct CollectedExecution {
     /// Id of the context.
     pub context: String,
-    /// Number of the execution in its context; `None` where it did not start.
+    /// Number of the execution in its context; `None` if it did not start.
     pub count: Option<u64>,
     /// Standard output.
     pub stdout: String,
@@ -22,9 +22,9 @@ pub struct CollectedExecution {
     pub results: Vec<Rich>,
     /// The error of the code.
     pub error: Option<ExecutionError>,
-    /// Whether its time was over.
+    /// Whether the timeout ended it.
     pub timed_out: bool,
-    /// Whether some of it was left out for lack of room.
+    /// Whether some output was left out because of the limit.
     pub truncated: bool,
     /// Bytes of output that were lost because they were not read in time.
     pub dropped: u64,
@@ -35,7 +35,7 @@ pub struct CollectedExecution {
 /// An error of the code.
 #[derive(Debug, Default)]
 pub struct ExecutionError {
-    /// What sort of error.
+    /// The name of the error.
     pub name: String,
     /// Its text.
     pub value: String,
@@ -44,7 +44,7 @@ pub struct ExecutionError {
 }
 
 impl CollectedExecution {
-    /// Follows an execution to its end.
+    /// Runs an execution to its end.
     pub async fn collect(mut execution: Execution, account: &Account) -> Result<Self, ToolboxError> {
         let mut done = Self {
             context: execution.context().id.clone(),
@@ -108,7 +108,7 @@ impl CollectedExecution {
     }
 }
 
-/// As much of it as there is room for, cut between characters.
+/// As much of the text as the limit allows, cut between characters.
 fn keep(into: &mut String, text: &str, left: &mut usize) {
     let mut fits = text.len().min(*left);
     while !text.is_char_boundary(fits) {

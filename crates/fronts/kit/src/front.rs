@@ -1,4 +1,4 @@
-//! What a front is, and what is built around it.
+//! The trait of a front, and the layers around a front.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Requests to `prefix` and below it. The prefix is taken off before routing; an empty one takes every path.
+    /// Requests to `prefix` and below it. The prefix is removed before routing; an empty one matches every path.
     #[must_use]
     pub const fn prefix(name: &'static str, prefix: &'static str) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Mount {
     }
 
     /// Header fields, in lower case, in which the front's clients send a key, beside `authorization` and `x-api-key`. A
-    /// request with two of one is refused, and the proxy hands none of them to an app in a sandbox.
+    /// request with two of the same field is refused, and the proxy never forwards any of them to an app in a sandbox.
     #[must_use]
     pub const fn key_fields(mut self, names: &'static [&'static str]) -> Self {
         self.key_fields = names;
@@ -134,7 +134,7 @@ impl Mount {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
         };
-        // Over HTTP/2 the authority is here and nowhere else.
+        // Over HTTP/2 the authority is only here.
         let mut parts = uri.clone().into_parts();
         parts.path_and_query = target.parse().ok();
         // A part of a valid path is valid.
@@ -142,7 +142,7 @@ impl Mount {
     }
 }
 
-/// A front with everything around it. Cloning is cheap.
+/// A front with all layers around it. Cloning is cheap.
 #[derive(Clone)]
 pub struct MountedFront {
     mount: Arc<Mount>,
@@ -150,7 +150,7 @@ pub struct MountedFront {
 }
 
 impl MountedFront {
-    /// Builds what is around a front.
+    /// Builds the layers around a front.
     #[must_use]
     pub fn new(front: impl Front) -> Self {
         let mount = Arc::new(front.mount());

@@ -1,7 +1,7 @@
 //! What every front shares: the [`Front`] trait, dispatch, request parsing, errors, authentication, observation.
 //!
-//! A front translates one HTTP API into calls of [`atoll_service::Service`]. It implements [`Front`]: where it is mounted, its
-//! routes, and how it writes an error. Everything else is here, once:
+//! A front translates one HTTP API into calls of [`atoll_service::Service`]. It implements [`Front`]: its mount, its
+//! routes, and its form of errors. The rest is here:
 //!
 //! ```text
 //! request ─► Dispatch: the first front whose Mount matches ─► CORS ─► observe: id, span, metrics, panics ─► route
@@ -11,7 +11,8 @@
 //!
 //! `docs/adding-a-front.md` builds a front from nothing.
 //!
-//! Never: decides what a caller may do, touches the store or a provider, logs a header, a query string, a body or a key.
+//! This crate never decides what a caller may do, never accesses the store or a provider, and never logs a header, a
+//! query string, a body or a key.
 
 mod auth;
 pub mod cors;
@@ -42,10 +43,11 @@ pub use response::{
 };
 pub use upload::{UploadFault, upload_reader, upload_stream};
 
-/// What [`stream_json`] writes.
+/// The type that [`stream_json`] writes.
 pub use atoll_budget::JsonObject;
 
-/// The tools of a sandbox. Its tenant pays for the bytes that they hold. They keep the sandbox busy.
+/// The tools of a sandbox. Its tenant is charged for the bytes that they hold. The sandbox does not count as idle while
+/// they exist.
 #[must_use]
 pub fn toolbox(session: &atoll_service::SandboxSession) -> atoll_toolbox::Toolbox {
     atoll_toolbox::Toolbox::new(session.clone(), session.account.clone())

@@ -1,5 +1,6 @@
-//! Multipart forms, both ways. Coming in, a part is a stream whose pieces are handed on as they came, without a copy; only the
-//! few bytes that may begin a boundary wait for the next piece. Going out, [`Boundary`] writes what stands between parts.
+//! Multipart forms in both directions. A received part is a stream whose pieces are passed on without a copy; only the
+//! few bytes that may begin a boundary wait for the next piece. For responses, [`Boundary`] writes the separators
+//! between parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,9 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::ApiError;
 
-/// LIMIT: the head of a part is a name, a path and a type.
+/// LIMIT: bytes of the head of a part: a name, a path and a type.
 const HEAD_MAX: usize = 32 << 10;
-/// LIMIT: a client that sends nothing for so long only holds a connection.
+/// LIMIT: a client that sends nothing for this long only holds a connection.
 const PIECE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a form cannot be read.
@@ -45,7 +46,7 @@ impl From<BadForm> for std::io::Error {
 pub struct Form(Arc<Mutex<FormReader>>);
 
 impl Form {
-    /// A form that a client sends; `None`: the type of its content is another one, or names no boundary.
+    /// A form from a client; `None` if the content type is another one, or has no boundary.
     #[must_use]
     pub fn open(content_type: Option<&str>, body: Body) -> Option<Self> {
         let pieces = stream::unfold(Some(body.into_data_stream()), |body| async move {
@@ -60,7 +61,7 @@ impl Form {
         Self::from_stream(content_type, pieces.boxed())
     }
 
-    /// The same from a stream that ends with an error of the kind `TimedOut` when the client stalls.
+    /// The same from a stream that ends with an error of the kind `TimedOut` if the client stalls.
     #[must_use]
     pub fn from_stream(
         content_type: Option<&str>,
@@ -71,12 +72,12 @@ impl Form {
         let boundary =
             parameter(&content_type[rest.len() - 1..], "boundary").filter(|text| !text.is_empty())?;
         let mark = memmem::Finder::new(&[b"\r\n--", boundary.as_bytes()].concat()).into_owned();
-        // The first boundary has no line before it; with one it is found as all others are.
+        // The first boundary has no line before it; with an added one it is found like all others.
         let held = Bytes::from_static(b"\r\n");
         Some(Self(Arc::new(Mutex::new(FormReader { pieces, mark, held, at: FormPosition::Before }))))
     }
 
-    /// The next part, once the one before was dropped; what was not read of it is skipped. `None`: there is none.
+    /// The next part, once the previous one was dropped; its unread content is skipped. `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Part>, BadForm> {
         let mut reader = Arc::clone(&self.0).lock_owned().await;
         let Some((name, filename)) = reader.next().await? else { return Ok(None) };
@@ -86,7 +87,7 @@ impl Form {
 
 /// One part of a form.
 pub struct Part {
-    /// Of its field; `None`: it has no name.
+    /// The name of its field, if any.
     pub name: Option<String>,
     pub filename: Option<String>,
     reader: OwnedMutexGuard<FormReader>,
@@ -123,13 +124,13 @@ struct FormReader {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FormPosition {
-    /// In front of a boundary: what comes until then is skipped.
+    /// Before a boundary: content until then is skipped.
     Before,
     /// In a part's content.
     Content,
-    /// Right behind a boundary.
+    /// Right after a boundary.
     Behind,
-    /// Behind the last boundary.
+    /// After the last boundary.
     End,
 }
 
@@ -178,7 +179,7 @@ impl FormReader {
         }
     }
 
-    /// Behind a boundary: two dashes end the form, a line end begins a part.
+    /// After a boundary: two dashes end the form, a line end begins a part.
     async fn line_end(&mut self) -> Result<(), BadForm> {
         while self.held.len() < 2 {
             self.more().await?;
@@ -202,7 +203,7 @@ impl FormReader {
         }
     }
 
-    /// Takes the next piece behind what is held.
+    /// Reads the next piece after the held one.
     async fn more(&mut self) -> Result<(), BadForm> {
         let piece = self.pieces.next().await.ok_or(BadForm::Ended)?.map_err(|cause| match cause.kind() {
             std::io::ErrorKind::TimedOut => BadForm::Stalled,
@@ -224,7 +225,7 @@ impl FormReader {
 fn partial(text: &[u8], mark: &[u8]) -> usize {
     let longest = text.len().min(mark.len() - 1);
     let tail = &text[text.len() - longest..];
-    // A mark begins with a line end, which most pieces have none of at their end.
+    // A mark begins with a line end, which most pieces do not have at their end.
     memchr::memchr_iter(b'\r', tail).find(|at| mark.starts_with(&tail[*at..])).map_or(0, |at| longest - at)
 }
 
@@ -252,7 +253,8 @@ fn parameter(line: &str, wanted: &str) -> Option<String> {
     None
 }
 
-/// A value and what follows it. A backslash is kept unless a quote or another one follows: paths may hold some.
+/// A value and the rest after it. A backslash is kept unless a quote or another backslash follows: paths may contain
+/// backslashes.
 fn quoted(text: &str) -> (String, &str) {
     let Some(inner) = text.strip_prefix('"') else {
         let end = text.find(';').unwrap_or(text.len());
@@ -272,17 +274,17 @@ fn quoted(text: &str) -> (String, &str) {
     (unescaped(&value), "")
 }
 
-/// Browsers and their like write quotes and line ends so.
+/// Decodes quotes and line ends as browsers encode them.
 fn unescaped(value: &str) -> String {
     value.replace("%22", "\"").replace("%0D", "\r").replace("%0A", "\n")
 }
 
-/// What stands between the parts of an answer: random, so that no file holds it.
+/// The separator between the parts of a response: random, so that no file contains it.
 #[derive(Debug, Clone)]
 pub struct Boundary(String);
 
 impl Boundary {
-    /// What follows the content of every part.
+    /// The bytes after the content of every part.
     pub const PART_END: Bytes = Bytes::from_static(b"\r\n");
 
     pub fn random() -> Result<Self, ApiError> {
@@ -292,14 +294,14 @@ impl Boundary {
         Ok(Self(format!("atoll-{}", hex::encode(random))))
     }
 
-    /// The type of the whole answer.
+    /// The type of the whole response.
     #[must_use]
     pub fn content_type(&self) -> String {
         format!("multipart/form-data; boundary={}", self.0)
     }
 
-    /// What begins a part: the boundary and these header fields, each `Name: value`. A line end inside a field would begin
-    /// another one; the caller has quoted it.
+    /// The beginning of a part: the boundary and these header fields, each `Name: value`. A line end inside a field
+    /// would begin another one; the caller must escape it.
     #[must_use]
     pub fn part(&self, fields: &[&str]) -> Bytes {
         Bytes::from(format!("--{}\r\n{}\r\n\r\n", self.0, fields.join("\r\n")))
@@ -454,7 +456,7 @@ mod tests {
         atoll_robustness::check("multipart", |bytes| {
             let _ = Form::open(Some(&String::from_utf8_lossy(bytes)), Body::empty());
             let whole = runtime.block_on(read_any(bytes, bytes.len().max(1)));
-            // A head that is too long is refused only while its end has not come.
+            // A long head is refused only if its end has not been received yet.
             if bytes.len() <= HEAD_MAX {
                 assert_eq!(runtime.block_on(read_any(bytes, 7)), whole);
             }

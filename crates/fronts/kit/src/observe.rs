@@ -1,5 +1,5 @@
-//! Around every request: its id, its span, its metrics, its line in the log, the body of an error, and an answer where a
-//! handler panicked.
+//! Handles every request: its id, its span, its metrics, its line in the log, the body of an error, and the response if
+//! a handler panicked.
 //!
 //! Never logs headers, query strings or bodies: they can hold secrets.
 
@@ -31,7 +31,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 // LIMIT: a UUID with a prefix; longer ones only bloat the logs.
 const REQUEST_ID_MAX: usize = 64;
 
-/// The path of a request before its front's prefix was taken off.
+/// The path of a request before its front's prefix was removed.
 #[derive(Clone)]
 pub(crate) struct WholePath(pub(crate) String);
 
@@ -63,7 +63,7 @@ pub(crate) async fn observe(
     });
     let response = count_body(response, budget.as_ref());
     let mut response = span.in_scope(|| render_error(&*front, response, &info));
-    // An id is made of characters that a header can hold.
+    // An id consists of characters that a header can contain.
     if let Ok(value) = HeaderValue::from_str(&info.id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
@@ -78,7 +78,7 @@ fn whole_path(request: &Request) -> &str {
     request.extensions().get::<WholePath>().map_or(request.uri().path(), |path| &path.0)
 }
 
-/// Counts a body that is in memory as a whole until it is written. Refuses it where the budget has no room.
+/// Counts a body that is in memory as a whole until it is written. Refuses it if the budget has no room.
 fn count_body(mut response: Response, budget: Option<&RequestBudget>) -> Response {
     let is_whole = response.extensions_mut().remove::<WholeAnswer>().is_some();
     let Some(budget) = budget.filter(|_| is_whole) else { return response };
@@ -89,7 +89,7 @@ fn count_body(mut response: Response, budget: Option<&RequestBudget>) -> Respons
     }
 }
 
-/// Has the front write an error. Headers that the handler put beside the error stay.
+/// Makes the front write an error. Headers that the handler set beside the error are kept.
 fn render_error(front: &dyn Front, mut response: Response, info: &RequestInfo) -> Response {
     let Some(error) = response.extensions_mut().remove::<ApiError>() else { return response };
     log_error(&error);
@@ -103,13 +103,13 @@ fn render_error(front: &dyn Front, mut response: Response, info: &RequestInfo) -
     rendered
 }
 
-/// For paths that no route matches.
+/// The response for paths without a route.
 pub(crate) async fn route_not_found(request: Request) -> ApiError {
     let (method, path) = (request.method(), whole_path(&request));
     ApiError::new(Code::RouteNotFound, format!("there is no {method} {path}"))
 }
 
-/// For routes that exist with other methods.
+/// The response for routes that exist with other methods.
 pub(crate) async fn method_not_allowed(request: Request) -> ApiError {
     let (method, path) = (request.method(), whole_path(&request));
     ApiError::new(Code::MethodNotAllowed, format!("{path} does not support {method}"))
@@ -147,7 +147,7 @@ pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn count_request(method: &Method, route: String, status: u16, took: Duration) {
-    // Labels must be few: a client can send any method, so only the known ones are told apart.
+    // Labels must be few: a client can send any method, so only the known ones are distinguished.
     let method = match method.as_str() {
         "GET" => "GET",
         "POST" => "POST",
@@ -166,7 +166,7 @@ fn count_request(method: &Method, route: String, status: u16, took: Duration) {
 
 fn log_response(span: &Span, route: &str, status: u16, took: Duration) {
     let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    // Probes come every few seconds and would drown the rest.
+    // Probes arrive every few seconds and would hide other lines.
     if matches!(route, "/health" | "/metrics") {
         tracing::debug!(parent: span, status, took_us, "answered");
     } else {
@@ -180,7 +180,7 @@ fn accept_id(request: &Request) -> Option<String> {
     (!id.is_empty() && id.len() <= REQUEST_ID_MAX && id.bytes().all(is_allowed)).then(|| id.to_owned())
 }
 
-/// Unique over restarts by its random half, cheap by its counting half.
+/// Unique across restarts by its random half, cheap by its counting half.
 fn fresh_id() -> String {
     static START: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
     static COUNT: AtomicU64 = AtomicU64::new(1);

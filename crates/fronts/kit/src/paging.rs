@@ -1,5 +1,5 @@
-//! Lists in pages. The core pages by its own cursor; vendors also sort, count and number pages, so a front reads all that a
-//! key sees and cuts it here.
+//! Lists in pages. The core pages by its own cursor; vendors also sort, count and number pages, so a front reads all
+//! items that a key can see and cuts them here.
 //!
 //! | dialect | function |
 //! |---|---|
@@ -8,12 +8,12 @@
 
 use atoll_service::Page;
 
-/// LIMIT: more than a node holds live at a time.
+/// LIMIT: more items than a node has at a time.
 const READ_MAX: usize = 20_000;
-/// How many items a front asks the core for at once where it reads all of them.
+/// The page size when a front reads all items from the core.
 pub const READ_AT_ONCE: u32 = 1_000;
 
-/// Reads page after page of the core, as many items as a list can hold. `read` gets the cursor; what `keep` refuses is left
+/// Reads all pages of the core, up to the maximum of a list. `read` gets the cursor; items that `keep` refuses are left
 /// out.
 pub async fn read_all<T, E, R>(
     keep: impl Fn(&T) -> bool,
@@ -34,13 +34,13 @@ where
     }
 }
 
-/// The page of this number, from 1 on; beyond the last one there is nothing.
+/// The page of this number, from 1 on; a page beyond the last one is empty.
 #[must_use]
 pub fn numbered_page<T>(all: Vec<T>, number: usize, size: usize) -> Vec<T> {
     all.into_iter().skip(number.saturating_sub(1).saturating_mul(size)).take(size).collect()
 }
 
-/// The first page of `rest`, and the cursor of its last item where more follow.
+/// The first page of `rest`, and the cursor of its last item if more follow.
 #[must_use]
 pub fn page_after<T>(
     mut rest: Vec<T>,

@@ -1,4 +1,4 @@
-//! Request parsing: bodies, query strings and path parameters. Every error names the field that it is about.
+//! Request parsing: bodies, query strings and path parameters. Every error names its field.
 //!
 //! No body is read beyond its limit or waited for longer than [`BODY_DEADLINE`]; its bytes count in the request's budget.
 
@@ -17,21 +17,21 @@ use url::form_urlencoded;
 
 use crate::ApiError;
 
-/// LIMIT: the largest bodies that vendors' SDKs send whole are scripts and file contents.
+/// LIMIT: the largest bodies that vendors' SDKs send as a whole are scripts and file contents.
 pub const BODY_BYTES: usize = 10 << 20;
 /// LIMIT: a create with full labels and environment is under 512 KiB.
 const STRICT_JSON_BYTES: usize = 1 << 20;
 /// LIMIT: 10 MiB in 30 s is a modem; a slower client only holds a connection.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
 
-/// A JSON object of whatever content type; no body counts as an empty object. Fields that the type does not know are ignored
-/// unless it denies them.
+/// A JSON object of any content type; no body counts as an empty object. Unknown fields are ignored unless the type
+/// denies them.
 pub struct Json<T, const MAX_BYTES: usize = BODY_BYTES>(pub T);
 
-/// A JSON object that must be there and be declared as `application/json`.
+/// A JSON object that is required and must be declared as `application/json`.
 pub struct StrictJson<T, const MAX_BYTES: usize = STRICT_JSON_BYTES>(pub T);
 
-/// The same, where a request may also have no body and no content type.
+/// The same, but a request may also have no body and no content type.
 pub struct OptionalStrictJson<T>(pub T);
 
 impl<S: Sync, T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<S> for Json<T, MAX_BYTES> {
@@ -108,11 +108,11 @@ pub fn parse_json_or_empty<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiEr
 
 /// Parses a JSON object.
 pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    // serde takes an array for an object, field by field in their order.
+    // serde accepts an array for an object, field by field in their order.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(ApiError::invalid("the body must be a JSON object"));
     }
-    // Tracking the path costs at every field, so it is done only for a body that is known to be wrong.
+    // Tracking the path has a cost for every field, so it is done only for a body that is known to be invalid.
     serde_json::from_slice(bytes).map_err(|error| {
         let mut from = serde_json::Deserializer::from_slice(bytes);
         let path = serde_path_to_error::deserialize::<_, T>(&mut from).err();
@@ -121,7 +121,7 @@ pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// The error of a deserialiser that met it at `path`.
+/// The error of a deserializer at `path`.
 fn invalid_value(whole: &str, path: Option<&str>, error: &str) -> ApiError {
     // serde names a missing field in the text only.
     let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
@@ -153,7 +153,7 @@ fn parse_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     })
 }
 
-/// The decoder puts replacement characters for other bytes, and a path would then name another file.
+/// The decoder replaces invalid bytes by replacement characters, and a path would then name another file.
 fn require_utf8(query: &str) -> Result<(), ApiError> {
     let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
     let (mut decoded, mut rest) = (Vec::with_capacity(query.len()), query.as_bytes());
@@ -187,7 +187,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     }
 }
 
-/// For serde: tells an absent field (`None`) from one that is null (`Some(None)`).
+/// For serde: distinguishes an absent field (`None`) from a null one (`Some(None)`).
 pub fn double_option<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
 
-/// Set on answers that hold a part of what was asked for.
+/// Set on responses that contain only a part of the result.
 pub const TRUNCATED: HeaderName = HeaderName::from_static("atoll-truncated");
 
 /// A JSON body with a status. It is counted in the request's budget until it is written.
@@ -20,7 +20,7 @@ impl<T: Serialize> IntoResponse for JsonResponse<T> {
     }
 }
 
-/// A body that the caller holds whole until it is written, so it is counted in the request's budget.
+/// A body that the caller holds as a whole until it is written, so it is counted in the request's budget.
 fn json_counted(status: StatusCode, body: Body) -> Response {
     let mut response = json(status, body);
     response.extensions_mut().insert(WholeAnswer);

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
 
-/// A part of Leap0's API that this server does not have.
+/// A part of Leap0's API that this server does not support.
 pub(crate) fn not_here(what: &str, why: &str) -> ApiError {
     ApiError::not_available(what, why, "docs/fronts/leap0.md")
 }
@@ -27,7 +27,7 @@ struct Leap0FieldError<'a> {
 }
 
 pub(crate) fn render(error: &ApiError) -> Response {
-    // The core names fields of requests that Leap0's clients did not write, as in a conflict.
+    // For other kinds of errors the core names fields that Leap0's clients did not send, as in a conflict.
     let field = if error.kind() == ErrorKind::Invalid { error.field_named(field_name) } else { None };
     let errors = field.map(|(field, error)| [Leap0FieldError { field, error }]);
     let status = status(error);
@@ -37,12 +37,12 @@ pub(crate) fn render(error: &ApiError) -> Response {
 }
 
 fn status(error: &ApiError) -> StatusCode {
-    // COMPAT(leap0): an operation that the sandbox's user may not do is 403, so that the SDK has a class for it.
+    // COMPAT(leap0): an operation that the sandbox's user may not do is 403, for which the SDK has a class.
     let is_denied = error.code == Code::InvalidArgument && error.message.contains("permission denied");
     if is_denied { StatusCode::FORBIDDEN } else { error.status() }
 }
 
-/// Leap0's name of a core field.
+/// Leap0's name of a field of the core.
 fn field_name(core: &str) -> Option<String> {
     let name = match core {
         "cpu" => "vcpu",

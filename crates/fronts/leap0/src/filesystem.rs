@@ -1,4 +1,4 @@
-//! Files of a sandbox: every call is a POST. Small ones are here, content goes by [`content`].
+//! Files of a sandbox: every call is a POST. Small operations are here, content is transferred by [`content`].
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, lossy_text, ok, ok_list, toolbox};
 use atoll_model::Principal;
@@ -45,7 +45,7 @@ pub(crate) fn routes() -> Router<Leap0App> {
 /// LIMIT: files that one call edits, one after the other.
 const EDITED_MAX: usize = 1_000;
 
-/// The tools of a sandbox that is awake for as long as this is held.
+/// The tools of a sandbox, which stays awake as long as this is held.
 pub(crate) struct AwakeFiles {
     pub(crate) toolbox: Toolbox,
     pub(crate) sandbox: SandboxSession,
@@ -56,20 +56,20 @@ pub(crate) async fn awake(app: &Leap0App, who: &Principal, id: &str) -> Result<A
     Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
-/// COMPAT(leap0): file operations act as root. What they create belongs to the sandbox's user, as whom commands run.
+/// COMPAT(leap0): file operations act as root. New files belong to the sandbox's user, as whom commands run.
 async fn root_files(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
     let sandbox = app.service.session(who, id).await?.with_root_files();
     Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
 impl AwakeFiles {
-    /// A path as Leap0 reads it: a relative one starts at the working directory.
+    /// A path as Leap0 interprets it: a relative one starts at the working directory.
     pub(crate) fn path(&self, given: &str) -> String {
         below(&self.sandbox.lease.workdir, given)
     }
 }
 
-/// The same for a sandbox that need not be awake yet.
+/// The same for a sandbox that may be asleep.
 pub(crate) async fn from_workdir(
     app: &Leap0App,
     who: &Principal,
@@ -125,7 +125,7 @@ impl From<Entry> for FileInfo {
     }
 }
 
-/// Octal digits as people write modes.
+/// Parses a mode in octal digits.
 fn mode(field: &'static str, digits: Option<&str>) -> Result<Option<u32>, ApiError> {
     let Some(digits) = digits else { return Ok(None) };
     let octal = digits.strip_prefix("0o").unwrap_or(digits);

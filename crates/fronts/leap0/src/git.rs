@@ -1,4 +1,4 @@
-//! Git in a folder of a sandbox: every call is a POST and answers what git said, whatever its exit code.
+//! Git in a folder of a sandbox: every call is a POST and returns git's output, whatever its exit code.
 
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, Caller, Path, ok, parse_json_or_empty};
@@ -54,7 +54,7 @@ async fn git(
     call.run(&awake.toolbox).await
 }
 
-/// One call, read whole before the sandbox is woken for it.
+/// One call. The body is read completely before the sandbox is woken.
 #[derive(Debug)]
 enum Call {
     Clone(CloneBody),
@@ -181,7 +181,7 @@ struct CloneBody {
     password: Option<String>,
 }
 
-/// Without its credentials; a URL can hold some too.
+/// Leaves out credentials; a URL can contain some too.
 impl std::fmt::Debug for CloneBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CloneBody").field("path", &self.path).finish_non_exhaustive()
@@ -239,7 +239,7 @@ struct LogBody {
     end_timestamp: Option<String>,
 }
 
-/// COMPAT(leap0): ten where nothing is said.
+/// COMPAT(leap0): the default is ten.
 const LOG_MAX: u32 = 10;
 
 impl From<LogBody> for LogQuery {
@@ -321,7 +321,7 @@ struct SyncBody {
     password: Option<String>,
 }
 
-/// Without its credentials.
+/// Leaves out credentials.
 impl std::fmt::Debug for SyncBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SyncBody").field("path", &self.path).finish_non_exhaustive()

@@ -1,7 +1,7 @@
-//! The code interpreter on a sandbox's own host: `https://ID.DOMAIN/execute` and its like.
+//! The code interpreter on a sandbox's own host: `https://ID.DOMAIN/execute` and similar paths.
 //!
-//! It is found only where the sandbox was made from an interpreter template and the caller may see it; every other request
-//! goes on to whatever the sandbox serves.
+//! It exists only if the sandbox was created from an interpreter template and the caller can see it; every other
+//! request goes to the app in the sandbox.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) async fn is_meant(app: &Leap0App, sandbox: &SandboxId, path: &str, he
     if !is_call(path) {
         return false;
     }
-    // Who has no key, or a wrong one, hears of it from the proxy; it may be the app's own.
+    // A request without a valid key is left to the proxy, which answers it; the key may also belong to the app.
     let Some(key) = Leap0App::key(headers) else { return false };
     let Ok(who) = app.service.identify(key).await else { return false };
     let found = app.service.get(&who, sandbox.as_str()).await;
@@ -177,7 +177,7 @@ impl RunCodeRequest {
     }
 }
 
-/// Code that names no context goes to the one of its language: what it defines is there for the next.
+/// Code without a context runs in the default context of its language, which keeps definitions for later code.
 async fn execute(
     State(app): State<Leap0App>,
     Caller(who): Caller,
@@ -195,7 +195,7 @@ async fn execute(
     Ok(ok(CollectedExecution::collect(execution, &sandbox.account).await?.into()))
 }
 
-/// Code that names no context runs in one of its own, which is gone afterwards.
+/// Code without a context runs in a context of its own, which is removed afterwards.
 async fn stream(
     State(app): State<Leap0App>,
     Caller(who): Caller,

@@ -1,14 +1,15 @@
-//! The Leap0 front: what the vendor's own SDK calls, translated into our verbs.
+//! The Leap0 front: the API that the vendor's own SDK calls, translated into Atoll's operations.
 //!
 //! ```text
 //! /leap0/v1/…          ─► the kit ─► route ─► Caller ─► handler ─► Service, Toolbox
-//! https://ID.DOMAIN/…  ─► Leap0::on_host ─► the code interpreter of a sandbox that is one; else back to the proxy
+//! https://ID.DOMAIN/…  ─► Leap0::on_host ─► the code interpreter, if the sandbox is one; otherwise back to the proxy
 //! ```
 //!
-//! One file per noun, its wire types beside its handlers. Statuses are exact, since the SDK takes any other for an
-//! error. What is not there answers 501 and is named in `docs/fronts/leap0.md`.
+//! There is one file per resource, with its wire types beside its handlers. Statuses are exact, since the SDK treats
+//! any other status as an error. Unsupported calls answer 501 and are listed in `docs/fronts/leap0.md`.
 //!
-//! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
+//! This crate contains no rules of its own, never accesses the store or a provider, and never logs a header, a body or
+//! a key.
 
 mod error;
 mod filesystem;
@@ -41,27 +42,27 @@ use tokio_util::sync::CancellationToken;
 
 const LEAP0_AUTHORIZATION: HeaderName = HeaderName::from_static("leap0-authorization");
 
-/// What the front must be told.
+/// The settings of the front.
 #[derive(Clone)]
 pub struct Leap0Options {
     /// Cancelled when the server closes: terminals end.
     pub closing: CancellationToken,
-    /// How a sandbox's own host is written at this moment.
+    /// Returns the current form of sandbox host names.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
 }
 
-/// How a sandbox's own host is written: `SCHEME://LABEL.DOMAIN:PORT`.
+/// The form of a sandbox's own host: `SCHEME://LABEL.DOMAIN:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// `https`, or `http` where no certificate is there.
+    /// `https`, or `http` if there is no certificate.
     pub scheme: &'static str,
-    /// The name below which sandboxes have theirs.
+    /// The parent domain of sandbox hosts.
     pub domain: String,
-    /// Where that is listened on.
+    /// The port of the server.
     pub port: u16,
 }
 
-/// What every handler can reach.
+/// The state of every handler.
 #[derive(Clone)]
 struct Leap0App {
     service: Service,
@@ -75,8 +76,8 @@ impl FrontState for Leap0App {
         &self.service
     }
 
-    /// `leap0-authorization` wins: a client that sends it uses the other header for something else. A key may also come
-    /// without a scheme.
+    /// `leap0-authorization` has precedence: a client that sends it uses the other header for another purpose. A key
+    /// may also have no scheme before it.
     fn key(headers: &HeaderMap) -> Option<&str> {
         [LEAP0_AUTHORIZATION, header::AUTHORIZATION].iter().find_map(|name| {
             let text = headers.get(name)?.to_str().ok()?.trim();
@@ -98,12 +99,12 @@ impl FrontState for Leap0App {
 #[derive(Clone)]
 pub struct Leap0 {
     app: Leap0App,
-    /// On the own hosts of sandboxes that are code interpreters.
+    /// The front on the own hosts of sandboxes that are code interpreters.
     interpreter: MountedFront,
 }
 
 impl Leap0 {
-    /// A front over a service.
+    /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: Leap0Options) -> Self {
         let app = Leap0App { service, options, sessions: pty::Sessions::default() };
@@ -111,10 +112,10 @@ impl Leap0 {
         Self { app, interpreter }
     }
 
-    /// Answers a request to a sandbox's own host (without a port) if that sandbox is a code interpreter and the path one of
-    /// its calls; everything else comes back as it was.
+    /// Answers a request to a sandbox's own host (without a port) if that sandbox is a code interpreter and the path
+    /// one of its calls; every other request is returned unchanged.
     pub async fn on_host(&self, sandbox: &SandboxId, request: Request) -> Result<Response, Box<Request>> {
-        // A body is not to be shared between threads, so it waits apart.
+        // A body cannot be shared between threads, so it is separated during the check.
         let (parts, body) = request.into_parts();
         let is_meant = interpreter::is_meant(&self.app, sandbox, parts.uri.path(), &parts.headers).await;
         let mut request = Request::from_parts(parts, body);

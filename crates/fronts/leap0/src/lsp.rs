@@ -1,4 +1,4 @@
-//! Language servers of a project: every call is a POST, and answers carry what the server said.
+//! Language servers of a project: every call is a POST, and responses contain the answers of the server.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
 use atoll_toolbox::{LspLanguage, LspServer, TextPosition};
@@ -79,7 +79,7 @@ struct DocumentBody {
 }
 
 impl DocumentBody {
-    /// The path that the URI means; the SDK writes it into the URI as it is.
+    /// The path in the URI; the SDK writes it without encoding.
     fn path(&self) -> Result<&str, ApiError> {
         match self.uri.strip_prefix("file://") {
             Some(path) if path.starts_with('/') => Ok(path),
@@ -121,7 +121,7 @@ async fn did_close(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An answer in the envelope of JSON-RPC. Its id means nothing here: one request has one answer.
+/// An answer in the envelope of JSON-RPC. Its id is not used: one request has one answer.
 #[derive(Debug, Serialize)]
 struct Response {
     jsonrpc: &'static str,

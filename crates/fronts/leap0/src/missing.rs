@@ -1,6 +1,6 @@
-//! What the SDK can call and this server cannot do: each with its reason, and named in `docs/fronts/leap0.md`.
+//! Calls of the SDK that this server does not support, each with its reason. They are listed in `docs/fronts/leap0.md`.
 //!
-//! The key is checked first, so that a wrong one hears of that.
+//! The key is checked first, so that a caller with a wrong key learns that.
 
 use atoll_front_kit::{ApiError, Caller};
 use axum::Router;

@@ -1,7 +1,8 @@
-//! Mounts: volumes of the tenant, named as Leap0 names buckets.
+//! Mounts: volumes of the tenant, in the form of Leap0's bucket mounts.
 //!
-//! The SDK knows mounts of object storage only. A mount whose endpoint is `atoll://volumes` is one of a volume: `bucket` is its
-//! name or id, `prefix` a folder in it. Every other endpoint is object storage, which is not mounted here.
+//! The SDK supports mounts of object storage only. A mount with the endpoint `atoll://volumes` is one of a volume:
+//! `bucket` is its name or id, `prefix` a folder in it. Every other endpoint is object storage, which this server does
+//! not mount.
 
 use atoll_front_kit::{ApiError, Caller};
 use atoll_model::{Lease, MountAsk, Principal};
@@ -22,7 +23,7 @@ pub(crate) fn routes() -> Router<Leap0App> {
     )
 }
 
-/// Keys of object storage may be in it: without `Debug`.
+/// There is no `Debug`, because it may contain keys of object storage.
 #[derive(Deserialize)]
 pub(crate) struct MountBody {
     #[serde(rename = "type")]
@@ -77,7 +78,7 @@ pub(crate) struct MountShown {
     id: String,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The name of the volume; its id where it is gone.
+    /// The name of the volume; its id if the volume was deleted.
     bucket: String,
     mount_path: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! The network policy in Leap0's words, in and out. What it allows is the core's business.
+//! Translates network policies from and to Leap0's form. The core decides what they allow.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use atoll_model::policy::egress::vendor_policies::{Leap0Transform, Leap0Words, f
 use atoll_model::{HeaderText, NetworkPolicy, Transform};
 use serde::{Deserialize, Serialize};
 
-/// What stands for a value that was injected: it went in and never comes out.
+/// The placeholder for an injected value, which is never returned.
 const HIDDEN: &str = HeaderText::SHOWN;
 
-/// A policy as it is asked for.
+/// A policy in a request.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct PolicyBody {
     mode: String,
@@ -31,7 +31,7 @@ struct RuleBody {
     strip_headers: Option<Vec<String>>,
 }
 
-/// Without the values, which are secrets.
+/// Leaves out the values, which are secrets.
 impl std::fmt::Debug for RuleBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RuleBody").field("domain", &self.domain).finish_non_exhaustive()
@@ -64,7 +64,7 @@ impl PolicyBody {
     }
 }
 
-/// A policy as it is shown.
+/// A policy in a response.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct PolicyShown {
     mode: &'static str,

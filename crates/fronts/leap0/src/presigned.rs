@@ -1,4 +1,4 @@
-//! Presigned URLs: our previews by token, with the token in the host, so that paths can be put behind the URL.
+//! Presigned URLs: previews by token, with the token in the host, so that any path can be appended to the URL.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, rfc3339};
 use atoll_model::{Code, PreviewId};
@@ -20,14 +20,14 @@ pub(crate) fn routes() -> Router<Leap0App> {
 #[derive(Debug, Deserialize)]
 struct PresignBody {
     port: u16,
-    /// Seconds; an hour where it is absent.
+    /// Seconds; the default is an hour.
     expires_in: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
 struct Presigned {
     id: String,
-    /// Shown this once.
+    /// It is shown only once.
     token: String,
     url: String,
     sandbox_id: String,
@@ -56,7 +56,7 @@ async fn create(
     }))
 }
 
-/// `ID-PORT-TOKEN.DOMAIN`, the token without the part that says what it is.
+/// `ID-PORT-TOKEN.DOMAIN`, the token without its prefix.
 fn url(hosts: &Hosts, sandbox: &str, port: u16, token: &str) -> String {
     let Hosts { scheme, domain, port: of_server } = hosts;
     let secret = token.rsplit('_').next().unwrap_or(token);

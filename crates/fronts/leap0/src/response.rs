@@ -1,4 +1,4 @@
-//! Response types that several nouns share.
+//! Response types that several resources share.
 
 use serde::Serialize;
 

@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Router<Leap0App> {
         .route("/v1/sandbox/{id}/start", post(start))
 }
 
-/// Answers when the sandbox runs: whoever gets an id can use it at once.
+/// Responds when the sandbox runs, so that the caller can use the id at once.
 async fn create(
     State(app): State<Leap0App>,
     Caller(who): Caller,

@@ -1,5 +1,4 @@
-//! Snapshots: taken of a sandbox, listed, made into new sandboxes, deleted. Processes are part of one where this server can
-//! copy them.
+//! Snapshots: take, list, restore as new sandboxes, delete. A snapshot includes processes if this server can copy them.
 
 use atoll_front_kit::paging::{READ_AT_ONCE, read_all};
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok, rfc3339};
@@ -26,13 +25,13 @@ pub(crate) fn routes() -> Router<Leap0App> {
 #[derive(Debug, Serialize)]
 struct SnapshotResponse {
     id: String,
-    /// Its id where it was given none.
+    /// The id if it has no name.
     name: String,
     template_id: String,
     vcpu: u32,
     memory: u32,
     disk: u32,
-    /// What a sandbox made from it begins as.
+    /// The first state of a sandbox made from it.
     state: &'static str,
     network_policy: PolicyShown,
     created_at: String,
@@ -137,7 +136,7 @@ struct RestoreBody {
     network_policy: Option<PolicyBody>,
 }
 
-/// A new sandbox with a new id. Without a policy it has the snapshot's.
+/// Creates a sandbox with a new id. By default it has the snapshot's policy.
 async fn restore(
     State(app): State<Leap0App>,
     Caller(who): Caller,

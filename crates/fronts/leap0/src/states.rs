@@ -1,11 +1,12 @@
-//! How Leap0 names phases: one total map, and back again for filters.
+//! Leap0's names of phases: one complete map, and its inverse for filters.
 //!
-//! Seven states are in the SDK's own list. `stopping` and `stopped` are in the vendor's documentation and pass through the
-//! SDK as plain words; a sandbox whose files alone are left is one of those, wherever the files lie.
+//! Seven states are in the SDK's own list. `stopping` and `stopped` are in the vendor's documentation, and the SDK
+//! passes them through as plain words; they also stand for a sandbox that has only its files, wherever these are
+//! stored.
 
 use atoll_model::Phase;
 
-/// A state of Leap0's.
+/// A state of Leap0.
 pub(crate) const fn state(phase: Phase) -> &'static str {
     match phase {
         Phase::Creating | Phase::Starting | Phase::Restoring => "starting",
@@ -15,14 +16,14 @@ pub(crate) const fn state(phase: Phase) -> &'static str {
         Phase::Paused => "paused",
         Phase::Resuming => "unpausing",
         Phase::Stopping | Phase::Archiving => "stopping",
-        // A failed one keeps its files and can be started, as a stopped one can.
+        // A failed sandbox keeps its files and can be started, like a stopped one.
         Phase::Stopped | Phase::Archived | Phase::Failed => "stopped",
         Phase::Deleting => "deleting",
         Phase::Deleted => "deleted",
     }
 }
 
-/// The phases that a state means; empty when it is no state.
+/// The phases that a state includes; empty if the word is not a state.
 pub(crate) fn phases(word: &str) -> Vec<Phase> {
     Phase::ALL.into_iter().filter(|phase| state(*phase) == word).collect()
 }

@@ -1,4 +1,4 @@
-//! Where a sandbox's user is at home, and where its commands start.
+//! The home folder of a sandbox's user, and the working directory of its commands.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, lossy_text, ok};
 use axum::Router;
@@ -21,7 +21,7 @@ struct Home {
     user_home_dir: String,
 }
 
-/// As the sandbox's own environment says: what the template wrote into passwd may have been changed since.
+/// From the sandbox's own environment: the template's entry in passwd may have been changed since.
 async fn home(
     State(app): State<Leap0App>,
     Caller(who): Caller,

@@ -1,4 +1,4 @@
-//! Code that keeps its state between executions: contexts, and executions in them.
+//! Runs code that keeps its state between executions: contexts, and executions in them.
 
 use atoll_budget::JsonObject;
 use atoll_front_kit::{
@@ -29,7 +29,7 @@ use crate::exec::{EXEC_MAX, seconds};
 use crate::sse;
 use crate::tools::{SandboxTools, tools};
 
-/// LIMIT: of one event of output; clients accept events of 16 MiB, and JSON makes text up to six times longer.
+/// LIMIT: bytes of one event of output; clients accept events of 16 MiB, and JSON makes text up to six times longer.
 const CHUNK_BYTES: usize = 256 << 10;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -111,7 +111,7 @@ impl FromCore<ExecutionError> for CodeException {
     }
 }
 
-/// The answer of type [`CodeResult`], whose texts are encoded while they are written.
+/// The response of type [`CodeResult`], whose texts are encoded while they are written.
 fn result(mut done: CollectedExecution) -> JsonObject {
     let outputs: Vec<CodeOutput> =
         std::mem::take(&mut done.results).into_iter().map(CodeOutput::from_core).collect();
@@ -214,7 +214,7 @@ fn rendered(
             sse::event("exception", &CodeException { name, value, traceback })
         }
         Ok(ExecutionEvent::Dropped(bytes)) => sse::event("dropped", &DroppedOutput { bytes }),
-        // The last event says it.
+        // The last event reports it.
         Ok(ExecutionEvent::TimedOut) => return Box::new(std::iter::empty()),
         Ok(ExecutionEvent::End) => sse::event("end", &CodeEnd { timed_out }),
         Err(error) => sse::event("error", &StreamError::from_core(error)),
@@ -222,7 +222,7 @@ fn rendered(
     Box::new(std::iter::once(event))
 }
 
-/// Output in events of at most [`CHUNK_BYTES`], whatever was printed at once. Each is made when it is sent.
+/// Output in events of at most [`CHUNK_BYTES`], whatever the size of one write. Each is made when it is sent.
 fn chunks(name: &'static str, text: String) -> impl Iterator<Item = Event> + Send {
     let mut at = 0;
     std::iter::from_fn(move || {

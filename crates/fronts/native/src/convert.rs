@@ -1,8 +1,9 @@
-//! Between the types of the API and those of the core. Both belong to other crates, so `From` cannot be implemented here.
+//! Converts between the types of the API and those of the core. Both belong to other crates, so `From` cannot be
+//! implemented here.
 
 use atoll_front_kit::ApiError;
 
-/// An answer of the API, made from a value of the core.
+/// A response of the API, made from a value of the core.
 pub(crate) trait FromCore<T> {
     fn from_core(value: T) -> Self;
 }

@@ -1,4 +1,4 @@
-//! The document and the page that renders it. The page is one file without any outside resource.
+//! The OpenAPI document and the page that renders it. The page is one file without any outside resource.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -22,7 +22,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(document)).routes(routes!(page)).route("/", get(root))
 }
 
-/// A browser at the root is led to the documentation; a program is told where the API is.
+/// A browser at the root is redirected to the documentation; other clients get the location of the API.
 async fn root(headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/html") {
@@ -36,7 +36,7 @@ async fn root(headers: HeaderMap) -> Response {
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "server", security(()),
     responses((status = 200, content_type = "application/json", body = serde_json::Value)))]
 pub(crate) async fn document(State(app): State<App>) -> Response {
-    // Answers share one document: clients that do not read theirs cost no copy each.
+    // All responses share one copy of the document, so clients that do not read their response take no extra memory.
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let document = DOCUMENT.get_or_init(|| Bytes::copy_from_slice(app.document.as_bytes()));
     ([(header::CONTENT_TYPE, "application/json")], document.clone()).into_response()
@@ -56,7 +56,7 @@ pub(crate) async fn page() -> Response {
     (headers, Html(PAGE)).into_response()
 }
 
-/// Only the page's own script and style run; they are named by their digests.
+/// Only the page's own script and style may run; they are identified by their digests.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; base-uri 'none'; \

@@ -1,4 +1,5 @@
-//! What a sandbox wanted to reach and what was decided: read, followed, and turned into the smallest policy for it.
+//! The connection attempts of a sandbox and the decisions: read, followed, and converted to the smallest policy that
+//! allows them.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::EgressRecord;

@@ -24,7 +24,7 @@ pub(crate) fn render(error: &ApiError, request: &RequestInfo) -> Response {
 }
 
 fn hint(error: &ApiError, request: &RequestInfo) -> Option<String> {
-    // Every call of that SDK carries this header, and no other client does.
+    // Every call of that SDK has this header, and no other client sends it.
     if request.headers.contains_key("leap0-source") {
         return Some("this is the native API; for the Leap0 SDK the base URL ends in /leap0".to_owned());
     }
@@ -42,7 +42,7 @@ pub fn status(code: Code) -> StatusCode {
     ApiError::new(code, "").status()
 }
 
-/// The page `docs/errors.md`, made from the list of codes.
+/// The page `docs/errors.md`, generated from the list of codes.
 #[must_use]
 pub fn errors_page() -> String {
     let mut page = String::from(

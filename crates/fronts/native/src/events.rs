@@ -1,4 +1,4 @@
-//! What happened to sandboxes, in order: read a stretch, or follow.
+//! Events of sandboxes in order: read a range of them, or follow.
 
 use atoll_front_kit::{ApiError, Caller, Query, ok, rfc3339_millis};
 use atoll_model::{EventKind as Happened, SandboxEvent};
@@ -65,7 +65,7 @@ pub(crate) async fn events(
         let events = app.service.follow_events(&who, sandbox, after).await?;
         return Ok(sse::respond(&app, events.map(|event| frame(&Event::from_core(event)))));
     }
-    // LIMIT: a page that is quick to read and quick to send.
+    // LIMIT: a page that is quick to read and to send.
     let limit = query.limit.unwrap_or(100).min(1_000);
     let events = app.service.events(&who, sandbox, after, limit).await?;
     Ok(ok(EventList { items: events.into_iter().map(Event::from_core).collect() }).into_response())

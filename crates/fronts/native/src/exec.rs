@@ -21,7 +21,7 @@ use crate::App;
 use crate::convert::{FromApi, FromCore, IntoCore};
 use crate::sse::{self, Utf8Carry};
 
-/// LIMIT: a command carries its standard input.
+/// LIMIT: a command contains its standard input.
 pub(crate) const EXEC_MAX: usize = 8 << 20;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -55,7 +55,7 @@ impl FromApi<ExecBody> for Exec {
     }
 }
 
-// The agent runs sh instead where a sandbox has no bash.
+// The agent runs sh instead if a sandbox has no bash.
 const SHELL: &str = "/bin/bash";
 
 fn argv(argv: Option<Vec<String>>, command: Option<String>) -> Result<Vec<String>, ApiError> {
@@ -75,7 +75,7 @@ pub(crate) fn seconds(value: f64) -> Result<Duration, ApiError> {
         .ok_or_else(|| ApiError::invalid(format!("timeout_s must be a number above 0, not {value}")))
 }
 
-/// The answer of type [`ExecResult`], whose texts are encoded while they are written.
+/// The response of type [`ExecResult`], whose texts are encoded while they are written.
 fn result(outcome: ExecOutcome) -> JsonObject {
     let truncated = outcome.stdout.is_truncated() || outcome.stderr.is_truncated();
     let (stdout, stderr) = (outcome.stdout.head, outcome.stderr.head);
@@ -170,7 +170,7 @@ impl OutputRenderer {
             ExecEvent::Stderr(bytes) => return chunk("stderr", self.stderr.push(bytes)),
             ExecEvent::Terminal(bytes) => return chunk("terminal", self.terminal.push(bytes)),
             ExecEvent::Dropped(bytes) => return vec![sse::event("dropped", &DroppedOutput { bytes })],
-            // The stream sends comments of its own.
+            // The stream sends keep-alive comments of its own.
             ExecEvent::KeepAlive => return Vec::new(),
             ExecEvent::Exit { exit_code, signal, timed_out } => {
                 sse::event("exit", &ExecExit { exit_code, signal, timed_out })

@@ -45,7 +45,7 @@ impl SandboxTools {
     }
 }
 
-/// The answer of a call that git did; a failure of git is an error.
+/// The response to a successful call of git; a failure of git is an error.
 fn done(output: GitOutput) -> Result<JsonResponse<GitResult>, ApiError> {
     let output = output.checked()?;
     Ok(ok(GitResult { output: output.output(), truncated: output.truncated }))

@@ -1,4 +1,4 @@
-//! Whether the server works, and which one it is. Public.
+//! The health and the version of the server. Both are public.
 
 use atoll_front_kit::{JsonResponse, ok};
 use atoll_wire::health::{Health, HealthStatus, Version};

@@ -1,15 +1,16 @@
 //! The native REST front under `/v1`: parses, calls the service, renders.
 //!
-//! One file per noun; its wire types are in `atoll-wire`. A handler takes the caller, parses, makes one call and
-//! renders; it holds no rule. The OpenAPI document is emitted from the same attributes that make the routes
-//! ([`openapi`]), and every refusal is one envelope ([`Envelope`]).
+//! There is one file per resource; its wire types are in `atoll-wire`. A handler takes the caller, parses, makes one
+//! call and renders; it contains no rules. The OpenAPI document is generated from the same attributes as the routes
+//! ([`openapi`]), and every refusal has the same envelope ([`Envelope`]).
 //!
 //! ```text
 //! the kit: request id, span, metrics, panics ─► route ─► Caller ─► handler ─► Service
 //!     └── error::render writes the envelope of an ApiError ◄──────────┘
 //! ```
 //!
-//! Never: touches the store or a provider, decides who may do what, logs a header, a body or a key.
+//! This crate never accesses the store or a provider, never decides what a caller may do, and never logs a header, a
+//! body or a key.
 
 mod builds;
 mod code;
@@ -62,21 +63,21 @@ pub use openapi::openapi;
 pub use shutdown::Shutdown;
 pub use telemetry::upkeep;
 
-/// What the front must be told.
+/// The settings of the front.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Ends streams and terminals when the server closes; the same one closes the ports.
     pub shutdown: Shutdown,
-    /// Where previews are.
+    /// The origin of previews.
     pub previews: PreviewOrigin,
     /// Further origins whose pages may open sockets.
     pub origins: Vec<String>,
 }
 
-/// How a preview's own host is written: `http://PORT-SANDBOX.DOMAIN:PORT/`.
+/// The form of a preview's own host: `http://PORT-SANDBOX.DOMAIN:PORT/`.
 #[derive(Debug, Clone)]
 pub struct PreviewOrigin {
-    /// The name below which previews live.
+    /// The parent domain of previews.
     pub domain: String,
     /// The port of this server.
     pub port: u16,
@@ -88,7 +89,7 @@ impl Default for PreviewOrigin {
     }
 }
 
-/// What every handler can reach.
+/// The state of every handler.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) service: Service,
@@ -105,7 +106,7 @@ impl FrontState for App {
         &self.service
     }
 
-    /// In `Authorization: Bearer` or `X-API-Key`; the former wins.
+    /// The key in `Authorization: Bearer` or `X-API-Key`; the former has precedence.
     fn key(headers: &HeaderMap) -> Option<&str> {
         let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
         bearer(headers).or_else(plain).filter(|key| !key.is_empty())
@@ -123,7 +124,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// A front over a service.
+    /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: Options) -> Self {
         telemetry::install();
@@ -137,7 +138,7 @@ impl Native {
 }
 
 impl Front for Native {
-    /// Every path; in the table it stands behind all other fronts.
+    /// Every path; in the table of fronts it is the last one.
     fn mount(&self) -> Mount {
         Mount::prefix("native", "")
     }

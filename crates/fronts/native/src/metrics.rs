@@ -1,4 +1,4 @@
-//! What a sandbox uses, now and over time; and the server's own figures.
+//! The resource usage of a sandbox, now and over time, and the server's own metrics.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::Code;

@@ -2,7 +2,7 @@
 
 use atoll_wire::network::Network;
 
-/// A policy from a file, written as the API takes it. The error names the field.
+/// Reads a policy from a file, in the form of the API. The error names the field.
 pub fn read_policy(json: &[u8]) -> Result<atoll_model::NetworkPolicy, String> {
     let network: Network = serde_json::from_slice(json).map_err(|error| {
         let mut from = serde_json::Deserializer::from_slice(json);

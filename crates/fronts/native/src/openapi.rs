@@ -1,4 +1,4 @@
-//! The OpenAPI document, emitted from the attributes that also make the routes, so that neither can drift.
+//! The OpenAPI document, generated from the attributes that also make the routes, so that the two always agree.
 
 use utoipa::PartialSchema;
 use utoipa::openapi::path::{Operation, PathItem};
@@ -49,7 +49,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(docs::routes())
 }
 
-/// What every operation shares: any other status is an error in the one envelope.
+/// Adds what every operation shares: any other status is an error in the one envelope.
 pub(crate) fn finish(mut document: OpenApi) -> OpenApi {
     for item in document.paths.paths.values_mut() {
         for operation in operations(item) {
@@ -63,14 +63,14 @@ pub(crate) fn finish(mut document: OpenApi) -> OpenApi {
     document
 }
 
-/// As it is committed and served.
+/// The text as it is committed and served.
 pub(crate) fn render(document: &OpenApi) -> String {
     let mut text = document.to_pretty_json().expect("the document is plain data");
     text.push('\n');
     text
 }
 
-/// The specification wants a description of every answer, also of the plain ones.
+/// The specification requires a description of every response.
 fn describe(answer: &mut RefOr<Response>) {
     if let RefOr::T(response) = answer
         && response.description.is_empty()
@@ -79,7 +79,7 @@ fn describe(answer: &mut RefOr<Response>) {
     }
 }
 
-/// Handlers are named within their file; the document needs names that are unique in all of it.
+/// Handler names are unique within their file; the document needs names that are unique in all of it.
 fn name(operation: &mut Operation) {
     let noun = operation.tags.iter().flatten().next();
     if let (Some(noun), Some(verb)) = (noun, &operation.operation_id) {

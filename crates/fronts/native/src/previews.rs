@@ -1,4 +1,4 @@
-//! Previews: ways to what a sandbox serves. Opened (a token is shown once), listed, closed.
+//! Previews: links to ports of a sandbox. Open (a token is shown once), list, close.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::PreviewId;

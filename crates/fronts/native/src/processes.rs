@@ -1,4 +1,4 @@
-//! Processes that were started through the API: list, attach, signal, stdin; and the logs they leave.
+//! Processes that were started through the API: list, attach, signal, stdin; and their logs.
 
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{

@@ -1,5 +1,5 @@
-//! Secrets of a tenant, for headers that are put into requests on their way out. Written, never read: no answer holds a
-//! value.
+//! Secrets of a tenant, for headers that the egress proxy inserts into requests. They are written and never read: no
+//! response contains a value.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewSecret, SecretRecord};

@@ -12,18 +12,18 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// For the first signal: no new connections; what is under way may finish.
+    /// For the first signal: no new connections; running requests may finish.
     pub fn begin(&self) {
         self.draining.cancel();
     }
 
-    /// For the second signal: at once.
+    /// For the second signal: close at once.
     pub fn force(&self) {
         self.draining.cancel();
         self.immediate.cancel();
     }
 
-    /// The two steps, for who serves connections: closing begins, and ends at once.
+    /// The tokens of the two steps, for the code that serves connections: closing begins, and connections end at once.
     #[must_use]
     pub fn tokens(&self) -> (CancellationToken, CancellationToken) {
         (self.draining.clone(), self.immediate.clone())

@@ -1,4 +1,4 @@
-//! Snapshots: a sandbox at a moment, kept under a name. Taken, listed, checked, removed.
+//! Snapshots: the state of a sandbox at one moment, stored under a name. Take, list, verify, remove.
 
 use std::num::NonZeroU32;
 

@@ -1,8 +1,8 @@
-//! Event streams: one shape for all, ended by the server's closing, kept alive by comments.
+//! Event streams: one form for all. They end when the server closes, and comments keep them alive.
 //!
-//! Nothing is queued here: the stream is polled only when the connection can take more, so a client that stops
-//! reading stops its own source. When the client goes, hyper drops the body, and with it the stream and whatever it
-//! holds.
+//! This module has no queue: the stream is polled only when the connection can take more, so a client that stops
+//! reading stops its own source. When the client disconnects, hyper drops the body, and with it the stream and
+//! everything it holds.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) fn respond(app: &App, events: impl Stream<Item = Event> + Send + 'sta
         Ok::<_, Infallible>(event)
     });
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Some proxies hold an answer back until a buffer is full unless told not to.
+    // Some proxies buffer a response unless this header disables it.
     response
         .headers_mut()
         .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -43,14 +43,14 @@ pub(crate) fn event(name: &str, payload: &impl Serialize) -> Event {
     Event::default().event(name).data(text)
 }
 
-/// Turns bytes into text where they are text. A character cut in two by a chunk's end waits for its other half.
+/// Turns bytes into text if they are text. A character that is split at the end of a chunk waits for its second part.
 #[derive(Debug, Default)]
 pub(crate) struct Utf8Carry {
     tail: Vec<u8>,
 }
 
 impl Utf8Carry {
-    /// `None` while all there is is the first part of a character.
+    /// `None` while the bytes are only the first part of a character.
     pub(crate) fn push(&mut self, bytes: Bytes) -> Option<OutputChunk> {
         let mut whole = if self.tail.is_empty() {
             Vec::from(bytes)
@@ -60,7 +60,7 @@ impl Utf8Carry {
         };
         let cut = match std::str::from_utf8(&whole) {
             Ok(_) => whole.len(),
-            // Not an error yet: the end of the chunk came inside a character.
+            // Not an error yet: the chunk ended inside a character.
             Err(e) if e.error_len().is_none() => e.valid_up_to(),
             Err(_) => whole.len(),
         };
@@ -68,7 +68,7 @@ impl Utf8Carry {
         (!whole.is_empty()).then(|| OutputChunk::new(whole))
     }
 
-    /// What is left when no more comes.
+    /// The rest at the end of the stream.
     pub(crate) fn finish(&mut self) -> Option<OutputChunk> {
         let tail = std::mem::take(&mut self.tail);
         (!tail.is_empty()).then(|| OutputChunk::new(tail))

@@ -1,7 +1,7 @@
-//! Figures of this process for `/metrics`: requests by route, streams, and the service's own gauges.
+//! Metrics of this process for `/metrics`: requests by route, streams, and the service's own gauges.
 //!
-//! The recorder is one per process, as the `metrics` crate has it. No label ever holds an id or a key: routes are
-//! the templates, so the number of series is bounded.
+//! There is one recorder per process, as the `metrics` crate requires. No label ever contains an id or a key: routes
+//! are the templates, so the number of series is bounded.
 
 use std::sync::OnceLock;
 
@@ -13,10 +13,11 @@ const STREAMS: &str = "atoll_http_streams";
 
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
-/// Puts the recorder in place, once; somebody else's recorder is left alone and `/metrics` then shows ours only.
+/// Installs the recorder, once. If another recorder is installed already, it is kept, and `/metrics` shows only the
+/// service's own gauges.
 pub(crate) fn install() {
     RECORDER.get_or_init(|| {
-        // LIMIT: from a cached answer to a create that waits its whole deadline.
+        // LIMIT: from a cached response to a create that waits for its whole deadline.
         let buckets = [
             0.000_25, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0,
             5.0, 15.0, 60.0,
@@ -32,7 +33,7 @@ pub(crate) fn install() {
     });
 }
 
-/// Counts something open for as long as it is held.
+/// Counts an open stream or socket as long as it is held.
 pub(crate) struct Open(&'static str);
 
 impl Open {
@@ -52,7 +53,7 @@ impl Drop for Open {
     }
 }
 
-/// Folds recorded times into their buckets; called now and then so that they do not pile up unread.
+/// Moves recorded times into their buckets; called regularly so that they do not accumulate.
 pub fn upkeep() {
     if let Some(Some(recorder)) = RECORDER.get() {
         recorder.run_upkeep();

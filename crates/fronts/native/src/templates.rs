@@ -1,4 +1,4 @@
-//! Templates: list, show, make, change, tag, remove, collect. What goes over a wire is in [`transfer`].
+//! Templates: list, show, make, change, tag, remove, collect. Transfers are in [`transfer`].
 
 use std::ops::ControlFlow;
 

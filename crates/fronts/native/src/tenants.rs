@@ -1,4 +1,4 @@
-//! Tenants: create, list, quota, usage. All need an admin key, except one's own usage.
+//! Tenants: create, list, quota, usage. All calls need an admin key, except a tenant's own usage.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::TenantRecord;

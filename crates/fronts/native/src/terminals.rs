@@ -97,7 +97,7 @@ pub(crate) async fn close(
 pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     gate::check_origin(&parts.headers, &app.origins)?;
-    // Only here a key may come as a sub-protocol, which is all that a page can set.
+    // Only this route accepts a key as a sub-protocol, which is the only field that a page can set.
     let who = authenticate_key(&app, gate::key(&parts.headers)).await?;
     gate::check_no_origin(&parts.headers)?;
     let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;

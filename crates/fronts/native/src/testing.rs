@@ -1,4 +1,4 @@
-//! Checks exchanges against the emitted document. For tests of every crate that speaks to the API over HTTP.
+//! Checks exchanges against the generated document. For tests of every crate that calls the API over HTTP.
 //!
 //! ```ignore
 //! let contract = Contract::new();
@@ -6,7 +6,7 @@
 //!     status: 200, content_type: Some("application/json"), response: &body })?;
 //! ```
 //!
-//! A request that was answered with a success must be what the document allows; an answer always.
+//! A response must always match the document, and a request must match it if the response is a success.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,24 @@ use serde_json::{Map, Value, json};
 
 use crate::openapi::{openapi, render};
 
-/// One request with its answer.
+/// One request with its response.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange<'a> {
     /// `GET`, `POST`, …
     pub method: &'a str,
     /// Path and query as sent.
     pub path: &'a str,
-    /// The JSON that was sent, where there was some.
+    /// The JSON of the request, if any.
     pub request: Option<&'a Value>,
-    /// The answer's status.
+    /// The status of the response.
     pub status: u16,
-    /// The answer's type.
+    /// The content type of the response.
     pub content_type: Option<&'a str>,
-    /// The answer's body; not looked at unless it is JSON.
+    /// The body of the response; only JSON is checked.
     pub response: &'a [u8],
 }
 
-/// The document, ready to check exchanges.
+/// The document, prepared to check exchanges.
 pub struct Contract {
     document: Value,
     /// Compiled schemas by their place in the document.
@@ -46,7 +46,7 @@ pub struct Route {
     pub method: String,
     /// With its parameters in braces.
     pub path: String,
-    /// Whether it answers without a key.
+    /// Whether it needs no key.
     pub is_public: bool,
 }
 
@@ -62,7 +62,7 @@ impl Contract {
     /// Reads the document and compiles every schema in it.
     ///
     /// # Panics
-    /// When the document is not valid, which is what the tests are for.
+    /// If the document is not valid, which the tests detect.
     #[must_use]
     pub fn new() -> Self {
         let document: Value = serde_json::from_str(&render(&openapi())).expect("the document is JSON");
@@ -101,12 +101,12 @@ impl Contract {
         routes
     }
 
-    /// Says what about an exchange the document does not allow.
+    /// Returns what the document does not allow about an exchange.
     pub fn check(&self, exchange: &Exchange<'_>) -> Result<(), String> {
         let path = exchange.path.split('?').next().unwrap_or_default();
         let method = exchange.method.to_lowercase();
         let Some(template) = self.template(&method, path) else {
-            // What is not in the document can only be refused.
+            // A route that is not in the document must be refused.
             return match exchange.status {
                 404 | 405 => Ok(()),
                 status => {
@@ -177,7 +177,7 @@ impl Contract {
         if faults.is_empty() { Ok(()) } else { Err(format!("{key}: {}", faults.join("; "))) }
     }
 
-    /// The path of the document that a request's path belongs to; one without parameters goes first.
+    /// The path of the document for a request's path; one without parameters has precedence.
     fn template(&self, method: &str, path: &str) -> Option<&str> {
         let fits = |template: &str| {
             let (mut want, mut got) = (template.split('/'), path.split('/'));
@@ -197,7 +197,7 @@ impl Contract {
         fitting.first().copied()
     }
 
-    /// A schema that finds the document's components below itself.
+    /// A schema that contains the document's components.
     fn standalone(&self, schema: Value) -> Value {
         let mut whole = match schema {
             Value::Object(fields) => fields,

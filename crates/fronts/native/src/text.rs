@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Text that may be lossy, and the exact bytes where it is.
+/// Text that may be lossy, and the exact bytes if it is.
 pub(crate) fn text_of(bytes: Vec<u8>) -> (String, Option<String>) {
     match String::from_utf8(bytes) {
         Ok(text) => (text, None),

@@ -1,6 +1,6 @@
-//! Work that tells how far it is: its steps and its end as one stream of events. Dropping the stream drops the work.
+//! Work with progress: its steps and its end as one stream of events. Dropping the stream drops the work.
 //!
-//! What is refused at once is answered as a refusal, with its status; only what is under way becomes events.
+//! An early refusal is answered with its status; only running work becomes events.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::App;
 use crate::convert::FromCore;
 use crate::sse;
 
-// LIMIT: steps come a few per second; a reader that is slower than that loses some, which harms nobody.
+// LIMIT: there are a few steps per second; a slower reader loses some, which is harmless.
 const STEPS: usize = 256;
-/// LIMIT: what is wrong with a request is found within this; what takes longer is under way.
+/// LIMIT: an invalid request is refused within this time; after that the work counts as running.
 const REFUSED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Where work tells its steps, and where they come out.
+/// The channel for the steps of work.
 pub(crate) fn steps() -> (mpsc::Sender<Event>, mpsc::Receiver<Event>) {
     mpsc::channel(STEPS)
 }
 
-/// The ear of a transfer.
+/// The progress callback of a transfer.
 pub(crate) fn ear(steps: mpsc::Sender<Event>) -> Progress {
     Arc::new(move |progressed| {
         let event = match progressed {
@@ -39,12 +39,13 @@ pub(crate) fn ear(steps: mpsc::Sender<Event>) -> Progress {
                 sse::event("layer", &LayerProgress { digest, done, total, state })
             }
         };
-        // Full: this step is lost. Closed: nobody listens any more, and the work is about to be dropped.
+        // If the channel is full, this step is lost. If it is closed, the client has disconnected and the work will be
+        // dropped.
         drop(steps.try_send(event));
     })
 }
 
-/// Answers with the steps of `work` and, last, `done` with what came of it or `error`.
+/// Responds with the steps of `work` and, last, `done` with its result or `error`.
 pub(crate) async fn respond<T: Serialize + Send + 'static>(
     app: &App,
     work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,

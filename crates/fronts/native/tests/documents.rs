@@ -1,4 +1,4 @@
-//! The committed documents are what the code says. Refresh them with `UPDATE=1 cargo test -p atoll-front-native`.
+//! The committed documents match the code. Refresh them with `UPDATE=1 cargo test -p atoll-front-native`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;

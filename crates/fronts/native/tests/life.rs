@@ -1,4 +1,4 @@
-//! The whole life of a sandbox over the API: every verb, what it answers, and what it refuses by name. Each exchange is held
+//! The whole life of a sandbox over the API: every operation, its response, and its refusals. Each exchange is checked
 //! against the document.
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, header};
 use serde_json::{Value, json};
 
-/// A world with one key, whose words are short.
+/// A world with one key and short helper methods.
 struct Desk {
     world: World,
 }
@@ -21,7 +21,7 @@ impl Desk {
         self.world.ask(method, path, Some(&self.world.admin), sent).await
     }
 
-    /// The body of an answer that must be a success.
+    /// The body of a response that must be a success.
     async fn ok(&self, method: &str, path: &str, sent: Option<Value>) -> Value {
         let answer = self.ask(method, path, sent).await;
         assert!((200..300).contains(&answer.status), "{method} {path}: {} {}", answer.status, answer.text());
@@ -32,7 +32,7 @@ impl Desk {
         self.ask(method, path, sent).await.refusal()
     }
 
-    /// A sandbox called `box`.
+    /// Creates a sandbox named `box`.
     async fn create(&self) -> Value {
         self.ok("POST", "/v1/sandboxes", Some(json!({ "name": "box" }))).await
     }

@@ -1,5 +1,5 @@
-//! What sandboxes may reach, through the API: policies in and out, refusals that name their field and change nothing, the
-//! log and what is learned from it, secrets that no answer holds, the layer of a tenant.
+//! Network policies through the API: policies in requests and responses, refusals that name their field and change
+//! nothing, the log and the learned policy, secrets that no response contains, the policy of a tenant.
 #![allow(clippy::unwrap_used)]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ impl Ours {
         self.world.ask(method, path, Some(&self.key), body).await
     }
 
-    /// What is enforced for the sandbox now.
+    /// Whether the sandbox may reach the host now.
     fn judged(&self, name: &str) -> bool {
         let (_, egress) = self.world.fake.in_force(&self.id).unwrap();
         !matches!(egress.judge(name), NameVerdict::Refused { .. })
@@ -74,7 +74,7 @@ async fn a_policy_is_shown_as_it_was_asked_for_without_its_values() {
     }
     assert_eq!(ours.ask("GET", BOX, None).await.json()["network"], shown());
     assert!(ours.judged("api.example.com") && ours.judged("x.example.org") && !ours.judged("evil.com"));
-    // What is shown can be sent back: the value that is not shown stays.
+    // A shown policy can be sent back: a hidden value stays.
     let mut more = shown();
     more["allow_domains"] = json!(["example.com", "*.example.org", "more.example.net"]);
     let changed = ours.ask("PATCH", BOX, Some(json!({ "network": more }))).await;
@@ -143,7 +143,7 @@ fn record(at_ms: i64, name: &str, verdict: EgressVerdict) -> EgressRecord {
     }
 }
 
-/// The log, once it holds so many.
+/// The log, once it has this many records.
 async fn log(ours: &Ours, query: &str, count: usize) -> Vec<Value> {
     for _ in 0..200 {
         let answer = ours.ask("GET", &format!("{BOX}/egress{query}"), None).await.json();

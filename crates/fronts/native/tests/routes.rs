@@ -1,4 +1,4 @@
-//! Every route over a real service: who gets in, what is refused and how, and that each exchange is as documented.
+//! Every route over a real service: authentication, refusals, and that each exchange is as documented.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const NOBODY: &str = "abcdefghijklmnopqrst";
 const WRONG: &str = "atl_0000000000000000000000000000000000000000";
 
-/// A path with its parameters filled in, and what it needs in its query.
+/// A path with its parameters filled in, and its required query.
 fn fill(template: &str, ident: &str) -> String {
     let path = template
         .replace("{ident}", ident)
@@ -36,7 +36,7 @@ fn fill(template: &str, ident: &str) -> String {
     path
 }
 
-/// A body that is right for the route.
+/// A valid body for the route.
 fn body(method: &str, template: &str) -> Option<Value> {
     let last = template.rsplit('/').next().unwrap_or_default();
     if method == "POST" && ["/code", "/git/", "/lsp/", "/sessions"].iter().any(|part| template.contains(part))
@@ -112,7 +112,7 @@ async fn every_route_but_the_public_ones_needs_a_key() {
             continue;
         }
         for key in [None, Some(WRONG), Some("nonsense")] {
-            // The body is right, wrong or absent: nothing of a request is looked at before its key.
+            // Whether the body is valid, invalid or absent: the key is checked before anything else of a request.
             for sent in [body(&route.method, &route.path), Some(json!([1])), None] {
                 let answer = world.ask(&route.method, &path, key, sent).await;
                 assert_eq!(answer.refusal(), (401, "unauthenticated".to_owned()), "{route:?}");
@@ -352,7 +352,7 @@ async fn a_template_is_made_with_its_steps_told() {
         answer.text().lines().filter_map(|l| l.strip_prefix("event: ").map(str::to_owned)).collect();
     assert_eq!(names, ["step", "done"], "{}", answer.text());
     let answer = world.ask("POST", "/v1/templates/nope/make", Some(&world.admin), None).await;
-    // A status where it is refused at once, an event where a step was told before.
+    // A status if it is refused at once, an event if a step was sent before.
     assert!([200, 404].contains(&answer.status), "{}", answer.text());
     assert!(answer.text().contains("template_not_found"), "{}", answer.text());
 }

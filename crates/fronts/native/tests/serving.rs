@@ -160,7 +160,7 @@ async fn the_second_signal_is_immediate() {
     ends_within(server, Duration::from_millis(500)).await;
 }
 
-/// Sends all of a body in small pieces with pauses, and only then looks for the answer, as simple clients do.
+/// Sends a body in small pieces with pauses, and only then reads the response, as simple clients do.
 async fn upload_slowly(server: SocketAddr, head: &str, bytes: usize) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server).await?;
     stream.write_all(format!("POST /refused HTTP/1.1\r\nHost: x\r\n{head}\r\n").as_bytes()).await?;

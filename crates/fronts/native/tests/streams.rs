@@ -1,5 +1,5 @@
-//! Streams over real sockets: a client that vanishes leaves nothing behind, and the server's closing ends them all.
-//! Alone in its file because the figures it reads are those of the whole process.
+//! Streams over real sockets: a client that disconnects leaves nothing behind, and the closing of the server ends all
+//! streams. These tests have a file of their own because the metrics they read are those of the whole process.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 

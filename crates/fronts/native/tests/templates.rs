@@ -1,5 +1,5 @@
-//! Templates and builds over the API, without a sandbox: archives in and out, tags, settings, who sees what, forms of builds,
-//! and refusals with their status. Each exchange is held against the document.
+//! Templates and builds over the API, without a sandbox: archives in and out, tags, settings, visibility, forms of
+//! builds, and refusals with their status. Each exchange is checked against the document.
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Answer, World};

@@ -1,4 +1,5 @@
-//! Volumes over the API: made, mounted, filled, copied, removed, and nobody else's. Each exchange is held against the document.
+//! Volumes over the API: create, mount, write, copy, remove, and isolation between tenants. Each exchange is checked
+//! against the document.
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Answer, World};
@@ -74,7 +75,7 @@ async fn files_of_a_volume_need_no_sandbox() {
     let written = put(&world, &key, &format!("{at}/files?path=/a/b&mode=600&uid=7"), "hello").await;
     assert_eq!(written.status, 200, "{}", written.text());
     let entry = written.json();
-    // The provider in memory keeps no owners; real ones are in the whole-server tests.
+    // The provider in memory keeps no owners; the whole-server tests check real ones.
     assert_eq!((&entry["name"], &entry["path"]), (&json!("b"), &json!("/a/b")));
     let read = ask("GET", &format!("{at}/files?path=/a/b"), None).await;
     assert_eq!((read.status, read.text().as_str()), (200, "hello"));

@@ -1,4 +1,4 @@
-//! What changes a sandbox that is there: labels, timers, network, public flag, size; and a snapshot of it.
+//! Changes an existing sandbox: labels, timers, network, public flag, size; and takes a snapshot of it.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ struct Labels {
     labels: BTreeMap<String, String>,
 }
 
-/// Replaces all of them.
+/// Replaces all labels.
 async fn labels(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -72,7 +72,7 @@ async fn secrets(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// Without their values.
+/// The secrets without their values.
 async fn attached(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -136,7 +136,7 @@ async fn autopause(
     if seconds > 0 && lease(own, &caller.0, &id).await?.timers.auto_delete_s == Some(0) {
         return Err(ApiError::invalid("autoPauseInterval: ephemeral sandboxes cannot pause automatically"));
     }
-    // Whoever asks for a pause does not want the stop that nobody asked for.
+    // A request for a pause disables the default stop.
     let auto_stop_s = (seconds > 0).then_some(-1);
     timers(app, caller, &origin, &id, TimersAsk { auto_pause_s: Some(seconds), auto_stop_s, ..none() }).await
 }
@@ -178,7 +178,7 @@ async fn timers(
     Ok(ok(SandboxResponse::of(&lease, origin)))
 }
 
-/// Counts from now on, in every state; 0 removes it.
+/// The time is counted from now, in every state; 0 removes it.
 async fn ttl(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -233,7 +233,7 @@ struct SnapshotBody {
     include_memory: Option<bool>,
 }
 
-/// Answers when it is taken; other sandboxes can be made from it by its name.
+/// Responds when the snapshot is taken; other sandboxes can then be created from its name.
 async fn snapshot(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -250,7 +250,7 @@ async fn snapshot(
         return Err(ApiError::invalid("includeMemory: a stopped sandbox has no memory"));
     }
     let name = body.name.trim().to_owned();
-    // One name means one thing, whichever of the two it is.
+    // A name belongs either to a template or to a snapshot, never to both.
     if crate::naming::template(&app, &who, &name).await?.is_some() {
         return Err(taken(&name));
     }
@@ -261,7 +261,7 @@ async fn snapshot(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// COMPAT(daytona): as it says it.
+/// COMPAT(daytona): the vendor's message.
 pub(crate) fn taken(name: &str) -> ApiError {
     ApiError::new(Code::NameTaken, format!("Snapshot with name {name:?} already exists"))
         .with_status(StatusCode::CONFLICT)

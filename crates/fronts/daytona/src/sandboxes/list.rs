@@ -1,6 +1,6 @@
-//! Lists. The core pages by its own cursor; Daytona filters by more and sorts by more, so that all that a key sees is read
-//! here and cut. A cursor is the place of the last one that was shown, so that a page is right whatever came or went
-//! since.
+//! Lists sandboxes. The core pages by its own cursor; Daytona has more filters and sort orders, so all sandboxes that a
+//! key can see are read here and cut into pages. A cursor is the position of the last sandbox shown, so a page is right
+//! even if sandboxes were created or deleted since.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::origin::Origin;
 use crate::states::{STATES, phases, state};
 
 const PAGE_SIZE: usize = 100;
-/// LIMIT: the vendor's own is 200; what fits an answer.
+/// LIMIT: that of the vendor; it fits one response.
 const PAGE_SIZE_MAX: usize = 200;
 
 #[derive(Debug, Serialize)]
@@ -71,7 +71,7 @@ pub(super) async fn paginated(
     Ok(ok(Numbered { items, total, page, total_pages: total.div_ceil(size) }))
 }
 
-/// What is asked for, of all that can be.
+/// The query of a list.
 #[derive(Debug, Default)]
 struct SandboxListQuery {
     cursor: Option<Place>,
@@ -123,7 +123,7 @@ enum Sort {
     Created,
 }
 
-/// Where a page ended: what it is sorted by, and whose place that is.
+/// Where a page ended: the sort key and the id of the last sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Place(SortKey, String);
 
@@ -195,7 +195,7 @@ impl SandboxListQuery {
             "autoDestroyAtBefore" => self.destroyed.1 = Some(moment()?),
             "sort" => self.sort = sort(value)?,
             "order" => self.ascending = ascending(value)?,
-            // Instances that wait ready are no sandboxes here; a newer SDK may ask for more.
+            // Warm instances are not sandboxes here; a newer SDK may send further fields.
             _ => {}
         }
         Ok(())
@@ -292,10 +292,10 @@ fn place(cursor: &str) -> Result<Place, ApiError> {
     serde_json::from_slice(&bytes).map_err(|_| bad("cursor", "is not a cursor of this list"))
 }
 
-/// All that the key sees and the question means, in order.
+/// All sandboxes that the key can see and that match the query, in order.
 async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Result<Vec<Lease>, ApiError> {
     let wanted: Vec<Phase> = asked.states.iter().flat_map(|word| phases(word)).collect();
-    // States that no sandbox of ours is ever in mean none.
+    // A filter with only states that sandboxes never have matches none.
     if wanted.is_empty() && !asked.states.is_empty() {
         return Ok(Vec::new());
     }
@@ -311,7 +311,7 @@ async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Res
     Ok(all)
 }
 
-/// The part behind the cursor, and the cursor behind that.
+/// The page after the cursor, and the cursor of the next page.
 fn page(all: Vec<Lease>, asked: &SandboxListQuery) -> (Vec<Lease>, Option<String>) {
     let behind = |lease: &Lease| match &asked.cursor {
         Some(last) => asked.order(&asked.place(lease), last) == Ordering::Greater,

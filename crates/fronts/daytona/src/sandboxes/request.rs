@@ -1,4 +1,4 @@
-//! What a create asks for, in Daytona's words and with its defaults.
+//! A create request in Daytona's form, with its defaults.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use super::response::note;
 use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 
-/// COMPAT(daytona): what its users get when they say nothing.
+/// COMPAT(daytona): the vendor's defaults.
 pub(crate) const CPU: u32 = 1;
 pub(crate) const MEMORY_GIB: u32 = 1;
 pub(crate) const DISK_GIB: u32 = 3;
 const AUTO_STOP_MIN: i64 = 15;
 const AUTO_ARCHIVE_MIN: i64 = 7 * 24 * 60;
-/// LIMIT: the vendor's own; 0 means it too.
+/// LIMIT: that of the vendor; 0 means the maximum too.
 const AUTO_ARCHIVE_MIN_MAX: i64 = 30 * 24 * 60;
-/// LIMIT: a year, what a lease may hold.
+/// LIMIT: a year, the maximum of a lease.
 const MINUTES_MAX: i64 = 365 * 24 * 60;
-/// LIMIT: what is noted of a Dockerfile; longer ones are built and not shown again.
+/// LIMIT: bytes of a Dockerfile that is recorded; longer ones are built but not shown later.
 const DOCKERFILE_NOTED: usize = 24 << 10;
 
-/// All of it may be absent.
+/// Every field is optional.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct CreateSandboxRequest {
@@ -79,12 +79,12 @@ pub(crate) struct BuildAsk {
 }
 
 impl CreateSandboxRequest {
-    /// The snapshot that was named.
+    /// The snapshot in the request.
     pub(crate) fn snapshot(&self) -> Option<&str> {
         self.snapshot.as_deref().map(str::trim).filter(|name| !name.is_empty())
     }
 
-    /// What it is shown as, where none was named.
+    /// Sets the snapshot to show if the request has none.
     pub(crate) fn name_snapshot(&mut self, name: &str) {
         if self.snapshot().is_none() {
             self.snapshot = Some(name.to_owned());
@@ -95,7 +95,7 @@ impl CreateSandboxRequest {
         self.user.is_some()
     }
 
-    /// What the core is asked for. Where the sandbox comes from is said later.
+    /// The specification for the core. The source of the sandbox is set later.
     pub(crate) fn into_spec(self) -> Result<CreateSandbox, ApiError> {
         self.refuse_what_is_not_here()?;
         let timers = self.timers()?;
@@ -187,7 +187,7 @@ impl CreateSandboxRequest {
         if pause != 0 && self.auto_delete_interval == Some(0) {
             return Err(ApiError::invalid("ephemeral sandboxes cannot pause automatically"));
         }
-        // Whoever asks for a pause does not want the stop that nobody asked for.
+        // A request for a pause disables the default stop.
         let stop = stop.unwrap_or(if pause == 0 { AUTO_STOP_MIN } else { 0 });
         Ok(TimersAsk {
             auto_stop_s: Some(auto_stop(stop)?),
@@ -199,7 +199,7 @@ impl CreateSandboxRequest {
     }
 }
 
-/// COMPAT(daytona): a GPU that nobody has is a bad request.
+/// COMPAT(daytona): a request for a GPU is a bad request if there is none.
 pub(crate) fn refuse_gpu(gpu: Option<i64>) -> Result<(), ApiError> {
     match gpu {
         None | Some(0) => Ok(()),
@@ -208,11 +208,11 @@ pub(crate) fn refuse_gpu(gpu: Option<i64>) -> Result<(), ApiError> {
     }
 }
 
-/// COMPAT(daytona): the kinds that its API knows.
+/// COMPAT(daytona): the GPU types of the vendor's API.
 const GPU_TYPES: [&str; 8] =
     ["H100", "H200", "B200", "B300", "RTX-PRO-6000", "RTX-4090", "RTX-5090", "MI355X"];
 
-/// A preference among GPUs; without a GPU it changes nothing, but it must be one.
+/// A preference among GPU types. It has no effect without a GPU, but must be valid.
 pub(crate) fn check_gpu_types(asked: Option<&[String]>) -> Result<(), ApiError> {
     match asked.unwrap_or_default().iter().find(|kind| !GPU_TYPES.contains(&kind.as_str())) {
         None => Ok(()),
@@ -223,7 +223,7 @@ pub(crate) fn check_gpu_types(asked: Option<&[String]>) -> Result<(), ApiError> 
     }
 }
 
-/// Wishes in cores and GiB.
+/// Requested limits in cores and GiB.
 pub(crate) fn limits(cpu: Option<u32>, memory: Option<u32>, disk: Option<u32>) -> LimitsAsk {
     let mib = |gib: u32| i64::from(gib).saturating_mul(1_024);
     LimitsAsk {
@@ -234,17 +234,17 @@ pub(crate) fn limits(cpu: Option<u32>, memory: Option<u32>, disk: Option<u32>) -
     }
 }
 
-/// 0 switches it off.
+/// 0 disables the timer.
 pub(crate) fn auto_stop(minutes_asked: i64) -> Result<i64, ApiError> {
     or_never(minutes("autoStopInterval", minutes_asked, 0)?)
 }
 
-/// 0 switches it off.
+/// 0 disables the timer.
 pub(crate) fn auto_pause(minutes_asked: i64) -> Result<i64, ApiError> {
     or_never(minutes("autoPauseInterval", minutes_asked, 0)?)
 }
 
-/// 0, and everything beyond, is the longest.
+/// 0, and every longer time, means the maximum.
 pub(crate) fn auto_archive(minutes_asked: i64) -> Result<i64, ApiError> {
     if minutes_asked < 0 {
         return Err(ApiError::invalid("autoArchiveInterval: must not be negative"));
@@ -253,7 +253,7 @@ pub(crate) fn auto_archive(minutes_asked: i64) -> Result<i64, ApiError> {
     Ok(asked.min(AUTO_ARCHIVE_MIN_MAX) * 60)
 }
 
-/// Below 0 switches it off; 0 is with the stop.
+/// A negative value disables the timer; 0 deletes the sandbox when it stops.
 pub(crate) fn auto_delete(minutes_asked: i64) -> Result<i64, ApiError> {
     if minutes_asked < 0 {
         return Ok(-1);
@@ -262,7 +262,7 @@ pub(crate) fn auto_delete(minutes_asked: i64) -> Result<i64, ApiError> {
     Ok(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
-/// As seconds.
+/// Minutes as seconds.
 pub(crate) fn minutes(field: &str, asked: i64, least: i64) -> Result<u64, ApiError> {
     if !(least..=MINUTES_MAX).contains(&asked) {
         return Err(ApiError::invalid(format!("{field}: must be between {least} and {MINUTES_MAX} minutes")));
@@ -277,7 +277,7 @@ fn or_never(seconds: u64) -> Result<i64, ApiError> {
     })
 }
 
-/// The core takes clean paths only; one slash at the end means nothing.
+/// The core accepts normalized paths only; a slash at the end is ignored.
 fn trimmed(path: &str) -> String {
     match path.trim_end_matches('/') {
         "" => path.to_owned(),

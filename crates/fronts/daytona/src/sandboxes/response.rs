@@ -1,4 +1,5 @@
-//! A sandbox as Daytona describes it. What the Python SDK wants whole is whole, and what it needs is always there.
+//! A sandbox as Daytona describes it. The Python SDK needs some numbers as integers and some fields always, and gets
+//! them so.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +10,28 @@ use serde::Serialize;
 use crate::origin::Origin;
 use crate::states::{desired, state};
 
-/// What a create notes, to be shown again. No rule reads any of it.
+/// Names of annotations that a create stores for later responses. No rule reads them.
 pub(crate) mod note {
-    /// The snapshot as its user named it.
+    /// The snapshot as the user named it.
     pub(crate) const SNAPSHOT: &str = "daytona.snapshot";
-    /// The region as its user named it.
+    /// The region as the user named it.
     pub(crate) const TARGET: &str = "daytona.target";
-    /// Names of variables that its user set, as a JSON list: a template brings its own beside them.
+    /// Names of variables that the user set, as a JSON list: a template adds its own variables.
     pub(crate) const ENV: &str = "daytona.env";
     /// The Dockerfile that it was built from.
     pub(crate) const DOCKERFILE: &str = "daytona.dockerfile";
     /// Its contexts, separated by commas.
     pub(crate) const CONTEXTS: &str = "daytona.contexts";
-    /// Minutes that its user would wait for room.
+    /// Minutes that the user would wait for capacity.
     pub(crate) const QUEUE_TIMEOUT: &str = "daytona.queue_timeout";
 }
 
-/// The one region, which is this server.
+/// The only region, which is this server.
 pub(crate) const REGION: &str = "local";
-/// What our sandboxes are to Daytona.
+/// Daytona's class for a sandbox of Atoll.
 pub(crate) const CLASS: &str = "container";
 
-/// The whole of it.
+/// The full description.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SandboxResponse {
@@ -45,7 +46,7 @@ pub(crate) struct SandboxResponse {
     backup_created_at: Option<String>,
 }
 
-/// What a list shows of it.
+/// The description in a list.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Item {
@@ -90,7 +91,7 @@ pub(crate) struct Item {
     toolbox_proxy_url: String,
 }
 
-/// A volume in it.
+/// A mounted volume.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct VolumeMount {
@@ -100,7 +101,7 @@ struct VolumeMount {
     subpath: Option<String>,
 }
 
-/// What it was built from.
+/// The Dockerfile that it was built from.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BuildInfo {
@@ -120,7 +121,7 @@ impl SandboxResponse {
                 .into_iter()
                 .filter_map(|name| lease.env.get(&name).map(|value| (name.clone(), value.clone())))
                 .collect(),
-            // Made by another front: all of it is what its user knows.
+            // Another front created the sandbox: all variables are the user's.
             None => lease.env.clone(),
         };
         let volumes = lease.mounts.iter().map(|mount| VolumeMount {
@@ -202,7 +203,7 @@ pub(crate) const fn gib(mib: u32) -> u32 {
     mib.div_ceil(1_024)
 }
 
-/// Its files lie in object storage.
+/// Whether the files are in object storage.
 fn is_backed_up(lease: &Lease) -> bool {
     lease.phase == Phase::Archived
 }

@@ -1,4 +1,4 @@
-//! A snapshot as Daytona describes it, and what it is of ours.
+//! A snapshot as Daytona describes it, and the object of Atoll behind it.
 
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::{Build, BuildStatus, LimitsAsk, Snapshot as Kept, SnapshotState};
@@ -9,14 +9,14 @@ use crate::builds;
 use crate::naming;
 use crate::sandboxes::{BuildInfo, CLASS, CPU, DISK_GIB, MEMORY_GIB, REGION, gib};
 
-/// What it is of ours.
+/// The object of Atoll behind a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A template.
     Template,
     /// A snapshot of a sandbox.
     Kept,
-    /// A build that has made nothing yet, or never will.
+    /// A build without a template: it is running, or it failed.
     Build,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct SnapshotResponse {
 }
 
 impl SnapshotResponse {
-    /// One for every tag that a template has.
+    /// One snapshot for every tag of a template.
     pub(super) fn of_tags(template: &TemplateRecord) -> Vec<Self> {
         if template.tenant.is_none() || template.tags.is_empty() {
             let names = naming::general_names(template);
@@ -69,7 +69,7 @@ impl SnapshotResponse {
         shown.collect()
     }
 
-    /// A template by the name that its user knows.
+    /// A template by the name that the user knows.
     pub(super) fn of_template(template: &TemplateRecord, name: &str) -> Self {
         let granted = naming::size(name).unwrap_or(template.settings.limits);
         let (cpu, mem, disk) = sizes(granted);
@@ -142,7 +142,7 @@ impl SnapshotResponse {
         }
     }
 
-    /// A build on its way to a template.
+    /// A build that has not produced a template yet.
     pub(super) fn of_build(build: &Build) -> Self {
         let ended = build.ended_at.as_ref().or(build.started_at.as_ref()).unwrap_or(&build.created_at);
         let (cpu, mem, disk) = sizes(LimitsAsk::default());
@@ -178,7 +178,7 @@ impl SnapshotResponse {
         }
     }
 
-    /// The same, as one that is being built.
+    /// The same, in the state of a running build.
     pub(super) fn begun(mut self) -> Self {
         self.state = "building";
         self
@@ -212,13 +212,13 @@ impl SnapshotResponse {
         self.kind
     }
 
-    /// A name whose build failed can be used again.
+    /// Whether its build failed; then the name can be used again.
     pub(super) fn failed(&self) -> bool {
         self.state == "build_failed"
     }
 }
 
-/// What its sandboxes get, in cores and GiB.
+/// The resources of its sandboxes, in cores and GiB.
 fn sizes(granted: LimitsAsk) -> (u32, u32, u32) {
     let in_gib =
         |mib: Option<i64>, otherwise: u32| mib.and_then(|mib| u32::try_from(mib).ok()).map_or(otherwise, gib);

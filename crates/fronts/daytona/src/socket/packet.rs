@@ -1,19 +1,19 @@
-//! Packets of Engine.IO 4 and Socket.IO 5, as text. Only the default namespace is known.
+//! Packets of Engine.IO 4 and Socket.IO 5, as text. Only the default namespace is supported.
 
 use serde::{Deserialize, Serialize};
 
-/// What a client sends.
+/// A packet of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Packet {
-    /// It wants to listen, and shows a key.
+    /// The client wants events, and sends a key.
     Connect {
         token: Option<String>,
     },
-    /// It is about to go.
+    /// The client will disconnect.
     Close,
     Ping,
     Pong,
-    /// Events of its own, which nobody here hears.
+    /// Events of the client, which are ignored.
     Other,
 }
 
@@ -32,7 +32,7 @@ impl Packet {
             (Some('3'), _) => Self::Pong,
             (Some('4'), Some('0')) => {
                 let rest = kinds.as_str();
-                // A namespace stands before a comma; the default one may be left out.
+                // A namespace is before a comma; the default one may be left out.
                 let rest = match rest.strip_prefix('/') {
                     Some(named) => named.split_once(',').map_or("", |(_, rest)| rest),
                     None => rest,
@@ -51,7 +51,7 @@ pub(super) fn event(name: &str, payload: &impl Serialize) -> String {
     format!("42{text}")
 }
 
-/// Names a session; nothing is opened by it.
+/// A session id; it gives no access.
 pub(super) fn session_id() -> Option<String> {
     let mut random = [0; 15];
     getrandom::fill(&mut random).ok()?;

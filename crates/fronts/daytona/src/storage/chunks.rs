@@ -1,4 +1,4 @@
-//! Bodies as they are meant: clients of S3 may frame them in signed chunks of their own inside of HTTP's.
+//! Decodes bodies: clients of S3 may frame them in signed chunks inside of HTTP's own chunks.
 //!
 //! ```text
 //! HEXLEN[;chunk-signature=…]\r\n BYTES \r\n … 0[;…]\r\n [trailers \r\n] \r\n
@@ -12,10 +12,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-/// LIMIT: of the line before a chunk; the longest signature is far shorter.
+/// LIMIT: bytes of the line before a chunk; the longest signature is far shorter.
 const LINE_MAX: usize = 1_024;
 
-/// The bytes of an object as they come.
+/// The bytes of an object as they arrive.
 pub(super) type Bytestream = BoxStream<'static, io::Result<Bytes>>;
 
 pub(super) fn plain(headers: &HeaderMap, body: Body) -> Bytestream {
@@ -48,11 +48,11 @@ struct Reader {
 enum ChunkState {
     /// Before the line of a chunk.
     Line,
-    /// So many bytes of it are to come.
+    /// This many bytes of the chunk remain.
     Bytes(usize),
-    /// Before the end of the line behind it.
+    /// Before the line end after the chunk.
     Behind,
-    /// Behind the last; trailers may come.
+    /// After the last chunk; trailers may follow.
     Done,
 }
 
@@ -80,7 +80,7 @@ impl Reader {
                 }
                 ChunkState::Bytes(_) | ChunkState::Behind => self.more().await?,
                 ChunkState::Done => {
-                    // Whatever comes behind is read and means nothing to us.
+                    // The rest of the stream is read and ignored.
                     while self.stream.try_next().await?.is_some() {}
                     return Ok(None);
                 }
@@ -88,7 +88,7 @@ impl Reader {
         }
     }
 
-    /// The size that the next line says, once it is whole.
+    /// The size in the next line, once the line is complete.
     fn line(&mut self) -> io::Result<Option<usize>> {
         let Some(end) = self.held.windows(2).position(|pair| pair == b"\r\n") else {
             return if self.held.len() > LINE_MAX { Err(bad("a line has no end")) } else { Ok(None) };

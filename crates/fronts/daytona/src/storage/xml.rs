@@ -16,7 +16,7 @@ pub(super) fn error(code: &str, message: &str) -> String {
     format!("{HEAD}<Error><Code>{code}</Code><Message>{message}</Message></Error>")
 }
 
-/// Of one object at most: the one that was asked for.
+/// A list with at most one object: the requested one.
 pub(super) fn list(bucket: &str, prefix: &str, key: &str, size: Option<u64>) -> String {
     let found = size.map_or_else(String::new, |size| {
         format!(

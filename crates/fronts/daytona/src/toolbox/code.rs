@@ -1,4 +1,5 @@
-//! Code that is run once, with its charts. Numbers of a chart are numbers and texts are texts, since the SDK refuses any other.
+//! Runs code once and returns its charts. Types in a chart are exact, since the SDK refuses a text in place of a number
+//! and the reverse.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +75,7 @@ async fn run(inside: Inside, Json(body): Json<RunBody>) -> Result<Response, ApiE
     Ok(stream_json(answer.raw("artifacts", reservation.attach(artifacts))))
 }
 
-/// A figure as Daytona shows it: our chart by its names, and the picture.
+/// A figure as Daytona describes it: the chart with Daytona's field names, and the picture.
 fn chart(told: &Value) -> Value {
     let mut shown = told.get("chart").map_or_else(Map::new, fields);
     shown.entry("type").or_insert_with(|| json!("unknown"));
@@ -113,7 +114,7 @@ fn fields(chart: &Value) -> Map<String, Value> {
     shown
 }
 
-/// A text; a number becomes one.
+/// A text; a number is converted.
 fn string(value: &Value) -> Option<Value> {
     match value {
         Value::String(_) => Some(value.clone()),
@@ -122,12 +123,12 @@ fn string(value: &Value) -> Option<Value> {
     }
 }
 
-/// A number; a date or a category is none.
+/// A number; a date or a category is not one.
 fn number(value: &Value) -> Option<Value> {
     value.is_number().then(|| value.clone())
 }
 
-/// A list whose members are all of the kind, or nothing: a half list would shift one axis against the other.
+/// A list whose members all have the type, or `None`: a partial list would shift one axis against the other.
 fn list(value: &Value, of: impl Fn(&Value) -> Option<Value>) -> Option<Value> {
     value.as_array()?.iter().map(of).collect::<Option<Vec<_>>>().map(Value::Array)
 }

@@ -1,4 +1,4 @@
-//! Variables of the sandbox: for every process that is started from now on, and after every start.
+//! Variables of the sandbox: for every process that starts from now on, also after the next start of the sandbox.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) fn routes() -> Router<DaytonaApp> {
 struct UpdateBody {
     set: Option<BTreeMap<String, String>>,
     unset: Option<Vec<String>>,
-    /// Variables whose value begins so are taken away too.
+    /// Variables whose value begins with this are removed too.
     unset_value_prefix: Option<String>,
 }
 

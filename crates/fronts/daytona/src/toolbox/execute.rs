@@ -1,4 +1,4 @@
-//! One command, fed to the user's shell: both streams come back as one text.
+//! Runs one command in the user's shell: both streams are returned as one text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::inside::Inside;
 use super::refusal::{bad, of_process};
 use crate::DaytonaApp;
 
-/// LIMIT: a year is for ever.
+/// LIMIT: a year counts as unlimited.
 const TIMEOUT_MAX_S: u64 = 365 * 24 * 3_600;
 
 pub(super) fn routes() -> Router<DaytonaApp> {
@@ -27,7 +27,7 @@ struct ExecuteRequest {
     command: String,
     cwd: Option<String>,
     envs: Option<BTreeMap<String, String>>,
-    /// Seconds; 0 and absent: as long as it takes.
+    /// Seconds; 0 or absent: no timeout.
     timeout: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub(super) fn timeout(seconds: Option<u64>) -> Option<Duration> {
     seconds.filter(|seconds| *seconds > 0).map(|seconds| Duration::from_secs(seconds.min(TIMEOUT_MAX_S)))
 }
 
-/// COMPAT(daytona): a name that no shell could read is a bad request.
+/// COMPAT(daytona): a variable name that a shell cannot read is a bad request.
 pub(super) fn variables(
     given: Option<BTreeMap<String, String>>,
 ) -> Result<BTreeMap<String, String>, ApiError> {
@@ -79,7 +79,7 @@ pub(super) fn variables(
     Ok(env)
 }
 
-/// COMPAT(daytona): a command that could not be started at all, as in a folder that is not there, ends with -1.
+/// COMPAT(daytona): a command that could not be started, as in a missing folder, ends with -1.
 pub(super) fn not_started(error: &ToolboxError) -> Option<String> {
     use atoll_model::ErrorKind as K;
     let refused = matches!(error, ToolboxError::Agent { .. });

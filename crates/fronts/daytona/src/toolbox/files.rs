@@ -1,4 +1,4 @@
-//! Files of a sandbox: lists, search, edits. Content goes by [`super::transfer`].
+//! Files of a sandbox: lists, search, edits. Content is transferred by [`super::transfer`].
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, lossy_text, ok, ok_list, rfc3339_millis};
 use atoll_toolbox::{Entry, EntryKind, Grep, ListOptions, MakeDir, PermissionChange, ToolboxError};
@@ -15,7 +15,7 @@ use super::refusal::{bad, of_file};
 use crate::DaytonaApp;
 use crate::error::daemon;
 
-/// LIMIT: levels of a list; the agent cuts long ones.
+/// LIMIT: levels of a list; the agent limits its entries.
 const DEPTH_MAX: u32 = 64;
 /// LIMIT: files that one call edits, one after the other.
 const EDITED_MAX: usize = 1_000;
@@ -38,7 +38,7 @@ struct FileInfo {
     name: String,
     is_dir: bool,
     size: u64,
-    /// As `ls` writes it.
+    /// In the form of `ls`.
     mode: String,
     /// Octal digits.
     permissions: String,
@@ -77,7 +77,7 @@ fn letters(kind: EntryKind, mode: u32) -> String {
     std::iter::once(first).chain(bits).collect()
 }
 
-/// COMPAT(daytona): the form of the language its daemon is written in.
+/// COMPAT(daytona): the format of Go, in which its daemon is written.
 fn long_time(ms: i64) -> String {
     let at = Timestamp::from_millisecond(ms).unwrap_or_default().to_zoned(TimeZone::UTC);
     at.strftime("%Y-%m-%d %H:%M:%S%.3f +0000 UTC").to_string()
@@ -153,7 +153,7 @@ async fn make_folder(inside: Inside, Query(query): Query<FolderQuery>) -> Result
     }
 }
 
-/// Octal digits as people write modes.
+/// Parses a mode in octal digits.
 fn mode(digits: Option<&str>) -> Result<Option<u32>, ApiError> {
     let Some(digits) = digits.filter(|digits| !digits.is_empty()) else { return Ok(None) };
     let octal = digits.strip_prefix("0o").unwrap_or(digits);
@@ -195,7 +195,7 @@ async fn permissions(inside: Inside, Query(query): Query<PermissionsQuery>) -> R
         return Err(bad("mode, owner or group is required"));
     }
     inside.toolbox.files().change(&path, &change).await.map_err(|error| {
-        // A name that nobody in the sandbox has is the request's fault, not the path's.
+        // An unknown user name is an error of the request, not of the path.
         match error.to_string() {
             words if words.ends_with("in this sandbox") => bad(words),
             _ => of_file(error),
@@ -217,7 +217,7 @@ struct Match {
     content: String,
 }
 
-/// A text in files.
+/// Searches a text in files.
 async fn find(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Response, ApiError> {
     let path = inside.path(&query.path)?;
     let grep = Grep { pattern: query.pattern, literal: true, ..Grep::default() };
@@ -233,7 +233,7 @@ struct Found {
     files: Vec<String>,
 }
 
-/// Names of files.
+/// Searches names of files.
 async fn search(inside: Inside, Query(query): Query<PatternQuery>) -> Result<Response, ApiError> {
     let path = inside.path(&query.path)?;
     let found = inside.toolbox.files().glob(&path, &query.pattern, &[]).await.map_err(of_file)?;

@@ -1,4 +1,4 @@
-//! Git in a folder of a sandbox. Bodies have names with underscores here, as nowhere else in Daytona.
+//! Git in a folder of a sandbox. Field names in these bodies have underscores, unlike the rest of Daytona's API.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok, rfc3339_millis};
 use atoll_toolbox::{
@@ -39,7 +39,7 @@ fn at<'a>(inside: &'a Inside, path: &str) -> Result<Git<'a>, ApiError> {
     Ok(inside.toolbox.git(inside.path(path)?))
 }
 
-/// Git did it, or says why not.
+/// The output of git, or the error of a failed command.
 fn done(said: Result<GitOutput, ToolboxError>) -> Result<GitOutput, ApiError> {
     said.and_then(GitOutput::checked).map_err(of_git)
 }
@@ -214,13 +214,13 @@ struct BranchBody {
     name: String,
 }
 
-/// COMPAT(daytona): a branch that is made is checked out too.
+/// COMPAT(daytona): a new branch is checked out too.
 async fn create_branch(inside: Inside, Json(body): Json<BranchBody>) -> Result<StatusCode, ApiError> {
     done(at(&inside, &body.path)?.create_branch(&body.name, None, true).await)?;
     Ok(StatusCode::CREATED)
 }
 
-/// COMPAT(daytona): whether its commits are elsewhere too is not asked.
+/// COMPAT(daytona): a branch is deleted even if it is not merged.
 async fn delete_branch(inside: Inside, Json(body): Json<BranchBody>) -> Result<StatusCode, ApiError> {
     done(at(&inside, &body.path)?.delete_branch(&body.name, true).await)?;
     Ok(StatusCode::NO_CONTENT)

@@ -1,4 +1,4 @@
-//! What a sandbox says of itself: folders, version, ports, use of resources.
+//! Information about a sandbox: folders, version, ports, resource usage.
 
 use atoll_front_kit::{ApiError, JsonResponse, Path, ok, rfc3339_millis};
 use axum::Router;
@@ -40,7 +40,7 @@ async fn version(_inside: Inside) -> JsonResponse<Value> {
     ok(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// COMPAT(daytona): its control plane greets its daemon so; ours has its own way.
+/// COMPAT(daytona): the vendor's control plane initializes its daemon with this call; Atoll does not need it.
 async fn init(_inside: Inside) -> JsonResponse<Value> {
     ok(json!({ "message": "ok" }))
 }

@@ -1,4 +1,5 @@
-//! Who asks, for which sandbox, and the way inside. A key, the sandbox's own token, or a signed link; nothing else.
+//! Authenticates a request to a sandbox and connects to its agent. A key, the sandbox's own token, or a signed link is
+//! accepted.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ const TOKEN_QUERY: &str = "DAYTONA_SANDBOX_AUTH_KEY";
 pub(super) struct Inside {
     pub(super) toolbox: Toolbox,
     pub(super) sandbox: SandboxSession,
-    /// The holder of a key; `None`: of the sandbox's own token.
+    /// The holder of a key; `None` if the caller used the sandbox's own token.
     pub(super) who: Option<Principal>,
 }
 
@@ -48,7 +49,7 @@ impl Inside {
         Ok(Self { toolbox: toolbox(&sandbox), sandbox, who })
     }
 
-    /// COMPAT(daytona): runs Python in any image that has it, by a plain worker where there is no kernel.
+    /// COMPAT(daytona): runs Python in any image that has it, with a plain worker if there is no kernel.
     pub(super) fn interpreter(&self) -> Interpreter<'_> {
         self.toolbox.interpreter().or_plain_python()
     }
@@ -57,7 +58,7 @@ impl Inside {
         &self.sandbox.lease
     }
 
-    /// A path as Daytona reads it: relative ones are below the working directory.
+    /// A path as Daytona interprets it: relative ones are below the working directory.
     pub(super) fn path(&self, given: &str) -> Result<String, ApiError> {
         if given.is_empty() {
             return Err(bad("path is required"));
@@ -79,13 +80,13 @@ impl Inside {
         }
     }
 
-    /// A folder to work in; the sandbox's own where none is said.
+    /// A working directory for a process; by default the sandbox's.
     pub(super) fn cwd(&self, given: Option<&str>) -> Option<String> {
         given.filter(|cwd| !cwd.is_empty()).map(|cwd| below(&self.lease().workdir, cwd))
     }
 }
 
-/// Where the working directory is the user's home, its relative paths are what the agent makes of them.
+/// If the working directory is the user's home, the agent resolves relative paths.
 pub(super) fn below(workdir: &str, path: &str) -> String {
     match workdir {
         _ if path.starts_with('/') || path == "~" || path.starts_with("~/") => path.to_owned(),
@@ -94,7 +95,7 @@ pub(super) fn below(workdir: &str, path: &str) -> String {
     }
 }
 
-/// The sandbox that the path names.
+/// The sandbox in the path of the request.
 pub(super) async fn sandbox_of(parts: &mut Parts, app: &DaytonaApp) -> Result<String, ApiError> {
     let params = RawPathParams::from_request_parts(parts, app).await;
     let params = params.map_err(|rejection| bad(rejection.body_text()))?;
@@ -102,7 +103,7 @@ pub(super) async fn sandbox_of(parts: &mut Parts, app: &DaytonaApp) -> Result<St
     named.ok_or_else(|| bad("the request does not name a sandbox"))
 }
 
-/// A key, or the sandbox's token in a header or (browsers can set none on a socket) in the query.
+/// Accepts a key, or the sandbox's token in a header or in the query (browsers cannot set headers on a socket).
 async fn admit(
     app: &DaytonaApp,
     ident: &str,

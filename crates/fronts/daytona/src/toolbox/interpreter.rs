@@ -1,4 +1,5 @@
-//! The code interpreter: contexts, and code over a socket. What it writes comes as texts of JSON, its end as the close.
+//! The code interpreter: contexts, and code over a socket. Output is sent as JSON texts, the end as the close of the
+//! socket.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,11 +23,11 @@ use super::refusal::of_process;
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, Socket};
 use crate::DaytonaApp;
 
-/// COMPAT(daytona): what its SDK takes for a timeout.
+/// COMPAT(daytona): the close code that its SDK treats as a timeout.
 const TIMED_OUT: u16 = 4008;
-/// COMPAT(daytona): where nothing is said.
+/// COMPAT(daytona): the default.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// LIMIT: a client that connects sends its code at once.
+/// LIMIT: a client sends its code right after it connects.
 const FIRST_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) fn routes() -> Router<DaytonaApp> {
@@ -81,7 +82,7 @@ async fn create(
 
 async fn list(inside: Inside) -> Result<JsonResponse<Contexts>, ApiError> {
     let found = inside.interpreter().contexts().await.map_err(of_process)?;
-    // The one that code without a context goes to is nobody's to hold.
+    // The default context, which runs code without a context, is not listed.
     let own = found.into_iter().filter(|kept| !kept.id.starts_with("default-"));
     Ok(ok(Contexts { contexts: own.map(ContextResponse::from).collect() }))
 }
@@ -100,7 +101,7 @@ struct ExecuteFrame {
     code: String,
     context_id: Option<String>,
     envs: Option<BTreeMap<String, String>>,
-    /// Seconds; 0: as long as it takes.
+    /// Seconds; 0: no timeout.
     timeout: Option<u64>,
 }
 
@@ -144,11 +145,11 @@ async fn begin(inside: &Inside, frame: &[u8]) -> Result<Execution, ApiError> {
     interpreter.execute(&context.map_err(of_process)?, execute).await.map_err(of_process)
 }
 
-/// Until its end; when the client goes away, what it started is interrupted.
+/// Runs until the end of the execution; if the client disconnects, the execution is interrupted.
 async fn run(mut socket: Socket, mut execution: Execution) -> (Socket, Close) {
     let mut timed_out = false;
     loop {
-        // Both are cancel-safe: the socket and the execution keep what they have not handed out.
+        // Both are cancel-safe: the socket and the execution keep what they have not returned.
         let event = tokio::select! {
             event = execution.next() => event,
             heard = socket.hear() => match heard {
@@ -203,7 +204,7 @@ fn told(event: ExecutionEvent) -> Option<Value> {
     }
 }
 
-/// Without the colours of a terminal.
+/// The text without the colours of a terminal.
 fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut chars = text.chars();

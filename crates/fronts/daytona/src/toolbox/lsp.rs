@@ -1,7 +1,7 @@
 //! Language servers of a project.
 //!
-//! Language servers know absolute paths only. Relative ones are resolved here as Daytona's daemon does: against the working
-//! directory, also those of files.
+//! Language servers accept absolute paths only. Relative ones are resolved here as Daytona's daemon does: against the
+//! working directory, including those of files.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
 use atoll_toolbox::{Completion, LspLanguage, LspServer, Symbol, TextPosition};
@@ -47,7 +47,7 @@ impl ServerBody {
     }
 }
 
-/// A path against the working directory, or the home folder where it begins with `~`.
+/// A path resolved against the working directory, or the home folder if it begins with `~`.
 async fn absolute(inside: &Inside, path: &str) -> Result<String, ApiError> {
     Ok(match path.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
         Some(rest) => clean(&format!("{}/{rest}", inside.home().await?)),
@@ -56,7 +56,7 @@ async fn absolute(inside: &Inside, path: &str) -> Result<String, ApiError> {
     })
 }
 
-/// An absolute path without `.`, `..` and empty parts, so that one file has one name at its server.
+/// An absolute path without `.`, `..` and empty parts, so that a language server sees one name for each file.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -73,12 +73,13 @@ fn clean(path: &str) -> String {
 struct DocumentBody {
     #[serde(flatten)]
     server: ServerBody,
-    /// `file://` in front of a path as its user wrote it.
+    /// `file://` in front of a path as the user wrote it.
     uri: String,
 }
 
 impl DocumentBody {
-    /// The file as an absolute path. A relative path that names no file below the working directory is one of the project.
+    /// The file as an absolute path. A relative path that names no file below the working directory is resolved in the
+    /// project.
     async fn path(&self, inside: &Inside) -> Result<String, ApiError> {
         let path = self.uri.strip_prefix("file://").unwrap_or(&self.uri);
         if path.is_empty() {

@@ -1,4 +1,4 @@
-//! What is not here yet: a desktop inside the sandbox. Named in `docs/fronts/daytona.md`.
+//! Unsupported calls: a desktop inside the sandbox. They are listed in `docs/fronts/daytona.md`.
 
 use atoll_front_kit::ApiError;
 use axum::Router;

@@ -1,4 +1,4 @@
-//! What a part of a download says of itself, and errors of forms as the SDKs know them.
+//! The headers of a part of a download, and errors of forms as the SDKs expect them.
 
 use atoll_front_kit::ApiError;
 use atoll_front_kit::multipart::{BadForm, Boundary};
@@ -8,7 +8,7 @@ pub(super) fn bad_form(error: BadForm) -> ApiError {
     super::refusal::bad(error.to_string()).caused_by(error)
 }
 
-/// The head of a part: `file` or `error`, and the path as it was asked for, which is how the SDKs find it.
+/// The head of a part: `file` or `error`, and the path as requested, by which the SDKs find the part.
 pub(super) fn part_head(boundary: &Boundary, name: &str, path: &str, kind: &str, len: u64) -> Bytes {
     let mut disposition =
         format!("Content-Disposition: form-data; name=\"{name}\"; filename=\"{}\"", escaped(path));
@@ -19,7 +19,7 @@ pub(super) fn part_head(boundary: &Boundary, name: &str, path: &str, kind: &str,
     boundary.part(&[&disposition, &format!("Content-Type: {kind}"), &format!("Content-Length: {len}")])
 }
 
-/// A path inside quotes; a line end, which would begin a head of its own, becomes a blank.
+/// A path inside quotes; a line end, which would begin another header, becomes a blank.
 fn escaped(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
     for c in path.chars() {
@@ -32,7 +32,7 @@ fn escaped(path: &str) -> String {
     text
 }
 
-/// A slash is no letter of such a value either.
+/// A slash is encoded too.
 fn percent(path: &str) -> String {
     let mut text = String::new();
     for byte in path.bytes() {

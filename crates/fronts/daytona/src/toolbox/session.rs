@@ -1,5 +1,5 @@
-//! Sessions: a shell that keeps its state, its commands, and what they write. Each line of output carries three bytes that say
-//! which stream it is of.
+//! Sessions: a shell that keeps its state, its commands, and their output. Each line of output begins with three bytes
+//! that identify its stream.
 
 use atoll_budget::{JsonObject, Marked};
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, ok, stream_json};
@@ -110,7 +110,7 @@ struct ExecBody {
     command: String,
     #[serde(default)]
     run_async: Option<bool>,
-    /// As older SDKs say it.
+    /// The name of the field in older SDKs.
     #[serde(default, rename = "async")]
     is_async: Option<bool>,
     #[serde(default)]
@@ -145,7 +145,7 @@ async fn exec(
     Ok(stream_json(with_output(answer, &done.output.into_pieces())))
 }
 
-/// The same bytes three times, as the vendor answers them: both streams with marks, and each by itself.
+/// The same output three times, as the vendor sends it: both streams with marks, and each separately.
 fn with_output(answer: JsonObject, pieces: &[LogEvent]) -> JsonObject {
     let marked = pieces.iter().filter_map(|event| match event {
         LogEvent::Stdout(data) => Some(Marked { mark: STDOUT, text: data.clone() }),
@@ -184,7 +184,7 @@ async fn input(
 ) -> Result<StatusCode, ApiError> {
     let sessions = inside.toolbox.sessions();
     let kept = sessions.find(&session).await.map_err(of_process)?;
-    // COMPAT(daytona): input is lines; the end of the last one need not be said.
+    // COMPAT(daytona): input consists of lines; the end of the last one may be left out.
     let mut data = body.data;
     if !data.ends_with('\n') {
         data.push('\n');
@@ -209,7 +209,7 @@ fn shown_logs(logs: SessionLogs) -> JsonObject {
     with_output(JsonObject::new(), &[LogEvent::Stdout(logs.stdout), LogEvent::Stderr(logs.stderr)])
 }
 
-/// What a command wrote; or, over a socket, what it writes until its end.
+/// The output of a command so far; over a socket, the output until its end.
 async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
@@ -227,7 +227,7 @@ async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Respons
     let follow = sessions.follow(&kept, &command).await.map_err(of_process)?;
     let account = inside.sandbox.account.clone();
     socket::upgrade((&app, &account), upgrade, &parts.headers, move |socket| async move {
-        // The sandbox does not count as idle while somebody follows.
+        // The sandbox does not count as idle while a client follows.
         let _inside = inside;
         let next = |mut follow: LogFollow| async move { follow.next().await.map(|event| (event, follow)) };
         follow_on(socket, stream::unfold(follow, next).boxed()).await
@@ -236,10 +236,10 @@ async fn logs(State(app): State<DaytonaApp>, request: Request) -> Result<Respons
 
 type LogEvents = BoxStream<'static, Result<LogEvent, ToolboxError>>;
 
-/// Sends log events until they end or the client goes.
+/// Sends log events until they end or the client disconnects.
 async fn follow_on(mut socket: Socket, mut events: LogEvents) -> (Socket, Close) {
     loop {
-        // Both are cancel-safe: the socket and the stream keep what they have not handed out.
+        // Both are cancel-safe: the socket and the stream keep what they have not returned.
         let event = tokio::select! {
             event = events.next() => event,
             heard = socket.hear() => match heard {

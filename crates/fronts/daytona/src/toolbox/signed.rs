@@ -1,4 +1,5 @@
-//! Links to files that whoever has them may use: signed by the holder of the sandbox's signing key, without asking us.
+//! Signed links to files, usable without a key. The holder of the sandbox's signing key makes them without a request to
+//! the server.
 
 use atoll_front_kit::ApiError;
 use atoll_service::TokenOf;
@@ -13,19 +14,19 @@ use crate::DaytonaApp;
 use axum::extract::FromRequestParts;
 
 const VERSION: &str = "v1_";
-/// A moment that no link is signed for.
+/// A time that no link is signed for.
 const NEVER_SIGNED: i64 = -1;
 
-/// What a link says.
+/// The content of a link.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
     path: String,
-    /// Unix seconds; 0: it never ends.
+    /// Unix seconds; 0: no expiry.
     expires: i64,
     signature: String,
 }
 
-/// The way inside by a key, or by a link that is signed for this method and path.
+/// Authenticates by a key, or by a link that is signed for this method and path.
 pub(super) async fn inside(parts: &mut Parts, app: &DaytonaApp) -> Result<Inside, ApiError> {
     let Some(link) = link(&parts.uri) else { return Inside::from_request_parts(parts, app).await };
     let wrong = || ApiError::unauthenticated("this link is invalid or has expired").from_sandbox();
@@ -50,7 +51,7 @@ fn link(uri: &Uri) -> Option<Link> {
             _ => {}
         }
     }
-    // What is said twice was signed once: nobody shall read the one and check the other.
+    // A repeated parameter is refused: otherwise one copy could be checked and another one used.
     let expires = match [path.len(), expires.len(), signature.len()] {
         [1, 1, 1] => expires[0],
         _ => NEVER_SIGNED,

@@ -1,6 +1,7 @@
-//! What all sockets of the toolbox have in common: a place, pings, an end for every way in which they can end.
+//! The common part of all sockets of the toolbox: the connection limit, pings, and a close for every way in which they
+//! can end.
 //!
-//! Nothing is queued here: the next piece is taken only when the last one is on its way.
+//! This module has no queue: the next piece is taken only when the last one was sent.
 
 use std::time::Duration;
 
@@ -19,26 +20,26 @@ use super::refusal::bad;
 use crate::DaytonaApp;
 use crate::error::text;
 
-/// LIMIT: what a person pastes, or the longest code that is run.
+/// LIMIT: the text that a person pastes, or the longest code.
 const FRAME_MAX: usize = 16 << 20;
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// LIMIT: two pings without an answer, and a little.
+/// LIMIT: two pings without an answer, with some tolerance.
 const SILENT_FOR: Duration = Duration::from_secs(50);
 const SEND_WITHIN: Duration = Duration::from_secs(30);
-/// LIMIT: of the protocol: the reason of a close has 123 bytes.
+/// LIMIT: that of the protocol: the reason of a close has 123 bytes.
 const REASON_MAX: usize = 123;
 
 pub(super) const NORMAL: u16 = 1000;
 pub(super) const GOING_AWAY: u16 = 1001;
 pub(super) const FAILED: u16 = 1011;
 
-/// What comes from the other side.
+/// A message of the client.
 pub(super) enum Heard {
     /// Bytes, or a text.
     Data(Bytes),
-    /// Nothing to act on.
+    /// A message that needs no action.
     Nothing,
-    /// It is gone.
+    /// The client disconnected.
     Gone,
 }
 
@@ -49,25 +50,25 @@ pub(super) struct Socket {
     heard: Instant,
 }
 
-/// The upgrade that a request asks for.
+/// The upgrade of the request.
 pub(super) async fn asked(parts: &mut Parts, app: &DaytonaApp) -> Result<WebSocketUpgrade, ApiError> {
     WebSocketUpgrade::from_request_parts(parts, app).await.map_err(|rejection| bad(rejection.body_text()))
 }
 
-/// Whether a request asks for one.
+/// Whether a request is an upgrade.
 pub(super) fn is_asked(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
     upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
 }
 
-/// What a client offers as subprotocols. Daytona's SDKs pass settings in them.
+/// The subprotocols that a client offers. Daytona's SDKs pass settings in them.
 pub(super) fn offered(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).into_iter();
     let words = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
     words.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
 }
 
-/// Upgrades, and lets `run` talk until it answers with a close.
+/// Upgrades the connection, and runs `run` until it returns a close.
 pub(super) fn upgrade<F>(
     (app, account): (&DaytonaApp, &Account),
     upgrade: WebSocketUpgrade,
@@ -79,7 +80,7 @@ where
 {
     let place = account.take_socket().map_err(ServiceError::from)?;
     let closing = app.options.closing.clone();
-    // COMPAT(daytona): clients want one of what they offered back.
+    // COMPAT(daytona): clients expect one of the offered subprotocols back.
     let response = upgrade
         .protocols(offered(headers).into_iter().take(1))
         .max_message_size(FRAME_MAX)
@@ -118,14 +119,14 @@ impl Close {
         Self::new(NORMAL, "")
     }
 
-    /// Why it went wrong, for people.
+    /// A close with the reason of a failure.
     pub(super) fn failed(error: &ApiError) -> Self {
         Self::new(FAILED, text(error))
     }
 }
 
 impl Socket {
-    /// What the other side says next. Pings it meanwhile. Cancel-safe.
+    /// The next message of the client. Pings it meanwhile. Cancel-safe.
     pub(super) async fn hear(&mut self) -> Heard {
         loop {
             let message = tokio::select! {
@@ -147,7 +148,7 @@ impl Socket {
         }
     }
 
-    /// `false`: the other side is gone.
+    /// Sends a message; `false` if the client disconnected.
     pub(super) async fn send(&mut self, message: Message) -> bool {
         matches!(timeout(SEND_WITHIN, self.inner.send(message)).await, Ok(Ok(())))
     }
@@ -158,10 +159,11 @@ impl Socket {
 
     async fn close(mut self, close: Close) {
         let frame = CloseFrame { code: close.code, reason: close.reason.into() };
-        // Best effort: the peer may be gone already.
+        // Best effort: the client may have disconnected already.
         let said = async {
             if self.inner.send(Message::Close(Some(frame))).await.is_ok() {
-                // Its own close comes back; a connection that is dropped before would be reset under what is still on its way.
+                // This waits for the client's own close: if the connection were dropped before, a reset could discard
+                // data in transit.
                 while let Some(Ok(_)) = self.inner.recv().await {}
             }
         };

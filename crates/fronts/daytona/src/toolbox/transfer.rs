@@ -28,9 +28,9 @@ use crate::error::{DaytonaError, text};
 
 /// LIMIT: files of one call.
 const FILES_MAX: usize = 10_000;
-/// LIMIT: of the name of a field; the SDKs' are `files[N].path`.
+/// LIMIT: bytes of the name of a field; the SDKs use `files[N].path`.
 const FIELD_MAX: usize = 256;
-/// LIMIT: what the kernel takes as a path, and a little.
+/// LIMIT: bytes of a path: more than the kernel accepts.
 const PATH_MAX: usize = 8 << 10;
 
 pub(super) fn routes() -> Router<DaytonaApp> {
@@ -48,7 +48,7 @@ struct Uploaded {
     bytes: u64,
 }
 
-/// `files[N].path` says where `files[N].file` goes; all paths may come first.
+/// `files[N].path` is the destination of `files[N].file`; all paths may be sent first.
 async fn bulk_upload(inside: Inside, request: Request) -> Result<Response, ApiError> {
     let mut form = open_form(request)?;
     let mut paths: HashMap<String, String> = HashMap::new();
@@ -106,7 +106,7 @@ async fn path_of(mut part: Part) -> Result<String, ApiError> {
     String::from_utf8(text).map_err(|_| bad("a path is not UTF-8"))
 }
 
-/// Streams a part to a file; answers its bytes.
+/// Streams a part to a file; returns the number of bytes.
 async fn write(inside: &Inside, path: &str, part: Part) -> Result<u64, ApiError> {
     let to = inside.path(path)?;
     let counted = Arc::new(AtomicU64::new(0));
@@ -124,8 +124,8 @@ struct DownloadBody {
     paths: Vec<String>,
 }
 
-/// One part per path, opened when its turn comes: what can't be read is a part that says why. A file that breaks off in the
-/// middle ends the answer without its last boundary, so that nobody takes it for whole.
+/// One part per path, opened when it is sent: for a file that cannot be read the part contains the reason. A read that
+/// fails in the middle ends the response without its last boundary, so that a client cannot take it for complete.
 async fn bulk_download(inside: Inside, Json(body): Json<DownloadBody>) -> Result<Response, ApiError> {
     if body.paths.is_empty() || body.paths.len() > FILES_MAX {
         return Err(bad(format!("paths must name 1 to {FILES_MAX} files")));
@@ -151,7 +151,7 @@ async fn part(
         Ok(file) => {
             let head = part_head(&boundary, "file", &path, "application/octet-stream", file.len);
             let content = file.into_stream().map(move |piece| {
-                // The sandbox does not count as idle until the last byte is out.
+                // The sandbox does not count as idle until the last byte is sent.
                 let _busy = &inside.sandbox;
                 piece.map_err(std::io::Error::other)
             });
@@ -208,7 +208,7 @@ async fn download(State(app): State<DaytonaApp>, request: Request) -> Result<Res
     Ok(response)
 }
 
-/// What a browser calls it on its disk.
+/// The file name for a browser.
 fn name_of(headers: &mut HeaderMap, path: &str) {
     let name = path.rsplit('/').next().unwrap_or_default();
     let name: String =

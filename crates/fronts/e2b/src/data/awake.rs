@@ -1,4 +1,4 @@
-//! A sandbox that runs for a request, and stays awake and counted for as long as its answer is read.
+//! A sandbox that runs for a request. It does not count as idle while the response is read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -26,31 +26,31 @@ pub(super) struct AwakeSandbox {
 }
 
 impl Data {
-    /// Wakes it where its lease allows.
+    /// Wakes the sandbox if its lease allows that.
     pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
         let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
         let session = self.service.session_of(&pass).await?;
         Ok(AwakeSandbox { session, pass, _place: place })
     }
 
-    /// The tenant of the sandbox pays for what is held for the request.
+    /// Charges the tenant of the sandbox for what is held for the request.
     pub(super) fn charge(&self, extensions: &http::Extensions, pass: &SandboxPass) {
         let lease = self.service.lease_of(pass);
         RequestBudget::charge(extensions, self.service.budget().tenant(&lease.tenant));
     }
 
-    /// Whether it still runs: what broke off when it does not, broke off for that.
+    /// Whether the sandbox still runs; if not, that is why a request was interrupted.
     pub(super) fn still_runs(&self, awake: &AwakeSandbox) -> bool {
         self.service.lease_of(&awake.pass).phase == Phase::Running
     }
 
-    /// Passes a request on to the agent.
+    /// Forwards a request to the agent.
     pub(super) async fn forward(&self, awake: AwakeSandbox, request: Request) -> Result<Response, Refusal> {
         // COMPAT(e2b): file operations act as root and give what they create to the user; commands run as the user.
         match awake.session.with_root_files().forward(request).await {
             Ok(response) => {
                 let mut response = response.map(|body| Body::new(Held { body, _awake: awake }));
-                // A file of a sandbox is nothing that a page of ours may run.
+                // A file of a sandbox must not run as a page of this server.
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
                 headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -78,7 +78,7 @@ impl AwakeSandbox {
     }
 }
 
-/// The body of an agent's answer. While somebody reads it, the sandbox is busy.
+/// The body of an agent's response. While it is read, the sandbox does not count as idle.
 struct Held {
     body: Forwarded,
     _awake: AwakeSandbox,

@@ -1,4 +1,4 @@
-//! Port 49983: who may ask the agent, and what. What passes, passes as it is.
+//! Port 49983: authenticates requests to the agent and checks their route. A permitted request is forwarded unchanged.
 
 use atoll_model::{Phase, SandboxId};
 use atoll_service::{SandboxPass, TokenOf};
@@ -11,22 +11,22 @@ use super::refusal::Refusal;
 use super::{Data, empty, files};
 
 const TOKEN: &str = atoll_agentapi::TOKEN_HEADER;
-/// For the way here, not for the agent.
+/// Headers for the server, not for the agent.
 const ASIDE: [&str; 3] = ["e2b-sandbox-id", "e2b-sandbox-port", "e2b-traffic-access-token"];
 
-/// What a path of the agent is to a stranger.
+/// The access rule of a path of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Route {
     Health,
     Files,
-    /// Needs the token.
+    /// Requires the token.
     Private,
-    /// Between the host and its agent, or nothing at all.
+    /// Reserved for the host and its agent, or unknown.
     None,
 }
 
 impl Route {
-    /// By the path as it is written: what is encoded otherwise is another one, here and at the agent.
+    /// Compares the path as it is written: a path with another encoding is a different one, here and at the agent.
     fn of(path: &str) -> Self {
         let is_method = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric());
         match path {
@@ -47,10 +47,10 @@ impl Data {
     pub(super) async fn envd(&self, sandbox: &SandboxId, mut request: Request) -> Result<Response, Refusal> {
         let route = Route::of(request.uri().path());
         if route == Route::None {
-            // Whoever asks: there is nothing to be said about it.
+            // The answer is the same for every caller.
             return Err(self.known(sandbox).map_or(Refusal::NotFound, |_| Refusal::no_route()));
         }
-        // Who asks is known before anything else is said.
+        // The caller is authenticated before anything else is reported.
         let pass = match (route, shown(request.headers())?) {
             (Route::Health, shown) if request.method() == Method::GET => {
                 let known =
@@ -77,7 +77,7 @@ impl Data {
     fn by_token(&self, sandbox: &SandboxId, token: &str, route: Route) -> Result<SandboxPass, Refusal> {
         self.service.admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
             match (Refusal::from(error), route) {
-                // COMPAT(e2b): what envd says there.
+                // COMPAT(e2b): the message of envd.
                 (Refusal::Agents(status, _), Route::Files) => {
                     Refusal::Agents(status, "access token present in header but does not match".to_owned())
                 }
@@ -86,7 +86,7 @@ impl Data {
         })
     }
 
-    /// For whoever shows nothing: it runs, or it is not there. Nobody is woken for it.
+    /// For a request without credentials: the sandbox runs, or is reported as missing. No sandbox is woken for it.
     fn health(&self, sandbox: &SandboxId) -> Result<Response, Refusal> {
         match self.known(sandbox) {
             Some(lease) if lease.phase == Phase::Running => Ok(empty(StatusCode::NO_CONTENT)),
@@ -94,7 +94,7 @@ impl Data {
         }
     }
 
-    /// COMPAT(e2b): a sandbox that is gone is said to be, whatever was shown.
+    /// COMPAT(e2b): a deleted sandbox is reported as such, whatever the credentials.
     pub(super) fn nobody(&self, sandbox: &SandboxId) -> Refusal {
         match self.known(sandbox) {
             Some(_) => Refusal::unauthenticated(),
@@ -103,7 +103,7 @@ impl Data {
     }
 }
 
-/// The token that a request shows; two are none.
+/// The token in a request; two tokens are refused.
 pub(super) fn shown(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(TOKEN).iter();
     match (values.next(), values.next()) {
@@ -117,7 +117,7 @@ pub(super) fn shown(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
-/// Takes off what is not for the agent: it reads a user's name from `Authorization`, and nothing else.
+/// Removes headers that are not for the agent: it reads a user name from `Authorization`, and nothing else.
 fn clean(headers: &mut HeaderMap) {
     for name in ASIDE {
         headers.remove(name);

@@ -1,7 +1,8 @@
 //! Signed links to files: `/files?path&username&signature&signature_expiration`.
 //!
-//! A signature stands for the token of a sandbox, for one path, one direction and one user, and perhaps until a moment. What is
-//! passed on to the agent is written anew from exactly what was signed, so that the two cannot read it differently.
+//! A signature replaces the token of a sandbox, for one path, one direction and one user, optionally with an
+//! expiration. The request to the agent is written again from exactly what was signed, so that the agent cannot
+//! interpret it differently.
 
 use atoll_model::SandboxId;
 use atoll_service::{SandboxPass, TokenOf};
@@ -21,19 +22,19 @@ use super::refusal::Refusal;
 
 pub(super) const PATH: &str = "/files";
 const VERSION: &str = "v1_";
-/// LIMIT: of a SHA-256 in base64, behind its version.
+/// LIMIT: the length of a SHA-256 in base64, after its version.
 const SIGNATURE_LEN: usize = VERSION.len() + 43;
-/// LIMIT: of seconds in 64 bits, with a sign.
+/// LIMIT: digits of seconds in 64 bits, with a sign.
 const TIME_LEN_MAX: usize = 20;
 
-/// What a link says.
+/// The content of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Link {
     path: Vec<u8>,
     username: Vec<u8>,
     operation: &'static str,
     signature: Option<Vec<u8>>,
-    /// As it is written: that is what was signed.
+    /// As written in the link, because that is what was signed.
     expiration: Option<Vec<u8>>,
 }
 
@@ -45,7 +46,7 @@ pub(super) fn is_link(request: &Request) -> bool {
 }
 
 impl Data {
-    /// Who holds a link that a sandbox's token signed.
+    /// Authenticates a link that was signed with a sandbox's token.
     pub(super) fn signed_for(&self, sandbox: &SandboxId, request: &Request) -> Result<SandboxPass, Refusal> {
         let signed = || {
             let link = Link::read(request)?;
@@ -56,7 +57,7 @@ impl Data {
         signed().map_err(|refusal| if self.known(sandbox).is_some() { refusal } else { Refusal::NotFound })
     }
 
-    /// A link that names no sandbox: it is the one whose token signed it.
+    /// Answers a link that names no sandbox: the sandbox is the one whose token signed it.
     pub(super) async fn linked(&self, mut request: Request) -> Result<Response, Refusal> {
         let link = Link::read(&request)?;
         let pass = self.find(&link, None)?;
@@ -79,7 +80,7 @@ impl Data {
         let Some(shown) = &link.signature else {
             return Err(refused("missing signature query parameter"));
         };
-        // What can't be a signature costs nobody a search, and what is long is read once and not for every sandbox.
+        // A text that cannot be a signature causes no search, and a long link is hashed once and not for every sandbox.
         let found = (shown.len() == SIGNATURE_LEN && link.has_a_time()).then(|| {
             let begun = link.begun();
             self.service.find_by_token(TokenOf::Agent, &mut |lease, token| {
@@ -111,7 +112,7 @@ impl Link {
                 }
             }
         };
-        // Base64 has a plus, which clients that do not encode it have turned into a space.
+        // Base64 contains plus signs, which clients that do not encode them have turned into spaces.
         let plus = |b: &mut u8| *b = if *b == b' ' { b'+' } else { *b };
         let signature = only("signature")?.map(|mut signature| {
             signature.iter_mut().for_each(plus);
@@ -126,7 +127,7 @@ impl Link {
         })
     }
 
-    /// All that stands before the token.
+    /// The hash of everything before the token.
     fn begun(&self) -> Sha256 {
         let mut hash = Sha256::new();
         for part in [&*self.path, self.operation.as_bytes(), &*self.username] {
@@ -145,7 +146,7 @@ impl Link {
         format!("{VERSION}{}", STANDARD_NO_PAD.encode(hash.finalize()))
     }
 
-    /// Whether it says nothing of its time, or something that can be one.
+    /// Whether it has no expiration, or one that can be a time.
     fn has_a_time(&self) -> bool {
         self.expiration.as_ref().is_none_or(|text| text.len() <= TIME_LEN_MAX)
     }
@@ -161,7 +162,7 @@ impl Link {
     }
 }
 
-/// Leaves of a signed request what was signed: the path and the user, and no other user by another field.
+/// Leaves in a signed request only what was signed: the path and the user, and no other user in another field.
 pub(super) fn unsign(request: &mut Request) -> Result<(), Refusal> {
     let link = Link::read(request)?;
     let mut target = PATH.to_owned();
@@ -180,7 +181,7 @@ fn refused(message: &str) -> Refusal {
     Refusal::Agents(StatusCode::UNAUTHORIZED, message.to_owned())
 }
 
-/// The values of a parameter, decoded as forms are.
+/// The values of a parameter, with the decoding of forms.
 fn values<'a>(query: Option<&'a str>, name: &'a str) -> impl Iterator<Item = Vec<u8>> + 'a {
     let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>();
     query.unwrap_or_default().split('&').filter_map(move |pair| {
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_signature_is_what_the_sdks_compute() {
-        // By the vendor's own: get_signature(path, operation, user, token) without and with an expiration.
+        // Computed with the vendor's own get_signature(path, operation, user, token) without and with an expiration.
         let link = read("/files?path=%2Fhome%2Fuser%2Fa%20b.txt");
         let by_hand = |text: &str| format!("v1_{}", STANDARD_NO_PAD.encode(Sha256::digest(text)));
         assert_eq!(link.sign("tok"), by_hand("/home/user/a b.txt:read::tok"));

@@ -7,28 +7,28 @@ use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-/// Why a request goes no further.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is not there, or asleep and not to be woken by this.
+    /// The sandbox does not exist, or is asleep and this request does not wake it.
     NotFound,
-    /// Nothing answers on that port.
+    /// No process listens on that port.
     PortClosed(u16),
-    /// Its ports are private, and what opens them was not shown.
+    /// The ports are private, and the required credentials were not sent.
     Private,
-    /// It is on its way from one phase to another.
+    /// The sandbox changes from one phase to another.
     Changing,
-    /// Too many at once.
+    /// Too many requests at once.
     Busy,
-    /// As the agent words it.
+    /// In the form of the agent.
     Agents(StatusCode, String),
 }
 
-/// COMPAT(e2b): the Python SDK looks for these words.
+/// COMPAT(e2b): the Python SDK searches for these texts.
 const NOT_FOUND: &str = "The sandbox was not found";
 const PORT_CLOSED: &str = "The sandbox is running but port is not open";
 const TOO_MANY: &str = "too many wrong keys or tokens came from this address";
-/// COMPAT(e2b): what envd says to whoever shows no token.
+/// COMPAT(e2b): the message of envd for a request without a token.
 const NO_TOKEN: &str =
     "unauthorized access, please provide a valid access token or method signing if supported";
 
@@ -64,13 +64,13 @@ impl Refusal {
         }
     }
 
-    /// The answer of a request that names a sandbox.
+    /// The response to a request that names a sandbox.
     pub(super) fn render(&self, sandbox: &SandboxId) -> Response {
         let is_agents = matches!(self, Self::Agents(..));
         self.answer((!is_agents).then(|| sandbox.as_str()))
     }
 
-    /// The answer of a request that names none.
+    /// The response to a request that names none.
     pub(super) fn render_plain(&self) -> Response {
         self.answer(None)
     }
@@ -100,7 +100,7 @@ impl Refusal {
     }
 }
 
-/// The one map from what the service says to what the data plane does.
+/// The only map from errors of the service to refusals of the data plane.
 impl From<ServiceError> for Refusal {
     fn from(error: ServiceError) -> Self {
         match error.code {
@@ -121,10 +121,10 @@ impl From<ServiceError> for Refusal {
     }
 }
 
-/// Why a request does not reach an app of a sandbox that is there; `None`: nothing that E2B has a word for.
+/// Why a request does not reach an app of an existing sandbox; `None` if E2B has no code for it.
 pub(super) fn of_app(code: Code, port: Option<u16>) -> Option<Refusal> {
     match code {
-        // To the proxy a sandbox of somebody else is none; here it is known that it is there.
+        // The proxy reports a sandbox of another tenant as missing; here it is known that it exists.
         Code::Unauthenticated | Code::Forbidden | Code::SandboxNotFound => Some(Refusal::Private),
         Code::Asleep | Code::PhaseConflict => Some(Refusal::NotFound),
         Code::WakeFailed => Some(Refusal::Changing),

@@ -15,11 +15,11 @@ use super::Listed;
 use crate::E2bApp;
 use crate::states::SandboxState;
 
-/// LIMIT: E2B's own.
+/// LIMIT: that of E2B.
 const PAGE_MAX: u32 = 100;
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
 
-/// COMPAT(e2b): the first version knows neither pages nor sandboxes that sleep.
+/// COMPAT(e2b): the first version has neither pages nor paused sandboxes.
 pub(super) async fn first(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -44,7 +44,7 @@ pub(super) async fn second(
     Ok(paged(page.items.iter().map(Listed::from).collect::<Vec<_>>(), page.next_cursor))
 }
 
-/// A page, and in a field of its head where the next one begins.
+/// A page, with the token of the next one in a header.
 pub(crate) fn paged<T: serde::Serialize>(items: Vec<T>, next: Option<String>) -> Response {
     let mut response = ok(items).into_response();
     if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
@@ -53,13 +53,13 @@ pub(crate) fn paged<T: serde::Serialize>(items: Vec<T>, next: Option<String>) ->
     response
 }
 
-/// How many a page shall hold.
+/// The size of a page.
 pub(crate) fn page_size(text: &str) -> Result<u32, ApiError> {
     let number = text.parse().ok().filter(|n| (1..=PAGE_MAX).contains(n));
     number.ok_or_else(|| ApiError::field("limit", "must be between 1 and 100"))
 }
 
-/// A query as it stands in the URL.
+/// The parameters of the query.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SandboxListQuery {
     metadata: Vec<(String, String)>,
@@ -83,7 +83,7 @@ impl SandboxListQuery {
                 "template" => asked.template = Some(value.into_owned()).filter(|word| !word.is_empty()),
                 "limit" => asked.limit = Some(page_size(&value)?),
                 "nextToken" => asked.next_token = Some(value.into_owned()).filter(|token| !token.is_empty()),
-                // A newer SDK may ask more.
+                // A newer SDK may send further parameters.
                 _ => {}
             }
         }
@@ -114,7 +114,7 @@ impl SandboxListQuery {
     }
 }
 
-/// COMPAT(e2b): a form within the query, whose names and values were encoded once more.
+/// COMPAT(e2b): a form within the query, whose names and values are encoded twice.
 fn metadata(form: &str) -> Result<Vec<(String, String)>, ApiError> {
     let plain = |text: &str| percent_decode_str(text).decode_utf8().map(|text| text.into_owned());
     let pairs =

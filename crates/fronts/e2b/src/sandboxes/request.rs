@@ -1,4 +1,4 @@
-//! A new sandbox as E2B's clients ask for it, in both versions of the call.
+//! A request for a new sandbox in E2B's form, in both versions of the call.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::annotations;
 use crate::network::NetworkBody;
 
-/// LIMIT: E2B's own, of a repeatable create.
+/// LIMIT: that of E2B, for the bytes of an idempotency key.
 const KEY_MAX: usize = 255;
-/// How long a paused sandbox holds memory of this machine before it goes to disk.
+/// How long a paused sandbox keeps its memory on this machine before it is written to disk.
 const CHECKPOINT_AFTER_S: i64 = 300;
 
-/// Which version of a call was used: they differ in the lifetime of who names none.
+/// The version of a call: they differ in the default lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     One,
@@ -23,7 +23,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// Seconds.
+    /// The default lifetime in seconds.
     pub(crate) const fn lifetime(self) -> u64 {
         match self {
             Self::One => 15,
@@ -65,7 +65,7 @@ struct AutoResume {
     enabled: bool,
 }
 
-/// A volume and where it is seen.
+/// A volume and its mount point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VolumeMount {
     pub(crate) name: String,
@@ -73,7 +73,7 @@ pub(crate) struct VolumeMount {
 }
 
 impl CreateSandboxRequest {
-    /// `word` is what the core calls the template or the snapshot.
+    /// `word` is the core's name of the template or the snapshot.
     pub(super) fn into_spec(
         self,
         word: String,
@@ -129,7 +129,8 @@ impl CreateSandboxRequest {
     }
 }
 
-/// What every process of a sandbox of E2B's finds. The core fills in what it knows when it hands the environment over.
+/// The environment of every process in a sandbox of E2B. The core replaces the placeholders when it passes the
+/// environment on.
 fn environment(asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let own = [
         ("E2B_SANDBOX", "true"),
@@ -150,7 +151,7 @@ fn mount(mount: VolumeMount) -> MountAsk {
     MountAsk { volume: mount.name, path: mount.path, sub_path: None, read_only: false }
 }
 
-/// `Idempotency-Key`, where one was sent.
+/// `Idempotency-Key`, if one was sent.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let is_plain = |key: &&str| {

@@ -1,4 +1,4 @@
-//! A sandbox as E2B describes it: when it is handed over, when it is looked at, and in a list.
+//! A sandbox as E2B describes it: after a create, alone, and in a list.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::annotations;
 use crate::network::NetworkShown;
 use crate::states::{SandboxState, pause_mode, state};
 
-/// The SDKs want one and do nothing with it.
+/// The SDKs require it and do not use it.
 const CLIENT_ID: &str = "atoll";
-/// When what has no end ends.
+/// The end of a sandbox without an end.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
-/// With what is needed to talk to it.
+/// The description with the credentials for its ports.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SandboxResponse {
@@ -51,7 +51,7 @@ impl SandboxResponse {
     }
 }
 
-/// In a list.
+/// The description in a list.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Listed {
@@ -78,7 +78,7 @@ pub(crate) struct Listed {
 
 impl From<&Lease> for Listed {
     fn from(lease: &Lease) -> Self {
-        // What is gone is not listed; in between it is on its way out.
+        // A deleted sandbox is not listed; this is one that is being removed.
         let state = state(lease.phase).unwrap_or(SandboxState::Paused);
         Self {
             template_id: template_id(lease),
@@ -98,7 +98,7 @@ impl From<&Lease> for Listed {
     }
 }
 
-/// Looked at by itself.
+/// The description of one sandbox.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Detail {
@@ -145,7 +145,7 @@ impl Detail {
     }
 }
 
-/// A snapshot is a template there.
+/// In E2B's API a snapshot is a template.
 fn template_id(lease: &Lease) -> String {
     match &lease.source {
         Source::Snapshot { snapshot, fork: false, .. } => snapshot.to_string(),
@@ -153,13 +153,13 @@ fn template_id(lease: &Lease) -> String {
     }
 }
 
-/// The template as its user calls it, without a tag.
+/// The template as the user named it, without a tag.
 fn alias(lease: &Lease) -> String {
     let asked = lease.annotations.get(annotations::TEMPLATE).unwrap_or(&lease.template);
     asked.rsplit_once(':').map_or(asked.as_str(), |(name, _)| name).to_owned()
 }
 
-/// What sleeps ended when it fell asleep.
+/// The end of a paused sandbox is the time of the pause.
 fn end_at(lease: &Lease, state: SandboxState) -> String {
     match (state, &lease.timeout_at) {
         (SandboxState::Paused, _) => rfc3339(lease.phase_at.wall_ms),
@@ -174,7 +174,7 @@ pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A lease as the store may hold it.
+    /// A lease as the store may contain it.
     pub(crate) fn lease(more: serde_json::Value) -> Lease {
         let at = |ms: i64| json!({ "wall_ms": ms, "boot_id": "b", "boot_ms": ms });
         let mut base = json!({

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// `POST /v3/templates`; older SDKs say `alias` for the name.
+/// `POST /v3/templates`; older SDKs send the name as `alias`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct AnnounceBody {
@@ -37,7 +37,7 @@ pub(super) struct StepBody {
     pub(super) force: Option<bool>,
 }
 
-/// How to be known to a registry. It shows itself to nobody: there is no `Debug` of its fields.
+/// Credentials of a registry. There is no `Debug` of its fields, so that they are never logged.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Registry {

@@ -1,4 +1,4 @@
-//! The steps of a build as E2B's SDKs write them, as the service knows them: shells, users, ready commands.
+//! Translates the build steps of E2B's SDKs to those of the service: shells, users, ready commands.
 
 use atoll_front_kit::ApiError;
 use atoll_model::{ReadyCheck, StartSettings};
@@ -8,15 +8,15 @@ use super::request::{BuildBody, Registry, StepBody};
 
 use crate::error::not_here;
 
-/// LIMIT: E2B's own, of all attempts of a ready command together. One attempt has no limit of its own.
+/// LIMIT: that of E2B, for all attempts of a ready command together. A single attempt has no limit of its own.
 const READY_S: u64 = 600;
 
 /// Commands run by a login shell; the image need not have bash.
 const SHELL: [&str; 3] =
     ["/bin/sh", "-c", "if [ -x /bin/bash ]; then exec /bin/bash -l -c \"$0\"; fi; exec /bin/sh -l -c \"$0\""];
 
-/// Gives an image what code for E2B relies on: a user that may become root, and the tools of ready commands. Tools that
-/// cannot be fetched are missing, which is no failure: most code needs none of them.
+/// Prepares an image for code that relies on E2B: a user that may become root, and the tools of ready commands. Tools
+/// that cannot be installed are left out without a failure, because most code needs none of them.
 const PREPARE: &str = r#"
 lacking=
 for tool in sudo curl git ss pgrep bash; do
@@ -49,7 +49,7 @@ fi
 exit 0
 "#;
 
-/// What a build is asked for, as steps of ours. `base`: what `fromTemplate` means here.
+/// The build steps of a request. `base`: the template for `fromTemplate`.
 pub(super) fn steps(body: BuildBody, base: Option<String>) -> Result<BuildSteps, ApiError> {
     let image = body.from_image.as_deref().map(str::trim).filter(|image| !image.is_empty());
     let (base, prepare) = match (image, base) {
@@ -69,7 +69,7 @@ pub(super) fn steps(body: BuildBody, base: Option<String>) -> Result<BuildSteps,
     let ready = body.ready_cmd.filter(|command| !command.trim().is_empty());
     let command = match (start, &ready) {
         (Some(start), _) => Some(shell.iter().cloned().chain([start]).collect()),
-        // Nothing is started, and yet it is looked whether it is ready.
+        // No command is started, but the ready check still runs.
         (None, Some(_)) => Some(vec!["/bin/sh".to_owned(), "-c".to_owned(), ":".to_owned()]),
         (None, None) => None,
     };
@@ -110,7 +110,7 @@ fn step(step: StepBody) -> Result<DeclaredStep, ApiError> {
 fn auth(registry: Registry) -> Result<RegistryAuth, ApiError> {
     match registry {
         Registry::Basic { username, password } => Ok(RegistryAuth::Basic { username, password }),
-        // As Google's registries want it of everybody who has such a file.
+        // The form that Google's registries require for a service account file.
         Registry::Gcp { service_account_json } => {
             Ok(RegistryAuth::Basic { username: "_json_key".to_owned(), password: service_account_json })
         }
@@ -121,7 +121,8 @@ fn auth(registry: Registry) -> Result<RegistryAuth, ApiError> {
     }
 }
 
-/// A ready command. The SDKs' own ones need tools that an image may lack, and what they ask can be seen from outside.
+/// A ready command. The SDKs' own commands need tools that an image may not have, and the server can check the same
+/// from outside.
 fn check(command: &str) -> ReadyCheck {
     port(command).or_else(|| url(command)).unwrap_or_else(|| {
         let command = format!(
@@ -132,7 +133,7 @@ fn check(command: &str) -> ReadyCheck {
     })
 }
 
-/// `wait_for_port`, newer and older.
+/// `wait_for_port`, in its newer and older form.
 fn port(command: &str) -> Option<ReadyCheck> {
     let newer =
         command.strip_prefix("[ -n \"$(ss -Htuln sport = :").and_then(|rest| rest.strip_suffix(")\" ]"));
@@ -140,7 +141,7 @@ fn port(command: &str) -> Option<ReadyCheck> {
     Some(ReadyCheck::Port { port: port.parse().ok().filter(|port| *port > 0)? })
 }
 
-/// `wait_for_url` of something on this machine.
+/// `wait_for_url` of a local address.
 fn url(command: &str) -> Option<ReadyCheck> {
     let rest = command.strip_prefix("curl -s -o /dev/null -w \"%{http_code}\" ")?;
     let (url, status) = rest.rsplit_once(" | grep -q \"")?;
@@ -155,7 +156,7 @@ fn url(command: &str) -> Option<ReadyCheck> {
     Some(ReadyCheck::Url { port: port.parse().ok()?, path: format!("/{path}"), status })
 }
 
-/// As one word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,4 +1,4 @@
-//! Tags of templates. Each points to what a build made.
+//! Tags of templates. Each points to the result of a build.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339};
 use atoll_model::TemplateRef;

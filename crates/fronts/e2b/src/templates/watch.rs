@@ -1,4 +1,4 @@
-//! How far a build is, and what it says.
+//! The status and the log of a build.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::{Build, BuildFailure, BuildLevel, BuildLine, BuildStatus, Principal};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{builds, names};
 use crate::E2bApp;
 
-/// LIMIT: E2B's own, of one answer.
+/// LIMIT: that of E2B, for one response.
 const ENTRIES_MAX: usize = 100;
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,7 +83,7 @@ pub(super) async fn status(
     Path((template, build)): Path<(String, String)>,
     Query(query): Query<StatusQuery>,
 ) -> Result<JsonResponse<Status>, ApiError> {
-    // Before its log: what was said until then is in it.
+    // The build is read before its log, so that the log contains everything up to this status.
     let build = builds::find(&app, &who, &template, &build).await?;
     let entries = said(&app, &who, &build).await?;
     let shown =
@@ -184,7 +184,7 @@ fn reason(build: &Build) -> Option<Reason> {
     Some(Reason { message, step: step(build), log_entries: log_entries.collect() })
 }
 
-/// Where it failed: in a step by its number, before the first or after the last.
+/// The step in which it failed: by its number, or before the first or after the last one.
 fn step(build: &Build) -> Option<String> {
     let number = build.failure.as_ref().and_then(|failure| failure.step);
     Some(match number {
@@ -194,7 +194,7 @@ fn step(build: &Build) -> Option<String> {
     })
 }
 
-/// What happened, the end of what was written, and what to try: the SDKs show nothing else.
+/// The message, the end of the output, and the hint: the SDKs show nothing else.
 fn told(failure: &BuildFailure) -> String {
     let mut text = failure.message.clone();
     if let Some(last) = failure.tail.iter().rev().find(|line| !line.trim().is_empty()) {

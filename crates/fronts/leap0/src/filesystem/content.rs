@@ -1,4 +1,4 @@
-//! Content of files on its way in and out; nothing is held whole.
+//! Transfers the content of files; no file is held in memory as a whole.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use super::multipart::part_head;
 use super::{from_workdir, mode, root_files};
 use crate::Leap0App;
 
-/// LIMIT: a client that sends nothing for a minute in the middle of an upload is gone or means harm.
+/// LIMIT: a client that sends nothing for a minute in the middle of an upload is disconnected or malicious.
 const CHUNK_WITHIN: Duration = Duration::from_secs(60);
-/// LIMIT: each is open until its turn comes.
+/// LIMIT: files in one request; each is open until it is sent.
 const FILES_MAX: usize = 100;
 
 #[derive(Debug, Deserialize)]
@@ -47,7 +47,8 @@ pub(super) async fn write_file(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Each part is named by the absolute path of its file. They are written in their order; the first that fails ends it.
+/// Each part is named by the absolute path of its file. They are written in their order; the first failure ends the
+/// request.
 pub(super) async fn write_files(
     State(app): State<Leap0App>,
     Caller(who): Caller,
@@ -77,7 +78,7 @@ fn bad_form(error: BadForm) -> ApiError {
     }
 }
 
-/// Content that ends with an error when the client stalls.
+/// Content that ends with an error if the client stalls.
 fn in_time(
     content: BoxStream<'static, std::io::Result<Bytes>>,
 ) -> BoxStream<'static, std::io::Result<Bytes>> {
@@ -107,7 +108,7 @@ pub(super) struct ReadBody {
 }
 
 impl ReadBody {
-    /// Lines or bytes; the SDK refuses both at once, and so does this.
+    /// Lines or bytes; the SDK refuses both at once, and so does this front.
     fn part(&self) -> Result<FilePart, ApiError> {
         match (self.head, self.tail, self.offset, self.limit) {
             (None, None, None, None) => Ok(FilePart::Whole),
@@ -131,7 +132,7 @@ pub(super) async fn read_file(
     let awake = root_files(&app, &who, &id).await?;
     let file = awake.toolbox.files().read(&awake.path(&body.path), part).await?;
     let len = file.len;
-    // The sandbox does not count as idle until the last byte is out.
+    // The sandbox does not count as idle until the last byte is sent.
     let content = file.into_stream().map(move |chunk| {
         let _awake = &awake.sandbox;
         chunk.map_err(std::io::Error::other)
@@ -146,7 +147,7 @@ pub(super) struct ReadFilesBody {
     paths: Vec<String>,
 }
 
-/// All are opened before the answer begins, so that one that is missing is an error and not half an answer.
+/// All files are opened before the response begins, so that a missing one is an error and not a partial response.
 pub(super) async fn read_files(
     State(app): State<Leap0App>,
     Caller(who): Caller,

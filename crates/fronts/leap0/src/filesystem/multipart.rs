@@ -1,4 +1,4 @@
-//! What a file says of itself in an answer of several, as the SDK's e-mail parser reads it: each part is named by its path.
+//! The headers of a file in a response with several files, for the SDK's e-mail parser: each part is named by its path.
 
 use atoll_front_kit::multipart::Boundary;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ pub(super) fn part_head(boundary: &Boundary, path: &str) -> Bytes {
     boundary.part(&[&disposition, "Content-Type: application/octet-stream"])
 }
 
-/// A path inside quotes; line ends, which would begin a header of their own, are written as browsers do.
+/// A path inside quotes; line ends, which would begin another header, are escaped as browsers do.
 fn quoted(path: &str) -> String {
     let mut quoted = String::with_capacity(path.len());
     for c in path.chars() {

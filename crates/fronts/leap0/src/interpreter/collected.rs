@@ -1,4 +1,4 @@
-//! An execution to its end, as one answer.
+//! Runs an execution to its end and returns it as one response.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use atoll_toolbox::Rich;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// The last line on stderr where there was more.
+/// The last line on stderr if output was cut.
 const TRUNCATED: &str =
     "[atoll: output truncated: the beginning is kept; stream it, or write it to a file]\n";
 
@@ -104,7 +104,7 @@ fn timed_out() -> Failure {
     }
 }
 
-/// Lines with their ends, so that joining them gives back what was written.
+/// Lines with their line ends, so that joining them gives the output back.
 fn as_lines<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(text.split_inclusive('\n'))
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::filesystem::AwakeFiles;
 
-/// LIMIT: a context of an execution that nobody reads any more gets this long to end.
+/// LIMIT: how long the removal of a context may take after the client has disconnected.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize)]
@@ -23,7 +23,7 @@ struct Event {
     code: Option<i32>,
 }
 
-/// What the SDK raises.
+/// The event that the SDK raises as an exception.
 #[derive(Debug, Serialize)]
 struct Broken {
     envelope: &'static str,
@@ -35,7 +35,7 @@ const STDERR: u8 = 1;
 const EXIT: u8 = 2;
 const ERROR: u8 = 3;
 
-/// The answer. `own` is the context that was made for it and ends with it.
+/// The response. `own` is the context that was created for it and ends with it.
 pub(super) fn answer(awake: AwakeFiles, execution: Execution, own: Option<String>) -> Response {
     let running =
         Running { execution: Some(execution), own: Own { awake: Some(awake), context: own }, code: 0 };
@@ -69,7 +69,7 @@ impl Running {
                 Ok(ExecutionEvent::Stdout(text)) => (STDOUT, text),
                 Ok(ExecutionEvent::Stderr(text)) => (STDERR, text),
                 Ok(ExecutionEvent::Result(rich)) => match rich.text {
-                    // There is no word for a value among these events; a script's own output is what counts.
+                    // These events have no type for a value, so it is sent as output.
                     Some(text) => (STDOUT, text + "\n"),
                     None => continue,
                 },
@@ -105,7 +105,7 @@ fn frame(event: &impl Serialize) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
-/// A context that belongs to one execution, and the sandbox awake for it.
+/// A context that belongs to one execution, and the sandbox that is awake for it.
 struct Own {
     awake: Option<AwakeFiles>,
     context: Option<String>,
@@ -124,12 +124,13 @@ async fn remove(awake: &AwakeFiles, context: &str) -> Result<(), ToolboxError> {
     awake.toolbox.interpreter().delete_context(context).await
 }
 
-/// The client went away in the middle: nobody else would end the context.
+/// The client disconnected in the middle: the context must be ended here.
 impl Drop for Own {
     fn drop(&mut self) {
         let Some((awake, context)) = self.awake.take().zip(self.context.take()) else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        // Bounded, and without it the context lives until the sandbox ends: nothing depends on its end.
+        // The time is bounded. If the removal fails, the context lives until the sandbox ends, which has no other
+        // effect.
         runtime.spawn(async move {
             let _ = tokio::time::timeout(FAREWELL, remove(&awake, &context)).await;
         });

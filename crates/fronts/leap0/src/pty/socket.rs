@@ -1,7 +1,8 @@
-//! One WebSocket on one terminal: raw bytes both ways in binary frames, pings in between, an end for every way it can end.
+//! One WebSocket for one terminal: raw bytes in binary frames in both directions, pings in between, and a close for
+//! every way in which it can end.
 //!
-//! Nothing is queued here: output is taken from the agent only when the last frame is on its way. Closing the socket leaves
-//! the shell running; when the shell ends, its session ends with it.
+//! This module has no queue: output is taken from the agent only when the last frame was sent. Closing the socket
+//! leaves the shell running; when the shell ends, its session ends with it.
 
 use std::time::Duration;
 
@@ -17,16 +18,16 @@ use tokio::time::{Instant, interval, timeout};
 
 use crate::Leap0App;
 
-// LIMIT: what a person pastes; a program sends its input in pieces.
+// LIMIT: the text that a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
 const PING_EVERY: Duration = Duration::from_secs(20);
-// LIMIT: two pings without an answer, and a little.
+// LIMIT: two pings without an answer, with some tolerance.
 const SILENT_FOR: Duration = Duration::from_secs(50);
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
 type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
 
-/// Which session this is, for its end.
+/// The session of the socket, to close it when the shell ends.
 pub(super) struct Ends {
     pub(super) app: Leap0App,
     pub(super) who: Principal,
@@ -36,7 +37,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Its shell is gone: the session is closed.
+    /// Closes the session after its shell ended.
     async fn close(&self) {
         self.app.sessions.remove(&self.sandbox, &self.session);
         let closed = self.app.service.close_terminal(&self.who, self.sandbox.as_str(), &self.terminal).await;
@@ -46,7 +47,7 @@ impl Ends {
     }
 }
 
-/// Upgrades, and carries the terminal until one side ends.
+/// Upgrades the connection, and transfers data until one side ends.
 pub(super) fn upgrade(
     upgrade: WebSocketUpgrade,
     (output, input): Attached,
@@ -75,7 +76,7 @@ pub(super) fn upgrade(
 struct Bridge {
     socket: WebSocket,
     input: TerminalInput,
-    /// When the peer last sent anything.
+    /// When the client last sent anything.
     heard: Instant,
 }
 
@@ -91,7 +92,7 @@ impl Bridge {
     async fn run(&mut self, mut output: BoxStream<'static, ExecEvent>) -> Over {
         let mut ping = interval(PING_EVERY);
         loop {
-            // All three are cancel-safe: the socket and the stream keep what they have not handed out.
+            // All three are cancel-safe: the socket and the stream keep what they have not returned.
             let next = tokio::select! {
                 message = self.socket.recv() => match message {
                     Some(Ok(message)) => self.hear(message).await,
@@ -122,7 +123,7 @@ impl Bridge {
         };
         match self.input.write(typed).await {
             Ok(()) => None,
-            // The sandbox sleeps and was not woken; the shell is there when it is.
+            // The sandbox is asleep and was not woken; the shell continues when it is.
             Err(error) if matches!(error.code, Code::Asleep | Code::WakeFailed) => None,
             Err(error) if error.code == Code::ProcessNotFound => Some(Over::Shell),
             Err(_) => Some(Over::Connection),
@@ -149,7 +150,7 @@ impl Bridge {
 
     async fn goodbye(&mut self) {
         let close = CloseFrame { code: close_code::NORMAL, reason: "".into() };
-        // Best effort: the peer may be gone already.
+        // Best effort: the client may have disconnected already.
         let _ = timeout(Duration::from_secs(1), self.socket.send(Message::Close(Some(close)))).await;
     }
 }

@@ -1,5 +1,5 @@
-//! Lists by page number. The core pages by cursor, newest first; Leap0 sorts, counts and numbers its pages, so that all that a
-//! key sees is read here and cut.
+//! Lists by page number. The core pages by cursor, newest first; Leap0 sorts, counts and numbers its pages, so all
+//! sandboxes that a key can see are read here and cut into pages.
 
 use std::cmp::Ordering;
 
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::Leap0App;
 use crate::states::{phases, state};
 
-/// LIMIT: the vendor's own.
+/// LIMIT: that of the vendor.
 const PAGE_SIZE_MAX: usize = 100;
 const PAGE_SIZE: usize = 20;
 
-/// Which page, in which order.
+/// The page and its order.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Paging {
     pub(crate) sort: Option<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Paging {
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct SandboxListQuery {
-    // Flattened numbers of a query string come as texts, so the fields stand here once more.
+    // Flattened numbers of a query string are texts, so the fields are repeated here.
     sort: Option<String>,
     #[serde(rename = "order-by")]
     order_by: Option<String>,
@@ -107,7 +107,7 @@ pub(super) async fn list(
     Ok(SandboxPage { items, total_items })
 }
 
-/// Sorts as asked; without a wish the newest, or the last, comes first.
+/// Sorts by the requested field; by default the newest, or the last, is first.
 pub(crate) fn in_order<T>(
     all: &mut [T],
     paging: &Paging,
@@ -121,7 +121,7 @@ pub(crate) fn in_order<T>(
     Ok(())
 }
 
-/// One page of them; beyond the last one there is nothing.
+/// One page of the items; a page beyond the last one is empty.
 pub(crate) fn page_of<T>(all: Vec<T>, paging: &Paging) -> Result<Vec<T>, ApiError> {
     let (page, size) = (paging.page.unwrap_or(1), paging.page_size.unwrap_or(PAGE_SIZE));
     if page == 0 {

@@ -1,4 +1,4 @@
-//! What a create asks for, in Leap0's words and with its defaults.
+//! A create request in Leap0's form, with its defaults.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::mounts::MountBody;
 use crate::policy::PolicyBody;
 
-/// COMPAT(leap0): what the SDK sends when its user says nothing.
+/// COMPAT(leap0): the defaults of the SDK.
 const TEMPLATE: &str = "system/debian:bookworm";
 const VCPU: f64 = 1.0;
 const MEMORY_MIB: i64 = 1_024;
 const TIMEOUT_S: u64 = 300;
 
-/// The JavaScript SDK writes `memory_mib` and `timeout_min` for what the Python SDK calls `memory` and `timeout`.
+/// The JavaScript SDK writes `memory_mib` and `timeout_min` where the Python SDK writes `memory` and `timeout`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct CreateSandboxRequest {
@@ -62,7 +62,7 @@ impl CreateSandboxRequest {
     }
 }
 
-/// Seconds, however they were written.
+/// The lifetime in seconds, from either field.
 pub(crate) fn lifetime(seconds: Option<u64>, minutes: Option<u64>) -> u64 {
     seconds.or(minutes.map(|minutes| minutes.saturating_mul(60))).unwrap_or(TIMEOUT_S)
 }

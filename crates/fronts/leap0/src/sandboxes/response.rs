@@ -8,7 +8,7 @@ use crate::mounts::MountShown;
 use crate::policy::PolicyShown;
 use crate::states::state;
 
-/// Without its policy in the answer to `get`, with it everywhere else, as the vendor does.
+/// The response to `get` has no policy, all others have it, as at the vendor.
 #[derive(Debug, Serialize)]
 pub(crate) struct SandboxResponse {
     id: String,
@@ -18,14 +18,14 @@ pub(crate) struct SandboxResponse {
     memory: u32,
     /// MiB.
     disk: u32,
-    /// Seconds; 0 where it lives for as long as nobody deletes it.
+    /// Seconds; 0 if the sandbox has no lifetime.
     timeout: u64,
     state: &'static str,
     auto_pause: bool,
     created_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     network_policy: Option<PolicyShown>,
-    /// Only where there are some: the SDK takes a missing list for an empty one.
+    /// Left out if empty: the SDK treats a missing list as an empty one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<MountShown>,
 }

@@ -1,4 +1,4 @@
-//! The body of a build: the wish first, then the files, which are handed on as they arrive.
+//! The body of a build: the specification first, then the files, which are passed on as they arrive.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use tokio_util::io::StreamReader;
 
 use atoll_wire::builds::BuildBody;
 
-/// LIMIT: a Dockerfile of a MiB and secrets of two fit, in base64 too.
+/// LIMIT: bytes of the specification; a Dockerfile of 1 MiB and secrets of 2 MiB fit, also in base64.
 const SPEC_MAX: usize = 8 << 20;
-// LIMIT: as for every body that is read whole.
+// LIMIT: as for every body that is read completely.
 const SPEC_WITHIN: Duration = Duration::from_secs(30);
 
-/// What came.
+/// The parsed form.
 pub(super) struct Form {
     pub(super) spec: BuildBody,
     pub(super) context: Option<BuildContext>,
-    /// Why the upload broke, where it did.
+    /// The reason if the upload failed.
     pub(super) fault: UploadFault,
 }
 
-/// Reads the wish, and leaves the files to be read.
+/// Reads the specification; the files remain to be read.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: Body,

@@ -1,4 +1,4 @@
-//! What a client asks of a build.
+//! The request of a build.
 
 use std::collections::BTreeMap;
 

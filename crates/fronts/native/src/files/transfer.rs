@@ -1,4 +1,4 @@
-//! Content on its way out: ranges, and headers that are safe for hostile names.
+//! Sends content: ranges, and headers that are safe for hostile names.
 
 use atoll_front_kit::ApiError;
 use atoll_model::Code;
@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 
-/// The range that was asked for. Several ranges, other units and nonsense are ignored, as HTTP allows.
+/// The requested range. Several ranges, other units and invalid ranges are ignored, as HTTP allows.
 pub(super) fn range(headers: &HeaderMap) -> Option<ByteRange> {
     let spec = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
     let (first, last) = spec.trim().split_once('-')?;
@@ -22,7 +22,7 @@ pub(super) fn range(headers: &HeaderMap) -> Option<ByteRange> {
     }
 }
 
-/// The refusal of a range that lies outside the file; `None` when that is not what was wrong.
+/// The refusal of a range outside of the file; `None` if the range is not the reason of the error.
 pub(super) fn outside(range: Option<ByteRange>, entry: &Entry) -> Option<Response> {
     let is_outside = match range? {
         ByteRange::From(first) | ByteRange::Within(first, _) => first >= entry.size,
@@ -31,7 +31,7 @@ pub(super) fn outside(range: Option<ByteRange>, entry: &Entry) -> Option<Respons
     (is_outside && entry.kind == EntryKind::File).then(|| unsatisfiable(entry.size))
 }
 
-/// The answer with a file's content.
+/// The response with a file's content.
 pub(super) fn download(path: &str, range: Option<ByteRange>, file: FileBody) -> Response {
     if range.is_some() && file.len == 0 {
         return unsatisfiable(file.size);
@@ -66,7 +66,8 @@ fn unsatisfiable(size: u64) -> Response {
     response
 }
 
-/// Always a download, never shown inline. The name is plain ASCII, and exact beside it in percent encoding.
+/// The response is always a download, never shown inline. The name is plain ASCII, and beside it exact in percent
+/// encoding.
 pub(crate) fn disposition(path: &str) -> HeaderValue {
     let name = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("file");
     let plain: String = name

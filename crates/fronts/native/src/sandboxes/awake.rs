@@ -1,4 +1,4 @@
-//! What keeps a sandbox awake: why it is, promises that it stays so, and a longer life.
+//! Why a sandbox is awake, holds that keep it awake, and a longer lifetime.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_wire::sandboxes::{Awake, ExtendBody, HoldBody, NextTimer, Sandbox};

@@ -1,4 +1,4 @@
-//! Sandboxes made from a live one, and who came from whom.
+//! Copies of a sandbox, and the lineage of sandboxes.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, ok};
 use atoll_wire::sandboxes::{ForkBody, Forked, Lineage, Sandbox};

@@ -1,4 +1,4 @@
-//! The verbs that change what a sandbox is: start, stop, restart, pause, resume, archive, restore, rollback.
+//! Operations that change the phase of a sandbox: start, stop, restart, pause, resume, archive, restore, rollback.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_wire::sandboxes::{PauseBody, RollbackBody, Sandbox, WaitQuery};

@@ -1,4 +1,4 @@
-//! What a client asks of a sandbox.
+//! Requests about a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<
     })
 }
 
-/// The fields that name a beginning exclude each other: none of them could win without a surprise.
+/// The fields that name a source exclude each other, because no precedence among them would be obvious.
 fn origin(
     image: &Option<String>,
     template: &Option<String>,

@@ -1,4 +1,4 @@
-//! A sandbox as the wire shows it: what was asked, what is wanted, what is, and what will happen next.
+//! A sandbox in responses: its settings, its intent, its phase, and its next timer.
 
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::PolicyLayer;
@@ -7,7 +7,7 @@ use atoll_wire::sandboxes::{Archive, Awake, Hold, Sandbox};
 
 use crate::convert::FromCore;
 
-/// With what is told only where one sandbox is shown.
+/// The description of a single sandbox, with details that lists leave out.
 pub(super) fn detailed(lease: Lease, awake: Option<Awake>, narrowed_by: &[PolicyLayer]) -> Sandbox {
     let network_narrowed_by = narrowed_by.iter().map(|layer| layer.as_str().to_owned()).collect();
     Sandbox { awake, network_narrowed_by, ..Sandbox::from_core(lease) }
@@ -18,7 +18,7 @@ impl FromCore<Lease> for Sandbox {
         let creating = lease.phase == atoll_model::Phase::Creating;
         let snapshot = match lease.source {
             Source::Snapshot { snapshot, fork: false, .. } => Some(snapshot.into()),
-            // Nobody can do anything with the snapshot of a fork.
+            // A caller cannot use the internal snapshot of a fork.
             Source::Snapshot { fork: true, .. } | Source::Template | Source::Archive { .. } => None,
         };
         Self {

@@ -1,4 +1,4 @@
-//! A template as the wire shows it.
+//! A template in responses.
 
 use atoll_front_kit::rfc3339_millis;
 use atoll_service::TemplateRecord;

@@ -1,5 +1,5 @@
-//! Who may open a WebSocket. A browser sends one from any page that asks, so the page's origin counts, and a key is never
-//! ambient: it comes in a header, or in the sub-protocol, the only field that a page can set.
+//! Checks who may open a WebSocket. A browser opens one for any page, so the page's origin is checked, and a key is
+//! never implicit: it is in a header, or in the sub-protocol, the only field that a page can set.
 
 use atoll_front_kit::{ApiError, FrontState};
 use atoll_model::Code;
@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, header};
 
 use crate::App;
 
-/// The sub-protocol that the server answers with.
+/// The sub-protocol in the server's response.
 pub(super) const PROTOCOL: &str = "atoll";
 const KEY_PREFIX: &str = "atoll.key.";
 
@@ -23,7 +23,7 @@ fn protocol_key(headers: &HeaderMap) -> Option<&str> {
     names.find_map(|name| name.trim().strip_prefix(KEY_PREFIX))
 }
 
-/// Refuses pages of other origins, whatever key they show, but for those that the operator allows.
+/// Refuses pages of other origins, whatever their key, except those that the operator allows.
 pub(super) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("unreadable"));
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
@@ -33,7 +33,7 @@ pub(super) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<()
     }
 }
 
-/// Without an origin it is no browser; then the key must be in a header.
+/// A request without an origin is not from a browser; then the key must be in a header.
 pub(super) fn check_no_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     if headers.contains_key(header::ORIGIN) || App::key(headers).is_some() {
         return Ok(());

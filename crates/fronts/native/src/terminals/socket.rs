@@ -1,7 +1,8 @@
-//! One WebSocket on one terminal: output out, input in, pings in between, an end for every way it can end.
+//! One WebSocket for one terminal: output, input, pings in between, and a close for every way in which it can end.
 //!
-//! Nothing is queued here: output is taken from the agent only when the last frame is on its way, and the agent drops
-//! what a slow reader does not take. The task ends with the client, the shell, a silent peer or the server's closing.
+//! This module has no queue: output is taken from the agent only when the last frame was sent, and the agent drops
+//! output that a slow reader does not take. The task ends with the client, the shell, a silent client or the closing of
+//! the server.
 
 use std::time::Duration;
 
@@ -21,16 +22,16 @@ use crate::App;
 use crate::convert::IntoApi;
 use crate::telemetry::Open;
 
-// LIMIT: what a person pastes; a program sends its input in pieces.
+// LIMIT: the text that a person pastes; a program sends its input in pieces.
 const FRAME_MAX: usize = 1 << 20;
 const PING_EVERY: Duration = Duration::from_secs(20);
-// LIMIT: two pings without an answer, and a little.
+// LIMIT: two pings without an answer, with some tolerance.
 const SILENT_FOR: Duration = Duration::from_secs(50);
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
 type Attached = (BoxStream<'static, ExecEvent>, TerminalInput);
 
-/// Upgrades, and carries the terminal until one side ends.
+/// Upgrades the connection, and transfers data until one side ends.
 pub(super) fn upgrade(
     upgrade: WebSocketUpgrade,
     (output, input): Attached,
@@ -58,11 +59,11 @@ pub(super) fn upgrade(
 struct Bridge {
     socket: WebSocket,
     input: TerminalInput,
-    /// When the peer last sent anything.
+    /// When the client last sent anything.
     heard: Instant,
 }
 
-/// Whether the conversation goes on.
+/// Whether the connection continues.
 enum Next {
     On,
     Over,
@@ -72,7 +73,7 @@ impl Bridge {
     async fn run(&mut self, mut output: BoxStream<'static, ExecEvent>) {
         let mut ping = interval(PING_EVERY);
         loop {
-            // All three are cancel-safe: the socket and the stream keep what they have not handed out.
+            // All three are cancel-safe: the socket and the stream keep what they have not returned.
             let next = tokio::select! {
                 message = self.socket.recv() => match message {
                     Some(Ok(message)) => self.hear(message).await,
@@ -109,8 +110,8 @@ impl Bridge {
         };
         match done {
             Ok(()) => Next::On,
-            // What makes no sense is answered; the shell behind it is not at fault. Nor is it where the sandbox sleeps and was
-            // not woken: it is there when somebody resumes it.
+            // An invalid frame is answered; the shell is not affected. The same applies if the sandbox is asleep and
+            // was not woken: the shell continues when the sandbox is resumed.
             Err(error)
                 if error.kind() == ErrorKind::Invalid
                     || matches!(error.code, Code::Asleep | Code::WakeFailed) =>
@@ -124,7 +125,7 @@ impl Bridge {
         }
     }
 
-    /// For a frame that is not understood.
+    /// Answers an invalid frame.
     async fn complain(&mut self, error: &serde_json::Error) -> Next {
         let text = format!("a text frame is invalid: {error}");
         let error = ServiceError::new(Code::InvalidRequest, text);
@@ -163,7 +164,7 @@ impl Bridge {
 
     async fn goodbye(&mut self) {
         let close = CloseFrame { code: close_code::NORMAL, reason: "".into() };
-        // Best effort: the peer may be gone already.
+        // Best effort: the client may have disconnected already.
         let _ = timeout(Duration::from_secs(1), self.socket.send(Message::Close(Some(close)))).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The front over a real service and a real store; only the place where sandboxes live is made up: its agent takes its
-//! settings and hands out one file.
+//! The front over a real service and a real store. Only the provider is a fake: its agent accepts its settings and
+//! serves one file.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(
     unreachable_pub,
@@ -48,13 +48,13 @@ pub struct World {
     pub contract: Contract,
     pub shutdown: Shutdown,
     pub admin: String,
-    /// Where the sandboxes live.
+    /// The provider in memory.
     pub fake: Arc<FakeProvider>,
-    /// Removed with the world.
+    /// It is removed with the world.
     _data: tempfile::TempDir,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -112,7 +112,7 @@ impl World {
         key.json()["secret"].as_str().unwrap_or_else(|| panic!("{}", key.text())).to_owned()
     }
 
-    /// A JSON request, held against the document.
+    /// Sends a JSON request; the exchange is checked against the document.
     pub async fn ask(&self, method: &str, path: &str, key: Option<&str>, body: Option<Value>) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         if body.is_some() {
@@ -125,7 +125,7 @@ impl World {
         self.send_judged(request.body(Body::from(bytes)).unwrap(), body.as_ref()).await
     }
 
-    /// Any request, held against the document.
+    /// Sends any request; the exchange is checked against the document.
     pub async fn send(&self, request: Request<Body>) -> Answer {
         self.send_judged(request, None).await
     }
@@ -197,14 +197,14 @@ impl Templates for OneTemplate {
     }
 }
 
-/// The provider in memory, with an agent of our own behind every instance.
+/// The provider in memory, with a test agent behind every instance.
 struct Pretend {
     fake: Arc<FakeProvider>,
 }
 
 type Done<T> = Result<T, ProviderError>;
 
-/// The one template of the provider in memory has another name.
+/// The only template of the provider in memory has another name.
 fn known(spec: &InstanceSpec) -> InstanceSpec {
     InstanceSpec { template: fake::TEMPLATE.to_owned(), ..spec.clone() }
 }
@@ -337,7 +337,7 @@ fn agent() -> Router {
         .fallback(|| async { StatusCode::NOT_FOUND })
 }
 
-/// An answer to `Stat` by hand: name, path, type file, size and mode.
+/// A response to `Stat`, encoded by hand: name, path, type file, size and mode.
 fn stat_of_the_file() -> Vec<u8> {
     let mut entry = vec![0x0a, 6];
     entry.extend_from_slice(b"digits");
@@ -349,7 +349,7 @@ fn stat_of_the_file() -> Vec<u8> {
     answer
 }
 
-/// One file whatever the path, with ranges as the agent has them.
+/// Serves one file for every path, with ranges as the agent supports them.
 async fn file(headers: HeaderMap) -> Response {
     let size = CONTENT.len();
     let range =

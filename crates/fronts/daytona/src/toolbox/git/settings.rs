@@ -1,4 +1,4 @@
-//! Git's settings, the user's name, and credentials that are kept inside.
+//! Git's settings, the user's name, and credentials that are stored in the sandbox.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Query, ok};
 use axum::Router;
@@ -12,7 +12,7 @@ use crate::DaytonaApp;
 use crate::toolbox::refusal::bad;
 use atoll_toolbox::Git;
 
-/// COMPAT(daytona): where nothing is said.
+/// COMPAT(daytona): the defaults.
 const HOST: &str = "github.com";
 const PROTOCOL: &str = "https";
 
@@ -32,7 +32,7 @@ fn scope(word: Option<&str>) -> Result<ConfigScope, ApiError> {
     }
 }
 
-/// Settings of a repository need one; all others are the same everywhere.
+/// Settings of a repository need a path; all others do not depend on one.
 fn place<'a>(inside: &'a Inside, scope: ConfigScope, path: Option<String>) -> Result<Git<'a>, ApiError> {
     match (scope, some(path)) {
         (ConfigScope::Local, Some(path)) => at(inside, &path),

@@ -12,15 +12,15 @@ use crate::toolbox::inside::Inside;
 use crate::toolbox::refusal::of_process;
 use crate::toolbox::socket;
 
-/// Of the one command that it has.
+/// The id of its only command.
 const COMMAND: &str = "entrypoint_command";
 
 pub(super) async fn find(inside: Inside) -> Result<JsonResponse<SessionResponse>, ApiError> {
     let mut commands = Vec::new();
-    // COMPAT(daytona): every sandbox has this session; one that was made without a command has nothing in it.
+    // COMPAT(daytona): every sandbox has this session; without a command of the sandbox it is empty.
     if let Some(words) = inside.lease().command.as_ref().filter(|words| !words.is_empty()) {
         let running = inside.toolbox.entrypoint().await.map_err(of_process)?.is_running;
-        // How it ended is not kept; that it did is.
+        // The exit code is not kept, only that the command ended.
         let exit_code = if running { None } else { Some(0) };
         commands.push(Command { id: COMMAND.to_owned(), command: words.join(" "), exit_code });
     }

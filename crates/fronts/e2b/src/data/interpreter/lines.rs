@@ -1,7 +1,7 @@
-//! An execution as JSON lines, each sent as soon as it is there.
+//! Sends an execution as JSON lines, each as soon as it is available.
 //!
-//! A sandbox that ends in the middle breaks the answer off, so that it never looks whole. A client that goes away interrupts
-//! the execution: dropping it does.
+//! If the sandbox ends in the middle, the response is aborted, so that it never looks complete. If the client
+//! disconnects, the execution is dropped, which interrupts it.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::super::Data;
 use super::super::awake::AwakeSandbox;
 
-/// COMPAT(e2b): how long the vendor's server is silent at most.
+/// COMPAT(e2b): the longest silence of the vendor's server.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize)]
@@ -40,7 +40,7 @@ struct Shown {
     extra: Map<String, Value>,
 }
 
-/// Only those that there are: the SDKs list what they find.
+/// Only existing forms are sent: the SDKs list the fields that they find.
 #[derive(Debug, Default, Serialize)]
 #[serde(default)]
 struct Forms {
@@ -99,7 +99,6 @@ fn unquoted(text: String) -> String {
     bare.map(str::to_owned).unwrap_or(text)
 }
 
-/// The answer.
 pub(super) fn answer(data: Data, awake: AwakeSandbox, execution: Execution) -> Response {
     let running = Running { data, awake, execution: Some(execution) };
     let lines = futures::stream::unfold(running, |mut running| async move {
@@ -117,8 +116,8 @@ fn ndjson(body: Body) -> Response {
     response
 }
 
-/// The answer for a sandbox that ended while its kernel was being started: one that breaks off, by which the SDKs know that
-/// the sandbox was killed under the request.
+/// The response for a sandbox that ended while its kernel started: an aborted one, by which the SDKs detect that the
+/// sandbox was killed during the request.
 pub(super) fn broken_off() -> Response {
     let lines = futures::stream::iter([Ok(written(&[Line::Keepalive])), Err(Ended)]);
     ndjson(Body::from_stream(lines))
@@ -185,7 +184,7 @@ fn line_of(event: ExecutionEvent) -> Line {
     }
 }
 
-/// The process of the context is gone: its code ended it, or somebody restarted it.
+/// The process of the context ended: its code ended it, or another call restarted it.
 fn died(error: &ToolboxError) -> Line {
     Line::Error {
         name: "ContextEnded".to_owned(),
@@ -195,7 +194,7 @@ fn died(error: &ToolboxError) -> Line {
     }
 }
 
-/// COMPAT(e2b): the end of a line that Java writes is an output of its own there.
+/// COMPAT(e2b): for Java each line end is an output of its own.
 fn lines_of_java(text: &str) -> Vec<Line> {
     let ends = text.split_inclusive('\n').flat_map(|line| match line.strip_suffix('\n') {
         Some("") | None => vec![line],
