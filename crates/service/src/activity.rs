@@ -1,6 +1,6 @@
-//! What works in one sandbox, as the live server sees it: open requests, terminals and commands, and what the last look at
-//! its counters showed. In memory only; a server that comes back takes every sandbox for active once, so nothing fires
-//! early. It decides nothing: the driver asks it.
+//! The activity of one sandbox, as the running server sees it: open requests, terminals and commands, and the last
+//! check of its counters. It is in memory only; a restarted server treats every sandbox as active once, so that no
+//! timer fires early. This module makes no decisions: the driver uses it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ use crate::Clock;
 pub(crate) enum ActivityKind {
     /// A request that is being answered.
     Request,
-    /// A terminal with somebody at the other end.
+    /// A terminal with a connected client.
     Terminal,
-    /// A command that somebody waits for.
+    /// A command with a waiting client.
     Command,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Activity {
     seen: Mutex<ActivityState>,
     pulse: Mutex<(Option<InstanceId>, watch::Sender<InstanceLiveness>)>,
     looking: AtomicBool,
-    /// The driver waits for what a look shows.
+    /// Whether the driver waits for the result of a check.
     awaited: AtomicBool,
     /// Requests that may wait for it to wake.
     pub(crate) waiters: Semaphore,
@@ -44,18 +44,18 @@ pub(crate) struct Activity {
 struct ActivityState {
     open: [u32; 3],
     active_at: Timestamp,
-    /// Until when a program inside asked to be kept awake.
+    /// Until when a program in the sandbox requested a hold.
     held_inside: Option<Timestamp>,
     counted: Option<UsageCounters>,
     looked: Option<IdleCheck>,
     falls_asleep: bool,
     phase: Phase,
-    /// Changes whenever processes were lost.
+    /// Changes whenever the processes were lost.
     epoch: u64,
     tried: Vec<TimerAttempt>,
 }
 
-/// Counters at the last look that counted.
+/// Counters at the last check that counted.
 struct UsageCounters {
     instance: Option<InstanceId>,
     boot_ms: i64,
@@ -63,7 +63,7 @@ struct UsageCounters {
     sent_bytes: u64,
 }
 
-/// What the last look showed.
+/// The result of the last check.
 #[derive(Debug, Clone)]
 struct IdleCheck {
     at: Timestamp,
@@ -71,24 +71,24 @@ struct IdleCheck {
     sent_bytes: u64,
 }
 
-/// A timer that did its work, perhaps in vain, and when it tries again.
+/// An attempt of a timer, and when it is repeated.
 #[derive(Debug, Clone)]
 pub(crate) struct TimerAttempt {
     pub(crate) due: Due,
-    /// `None` while it is under way.
+    /// `None` while the attempt is running.
     pub(crate) until: Option<Timestamp>,
     times: u32,
-    /// Where the sandbox was; if it is somewhere else afterwards, the work was done.
+    /// The phase before the attempt; if the phase differs afterwards, the attempt succeeded.
     phase: Phase,
 }
 
-/// Two looks closer than this tell more about the clock than about the sandbox.
+/// Two checks within this time measure the clock rather than the sandbox.
 const APART_MS: i64 = 200;
-/// How long a look holds for a decision.
+/// How long the result of a check is valid for a decision.
 const FRESH_MS: i64 = 3_000;
 
 impl Activity {
-    /// Of a sandbox that counts as active now.
+    /// The activity of a sandbox that counts as active now.
     pub(crate) fn new(clock: Arc<dyn Clock>, lease: &Lease, waiters: usize) -> Arc<Self> {
         let seen = ActivityState {
             open: [0; 3],
@@ -113,18 +113,18 @@ impl Activity {
         })
     }
 
-    /// Something begins; it goes on until the guard is dropped.
+    /// Begins an activity; it lasts until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>, kind: ActivityKind) -> Busy {
         self.lock().open[kind as usize] += 1;
         Busy { activity: Arc::clone(self), kind }
     }
 
-    /// The lease with the newest work in it, for its timers.
+    /// Updates the lease with the time of the last activity, for its timers.
     pub(crate) fn refresh(&self, lease: &mut Lease, now: &Timestamp) {
         lease.active_at = Some(self.quiet_since(now));
     }
 
-    /// When idle time began; in the future while a program inside holds it.
+    /// When the idle time began; in the future while a program in the sandbox has a hold.
     fn quiet_since(&self, now: &Timestamp) -> Timestamp {
         let seen = self.lock();
         let last = if seen.open.iter().any(|open| *open > 0) { now } else { &seen.active_at };
@@ -134,13 +134,13 @@ impl Activity {
         }
     }
 
-    /// When something last worked in it.
+    /// The time of the last activity.
     pub(crate) fn active_at(&self, now: &Timestamp) -> Timestamp {
         let quiet = self.quiet_since(now);
         if quiet.ms_after(now) > 0 { now.clone() } else { quiet }
     }
 
-    /// What is known now; CPU and network are as of the last look.
+    /// The current signals; CPU and network are those of the last check.
     pub(crate) fn signals(&self, lease: &Lease, now: &Timestamp) -> Signals {
         let seen = self.lock();
         let ahead = |until: &Timestamp| u64::try_from(until.ms_after(now)).unwrap_or(0).div_ceil(1_000);
@@ -156,30 +156,31 @@ impl Activity {
         }
     }
 
-    /// Why it is awake now.
+    /// Why the sandbox is awake now.
     pub(crate) fn because(&self, lease: &Lease, now: &Timestamp) -> Vec<AwakeReason> {
         idle::reasons(&self.signals(lease, now))
     }
 
-    /// Whether CPU can be told at the next look: there was one before it of the same instance.
+    /// Whether the next check can measure CPU: there was an earlier check of the same instance.
     pub(crate) fn has_baseline(&self, instance: Option<&InstanceId>) -> bool {
         self.lock().counted.as_ref().is_some_and(|counted| counted.instance.as_ref() == instance)
     }
 
-    /// Whether the last look is as old as `ms`, or there was none.
+    /// Whether the last check is at least `ms` old, or there was none.
     pub(crate) fn wants_look(&self, now: &Timestamp, ms: i64) -> bool {
         self.lock().looked.as_ref().is_none_or(|looked| now.ms_after(&looked.at) >= ms)
     }
 
-    /// Whether it was looked at after `due`, and not long ago.
+    /// Whether there was a check after `due`, and not long ago.
     pub(crate) fn looked_since(&self, due: &Timestamp, now: &Timestamp) -> bool {
         let seen = self.lock();
         let fresh = |looked: &IdleCheck| looked.at.ms_after(due) >= 0 && now.ms_after(&looked.at) < FRESH_MS;
         seen.looked.as_ref().is_some_and(fresh)
     }
 
-    /// Notes what a look showed; work moves the time of the last activity. `held_s` is absent where the agent did not
-    /// answer: then what it said before holds. True: a hold ended, so that a timer may be due earlier than it was.
+    /// Records the result of a check; activity updates the time of the last activity. `held_s` is absent if the agent
+    /// did not answer: then its last answer remains valid. Returns `true` if a hold ended, so that a timer may be due
+    /// earlier.
     pub(crate) fn note(
         &self,
         instance: Option<&InstanceId>,
@@ -222,14 +223,14 @@ impl Activity {
         if cpu_milli > idle::CPU_FLOOR_MILLI || sent_bytes > idle::SENT_FLOOR_BYTES || ended_since {
             seen.active_at = now.clone();
         }
-        // The first look at an instance tells nothing of its work; only the next one does.
+        // The first check of an instance has no baseline; only the next one measures activity.
         if elapsed.is_some() {
             seen.looked = Some(IdleCheck { at: now, cpu_milli, sent_bytes });
         }
         ended_since
     }
 
-    /// The driver wants to be told of the next look that shows something.
+    /// The driver wants a notification about the next check with a result.
     pub(crate) fn await_look(&self) {
         self.awaited.store(true, Ordering::SeqCst);
     }
@@ -238,14 +239,14 @@ impl Activity {
         self.awaited.swap(false, Ordering::SeqCst)
     }
 
-    /// One look at a time; `None`: somebody looks already.
+    /// Begins a check; `None` if another one is running.
     pub(crate) fn look_begins(self: &Arc<Self>) -> Option<IdleCheckGuard> {
         (!self.looking.swap(true, Ordering::SeqCst)).then(|| IdleCheckGuard(Arc::clone(self)))
     }
 
-    /// The driver is about to put an idle sandbox to sleep. False: something began meanwhile. From here on until the next
-    /// published phase (or [`Activity::stays_awake`]) a request that comes waits for the driver instead of an agent that
-    /// is about to stand still.
+    /// The driver is about to pause or stop an idle sandbox. Returns `false` if an activity began meanwhile. From now
+    /// on until the next published phase (or [`Activity::stays_awake`]) a new request waits for the driver instead of
+    /// using an agent that is about to be frozen.
     pub(crate) fn falls_asleep(&self) -> bool {
         let mut seen = self.lock();
         seen.falls_asleep = seen.open.iter().all(|open| *open == 0);
@@ -260,7 +261,7 @@ impl Activity {
         self.lock().falls_asleep
     }
 
-    /// The driver publishes the lease.
+    /// Called when the driver publishes the lease.
     pub(crate) fn observe(&self, lease: &Lease) {
         {
             let mut seen = self.lock();
@@ -284,12 +285,12 @@ impl Activity {
         }
     }
 
-    /// The pulse of the instance that is there now.
+    /// The liveness of the current instance.
     pub(crate) fn pulse(&self) -> watch::Receiver<InstanceLiveness> {
         self.pulse.lock().unwrap_or_else(PoisonError::into_inner).1.subscribe()
     }
 
-    /// The same number as long as processes live on, through pauses and restores of their memory.
+    /// A number that stays the same as long as the processes live, across pauses and restores of their memory.
     pub(crate) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
@@ -298,7 +299,7 @@ impl Activity {
         self.lock().tried.clone()
     }
 
-    /// A timer does its work; says for the how manieth time in a row.
+    /// Begins an attempt of a timer; returns how many there were in a row.
     pub(crate) fn attempt_begins(&self, due: Due, phase: Phase) -> u32 {
         let mut seen = self.lock();
         let at = seen.tried.iter().position(|tried| tried.due == due);
@@ -308,7 +309,7 @@ impl Activity {
         times
     }
 
-    /// Where timers led: a sandbox that rests where it was before shows that the work was in vain.
+    /// Evaluates the attempts of timers: if the sandbox is in the same phase as before, the attempt failed.
     pub(crate) fn attempt_over(&self, lease: &Lease, again: impl Fn(u32) -> Timestamp) {
         if phase_deadline_ms(lease.phase).is_some() {
             return;
@@ -342,7 +343,7 @@ const fn pulse_of(phase: Phase) -> InstanceLiveness {
     }
 }
 
-/// Figures for `/metrics`: what fell asleep and what was woken, and why.
+/// Metrics: sandboxes that were paused, stopped or woken, by reason.
 fn count(phase: Phase, reason: &Reason) {
     let why = match reason {
         Reason::Requested => "requested",
@@ -368,7 +369,7 @@ fn count(phase: Phase, reason: &Reason) {
     metrics::counter!(name, "reason" => why).increment(1);
 }
 
-/// Something is open. Its end is activity too.
+/// An open activity. Its end counts as activity too.
 pub(crate) struct Busy {
     activity: Arc<Activity>,
     kind: ActivityKind,
@@ -379,7 +380,7 @@ pub(crate) fn during<T: Send + 'static>(
     busy: Arc<Busy>,
     stream: impl Stream<Item = T> + Send + 'static,
 ) -> BoxStream<'static, T> {
-    // The closure owns it: both end together.
+    // The closure owns the guard, so both end together.
     stream
         .map(move |item| {
             let _busy = &busy;
@@ -404,7 +405,7 @@ impl Drop for Busy {
     }
 }
 
-/// Somebody looks at the sandbox.
+/// A running check of the sandbox.
 pub(crate) struct IdleCheckGuard(Arc<Activity>);
 
 impl Drop for IdleCheckGuard {

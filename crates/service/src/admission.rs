@@ -1,5 +1,5 @@
-//! Room on this node. What is promised is counted exactly, under one lock; what the machine has is looked at once a
-//! second. Memory is promised to sandboxes that run, disk to those that have files here, and to volumes.
+//! Capacity of this node. Promised resources are counted exactly, under one lock; the state of the machine is read once
+//! a second. Memory is promised to running sandboxes, disk to sandboxes with files here, and to volumes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::ServiceConfig;
 
-/// How long a look at the machine holds.
+/// How long the state of the machine is valid.
 const FRESH: Duration = Duration::from_secs(1);
-/// What each sandbox admitted since that look is thought to take, as `placement` reserves it.
+/// The memory that each sandbox admitted since the last read is assumed to take, as `placement` reserves it.
 const TAKEN_MIB: u64 = 8;
 
-/// Counts what is promised.
+/// Counts promised resources.
 pub(crate) struct Admission {
     live_max: u64,
     overcommit: f64,
@@ -61,11 +61,11 @@ impl Admission {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Promises room for a sandbox that is to run, and for its files where they are not here yet. A second promise for the
-    /// same one replaces the first.
+    /// Promises room for a sandbox that will run, and for its files if they are not here yet. A second promise for the
+    /// same sandbox replaces the first.
     pub(crate) async fn reserve(&self, provider: &dyn Provider, lease: &Lease) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
-        // A limit above the machine's memory limits nothing: the machine would run out first.
+        // A limit above the machine's memory has no effect: the machine would run out first.
         let asked = lease.limits.memory_mib;
         if u64::from(asked) > machine.memory_total_mib {
             return Err(NotAdmitted::TooLarge { asked, total: machine.memory_total_mib });
@@ -86,7 +86,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Promises room for the files of a sandbox that is not to run yet.
+    /// Promises room for the files of a sandbox that will not run yet.
     pub(crate) async fn reserve_files(
         &self,
         provider: &dyn Provider,
@@ -98,7 +98,7 @@ impl Admission {
         Ok(held.admit_files(&node, lease)?)
     }
 
-    /// Whether so much more may be promised to files that are here.
+    /// Whether this much more may be promised to files that are here.
     pub(crate) async fn admit_growth(
         &self,
         provider: &dyn Provider,
@@ -129,17 +129,17 @@ impl Admission {
         Ok(admitted?)
     }
 
-    /// Counts a volume that is there, or has another size.
+    /// Counts an existing volume, or its new size.
     pub(crate) fn count_volume(&self, id: &VolumeId, size_mib: u64) {
         self.held().volumes_mib.insert(id.clone(), size_mib);
     }
 
-    /// A volume is gone.
+    /// Releases a removed volume.
     pub(crate) fn release_volume(&self, id: &VolumeId) {
         self.held().volumes_mib.remove(id);
     }
 
-    /// Counts the files of a sandbox for as long as they are here.
+    /// Counts the files of a sandbox as long as they are here.
     pub(crate) fn count_files(&self, lease: &Lease) {
         let mut held = self.held();
         match disk_of(lease) {
@@ -148,14 +148,14 @@ impl Admission {
         };
     }
 
-    /// Takes every promise to a sandbox back that did not come to be. Idempotent.
+    /// Releases all promises to a sandbox that was not created. Idempotent.
     pub(crate) fn forget(&self, id: &SandboxId) {
         let mut held = self.held();
         held.take(id);
         held.disk_mib.remove(id);
     }
 
-    /// What is promised, filled in.
+    /// The node with the promised resources.
     fn promised(&self, held: &PromisedResources, machine: Node) -> Node {
         Node {
             live: held.memory_mib.len() as u64,
@@ -168,24 +168,24 @@ impl Admission {
         }
     }
 
-    /// Counts one that lives already or has new limits, whether there is room or not.
+    /// Counts an existing sandbox or its new limits, even if there is no room.
     pub(crate) fn count(&self, id: &SandboxId, limits: &Limits) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).put(id, limits.memory_mib);
     }
 
-    /// Takes a promise back. Idempotent.
+    /// Releases a promise. Idempotent.
     pub(crate) fn release(&self, id: &SandboxId) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take(id);
     }
 
-    /// What was last seen of the machine, with what is promised filled in.
+    /// The last read state of the machine, with the promised resources.
     pub(crate) fn last(&self) -> Option<Node> {
         let node =
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, node)| *node)?;
         Some(self.promised(&self.held(), node))
     }
 
-    /// Looks at the machine, at most once a second.
+    /// Reads the state of the machine, at most once a second.
     pub(crate) async fn look(&self, provider: &dyn Provider) -> Result<Node, ProviderError> {
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, node)) = seen
@@ -200,14 +200,14 @@ impl Admission {
     }
 }
 
-/// The disk that a sandbox is promised while its files are here.
+/// The disk that is promised to a sandbox while its files are here.
 fn disk_of(lease: &Lease) -> Option<u64> {
     let is_here = lease.storage == Storage::Disk && !matches!(lease.phase, Phase::Archived | Phase::Deleted);
     is_here.then_some(lease.limits.disk_mib.into())
 }
 
 impl PromisedResources {
-    /// Promises files their limit, unless that was done before: what is here needs no more room.
+    /// Promises files their limit, unless that was done before: existing files need no more room.
     fn admit_files(&mut self, node: &Node, lease: &Lease) -> Result<(), NoRoom> {
         if lease.storage != Storage::Disk || self.disk_mib.contains_key(&lease.id) {
             return Ok(());

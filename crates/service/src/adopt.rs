@@ -1,9 +1,10 @@
-//! After a restart: what lives is adopted, what was under way is finished, what is gone is said to be gone.
+//! After a restart of the server: adopts living instances, completes interrupted operations, and marks lost sandboxes
+//! as failed.
 //!
 //! | was       | provider says | becomes |
 //! |-----------|---------------|---------|
 //! | creating  | (not asked)   | created again as another instance: a caller that repeats its key finds it running |
-//! | creating, waiting for its image | (not asked) | pulled again; one whose build is ready boots; else failed: no build goes on |
+//! | creating, waiting for its image | (not asked) | pulled again; one whose build is ready boots; else failed: no build continues |
 //! | creating, child of a fork that was not finished | (not asked) | deleted, with all its siblings |
 //! | any, of a build | (not asked) | deleted: the build has failed |
 //! | starting  | (files only)  | booted again as another instance |
@@ -13,14 +14,14 @@
 //! | resuming, memory live | frozen, checkpointed / alive / gone | resumed again / failed, lost while down |
 //! | resuming, memory on disk | checkpointed / frozen, alive / gone | restored again / thawed and greeted / failed, lost while down |
 //! | stopping  | alive / gone  | halted, then stopped |
-//! | archiving | (files only)  | archived again; what was uploaded already is found |
-//! | archived  | (not asked)   | archived; files that lie here still are removed |
+//! | archiving | (files only)  | archived again; uploaded parts are found |
+//! | archived  | (not asked)   | archived; files that are still here are removed |
 //! | restoring | (files only, or not asked) | rolled back again, or brought back again |
 //! | deleting  | any           | destroyed, then deleted |
-//! | stopped, failed | (files only) | as it was; what had come half way goes on |
+//! | stopped, failed | (files only) | unchanged; an interrupted operation continues |
 //!
-//! Snapshots that are not ready are removed. One that was made for a fork is removed too: while it is ready, the fork was
-//! not finished.
+//! Snapshots that are not ready are removed. A snapshot that was made for a fork is removed too: as long as it is
+//! ready, the fork was not complete.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub(crate) async fn adopt(inner: &Arc<ServiceShared>) -> Result<(), OpenError> {
             unmade.push(lease.id.clone());
             Resumption::Unmake
         } else if lease.build.is_some() && lease.phase != Phase::Deleting {
-            // No build goes on after a restart.
+            // No build continues after a restart.
             Resumption::Unmake
         } else {
             resumption(&lease, fate.as_ref())
@@ -89,7 +90,7 @@ fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, chi
         for child in children {
             let Some(mut handle) = own.registry.get(&child) else { continue };
             let goes = |state: &DriverState| state.lease.phase.is_gone();
-            // An error means that its driver ended, as it does when it is deleted.
+            // An error means that its driver ended, which it does after the deletion.
             let _ = handle.state.wait_for(goes).await;
         }
         for id in unfinished {
@@ -126,15 +127,15 @@ async fn take_up(
         _ => None,
     };
     let seed = match needs_seed {
-        // One that is not there any more is met again by the effect, which says so.
+        // If the snapshot no longer exists, the effect fails later and reports that.
         Some((snapshot, memory)) => Seed::of(inner, &snapshot, memory).await.ok().map(Arc::new),
         None => None,
     };
     driver::resume(inner, driver::AdoptedSandbox { lease, row, agent, seed }, first);
 }
 
-/// A creation that was under way is not named, so that the provider removes all of it; nor is one whose files are in object
-/// storage.
+/// An incomplete creation is not passed to the provider, so that the provider removes all of it; nor is a sandbox whose
+/// files are in object storage.
 async fn known(
     inner: &ServiceShared,
     lease: &Lease,
@@ -176,7 +177,8 @@ fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
         (Phase::Pausing, _) => Resumption::Freeze,
         (Phase::Paused, fate) => paused(lease, fate),
         (Phase::Resuming, fate) => match (lease.held, fate, adopted.and_then(|a| a.facts.clone())) {
-            // The restore had come to its end. Whether it was thawed is not known; it is to run, and its agent to be greeted.
+            // The restore was complete. Whether the instance was thawed is not known; it must run, and its agent must
+            // be greeted.
             (Some(MemoryLocation::Disk), AdoptionOutcome::Alive | AdoptionOutcome::Frozen, facts) => {
                 Resumption::Restored(facts.unwrap_or_default())
             }
@@ -209,12 +211,12 @@ fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
     }
 }
 
-/// What the store knows of snapshots.
+/// The snapshots in the store.
 struct Snapshots {
     wanted: Vec<SnapshotId>,
-    /// Rows of what is gone with the adoption.
+    /// Rows of snapshots that the adoption removes.
     unwanted: Vec<SnapshotId>,
-    /// Made for forks that were not finished.
+    /// Snapshots of forks that were not complete.
     unfinished: HashSet<SnapshotId>,
 }
 

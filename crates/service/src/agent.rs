@@ -1,4 +1,4 @@
-//! The agent of a running instance: how it is reached, greeted, and what its refusals mean to a user.
+//! The agent of a running instance: how to connect to it, how to greet it, and what its refusals mean for a user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use atoll_provider::{AGENT_PORT, Provider, Target};
 
 use crate::ServiceError;
 
-/// The tag of the process that the lease's own command runs as.
+/// The tag of the process that runs the lease's own command.
 pub(crate) const COMMAND_TAG: &str = "command";
 
-/// A client that dials the instance through its provider. It ends with the instance: a later one has another token.
+/// A client that connects to the instance through its provider. It is valid for this instance only: a later one has
+/// another token.
 pub(crate) fn client(
     provider: &Arc<dyn Provider>,
     sandbox: &SandboxId,
@@ -28,7 +29,7 @@ pub(crate) fn client(
     AgentClient::new(connect, &AgentToken::new(token))
 }
 
-/// Hands a fresh agent its settings and starts the lease's command.
+/// Sends a new agent its settings and starts the lease's command.
 pub(crate) async fn greet(
     agent: &AgentClient,
     lease: &Lease,
@@ -48,13 +49,14 @@ pub(crate) async fn greet(
     Ok(())
 }
 
-/// Hands an agent its settings anew.
+/// Sends an agent its settings again.
 pub(crate) async fn resettle(agent: &AgentClient, lease: &Lease, trusts: bool) -> Result<(), ServiceError> {
     let told = agent.init(&settings(lease, None, trusts)).await;
     told.map(drop).map_err(|error| unavailable(error, "the agent did not accept its settings"))
 }
 
-/// Tells an agent what its sandbox may use now. It only shows that: one that does not listen changes nothing in force.
+/// Sends an agent the limits of its sandbox. The agent only reports them: if it does not answer, the enforced limits
+/// are the same.
 pub(crate) async fn tell_limits(agent: &AgentClient, lease: &Lease) {
     let told = InitRequest { limits: Some(limits(lease)), ..InitRequest::default() };
     if let Err(error) = agent.init(&told).await {
@@ -62,8 +64,8 @@ pub(crate) async fn tell_limits(agent: &AgentClient, lease: &Lease) {
     }
 }
 
-/// Puts a certificate authority inside and tells commands of it; `None`: there is none any more. A sandbox without room for
-/// it runs nevertheless: requests that would be changed fail there, and only those.
+/// Installs a certificate authority in the sandbox and makes commands use it; `None` removes it. A sandbox without room
+/// for it still runs: only requests that would be changed fail there.
 pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<&str>) {
     let put = match authority {
         Some(authority) => crate::egress::trust::put(agent, authority).await,
@@ -76,8 +78,9 @@ pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<
     }
 }
 
-/// Hands an agent that was restored with its processes its settings and the last of the tokens; answers with a client
-/// that shows it. Which of the tokens it knows is not certain: the server may have died half way through this before.
+/// Sends an agent that was restored with its processes its settings and the last of the tokens; returns a client with
+/// that token. It is not certain which of the tokens the agent knows: the server may have died during an earlier
+/// attempt.
 pub(crate) async fn greet_restored(
     provider: &Arc<dyn Provider>,
     lease: &Lease,
@@ -98,30 +101,30 @@ pub(crate) async fn greet_restored(
     Err(unavailable(error, "the restored agent accepts none of its tokens"))
 }
 
-/// Tokens that an agent may know, the likeliest first; the last is the one that it shall know. Kept in one text.
+/// Tokens that an agent may know, the likeliest first; the last one is the new one. They are stored in one text.
 pub(crate) struct Tokens(String);
 
 impl Tokens {
-    /// LIMIT: each restore that fails half way adds one.
+    /// LIMIT: each failed restore adds one.
     const MOST: usize = 4;
 
     pub(crate) fn from_row(row: &str) -> Self {
         Self(row.to_owned())
     }
 
-    /// The same with a fresh one at the end.
+    /// The same tokens with a new one at the end.
     pub(crate) fn and_new(&self) -> Result<Self, ServiceError> {
         let fresh = hex::encode(crate::random::entropy::<32>()?);
         let known: Vec<&str> = self.all().take(Self::MOST - 1).collect();
         Ok(Self(format!("{} {fresh}", known.join(" "))))
     }
 
-    /// Only the one that it knew first.
+    /// The token that the agent knew first.
     pub(crate) fn first(&self) -> &str {
         self.all().next().unwrap_or_default()
     }
 
-    /// Whether it is not certain which one it knows.
+    /// Whether it is not certain which token the agent knows.
     pub(crate) fn is_open(&self) -> bool {
         self.all().count() > 1
     }
@@ -164,8 +167,8 @@ fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRe
     }
 }
 
-/// The environment as commands see it. A value that stands for what the sandbox is is filled in here and not in the lease:
-/// a fork and a sandbox of a snapshot inherit the word, not what it meant.
+/// The environment of commands. A value that stands for a property of the sandbox is replaced here and not in the
+/// lease: a fork and a sandbox of a snapshot inherit the placeholder, not its value.
 fn filled(lease: &Lease) -> BTreeMap<String, String> {
     let fill = |value: &String| match value.as_str() {
         "{sandbox.id}" => lease.id.to_string(),
@@ -177,14 +180,14 @@ fn filled(lease: &Lease) -> BTreeMap<String, String> {
     env.chain(secrets).collect()
 }
 
-/// The name where it can be a host name, else the id.
+/// The name if it can be a host name, otherwise the id.
 pub(crate) fn hostname(lease: &Lease) -> String {
     let fits =
         |name: &&String| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && !name.ends_with('-');
     lease.name.as_ref().filter(fits).map_or_else(|| lease.id.to_string(), Clone::clone)
 }
 
-/// A command that can't be started is written to the log; the sandbox is there so that its user can look why.
+/// A command that cannot be started is written to the log; the sandbox is kept so that the user can find the reason.
 async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[String]) {
     let Some((cmd, args)) = command.split_first() else { return };
     let process = StartProcess {
@@ -205,18 +208,18 @@ fn unavailable(error: AgentError, message: &str) -> ServiceError {
     ServiceError::new(Code::SandboxUnavailable, message).retry_after(1).caused_by(error)
 }
 
-/// What was being done when the agent refused; the same word means different things.
+/// The operation that the agent refused; the same code has different meanings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AgentOperation {
     /// A file or directory.
     File,
-    /// A process that should be there.
+    /// A process that should exist.
     Process,
     /// A process to be started.
     Start,
 }
 
-/// An agent's refusal in our vocabulary. Its text is cleaned by the client and safe to show.
+/// Translates an agent's refusal to an error of the service. The client has cleaned its text, which is safe to show.
 pub(crate) fn refusal(about: AgentOperation, error: AgentError) -> ServiceError {
     match &error {
         AgentError::Refused { code, message } => refused(about, *code, message.clone()),
@@ -245,7 +248,7 @@ fn refused(about: AgentOperation, code: RpcCode, message: String) -> ServiceErro
             Code::InvalidArgument
         }
         (RpcCode::AlreadyExists, _) => Code::AlreadyExists,
-        // The agent has one word for a full disk and for every other limit; only its text tells them apart.
+        // The agent has one code for a full disk and for every other limit; only its text distinguishes them.
         (RpcCode::ResourceExhausted, _) if message.contains("disk") => Code::DiskFull,
         (RpcCode::ResourceExhausted, AgentOperation::File) if !message.contains("too many") => Code::DiskFull,
         (RpcCode::ResourceExhausted, AgentOperation::File) => Code::SandboxExhausted,
@@ -254,7 +257,7 @@ fn refused(about: AgentOperation, code: RpcCode, message: String) -> ServiceErro
         }
         (RpcCode::Unimplemented, _) => Code::Unsupported,
         (RpcCode::DeadlineExceeded, _) => Code::DeadlineExceeded,
-        // The protocol's word for a user that the sandbox does not have; the token is ours and right.
+        // The protocol's code for a user that the sandbox does not have; the token of the request is valid.
         (RpcCode::Unauthenticated, AgentOperation::Start | AgentOperation::File) => Code::InvalidArgument,
         (RpcCode::Unavailable | RpcCode::Canceled | RpcCode::Unauthenticated, _) => Code::SandboxUnavailable,
         (RpcCode::Internal | RpcCode::DataLoss | RpcCode::Unknown, _) => Code::Internal,

@@ -1,4 +1,4 @@
-//! Archives: a sandbox's files in object storage only, and back.
+//! Archives: moves the files of a sandbox to object storage, and back.
 
 use atoll_model::{Code, Lease, Phase, Principal};
 
@@ -26,7 +26,7 @@ impl Service {
         self.wanted(handle, Phase::Stopped, EndWait::Transfer, |state| !is_under_way(state)).await
     }
 
-    /// What an archive in object storage says of itself; only its key opens it, and never another tenant's.
+    /// The description of an archive in object storage. Access requires its key, and is never given to another tenant.
     pub(crate) async fn archived(
         &self,
         who: &Principal,
@@ -38,7 +38,7 @@ impl Service {
         let known = self.inner.store.lease(&about.sandbox).await?;
         match known {
             Some(lease) if atoll_model::policy::authz::sandbox(who, &lease).is_err() => Err(not_found()),
-            // One that is not of this server is opened by whoever knows its digest.
+            // An archive of another server is opened by any caller that knows its digest.
             Some(_) | None => Ok((at, about)),
         }
     }

@@ -15,11 +15,11 @@ use crate::ServiceError;
 use crate::request_scope::RequestScope;
 use crate::service::Service;
 
-/// LIMIT: wrong credentials that an address may show at once.
+/// LIMIT: wrong credentials that an address may send at once.
 const BURST: f64 = 100.0;
-/// LIMIT: how many more it may show each second.
+/// LIMIT: how many more it may send each second.
 const PER_SECOND: f64 = 2.0;
-/// LIMIT: addresses that are remembered, about 1 MiB; further ones share one bucket until others are full again.
+/// LIMIT: addresses that are recorded, about 1 MiB; further ones share one bucket until others are full again.
 const ADDRESSES_MAX: usize = 16_384;
 const REFUSED: &str = "atoll_auth_throttled_total";
 
@@ -57,7 +57,7 @@ impl Bucket {
         copy.left >= BURST
     }
 
-    /// `Err`: empty; the seconds until it is not.
+    /// `Err`: the bucket is empty; the seconds until it is not.
     fn take(&mut self, now: Instant) -> Result<(), u32> {
         self.refill(now);
         if self.left >= 1.0 {
@@ -74,7 +74,7 @@ impl Bucket {
 }
 
 impl AuthThrottle {
-    /// Counts a failure from this address. `Err`: too many lately; when to try again, and whether the log should say so.
+    /// Counts a failure from this address. `Err`: there were too many; when to retry, and whether to log it.
     fn failed(&self, client: IpAddr, now: Instant) -> Result<(), (u32, bool)> {
         let client = network_of(client);
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ fn network_of(client: IpAddr) -> IpAddr {
 }
 
 impl Service {
-    /// Counts a wrong credential of the current request; answers `error`, or that there were too many.
+    /// Counts a wrong credential of the current request; returns `error`, or that there were too many.
     pub(crate) fn wrong_credential(&self, error: ServiceError) -> ServiceError {
         let Some(client) = RequestScope::current().and_then(|scope| scope.client()) else { return error };
         match self.inner.auth_throttle.failed(client, Instant::now()) {

@@ -7,8 +7,8 @@
 //!                       else: sandbox ─► RUN, COPY ─► halt ─► capture ─► layer ─► version ─► cache
 //! ```
 //!
-//! The task of a build owns it: whoever asked may go away. It never runs anything outside of a sandbox, never shows a secret
-//! to a layer, a log, a key or the store, and never takes from the cache of another tenant.
+//! The task of a build owns it: the caller may disconnect. A build never runs a program outside of a sandbox, never
+//! writes a secret to a layer, a log, a key or the store, and never uses the cache of another tenant.
 
 mod announce;
 mod ask;
@@ -90,7 +90,7 @@ impl Service {
         })
     }
 
-    /// From here on it can be looked at and cancelled.
+    /// Makes the build visible, so that it can be shown and cancelled.
     fn live(&self, build: &Build, log: Arc<Log>) -> Arc<Live> {
         let live = Arc::new(Live::new(build.clone(), self.inner.closing.child_token(), log));
         self.inner.builds.put(&live);
@@ -164,7 +164,7 @@ impl Service {
         Ok(log::read(&folder(&self.inner.config.data, &build.id), from, head))
     }
 
-    /// The store has a build as it was when its status last changed.
+    /// The newest state of a build: the store has it as it was when its status last changed.
     fn newest(&self, build: Build) -> Build {
         match self.inner.builds.get(&build.id) {
             Some(live) => live.build.borrow().clone(),

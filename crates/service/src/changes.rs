@@ -1,5 +1,5 @@
-//! Who became what, told as it happens to whoever listens. Nothing is kept: who needs every event without a gap reads
-//! `events` instead. A listener that is too slow loses the oldest changes, and only it does.
+//! Changes of phases, sent to listeners as they happen. They are not stored: a client that needs every event without a
+//! gap reads `events` instead. Only a listener that is too slow loses changes, the oldest ones first.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ const BEHIND: usize = 4_096;
 /// A sandbox changed its phase, or the stage of its creation, and the disk has it.
 #[derive(Debug, Clone)]
 pub struct PhaseChange {
-    /// What it was; `None`: it is new.
+    /// The lease before; `None` for a new sandbox.
     pub before: Option<Arc<Lease>>,
-    /// What it is now.
+    /// The lease now.
     pub lease: Arc<Lease>,
 }
 
@@ -41,7 +41,7 @@ impl Changes {
 }
 
 impl Service {
-    /// Every change of phase or stage of every sandbox that this key sees, from now on. Ends when the server does.
+    /// Every change of phase or stage of every sandbox that this key can see, from now on. Ends with the server.
     #[must_use]
     pub fn follow_all(&self, who: &Principal) -> BoxStream<'static, PhaseChange> {
         let (who, closing) = (who.clone(), self.inner.closing.clone());

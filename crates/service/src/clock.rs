@@ -1,11 +1,11 @@
-//! Where time comes from: wall time for people, boot time for decisions. Tests bring their own.
+//! The source of time: wall time for people, boot time for decisions. Tests provide their own.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_model::Timestamp;
 
-/// Tells the time. The deadline queue asks again after every sleep, so a clock may jump.
+/// Returns the time. The deadline queue reads it again after every sleep, so a clock may jump.
 pub trait Clock: Send + Sync + 'static {
     /// Now, on both clocks.
     fn now(&self) -> Timestamp;
@@ -18,7 +18,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Reads which boot this is.
+    /// Reads the boot id.
     pub fn open() -> std::io::Result<Arc<Self>> {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Arc::new(Self { boot_id: boot_id.trim().to_owned() }))
@@ -51,7 +51,7 @@ pub struct TestClock {
 }
 
 impl TestClock {
-    /// Starts at some afternoon of 2026.
+    /// Starts at a fixed time in 2026.
     #[must_use]
     pub fn new(boot_id: &str) -> Arc<Self> {
         Arc::new(Self { start: tokio::time::Instant::now(), boot_id: boot_id.to_owned(), jump_ms: 0.into() })

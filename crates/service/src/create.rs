@@ -1,4 +1,4 @@
-//! Creating a sandbox: checked, admitted, written down, made.
+//! Creates a sandbox: checks, admits, records and makes it.
 
 mod base;
 mod image;
@@ -55,10 +55,11 @@ impl Service {
         let request = NewLease { idempotency: self.idempotency(&who.tenant, &spec), lease };
         let born = match self.reserve(&request.lease).await {
             Ok(()) => self.make(request, seed, image).await?,
-            // Without room only an old answer can be given again: the repeated create may be what took the last place.
+            // Without capacity only an earlier result can be returned: the repeated create may be the one that took the
+            // last place.
             Err(full) => CreationOutcome::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
         };
-        // The row says from now on which version is needed.
+        // From now on the row records which version is needed.
         drop(hold);
         let (handle, created) = match born {
             CreationOutcome::New(handle) => (handle, Created::New),
@@ -83,7 +84,7 @@ impl Service {
         Ok((lease, created))
     }
 
-    /// Waits until what the template starts is ready.
+    /// Waits until the start command of the template is ready.
     async fn until_ready(&self, handle: &Handle, check: &ReadyCheck) -> Result<(), ServiceError> {
         let busy = handle.activity.begin(ActivityKind::Request);
         let lease = crate::wake::awake(&self.inner, handle).await?;
@@ -117,7 +118,7 @@ impl Service {
         }
     }
 
-    /// What is brought from object storage needs room for its files now, and memory when it starts.
+    /// A sandbox from object storage needs room for its files now, and memory when it starts.
     pub(crate) async fn reserve(&self, lease: &Lease) -> Result<(), ServiceError> {
         let inner = &self.inner;
         if !inner.images.disk().takes_records() {
@@ -130,7 +131,7 @@ impl Service {
         }
     }
 
-    /// The lease of a new sandbox, and what it is made from.
+    /// The lease of a new sandbox, and its source.
     async fn lease_for(
         &self,
         who: &Principal,
@@ -158,7 +159,7 @@ impl Service {
             network,
             mounts,
             secrets,
-            // Files that come from far away have their own phase, with its own deadline.
+            // A download of files has its own phase, with its own deadline.
             phase: if from_archive { Phase::Restoring } else { Phase::Creating },
             stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
             image_build: image.and_then(ImageWait::build),
@@ -177,7 +178,7 @@ impl Service {
         Ok(Planned { lease, seed, hold, ready })
     }
 
-    /// What the request alone says of a new sandbox.
+    /// The lease of a new sandbox, as far as the request determines it.
     fn requested(&self, who: &Principal, spec: &CreateSandbox) -> Result<Lease, ServiceError> {
         let now = self.inner.clock.now();
         Ok(Lease {
@@ -234,8 +235,9 @@ impl Service {
         })
     }
 
-    /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical. Values
-    /// that no text shows count too, under a key of this server: the hash is kept, and must not let anybody guess them.
+    /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical.
+    /// Values that are never printed count too, under a key of this server: the hash is stored, and must not allow
+    /// guessing them.
     fn idempotency(&self, tenant: &TenantId, spec: &CreateSandbox) -> Option<(String, Hash)> {
         let key = spec.idempotency_key.clone()?;
         let request = CreateSandbox { idempotency_key: None, ..spec.clone() };
@@ -250,7 +252,7 @@ impl Service {
         Some((key, hash.finalize().into()))
     }
 
-    /// Waits for the end of a creation, bounded.
+    /// Waits for the end of a creation, up to a limit.
     pub(crate) async fn until_made(&self, handle: Handle) -> Result<Lease, ServiceError> {
         let is_made = |state: &DriverState| match state.lease.source {
             Source::Archive { .. } => !is_under_way(state),
@@ -273,7 +275,7 @@ impl Service {
             )),
             Phase::Failed if lease.awaits.is_some() => Err(known_failure(&handle, &lease)),
             Phase::Failed => Err(failure(&handle, &lease)),
-            // It ran and somebody already did something else with it, unless it never came so far.
+            // It ran and another request already changed it, unless it never ran.
             Phase::Creating
             | Phase::Pausing
             | Phase::Paused
@@ -291,7 +293,7 @@ impl Service {
     }
 }
 
-/// A sandbox that is about to be written down.
+/// A sandbox that is about to be recorded.
 struct Planned {
     lease: Lease,
     seed: Option<Arc<Seed>>,
@@ -322,7 +324,8 @@ fn known_failure(handle: &Handle, lease: &Lease) -> ServiceError {
     })
 }
 
-/// The caller waited and is told why there is no image: nothing is left that could be kept or looked at.
+/// Deletes the sandbox: the waiting caller receives the reason why there is no image, and the sandbox has nothing worth
+/// keeping.
 fn forget_without_image(handle: &Handle) {
     let lease = handle.lease();
     if lease.phase != Phase::Failed || lease.awaits.is_none() {

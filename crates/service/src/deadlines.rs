@@ -1,5 +1,5 @@
-//! One queue over all deadlines. It only says that somebody should look: the driver asks `next_deadline` again, so an
-//! entry that is stale or early does no harm.
+//! One queue over all deadlines. An entry only wakes the driver, which calls `next_deadline` again, so a stale or early
+//! entry is harmless.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -16,9 +16,9 @@ use crate::activity::Activity;
 use crate::driver::DriverMessage;
 use crate::service::ServiceShared;
 
-/// LIMIT: tokio's timer stands still while the machine sleeps, CLOCK_BOOTTIME does not; so no sleep is longer.
+/// LIMIT: tokio's timer stops while the machine is suspended, CLOCK_BOOTTIME does not; so no sleep is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(15);
-/// How soon a driver that was busy, or could not write, is asked again.
+/// How soon a driver that was busy, or could not write, is woken again.
 const AGAIN_MS: i64 = 500;
 
 /// Due sandboxes, the next one first, in milliseconds of this boot.
@@ -50,7 +50,7 @@ impl DeadlineQueue {
 }
 
 impl Deadlines {
-    /// Notes when this sandbox is due next, or that it is not.
+    /// Records when this sandbox is due next, or that it is not.
     pub(crate) fn schedule(&self, id: &SandboxId, due: Option<&Timestamp>, now: &Timestamp) {
         let at = due.map(|due| now.boot_ms.saturating_add(due.ms_after(now)));
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ impl Deadlines {
         }
     }
 
-    /// Takes what is due out of the queue and says how long until the next.
+    /// Removes the due sandboxes from the queue and returns the time until the next one.
     fn due(&self, now: &Timestamp) -> (Vec<SandboxId>, Duration) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut due = Vec::new();
@@ -81,8 +81,8 @@ impl Deadlines {
     }
 }
 
-/// When this lease needs somebody next, and for what: its timers with the newest activity, and those that failed not before
-/// they are tried again.
+/// When this lease is due next, and for what: its timers with the newest activity. Timers that failed are not due
+/// before their next attempt.
 pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Timestamp) -> Option<(Timestamp, Due)> {
     let mut lease = Cow::Borrowed(lease);
     let sleeps = lease.timers.auto_pause_s.is_some() || lease.timers.auto_stop_s.is_some();
@@ -107,7 +107,7 @@ pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Timestamp) -> O
     candidates.into_iter().min_by_key(|(at, _)| at.ms_after(now))
 }
 
-/// Refuses what this provider will not be able to do when the time comes.
+/// Refuses timers that this provider cannot carry out.
 pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), ServiceError> {
     let pauses = lease.timers.auto_pause_s.is_some()
         || lease.on_timeout == OnTimeout::Pause
@@ -128,10 +128,10 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
         .hint("atoll doctor shows what is missing; leave that timer out"))
 }
 
-/// The lease without what makes it due for this.
+/// Removes from the lease what makes it due for this.
 fn switch_off(lease: &mut Lease, due: Due) {
     match due {
-        // Passing phases have one deadline, and nothing is tried in vain about it.
+        // A passing phase has one deadline, and it is never retried.
         Due::PhaseOverdue => {}
         Due::Timeout(_) => lease.timeout_at = None,
         Due::IdlePause => lease.timers.auto_pause_s = None,

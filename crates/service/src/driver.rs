@@ -7,8 +7,8 @@
 //!        ▲──────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Effects of one sandbox run one after the other. A result that does not carry the number of the effect under way, or
-//! names another instance than the lease, is late and dropped. The instance id is in the store before its effect starts.
+//! Effects of one sandbox run one after the other. A result without the number of the current effect, or for another
+//! instance than the lease's, is late and dropped. The instance id is in the store before its effect starts.
 
 mod adoption;
 mod effects;
@@ -52,7 +52,7 @@ use steps::Transition;
 pub(crate) use take_snapshot::SnapshotJob;
 pub(crate) use verbs::Verb;
 
-/// What a driver is told.
+/// A message to a driver.
 pub(crate) enum DriverMessage {
     /// Somebody asks for something, and why.
     Verb { verb: Verb, reason: Reason, reply: Reply },
@@ -60,28 +60,28 @@ pub(crate) enum DriverMessage {
     Update { change: Box<UpdateSandbox>, reply: Reply },
     /// What stands above the lease's network policy changed: its tenant's, or a secret that it uses.
     Refresh { reply: Option<Reply> },
-    /// A change that touches the lease alone.
+    /// A change that affects the lease alone.
     Edit { edit: Edit, reply: Reply },
-    /// Somebody wants a snapshot.
+    /// A caller requests a snapshot.
     Snapshot(SnapshotJob),
-    /// This archive is gone from object storage.
+    /// This archive was removed from object storage.
     Tidied { archive: ArchiveRef },
-    /// Its image has come further.
+    /// Progress of its image.
     Image(ImageProgress),
-    /// The instance says something by itself.
+    /// The instance reports an event.
     Notice { instance: InstanceId, what: NoticeKind },
     /// A deadline may have passed.
     Due,
 }
 
-/// Answered when the change is written; what it sets off goes on.
+/// The answer when the change is recorded; its effects continue.
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 
 /// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
 pub(crate) type Edit =
     Box<dyn FnOnce(&mut Lease, &Timestamp) -> Result<Vec<&'static str>, ServiceError> + Send>;
 
-/// What a birth led to.
+/// The result of a creation.
 pub(crate) enum CreationOutcome {
     New(Handle),
     Replayed(Box<Lease>),
@@ -90,9 +90,9 @@ pub(crate) enum CreationOutcome {
 pub(crate) struct Driver {
     inner: Arc<ServiceShared>,
     lease: Lease,
-    /// What the store keeps of the instance; its token may be several, see `agent::Tokens`.
+    /// The instance's row in the store; its token may be several, see `agent::Tokens`.
     row: Option<InstanceRow>,
-    /// Also kept while it is frozen; published while it runs.
+    /// It is also kept while the instance is frozen; it is published while the instance runs.
     agent: Option<AgentClient>,
     failure: Option<ServiceError>,
     publish: watch::Sender<DriverState>,
@@ -102,21 +102,22 @@ pub(crate) struct Driver {
     attempts: u32,
     /// Snapshots that wait for their turn.
     snapshots: VecDeque<Arc<SnapshotJob>>,
-    /// What it is being made from or put back to.
+    /// What the sandbox is being made from or rolled back to.
     seed: Option<Arc<Seed>>,
-    /// Its memory could not be written to disk in this pause.
+    /// Whether its memory could not be written to disk in this pause.
     checkpoint_failed: bool,
     /// What it may reach was decided anew while nobody could tell its instance.
     refresh_due: bool,
-    /// Something of it may be in object storage that the lease does not name.
+    /// Whether objects of it may be in object storage that the lease does not name.
     uploads: bool,
-    /// The removal of an archive that is not needed any more.
+    /// The removal of an archive that is no longer needed.
     tidying: Option<JoinHandle<Option<()>>>,
     done_in: mpsc::Sender<Done>,
     done_out: mpsc::Receiver<Done>,
 }
 
-/// Remembers a new sandbox and drives it from then on. The task owns the birth: a caller that goes away changes nothing.
+/// Records a new sandbox and drives it from then on. The task owns the creation: it continues if the caller
+/// disconnects.
 pub(crate) fn birth(
     inner: &Arc<ServiceShared>,
     new: NewLease,
@@ -131,8 +132,8 @@ pub(crate) fn birth(
         let lease = new.lease.clone();
         let (told, mut accepted) = oneshot::channel();
         let mut insert = std::pin::pin!(timed("insert", own.store.insert_telling(new, told)));
-        // The provider works while the disk does. Nobody hears of the sandbox before the disk has it; after a crash in
-        // between nobody knows the instance, and adoption removes it.
+        // The provider works while the disk does. The sandbox is not visible before it is on disk; after a crash in
+        // between the instance is unknown, and adoption removes it.
         let mut begun = None;
         let inserted = loop {
             tokio::select! {
@@ -174,14 +175,14 @@ impl Driver {
     ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
         let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None, None);
         driver.seed = seed;
-        // One that waits for its image has nothing to be made from yet.
+        // A sandbox that waits for its image has nothing to be made from yet.
         if !lease.waits_for_image() {
             driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
         }
         (driver, handle, mailbox)
     }
 
-    /// The record could not be kept: what was begun is removed. What this can't remove, the next adoption does.
+    /// The record could not be written: the instance is removed. If that fails, the next adoption removes it.
     async fn undo(mut self) {
         self.launch(Work::Destroy);
         while let Some(done) = self.done_out.recv().await {
@@ -228,8 +229,8 @@ impl Driver {
         (driver, Handle { mailbox: mailbox_in, state: watched, activity, tokens: Arc::default() }, mailbox)
     }
 
-    /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and what was
-    /// under way counts as failed.
+    /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and the
+    /// current effect counts as failed.
     async fn supervise(mut self, mut mailbox: mpsc::Receiver<DriverMessage>) {
         // LIMIT: a driver that panics on every message must not spin.
         for _ in 0..8 {
@@ -237,7 +238,7 @@ impl Driver {
             if ended.is_ok() {
                 if self.lease.phase == Phase::Deleted {
                     self.inner.registry.remove(&self.lease.id);
-                    // A record that came late may have begun it anew.
+                    // A record that was written late may have created the log again.
                     crate::egress::log::remove(&self.inner, &self.lease.id).await;
                 }
                 return;

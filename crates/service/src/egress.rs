@@ -1,12 +1,12 @@
-//! What a sandbox may reach: policies are checked and sealed on their way in, and put together for the provider.
+//! The network policies of sandboxes: checked and encrypted when they are received, and combined for the provider.
 //!
 //! ```text
-//! asked for ─► check ─► seal values ─► lease                          operator ∧ tenant ∧ lease ─► provider
-//!                                        └─► open values, fill in secrets ──────────┘ (in memory only)
+//! request ─► check ─► encrypt values ─► lease                       operator ∧ tenant ∧ lease ─► provider
+//!                                        └─► decrypt values, insert secrets ────────┘ (in memory only)
 //! ```
 //!
-//! A value that is injected is plain in a request on its way in and in what a provider is handed; everywhere else it is
-//! sealed, or only a name.
+//! An injected value is in plain text only in a request and in what is passed to a provider; everywhere else it is
+//! encrypted, or only a name.
 
 mod attached;
 pub(crate) mod log;
@@ -28,10 +28,10 @@ pub(crate) use attached::attached;
 use crate::ServiceError;
 use crate::service::{Service, ServiceShared};
 
-/// What the certificate authority of a sandbox is derived for.
+/// The purpose for which the certificate authority of a sandbox is derived.
 const AUTHORITY: &str = "egress-ca";
 
-/// What narrows the sandboxes of a tenant, in memory: every boot asks for it. The service is the only writer.
+/// The policies of tenants, in memory, because every boot reads them. The service is the only writer.
 #[derive(Default)]
 pub(crate) struct Layers {
     tenants: RwLock<HashMap<TenantId, Arc<NetworkPolicy>>>,
@@ -86,7 +86,7 @@ async fn opened(inner: &ServiceShared, lease: &Lease) -> Result<Vec<OpenedTransf
     Ok(transforms.iter().map(|transform| open(inner, lease, transform, &secrets)).collect())
 }
 
-/// A header whose value cannot be had is taken away: what the sandbox would send in its place must not pass for it.
+/// A header whose value is not available is removed: what the sandbox would send in its place must not be taken for it.
 fn open(
     inner: &ServiceShared,
     lease: &Lease,
@@ -145,8 +145,8 @@ impl Service {
         tenant.into_iter().chain(operator).collect()
     }
 
-    /// A policy that was asked for, or that a snapshot or a sibling brings, as a lease may hold it: allowed by the
-    /// operator, its values sealed, its secrets there. `had` is what the sandbox has now.
+    /// A policy from a request, a snapshot or a sibling, as a lease may contain it: allowed by the operator, its values
+    /// encrypted, its secrets existing. `had` is the current policy of the sandbox.
     pub(crate) async fn admitted(
         &self,
         tenant: &TenantId,
@@ -201,7 +201,7 @@ impl Service {
         if fill_secrets(&plain, |name| secrets.get(name)).is_none() {
             return Err(bad(&format!("its value is longer than {SECRET_BYTES_MAX} bytes")));
         }
-        // The same value sealed again would be another text, and an update that changes nothing a change.
+        // The same value encrypted again would give another text, and an update without a change would become one.
         let is_same =
             |sealed: &&HeaderText| text_of(&self.inner, tenant, sealed).as_deref() == Some(plain.as_str());
         match (text, before.filter(is_same)) {

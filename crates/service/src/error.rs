@@ -1,5 +1,5 @@
-//! What went wrong, in the closed vocabulary, with what to try next. Inside text never leaves the process: it is kept
-//! as the source, for the log of whoever handles the error.
+//! Errors with a code from the closed list and a hint. Internal texts never leave the process: they are kept as the
+//! source, for the log of the code that handles the error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::admission::NotAdmitted;
 /// The cause, for logs only.
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
-/// An answer that is not the one asked for.
+/// An error of the service.
 #[derive(Debug, Clone)]
 pub struct ServiceError {
-    /// The closed word.
+    /// The code from the closed list.
     pub code: Code,
     /// What happened, safe to show.
     pub message: String,
-    /// The field of the request that it is about.
+    /// The field of the request, if the error has one.
     pub field: Option<Box<InvalidField>>,
-    /// What to try, where there is something.
+    /// A suggestion for the caller, if there is one.
     pub hint: Option<String>,
-    /// When to try again, where that helps.
+    /// When to retry, if that helps.
     pub retry_after_s: Option<u32>,
     /// Why, for the log; never shown.
     pub cause: Option<Cause>,
@@ -35,7 +35,7 @@ pub struct ServiceError {
 /// A field of a request and what is wrong with it. Fronts whose clients know the field by another name translate it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidField {
-    /// The field as the native API calls it.
+    /// The name of the field in the native API.
     pub name: String,
     /// What is wrong, as the part of a sentence that follows the name.
     pub problem: String,
@@ -53,21 +53,21 @@ impl ServiceError {
         Self::new(Code::InvalidRequest, format!("{name}: {problem}")).about(name, problem)
     }
 
-    /// Says which field it is about.
+    /// Sets the field of the error.
     #[must_use]
     pub fn about(mut self, name: &str, problem: impl Into<String>) -> Self {
         self.field = Some(Box::new(InvalidField { name: name.to_owned(), problem: problem.into() }));
         self
     }
 
-    /// Says what to try.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Says when to try again.
+    /// Sets the time to retry.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
@@ -81,7 +81,7 @@ impl ServiceError {
         self
     }
 
-    /// What sort of failure it is.
+    /// The kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.code.kind()
@@ -100,7 +100,7 @@ impl std::error::Error for ServiceError {
     }
 }
 
-/// The sandbox is in a phase that does not allow this; the hint names the verb that would help.
+/// The sandbox is in a phase that does not allow the operation; the hint names an operation that helps.
 pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
     let hint = match lease.phase {
         Phase::Creating | Phase::Starting => "wait until it runs".to_owned(),
@@ -112,7 +112,7 @@ pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
         Phase::Archiving => "wait until it is archived, or start it".to_owned(),
         Phase::Archived => "restore or start it first".to_owned(),
         Phase::Restoring => "wait until its files are back".to_owned(),
-        Phase::Failed => "look at its reason; start it again, or delete it".to_owned(),
+        Phase::Failed => "read its reason; start it again, or delete it".to_owned(),
         Phase::Deleting | Phase::Deleted => "create a new one".to_owned(),
         Phase::Running => "stop it first".to_owned(),
     };

@@ -1,5 +1,5 @@
-//! What happened, in order. A follower reads the store after the last event it saw and is woken when there is more, so
-//! it has no gap and no event twice, however many drivers write at once.
+//! Events in order. A follower reads the store after the last event it has seen and is woken when there is more, so it
+//! has no gap and no event twice, however many drivers write at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::ServiceError;
 use crate::keys::visible;
 use crate::service::{Service, ServiceShared};
 
-/// LIMIT: what an answer may hold, and what a follower reads at once.
+/// LIMIT: events in a response, and in one read of a follower.
 const PAGE: u32 = 500;
 
 impl Service {
-    /// Events after a number, oldest first: of one sandbox, or of all that the key sees.
+    /// Events after a number, oldest first: of one sandbox, or of all that the key can see.
     pub async fn events(
         &self,
         who: &Principal,
@@ -31,7 +31,7 @@ impl Service {
         Ok(self.inner.store.events(EventQuery { limit, ..query }).await?)
     }
 
-    /// Events after a number (`None`: from now on), then those that come. Ends when the server does.
+    /// Events after a number (`None`: from now on), then new ones. Ends with the server.
     pub async fn follow_events(
         &self,
         who: &Principal,
@@ -80,7 +80,7 @@ impl Follower {
                     self.ready = events.into();
                 }
                 Ok(_) => {
-                    // Nothing of what is there is ours; the next look starts behind it.
+                    // None of the existing events matches; the next read starts after them.
                     self.query.after_seq = self.query.after_seq.max(newest);
                     tokio::select! {
                         () = self.inner.closing.cancelled() => return None,

@@ -17,27 +17,27 @@ use crate::service::{Service, ServiceShared};
 use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
-/// LIMIT: collected output per stream; whoever wants more streams it.
+/// LIMIT: bytes of collected output per stream; a caller that needs more uses a stream.
 const OUTPUT_MAX: usize = 8 << 20;
-/// LIMIT: what a kernel takes as arguments, less room for the environment.
+/// LIMIT: what a kernel accepts as arguments, minus room for the environment.
 const ARGV_MAX: usize = 1 << 20;
 const ENV_MAX: usize = 1 << 20;
-/// How long after a command's own timeout its end is waited for.
+/// How long to wait for the end of a command after its own timeout.
 const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
-/// LIMIT: input goes to the agent in pieces that it can hold.
+/// LIMIT: input is sent to the agent in pieces that it can hold.
 const STDIN_CHUNK: usize = 64 << 10;
 
 impl Service {
     /// Runs a command and collects what it writes. After its timeout the exit code is 124.
     pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
         check(&exec)?;
-        // What is detached runs on by itself; its CPU keeps the sandbox awake, not this call.
+        // A detached command continues by itself; its CPU usage keeps the sandbox awake, not this call.
         let kind = if exec.detach { ActivityKind::Request } else { ActivityKind::Command };
         let sandbox = self.awake_session(who, ident, kind).await?;
         let begun = Instant::now();
         let keep = if exec.keep_tail { Keep::both(OUTPUT_MAX) } else { Keep::head(OUTPUT_MAX) };
         let (limit, detach) = (exec.timeout, exec.detach);
-        // Input of a command that nobody waits for outlives the request that brought it.
+        // Input of a detached command outlives its request.
         let stdin =
             if detach { held(&sandbox.account, exec.stdin.clone()).await? } else { exec.stdin.clone() };
         let (pid, stream) = start(&sandbox, exec).await?;
@@ -74,7 +74,7 @@ impl Service {
         })
     }
 
-    /// Starts a command and follows it. Dropping the stream leaves it running.
+    /// Starts a command and follows it. Dropping the stream leaves the command running.
     pub async fn exec_stream(
         &self,
         who: &Principal,
@@ -89,7 +89,7 @@ impl Service {
         Ok((pid, exec_events(stream)))
     }
 
-    /// Input for a command that nobody waits for goes on by itself.
+    /// Sends input to a detached command in the background.
     fn feed(&self, sandbox: SandboxSession, pid: u32, stdin: Option<Bytes>) {
         if let Some(stdin) = stdin {
             let closing = self.inner.closing.clone();
@@ -102,7 +102,7 @@ impl Service {
         }
     }
 
-    /// Processes that were started through us and still run.
+    /// Processes that were started through the service and still run.
     pub async fn processes(&self, who: &Principal, ident: &str) -> Result<Vec<ProcessRecord>, ServiceError> {
         let sandbox = self.session(who, ident).await?;
         let found = sandbox.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
@@ -145,7 +145,7 @@ impl Service {
         sandbox.close_stdin(pid).await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
-    /// Follows a process; with `tail` the kept end of its output comes first.
+    /// Follows a process; with `tail` the kept end of its output is first.
     pub async fn attach(
         &self,
         who: &Principal,
@@ -215,7 +215,7 @@ pub(crate) const fn size(size: TerminalSize) -> atoll_agentapi::TerminalSize {
     atoll_agentapi::TerminalSize { cols: size.cols, rows: size.rows }
 }
 
-/// Writes input and ends it. A process that does not want it is no error.
+/// Writes input and closes it. A process that does not accept it is no error.
 async fn write_all(sandbox: &dyn Session, pid: u32, stdin: Bytes) {
     for chunk in stdin.chunks(STDIN_CHUNK) {
         if let Err(error) = sandbox.send_stdin(pid, chunk).await {
@@ -228,7 +228,7 @@ async fn write_all(sandbox: &dyn Session, pid: u32, stdin: Bytes) {
     }
 }
 
-/// How long a command may take, and a little; pauses do not count.
+/// Limits the time of a command, with some tolerance; pauses do not count.
 async fn bounded<T>(
     handle: &Handle,
     limit: Option<Duration>,
@@ -243,7 +243,7 @@ async fn bounded<T>(
     }
 }
 
-/// Input that is counted in the budget until it was given to the command.
+/// Input that is counted in the budget until the command has received it.
 async fn held(account: &Account, stdin: Option<Bytes>) -> Result<Option<Bytes>, ServiceError> {
     let Some(stdin) = stdin else { return Ok(None) };
     let mut reservation = account.reserve();

@@ -1,5 +1,5 @@
-//! The end of what sandboxes are bound to: a thread of conversation, or the server itself. Each is paused, deleted or left
-//! as its lease says; whoever is late is named in the log and goes on as it is.
+//! The end of what sandboxes are bound to: a thread of conversation, or the server itself. Each sandbox is paused,
+//! deleted or left running as its lease says; a sandbox that is late is logged and stays as it is.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
 use crate::service::Service;
 
-/// LIMIT: pauses take a millisecond and deletes a few; more at once only wait for each other.
+/// LIMIT: a pause takes a millisecond and a delete a few; more at once only wait for each other.
 const AT_ONCE: usize = 32;
-/// LIMIT: as long as a thread's name may be at create.
+/// LIMIT: the maximum of a thread's name at create.
 const THREAD_MAX: usize = 255;
 
 impl Service {
-    /// The server ends in good order: what is bound to it is paused or deleted, within `limit` for all together. Comes before
-    /// [`Service::shutdown`].
+    /// Ends the server in good order: sandboxes that are bound to it are paused or deleted, within `limit` for all
+    /// together. Called before [`Service::shutdown`].
     pub async fn exit(&self, limit: Duration) {
         let bound: Vec<Handle> = self.inner.registry.all();
         let bound: Vec<_> =
@@ -65,7 +65,7 @@ impl Service {
             .buffered(AT_ONCE)
             .collect()
             .await;
-        // All are tried before one that failed is told of.
+        // All are tried before a failure is reported.
         left.into_iter().collect()
     }
 }
@@ -79,7 +79,7 @@ async fn leave(handle: &Handle) -> Result<(), ServiceError> {
         (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => {
             Verb::Pause(MemoryLocation::Live)
         }
-        // It does not run: there is nothing to keep in memory.
+        // It does not run: there is no memory to keep.
         (OnExit::Pause, _) => return Ok(()),
     };
     ask(handle, |reply| DriverMessage::Verb { verb, reason: Reason::Exit, reply }).await?;

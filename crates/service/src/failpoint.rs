@@ -1,4 +1,4 @@
-//! Named places in the drivers at which a test may wait, end the server or panic. Without a hook they cost one branch.
+//! Named places in the drivers at which a test may wait, end the server or panic. Without a hook they take one branch.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ type Hook = dyn Fn(&'static str) -> BoxFuture<'static, ()> + Send + Sync;
 pub struct FailPoint(Option<Arc<Hook>>);
 
 impl FailPoint {
-    /// Nothing happens anywhere.
+    /// No hook.
     #[must_use]
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Calls `hook` with the name of each place as it is reached, and waits for it.
+    /// Calls `hook` with the name of each place when it is reached, and waits for it.
     pub fn new(hook: impl Fn(&'static str) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(hook)))
     }
 
-    /// Every place there is.
+    /// All places.
     pub const PLACES: &[&'static str] = &[
         "insert.before",
         "insert.after",
@@ -60,7 +60,7 @@ impl FailPoint {
         "rollback.after",
     ];
 
-    /// Every place beside the life of a sandbox: templates and volumes.
+    /// All places outside of the life of a sandbox: templates and volumes.
     pub const BESIDE: &[&'static str] =
         &["collect.rows", "pull.files", "volume.row", "volume.files", "volume.deleting", "volume.removed"];
 

@@ -1,4 +1,4 @@
-//! Files inside a sandbox: thin over its agent, with our words for what can go wrong.
+//! Files inside a sandbox: a thin layer over its agent, with the errors of the service.
 
 use atoll_agentapi::{Pack, PackLayout, Range, Session, Unpack, Unpacked, WatchKind, WatchStream};
 use atoll_model::{Code, Principal};
@@ -11,7 +11,7 @@ use crate::follow::WayBack;
 use crate::service::Service;
 use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
 
-/// LIMIT: what the kernel takes as a path.
+/// LIMIT: the kernel's maximum for a path.
 const PATH_MAX: usize = 4_095;
 /// LIMIT: deep enough for any project; the agent cuts long lists.
 const DEPTH_MAX: u32 = 64;
@@ -60,7 +60,7 @@ impl Service {
         })
     }
 
-    /// Writes a file whole or not at all; its parents are made.
+    /// Writes a file completely or not at all; missing parents are made.
     pub async fn write_file(
         &self,
         who: &Principal,
@@ -81,7 +81,7 @@ impl Service {
         Ok(entry(written))
     }
 
-    /// Writes a tree that comes as a tar stream below a directory, which is made if missing. Links stay links.
+    /// Unpacks a tar stream below a directory, which is made if missing. Links stay links.
     pub async fn write_archive(
         &self,
         who: &Principal,
@@ -114,14 +114,14 @@ impl Service {
             .during(reader.into_stream().map(|chunk| chunk.map_err(|e| refusal(AgentOperation::File, e)))))
     }
 
-    /// What a path is.
+    /// The entry at a path.
     pub async fn stat(&self, who: &Principal, ident: &str, path: &str) -> Result<Entry, ServiceError> {
         check_path(path)?;
         let session = self.session(who, ident).await?;
         session.stat(path.as_bytes(), None).await.map(entry).map_err(|e| refusal(AgentOperation::File, e))
     }
 
-    /// What a directory holds, and whether the list was cut.
+    /// The entries of a directory, and whether the list was cut.
     pub async fn list_dir(
         &self,
         who: &Principal,
@@ -165,7 +165,7 @@ impl Service {
             .map_err(|e| refusal(AgentOperation::File, e))
     }
 
-    /// Removes a file, or a directory with all it holds.
+    /// Removes a file, or a directory with its content.
     pub async fn remove_path(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
         check_path(path)?;
         let session = self.session(who, ident).await?;
@@ -194,7 +194,7 @@ impl Service {
     }
 }
 
-/// A watch that outlives its connection: after a restore of the sandbox's memory it is begun again.
+/// A watch that outlives its connection: after a restore of the sandbox's memory it is started again.
 struct DurableWatch {
     /// `None` after an error.
     stream: Option<WatchStream>,
@@ -216,7 +216,7 @@ impl DurableWatch {
         match agent.watch(&self.path, None, self.recursive).await {
             Ok(stream) => {
                 self.stream = Some(stream);
-                // Nobody knows what changed between the two.
+                // Changes between the two connections are not known.
                 Some(Ok(FileChange { kind: ChangeKind::Overflow, name: Vec::new() }))
             }
             Err(error) => Some(Err(refusal(AgentOperation::File, error))),

@@ -1,6 +1,6 @@
-//! Follows a process over whatever happens to its sandbox: a pause is waited out, and after a restore of its memory the
-//! reader is attached again where it was, so that nothing is lost or told twice. It never wakes anybody, and it ends when
-//! the processes are gone.
+//! Follows a process across changes of its sandbox: it waits for the end of a pause, and after a restore of memory the
+//! reader is attached again at its position, so that no output is lost or repeated. It never wakes a sandbox, and it
+//! ends when the processes no longer exist.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::agent::{AgentOperation, refusal};
 use crate::registry::{DriverState, Handle};
 use crate::{ExecEvent, ServiceError};
 
-/// LIMIT: a connection to one instance that breaks again and again is not made anew for ever.
+/// LIMIT: a connection to one instance that fails repeatedly is not opened again without end.
 const ATTEMPTS: u32 = 3;
 
 /// The events of one process. Keeps its sandbox busy.
@@ -34,7 +34,7 @@ impl Follow {
         Self { back: WayBack::new(handle), pid, stream, ended: false, _busy: busy }
     }
 
-    /// Attaches again, once the sandbox runs; or says why that is no use.
+    /// Attaches again once the sandbox runs, or returns why that is not possible.
     async fn again(&mut self, mut error: AgentError) -> Result<(), AgentError> {
         let Some(from) = self.stream.position() else { return Err(error) };
         while let Some(agent) = self.back.after(&error).await {
@@ -78,12 +78,12 @@ impl ProcessSource for Follow {
     }
 }
 
-/// The events of a process in our vocabulary.
+/// The events of a process as those of the service.
 pub(crate) fn exec_events(stream: ProcessStream) -> BoxStream<'static, ExecEvent> {
     stream.into_stream().map(exec_event).boxed()
 }
 
-/// The way back to the same processes after a connection to their agent broke.
+/// Reconnects to the same processes after a connection to their agent failed.
 pub(crate) struct WayBack {
     handle: Handle,
     epoch: u64,
@@ -97,8 +97,8 @@ impl WayBack {
         Self { handle, epoch, instance, attempts: 0 }
     }
 
-    /// Waits out a pause and answers with the agent of the same processes. `None`: they are gone, or what broke is no
-    /// connection, or it breaks again and again.
+    /// Waits for the end of a pause and returns the agent of the same processes. `None` if they no longer exist, if the
+    /// error is not one of the connection, or if it fails repeatedly.
     pub(crate) async fn after(&mut self, error: &AgentError) -> Option<AgentClient> {
         if !broken(error) {
             return None;
@@ -115,7 +115,7 @@ impl WayBack {
     }
 }
 
-/// Whether only the connection is gone, not what is at its other end.
+/// Whether only the connection failed, not the process.
 const fn broken(error: &AgentError) -> bool {
     matches!(
         error,
@@ -142,7 +142,7 @@ fn exec_event(event: Result<ProcessEvent, AgentError>) -> ExecEvent {
     }
 }
 
-/// Waits until the sandbox has been awake for so long; pauses do not count.
+/// Waits until the sandbox has been awake for this long; pauses do not count.
 pub(crate) async fn awake_for(handle: &Handle, limit: Duration) {
     let mut state = handle.state.clone();
     let mut left = limit;
@@ -164,7 +164,7 @@ pub(crate) async fn awake_for(handle: &Handle, limit: Duration) {
     }
 }
 
-/// The end of a command was not seen.
+/// The error for a command whose end was not seen.
 pub(crate) fn unseen_end() -> ServiceError {
     ServiceError::new(Code::SandboxUnavailable, "the sandbox did not report how the command ended")
 }

@@ -1,9 +1,9 @@
-//! Forks: many sandboxes from a live one, all of them or none; and who comes from whom.
+//! Forks: several sandboxes from a live one, all of them or none; and the lineage of sandboxes.
 //!
 //! ```text
-//! snapshot that nobody sees ──► children are made from it ──► all run: its row says "deleting" ──► answer
+//! hidden snapshot ──► children are made from it ──► all run: its row says "deleting" ──► response
 //! ```
-//! That row is the moment at which the fork is done. After a crash before it, the children are deleted.
+//! The write of that row completes the fork. After a crash before it, the children are deleted.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::service::Service;
 use crate::snapshots::Seed;
 use crate::{Fork, Forked, Lineage, ServiceError};
 
-/// LIMIT: more at once than anybody can look at.
+/// LIMIT: more than a caller can use at once.
 const CHILDREN_MAX: u32 = 100;
 
 impl Service {
@@ -44,7 +44,7 @@ impl Service {
 
     async fn fork_of(&self, source: Handle, ask: Fork) -> Result<Forked, ServiceError> {
         let lease = source.lease();
-        // What the operator forbids by now is not inherited either.
+        // A policy that the operator no longer allows is not inherited either.
         self.admitted(&lease.tenant, lease.network.clone(), None).await?;
         let refused = if ask.memory { self.no_memory(&lease) } else { None };
         let wants_memory = ask.memory && refused.is_none();
@@ -115,7 +115,7 @@ impl Service {
         }
     }
 
-    /// What was made of a fork that failed goes again; the first error is what the caller hears.
+    /// Deletes the children of a failed fork; the caller receives the first error.
     async fn unmake(&self, children: &[Handle]) {
         let gone = children.iter().map(|child| async {
             let verb = |reply| DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Requested, reply };
@@ -130,7 +130,7 @@ impl Service {
         join_all(gone).await;
     }
 
-    /// Writes down that the fork is done.
+    /// Records that the fork is complete.
     async fn finish_fork(
         &self,
         source: &Lease,
@@ -158,7 +158,7 @@ impl Service {
         Ok(leases)
     }
 
-    /// Removes the snapshot of a fork behind everybody's back. What can't be removed now, the next start does.
+    /// Removes the snapshot of a fork in the background. If that fails, the next start of the server removes it.
     fn forget_transient(&self, snapshot: Snapshot) {
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move {
@@ -212,7 +212,7 @@ impl Service {
         })
     }
 
-    /// Puts a sandbox back to one of its own snapshots.
+    /// Rolls a sandbox back to one of its own snapshots.
     pub async fn rollback(
         &self,
         who: &Principal,
@@ -236,7 +236,7 @@ impl Service {
         self.settled(handle).await
     }
 
-    /// Where a sandbox comes from and what came from it.
+    /// The origin of a sandbox, and the sandboxes made from it.
     pub async fn lineage(&self, who: &Principal, ident: &str) -> Result<Lineage, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
         let snapshot = match &lease.source {

@@ -1,4 +1,4 @@
-//! Whether the server can work, and figures for the metrics page.
+//! The health of the server, and values for the metrics page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use atoll_model::Phase;
 use crate::service::Service;
 use crate::{Health, ServiceStats};
 
-/// LIMIT: a health check that waits longer is an answer by itself.
+/// LIMIT: a health check that takes longer counts as failed.
 const WAIT: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// Asks the store and the provider whether they answer.
+    /// Checks whether the store and the provider respond.
     pub async fn health(&self) -> Health {
         let mut problems = Vec::new();
         if self.inner.closing.is_cancelled() {
@@ -29,7 +29,7 @@ impl Service {
         Health { ok: problems.is_empty(), problems }
     }
 
-    /// Figures as they are now; what the machine has is as last seen.
+    /// The current values; those of the machine are as last read.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         let inner = &self.inner;

@@ -1,4 +1,5 @@
-//! Promises to stay awake, longer lives, and the answer to why a sandbox is awake. None of this wakes anybody.
+//! Holds that keep a sandbox awake, longer lifetimes, and the reasons why a sandbox is awake. These calls never wake a
+//! sandbox.
 
 use atoll_model::policy::deadlines::Due;
 use atoll_model::{Code, Hold, Lease, OnTimeout, Phase, Principal};
@@ -11,12 +12,12 @@ use crate::sandboxes::ask;
 use crate::service::Service;
 use crate::{Awake, HoldAsk, NextTimer, ServiceError};
 
-/// LIMIT: a hold that somebody forgot ends by itself.
+/// LIMIT: a forgotten hold ends by itself.
 const HOLD_S_MAX: u64 = 24 * 3_600;
 const REASON_MAX: usize = 256;
-/// LIMIT: as long as any timeout may be.
+/// LIMIT: the maximum of any timeout.
 const EXTEND_S_MAX: u64 = 365 * 24 * 3_600;
-/// How old a look may be for an answer.
+/// How old a check may be for a response.
 const FRESH_MS: i64 = 1_000;
 
 impl Service {
@@ -41,9 +42,9 @@ impl Service {
         .await
     }
 
-    /// Takes a hold back. Without one nothing happens.
+    /// Releases a hold. Without one nothing happens.
     pub async fn release(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
-        // Idle time begins where the hold ends.
+        // The idle time begins at the end of the hold.
         let _busy = self.driven(who, ident).await?.activity.begin(crate::activity::ActivityKind::Request);
         self.edit(
             who,
@@ -53,7 +54,8 @@ impl Service {
         .await
     }
 
-    /// Lets a sandbox live at least so many seconds from now on; never shortens. One without a timeout lives on anyway.
+    /// Extends the lifetime of a sandbox to at least this many seconds from now; never shortens it. A sandbox without a
+    /// timeout stays unchanged.
     pub async fn extend(&self, who: &Principal, ident: &str, seconds: u64) -> Result<Lease, ServiceError> {
         within("seconds", seconds, EXTEND_S_MAX)?;
         self.edit(
@@ -75,7 +77,7 @@ impl Service {
         .await
     }
 
-    /// Why it is awake, since when, and what it does next by itself. Never wakes it.
+    /// Why it is awake, since when, and its next timer. Never wakes it.
     pub async fn awake(&self, who: &Principal, ident: &str) -> Result<Awake, ServiceError> {
         let (lease, Some(handle)) = self.find(who, ident).await? else {
             return Ok(Awake { because: vec![], active_at_ms: None, idle: true, next: None });
@@ -92,7 +94,7 @@ impl Service {
         }
         let now = self.inner.clock.now();
         let next = next_due(&handle.lease(), &handle.activity, &now).and_then(|(at, due)| {
-            // By the wall clock as it is now, which may have jumped since the timer was set.
+            // By the current wall clock, which may have jumped since the timer was set.
             let at_ms = now.wall_ms.saturating_add(at.ms_after(&now));
             what(due).map(|what| NextTimer { at_ms, what })
         });

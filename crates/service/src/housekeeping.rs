@@ -1,4 +1,4 @@
-//! Forgets what is old, collects what templates left, and writes down when keys were used. One task, no hurry.
+//! Removes old records, collects files of removed templates, and records when keys were used. One background task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use atoll_store::Sweep;
 
 use crate::service::ServiceShared;
 
-/// LIMIT: key use is a minute late at most; sweeps are small.
+/// LIMIT: the recorded use of a key is a minute late at most; sweeps are small.
 const EVERY: Duration = Duration::from_secs(60);
-/// How long a repeated create with the same key is recognised.
+/// How long a repeated create with the same key is recognized.
 const IDEMPOTENCY_MS: i64 = 24 * 3_600 * 1_000;
-/// How long one can look back on a build.
+/// How long builds are kept.
 const BUILDS_MS: i64 = 30 * 24 * 3_600 * 1_000;
 
 /// LIMIT: rounds between collections of templates; each reads a handful of rows and folders.

@@ -1,6 +1,6 @@
-//! Looks at running sandboxes that would sleep when idle: CPU, what they send, and holds from inside. One task for all of
-//! them; it only notes what it sees. Whether somebody sleeps is decided by the driver when the time has come, after one
-//! more look.
+//! Checks running sandboxes that have idle timers: CPU, sent data, and holds from inside. One task for all of them; it
+//! only records the results. The driver decides whether to pause or stop a sandbox when a timer is due, after one more
+//! check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::driver::DriverMessage;
 use crate::registry::Handle;
 use crate::service::ServiceShared;
 
-/// LIMIT: each look holds a connection to an agent for a moment; more at once only make each of them slower.
+/// LIMIT: each check holds a connection to an agent for a moment; more at once only make each of them slower.
 const AT_ONCE: usize = 32;
-/// LIMIT: counters are read in well under a millisecond and an agent answers in one. What takes longer is not waited for.
+/// LIMIT: counters are read in well under a millisecond and an agent answers in one. A slower check is abandoned.
 const LOOK: Duration = Duration::from_millis(500);
-/// Without a look before it, a decision needs two, so far apart.
+/// Without an earlier check, a decision needs two checks with this distance.
 const BASELINE: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_secs(1);
-/// LIMIT: looks cost a little; ten seconds tell a working sandbox from one that does not.
+/// LIMIT: checks have a small cost; ten seconds are enough to distinguish an active sandbox from an idle one.
 const EVERY_MAX_S: u64 = 10;
 
-/// Bounds what is looked at together, by the watcher, by timers and by people.
+/// Limits concurrent checks, by the watcher, by timers and by callers.
 pub(crate) struct IdleCheckLimiter(Semaphore);
 
 impl Default for IdleCheckLimiter {
@@ -33,7 +33,7 @@ impl Default for IdleCheckLimiter {
     }
 }
 
-/// How often a lease with such timers is looked at; `None`: it does not sleep by itself.
+/// How often a lease with these timers is checked; `None` if it has no idle timers.
 fn every_ms(timers: &Timers) -> Option<i64> {
     let idle_s = [timers.auto_pause_s, timers.auto_stop_s].into_iter().flatten().min()?;
     i64::try_from((idle_s / 5).clamp(1, EVERY_MAX_S) * 1_000).ok()
@@ -100,7 +100,7 @@ async fn look_now(inner: &ServiceShared, handle: &Handle) {
     let target = Target { sandbox: state.lease.id.clone(), instance: instance.cloned() };
     let held = async {
         match &state.agent {
-            // An agent that does not answer, or is older than holds, holds nothing.
+            // An agent that does not answer, or is older than holds, has no hold.
             Some(agent) => tokio::time::timeout(LOOK, agent.held()).await.ok()?.ok(),
             None => None,
         }
@@ -111,7 +111,7 @@ async fn look_now(inner: &ServiceShared, handle: &Handle) {
             let sees = handle.activity.has_baseline(instance);
             let sooner = handle.activity.note(instance, &usage, held_s);
             if sooner || (sees && handle.activity.is_look_awaited()) {
-                // A full mailbox: the queue of deadlines asks again.
+                // If the mailbox is full, the queue of deadlines tries again.
                 let _ = handle.mailbox.try_send(DriverMessage::Due);
             }
         }

@@ -1,7 +1,7 @@
-//! Keys and tenants: who may ask, and for whom.
+//! Keys and tenants: authentication, and the tenant of each key.
 //!
-//! A key is 40 hex digits behind any of our prefixes. Only the SHA-256 of the digits is stored. Every refusal is the
-//! same answer, whatever was wrong.
+//! A key is 40 hex digits after any of the accepted prefixes. Only the SHA-256 of the digits is stored. Every refusal
+//! is the same, whatever the reason.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -24,19 +24,19 @@ use crate::{CreatedKey, NewKey, ServiceError};
 
 const PREFIXES: [&str; 3] = ["atl_", "e2b_", "dtn_"];
 const DIGITS: usize = 40;
-/// The tenant that the first key belongs to.
+/// The tenant of the first key.
 const DEFAULT_TENANT: &str = "default";
 /// LIMIT: a key that another process deletes is refused this much later at most.
 const FRESH: Duration = Duration::from_secs(10);
-/// LIMIT: more active keys than this fall back to the store.
+/// LIMIT: beyond this many active keys the store is used.
 const CACHE_MAX: usize = 4_096;
 const TENANT_NAME_MAX: usize = 63;
 
-/// Keys that were seen lately, and when they were last used.
+/// Recently used keys, and when they were last used.
 #[derive(Default)]
 pub(crate) struct KeyCache {
     known: Mutex<HashMap<Hash, (KeyRecord, Instant)>>,
-    /// How many keys were deleted: what was read before a deletion is not trusted after it.
+    /// How many keys were deleted: a result that was read before a deletion is not trusted after it.
     deletions: AtomicU64,
     used: Mutex<HashMap<KeyId, i64>>,
 }
@@ -47,7 +47,7 @@ impl KeyCache {
         known.get(hash).filter(|(_, at)| at.elapsed() < FRESH).map(|(key, _)| key.clone())
     }
 
-    /// Remembers a key that was read when so many had been deleted.
+    /// Caches a key that was read at this number of deletions.
     fn put(&self, hash: Hash, key: KeyRecord, deletions: u64) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if self.deletions() != deletions {
@@ -80,7 +80,7 @@ impl KeyCache {
     }
 }
 
-/// The hash under which a key is stored; `None` when the text is no key at all.
+/// The hash under which a key is stored; `None` if the text is not a key.
 fn hash_of(presented: &str) -> Option<Hash> {
     let digits = PREFIXES.iter().find_map(|prefix| presented.strip_prefix(prefix)).unwrap_or(presented);
     if digits.len() != DIGITS || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -95,7 +95,7 @@ fn unauthenticated() -> ServiceError {
 }
 
 impl Service {
-    /// Who holds this key.
+    /// The holder of this key.
     ///
     /// The current request ends when the key is deleted. A wrong key counts against the client's address.
     pub async fn authenticate(&self, presented: &str) -> Result<Principal, ServiceError> {
@@ -105,7 +105,7 @@ impl Service {
         })
     }
 
-    /// The same for a text that may be somebody else's credential (an app's own `Authorization`): a wrong one is not counted.
+    /// The same for a text that may be another credential (an app's own `Authorization`): a wrong one is not counted.
     pub async fn identify(&self, presented: &str) -> Result<Principal, ServiceError> {
         let hash = hash_of(presented).ok_or_else(unauthenticated)?;
         let cache = &self.inner.keys;
@@ -123,7 +123,7 @@ impl Service {
                 }
             };
             self.inner.revocations.watch(Credential::Key(key.id.clone()));
-            // Deleted between the look and the watch: it is looked up again.
+            // If a key was deleted between the lookup and the watch, it is looked up again.
             if cache.deletions() == deletions {
                 break key;
             }
@@ -132,7 +132,7 @@ impl Service {
         Ok(Principal { key: key.id, tenant: key.tenant, scope: key.scope })
     }
 
-    /// Makes a key. A user key may make more user keys of its own tenant; anything else needs the admin scope.
+    /// Creates a key. A user key may create more user keys of its own tenant; anything else needs the admin scope.
     pub async fn create_key(&self, who: &Principal, new: NewKey) -> Result<CreatedKey, ServiceError> {
         if new.scope == Scope::Admin || new.tenant.is_some() {
             authz::admin(who)?;
@@ -158,12 +158,12 @@ impl Service {
         Ok((KeyRecord { id, tenant, scope, name, created_at_ms, last_used_at_ms: None }, secret))
     }
 
-    /// The keys that this key may see: those of its tenant, or all.
+    /// The keys that this key can see: those of its tenant, or all.
     pub async fn list_keys(&self, who: &Principal) -> Result<Vec<KeyRecord>, ServiceError> {
         Ok(self.inner.store.keys(visible(who)).await?)
     }
 
-    /// Forgets a key: it is refused from now on, and what it holds open ends.
+    /// Deletes a key: it is refused from now on, and its open requests end.
     pub async fn delete_key(&self, who: &Principal, id: &KeyId) -> Result<(), ServiceError> {
         let missing = || ServiceError::new(Code::KeyNotFound, format!("there is no key {id}"));
         let key = self.list_keys(who).await?.into_iter().find(|key| key.id == *id).ok_or_else(missing)?;
@@ -181,7 +181,7 @@ impl Service {
         if gone { Ok(()) } else { Err(missing()) }
     }
 
-    /// Whether a key still exists; for what was given out on its strength (upload links and sessions). The current request ends
+    /// Whether a key still exists; for links and sessions that were issued to it (uploads). The current request ends
     /// when the key is deleted.
     pub async fn key_exists(&self, tenant: &TenantId, key: &KeyId) -> Result<bool, ServiceError> {
         self.inner.revocations.watch(Credential::Key(key.clone()));
@@ -226,7 +226,7 @@ impl Service {
         Ok(self.inner.store.tenants().await?)
     }
 
-    /// Changes what a tenant may hold; what it holds already stays.
+    /// Changes the quota of a tenant; existing objects stay.
     pub async fn set_quota(
         &self,
         who: &Principal,
@@ -239,7 +239,7 @@ impl Service {
         Ok(TenantRecord { quota, ..record })
     }
 
-    /// What a tenant holds and may hold. A user key may ask for its own.
+    /// The usage and the quota of a tenant. A user key may read its own.
     pub async fn tenant_usage(&self, who: &Principal, tenant: &str) -> Result<(Usage, Quota), ServiceError> {
         let record = self.tenant(tenant).await?;
         authz::tenant(who, &record.id).map_err(|_| no_tenant(tenant))?;
@@ -252,8 +252,8 @@ impl Service {
         self.inner.store.tenant(ident).await?.ok_or_else(|| no_tenant(ident))
     }
 
-    /// Sees to it that there is a tenant and an admin key. A crash half way is made good: the file is written first and
-    /// read again.
+    /// Ensures that there is a tenant and an admin key. After a crash in the middle this continues: the file is written
+    /// first and read again.
     pub(crate) async fn ensure_admin_key(&self) -> Result<(), OpenError> {
         let store = &self.inner.store;
         let now_ms = self.inner.clock.now().wall_ms;
@@ -295,7 +295,7 @@ impl Service {
     }
 }
 
-/// Which tenant's things a key sees; `None`: all.
+/// The tenant whose objects a key can see; `None`: all.
 pub(crate) fn visible(who: &Principal) -> Option<&TenantId> {
     match who.scope {
         Scope::Admin => None,

@@ -1,7 +1,7 @@
 //! The use cases: one driver per live sandbox, deadlines, quotas, events. The only writer of the store.
 //!
-//! A front calls [`Service`]; everything that is allowed or refused is decided below it. The service knows no HTTP status
-//! and no SQL. State changes belong to drivers, so a caller may go away at any await.
+//! A front calls [`Service`]; all permissions are decided below it. The service knows no HTTP status and no SQL. State
+//! changes belong to drivers, so a caller may be dropped at any await.
 
 #![cfg_attr(
     test,

@@ -28,14 +28,14 @@ impl Service {
     }
 }
 
-/// Reads on after a restore of the sandbox's memory, from the piece after the last one.
+/// Continues after a restore of the sandbox's memory, from the piece after the last one.
 struct LogReader {
     tail: LogTail,
-    /// Only for who follows.
+    /// Only set for a follower.
     back: Option<WayBack>,
-    /// When the last piece was written, and how many of that millisecond have come.
+    /// When the last piece was written, and how many pieces of that millisecond were read.
     last: Option<(u64, u32)>,
-    /// What comes again at the beginning of a second reading.
+    /// The pieces that are repeated at the beginning of a second reading.
     told: Option<(u64, u32)>,
 }
 
@@ -60,7 +60,7 @@ impl LogReader {
         }
     }
 
-    /// The kept pieces come in the order and form in which they came before; the first that is newer ends the repetition.
+    /// The kept pieces are repeated in the same order and form; the first newer one ends the repetition.
     fn is_told(&mut self, at_ms: u64) -> bool {
         match &mut self.told {
             Some((last, _)) if at_ms < *last => true,

@@ -1,4 +1,4 @@
-//! What sandboxes use: asked for now, or sampled by one task into a bounded history.
+//! The resource usage of sandboxes: read now, or sampled by one task into a bounded history.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +11,12 @@ use atoll_store::ResourceSample;
 use crate::ServiceError;
 use crate::service::{Service, ServiceShared};
 
-/// LIMIT: what an answer may hold.
+/// LIMIT: samples in a response.
 const HISTORY_MAX: u32 = 1_000;
 /// LIMIT: a provider answers from counters; one that hangs must not stop the others from being sampled.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// CPU time at the last look, per sandbox, to tell how busy it was since.
+/// CPU time at the last sample, per sandbox, to compute the usage since.
 #[derive(Default)]
 pub(crate) struct CpuMemory(Mutex<HashMap<SandboxId, CpuSample>>);
 
@@ -28,7 +28,7 @@ struct CpuSample {
     pct: f64,
 }
 
-/// Two looks closer than this tell more about the clock than about the sandbox.
+/// Two samples within this time measure the clock rather than the sandbox.
 const APART_MS: i64 = 200;
 
 impl CpuMemory {
@@ -59,7 +59,7 @@ impl Service {
     pub async fn metrics_now(&self, who: &Principal, ident: &str) -> Result<ResourceSample, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let lease = handle.lease();
-        // Counters of what stands still are read without touching it.
+        // Counters of a frozen sandbox are read without touching it.
         let stands_still = lease.phase == Phase::Paused && lease.held == Some(MemoryLocation::Live);
         if lease.phase != Phase::Running && !stands_still {
             return Err(crate::error::phase_conflict(&lease, "metrics"));
@@ -67,7 +67,7 @@ impl Service {
         Ok(look(&self.inner, &lease).await?)
     }
 
-    /// The newest samples since a moment, oldest first.
+    /// The newest samples since a time, oldest first.
     pub async fn metrics_history(
         &self,
         who: &Principal,
@@ -83,7 +83,7 @@ impl Service {
 
 async fn look(inner: &ServiceShared, lease: &Lease) -> Result<ResourceSample, ProviderError> {
     let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
-    let late = ProviderError::Late { what: "the look at its counters".to_owned(), after: LOOK };
+    let late = ProviderError::Late { what: "the read of its counters".to_owned(), after: LOOK };
     let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
     let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes, .. } = usage;
@@ -116,7 +116,7 @@ async fn sample_all(inner: &ServiceShared) {
     for lease in live.iter().filter(|lease| lease.phase == Phase::Running) {
         match look(inner, lease).await {
             Ok(sample) => samples.push((lease.id.clone(), sample)),
-            // It may have ended a moment ago; its driver knows or will be told.
+            // It may have ended a moment ago; its driver knows or will be notified.
             Err(error) => tracing::debug!(sandbox = %lease.id, %error, "not sampled"),
         }
     }

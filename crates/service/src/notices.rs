@@ -1,4 +1,4 @@
-//! Carries what instances say by themselves to their drivers.
+//! Forwards notices of instances to their drivers.
 
 use std::sync::Arc;
 

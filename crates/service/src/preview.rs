@@ -1,12 +1,12 @@
-//! Previews: who may reach a port of a sandbox, and the way there.
+//! Previews: who may reach a port of a sandbox, and the connection to it.
 //!
 //! ```text
-//! admit (key, token, or open to all) ──► pass ──► reach (wakes, counts as busy) ──► way ──► dial ──► bytes
+//! admit (key, token, or public) ──► pass ──► reach (wakes, counts as busy) ──► way ──► dial ──► bytes
 //! ```
 //!
-//! A refusal does not tell whether a sandbox exists. The agent's own port is never passed. A token is random and kept as
-//! its hash; what it opens, until when, and whether it still does stands in the store. The token of a sandbox's ports opens
-//! all of them, and a public sandbox needs none.
+//! A refusal does not reveal whether a sandbox exists. The agent's own port is never reachable. A token is random and
+//! stored as its hash; the store records its port, its expiry, and whether it is still valid. The token of a sandbox's
+//! ports gives access to all of them, and a public sandbox needs none.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,37 +29,37 @@ use crate::request_scope::{Credential, RequestScope};
 use crate::service::Service;
 use crate::session::SandboxSession;
 
-/// The port of a sandbox whose environment names none in `PORT`.
+/// The port of a sandbox whose environment has no `PORT`.
 pub const DEFAULT_PORT: u16 = 8_080;
-/// What every token begins with, so that it is known for one wherever it turns up.
+/// The prefix of every token, so that it is recognized as one anywhere.
 const TOKEN: &str = "apv_";
-/// LIMIT: whoever needs more opens a port to all.
+/// LIMIT: for more, open a port publicly.
 const PER_SANDBOX: usize = 100;
-/// LIMIT: thirty days; what is to last longer is opened without an end.
+/// LIMIT: thirty days; for longer, open it without an expiry.
 const EXPIRES_MAX_S: u64 = 30 * 86_400;
 const EXPIRES_S: u64 = 3_600;
-/// For how long a browser may remember the token of a sandbox's ports, which has no end of its own.
+/// How long a browser may keep the token of a sandbox's ports, which has no expiry of its own.
 const PORTS_S: i64 = 86_400;
-/// LIMIT: sandboxes whose previews are remembered; beyond that all are read again.
+/// LIMIT: sandboxes whose previews are cached; beyond that all are read again.
 const KNOWN_MAX: usize = 4_096;
 
-/// What to open.
+/// The preview to open.
 #[derive(Debug, Clone, Default)]
 pub struct NewPreview {
-    /// Which port inside.
+    /// The port in the sandbox.
     pub port: u16,
-    /// How long it stays open; without: an hour by token, and for as long as it is not removed where it is public.
+    /// How long it stays open; by default an hour with a token, and without end if it is public.
     pub expires_s: Option<u64>,
-    /// For everybody, without a token.
+    /// Whether it needs no token.
     pub public: bool,
 }
 
-/// A fresh preview; the only time that its token is shown.
+/// A new preview; its token is shown only now.
 #[derive(Clone)]
 pub struct CreatedPreview {
     /// Its record.
     pub preview: PreviewRecord,
-    /// What opens it; a public one needs none.
+    /// Its token; a public one needs none.
     pub token: Option<String>,
 }
 
@@ -69,29 +69,29 @@ impl std::fmt::Debug for CreatedPreview {
     }
 }
 
-/// What somebody shows who wants to reach a port.
+/// The credentials of a request to a port.
 #[derive(Debug, Clone, Copy)]
 pub struct PortCredentials<'a> {
-    /// The holders of the keys that came with the request.
+    /// The holders of the keys in the request.
     pub keys: &'a [Principal],
     /// Texts that may be tokens.
     pub tokens: &'a [String],
-    /// A text that looks like a key and is none of ours came along; it may be the app's own.
+    /// Whether the request has a text that looks like a key and is not valid; it may belong to the app.
     pub unknown_key: bool,
 }
 
-/// Somebody may reach this port.
+/// A permission to reach this port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreviewPass {
-    /// Of which sandbox.
+    /// The sandbox.
     pub sandbox: SandboxId,
-    /// Which.
+    /// The port.
     pub port: u16,
-    /// Why.
+    /// The reason of the permission.
     pub by: PreviewBy,
-    /// What the app sees as the host that was asked for, where its lease says so.
+    /// The host name that the app sees, if its lease sets one.
     pub host: Option<String>,
-    /// Whether the app speaks TLS itself.
+    /// Whether the app uses TLS itself.
     pub speaks_tls: bool,
 }
 
@@ -102,20 +102,20 @@ pub enum PreviewBy {
     Key,
     /// A token, until then (milliseconds since the Unix epoch).
     Token {
-        /// The token that opened it.
+        /// The token.
         token: String,
-        /// How many seconds are left.
+        /// The seconds until it expires.
         left_s: i64,
     },
-    /// It is open to everybody.
+    /// The port is public.
     Public,
 }
 
 /// A running sandbox and a port in it. As long as it is held, the sandbox does not count as idle.
 pub struct PreviewWay {
-    /// In which incarnation; connections of another are of no use.
+    /// The incarnation; connections to another one cannot be used.
     pub instance: InstanceId,
-    /// It was woken for this, so that its programs may still be starting.
+    /// Whether the sandbox was woken for this, so that its programs may still be starting.
     pub was_asleep: bool,
     session: SandboxSession,
 }
@@ -127,29 +127,29 @@ impl std::fmt::Debug for PreviewWay {
 }
 
 impl PreviewWay {
-    /// Resolves when the incarnation is gone: whoever talks to it talks to nobody.
+    /// Resolves when the incarnation has ended: connections to it are dead.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut pulse = self.session.handle.activity.pulse();
         async move {
-            // A sender that was dropped is as gone.
+            // A dropped sender means the same.
             let _ = pulse.wait_for(|pulse| *pulse == InstanceLiveness::Gone).await;
         }
     }
 
-    /// What keeps the sandbox awake, apart from the rest.
+    /// Only the guard that keeps the sandbox awake.
     #[must_use]
     pub fn into_guard(self) -> PreviewGuard {
         PreviewGuard(self.session)
     }
 }
 
-/// A request is under way until this is dropped.
+/// A request is active until this is dropped.
 #[derive(Debug)]
 pub struct PreviewGuard(#[allow(dead_code, reason = "held for its end")] SandboxSession);
 
 type Grants = Arc<[(PreviewRecord, Hash)]>;
 
-/// Previews that were asked for lately. This process is the only one that changes them.
+/// Recently used previews. Only this process changes them.
 #[derive(Default)]
 pub(crate) struct PreviewCache {
     known: Mutex<PreviewGrants>,
@@ -158,12 +158,12 @@ pub(crate) struct PreviewCache {
 #[derive(Default)]
 struct PreviewGrants {
     grants: HashMap<SandboxId, Grants>,
-    /// Changes with every change of a preview: what was read before it is not remembered after it.
+    /// Changes with every change of a preview: a result that was read before is not cached after it.
     edition: u64,
 }
 
 impl PreviewCache {
-    /// What is known, or else the edition to remember it under.
+    /// The cached previews, or else the edition under which to cache them.
     fn get(&self, sandbox: &SandboxId) -> Result<Grants, u64> {
         let known = self.lock();
         known.grants.get(sandbox).cloned().ok_or(known.edition)
@@ -196,7 +196,7 @@ impl PreviewCache {
 }
 
 impl Service {
-    /// Opens one port of a sandbox, by a token that is shown once or to everybody.
+    /// Opens one port of a sandbox, by a token that is shown once, or publicly.
     pub async fn create_preview(
         &self,
         who: &Principal,
@@ -237,7 +237,7 @@ impl Service {
         Ok(CreatedPreview { preview, token: (!new.public).then_some(token) })
     }
 
-    /// The previews of a sandbox that are open, oldest first.
+    /// The open previews of a sandbox, oldest first.
     pub async fn previews(&self, who: &Principal, ident: &str) -> Result<Vec<PreviewRecord>, ServiceError> {
         let lease = self.get(who, ident).await?;
         let now_ms = self.inner.clock.now().wall_ms;
@@ -245,7 +245,7 @@ impl Service {
         Ok(all.filter(|preview| is_open(preview, now_ms)).collect())
     }
 
-    /// Closes a preview: the next request is refused, and those that are open end.
+    /// Closes a preview: the next request is refused, and open ones end.
     pub async fn delete_preview(
         &self,
         who: &Principal,
@@ -260,7 +260,7 @@ impl Service {
         if gone { Ok(()) } else { Err(ServiceError::new(Code::PreviewNotFound, missing())) }
     }
 
-    /// Closes the preview of a port that this token opens, with or without the part of it that says what it is.
+    /// Closes the preview of a port with this token, with or without the token's prefix.
     pub async fn expire_preview(
         &self,
         who: &Principal,
@@ -281,8 +281,9 @@ impl Service {
         self.delete_preview(who, lease.id.as_str(), &preview.id).await
     }
 
-    /// May somebody who shows this reach a port (`None`: the sandbox's own)? Never wakes it. The current request ends when what
-    /// admitted it is withdrawn or expires; a refusal of something that was shown counts against the client's address.
+    /// Checks whether a caller with these credentials may reach a port (`None`: the sandbox's own). Never wakes it. The
+    /// current request ends when its credential is revoked or expires; a refused credential counts against the client's
+    /// address.
     pub async fn admit(
         &self,
         sandbox: &SandboxId,
@@ -327,7 +328,7 @@ impl Service {
         Ok(by.map(|by| PreviewPass { sandbox: sandbox.clone(), port, by, host: host(), speaks_tls }))
     }
 
-    /// By the previews in the store: one whose token is shown, or one that is open to all.
+    /// Checks the previews in the store: one with a matching token, or a public one.
     async fn admit_by_grant(
         &self,
         sandbox: &SandboxId,
@@ -351,7 +352,7 @@ impl Service {
                 return Ok(None);
             };
             self.inner.revocations.watch(Credential::Preview(preview.id.clone()));
-            // Changed between the look and the watch: looked up again.
+            // If previews changed between the lookup and the watch, they are looked up again.
             if self.inner.previews.edition() != edition {
                 continue;
             }
@@ -367,7 +368,7 @@ impl Service {
         }
     }
 
-    /// A sandbox whose ports are open to everybody; the current request ends when they are closed.
+    /// Whether the sandbox's ports are public; the current request ends when they no longer are.
     fn admit_publicly(&self, sandbox: &SandboxId, handle: &Handle) -> bool {
         if !handle.lease().public {
             return false;
@@ -386,7 +387,7 @@ impl Service {
         Ok(found)
     }
 
-    /// The sandbox of a pass, awake: one that sleeps is woken, where its lease allows.
+    /// The sandbox of a pass, awake: one that is asleep is woken, if its lease allows that.
     pub async fn reach(&self, pass: &PreviewPass) -> Result<PreviewWay, ServiceError> {
         let handle = self.inner.registry.get(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
         let busy = handle.activity.begin(ActivityKind::Request);
@@ -396,7 +397,7 @@ impl Service {
         Ok(PreviewWay { instance, was_asleep, session: self.session_with(lease, handle, busy) })
     }
 
-    /// A fresh connection to the port.
+    /// Opens a connection to the port.
     pub async fn dial_port(
         &self,
         pass: &PreviewPass,
@@ -416,8 +417,7 @@ impl Service {
     }
 }
 
-/// 160 bits in 32 letters and digits of one case: short enough to stand in a label of a host name beside a sandbox and a
-/// port.
+/// 160 bits in 32 letters and digits of one case: short enough for a label of a host name beside a sandbox and a port.
 fn letters(random: &[u8; 20]) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let five_bits = |at: usize| {
@@ -439,7 +439,7 @@ const fn is_open(preview: &PreviewRecord, now_ms: i64) -> bool {
     }
 }
 
-/// The port that a sandbox is known by: `PORT` of its environment, where it is one.
+/// The default port of a sandbox: `PORT` of its environment, if that is a port.
 fn own_port(lease: &Lease) -> u16 {
     let named = lease.env.get("PORT").and_then(|port| port.parse().ok());
     named.filter(|port| *port != 0).unwrap_or(DEFAULT_PORT)
@@ -459,7 +459,7 @@ fn not_found(sandbox: &SandboxId) -> ServiceError {
     ServiceError::new(Code::SandboxNotFound, format!("there is no sandbox {sandbox}"))
 }
 
-/// By what was shown only: what is there and what is not look alike.
+/// The error depends on the credentials only: existing and unknown sandboxes give the same error.
 fn refused(sandbox: &SandboxId, shown: PortCredentials<'_>) -> ServiceError {
     if !shown.keys.is_empty() {
         return not_found(sandbox);

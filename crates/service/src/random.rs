@@ -3,7 +3,7 @@
 use crate::ServiceError;
 use atoll_model::Code;
 
-/// Fresh random bytes. Without them nothing secret can be made, so the request fails.
+/// New random bytes. Without them no secret can be made, so the request fails.
 pub(crate) fn entropy<const N: usize>() -> Result<[u8; N], ServiceError> {
     let mut bytes = [0u8; N];
     getrandom::fill(&mut bytes).map_err(|cause| {

@@ -1,4 +1,4 @@
-//! Who drives which sandbox. Holds handles only; what a sandbox is, its driver says.
+//! The drivers of sandboxes. It contains handles only; the driver has the state of a sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,20 +12,20 @@ use crate::access::TokenCache;
 use crate::activity::Activity;
 use crate::driver::DriverMessage;
 
-/// LIMIT: verbs and notices waiting for one sandbox; beyond that a caller is better served by a quick refusal.
+/// LIMIT: operations and notices that wait for one sandbox; beyond that a quick refusal is better for the caller.
 pub(crate) const MAILBOX: usize = 256;
 
-/// What a sandbox is now, as its driver last wrote it.
+/// The current state of a sandbox, as its driver last wrote it.
 #[derive(Clone)]
 pub(crate) struct DriverState {
     pub(crate) lease: Arc<Lease>,
     /// The agent of the running instance.
     pub(crate) agent: Option<AgentClient>,
-    /// Why the last effect failed, for those who wait for it.
+    /// Why the last effect failed, for callers that wait for it.
     pub(crate) failure: Option<ServiceError>,
 }
 
-/// How to reach a sandbox's driver.
+/// The connection to a sandbox's driver.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) mailbox: mpsc::Sender<DriverMessage>,

@@ -1,12 +1,12 @@
-//! One request and the credentials that admitted it. When one of them is withdrawn, whatever the request still holds open ends.
+//! One request and its credentials. When one of them is revoked, everything that the request still holds open ends.
 //!
 //! ```text
-//! HTTP door ── RequestScope::run(handler) ──► authenticate, admit, admit_token, … : the credential is noted
+//! HTTP server ── RequestScope::run(handler) ──► authenticate, admit, admit_token, … : the credential is recorded
 //!     └─ scope.ended() ◄────────────────────── delete_key, delete_preview, rotate_tokens, update(public: false)
 //! ```
 //!
-//! The scope travels as a task-local value, so that no front can forget to pass it on. A task that a front starts for later
-//! authentication (a socket whose first message shows the key) enters it again with [`RequestScope::current`].
+//! The scope is a task-local value, so that a front cannot forget to pass it on. A task that a front starts for later
+//! authentication (a socket with the key in its first message) enters it again with [`RequestScope::current`].
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ tokio::task_local! {
     static CURRENT: RequestScope;
 }
 
-/// What a request can be admitted by, and what can be withdrawn.
+/// A credential that can be revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Credential {
     Key(KeyId),
     Preview(PreviewId),
     /// All access tokens of a sandbox, and how often they had been replaced.
     Tokens(SandboxId, u32),
-    /// The sandbox's ports are open to everybody.
+    /// The public ports of the sandbox.
     PublicPorts(SandboxId),
 }
 
@@ -75,7 +75,7 @@ impl RequestScope {
         Self(Arc::new(ScopeState { client, revoked: CancellationToken::new(), watched: Mutex::default() }))
     }
 
-    /// The scope that the calling task is in.
+    /// The scope of the calling task.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
@@ -86,7 +86,7 @@ impl RequestScope {
         CURRENT.scope(self.clone(), work).await
     }
 
-    /// Resolves when a credential of this request is withdrawn or expires. An expiry counts if it was known at the call.
+    /// Resolves when a credential of this request is revoked or expires. An expiry counts if it was known at the call.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let (revoked, expires) = (self.0.revoked.clone(), self.0.lock().expires);
         async move {
@@ -99,12 +99,12 @@ impl RequestScope {
         }
     }
 
-    /// The address that the request came from.
+    /// The address of the client.
     pub(crate) fn client(&self) -> Option<IpAddr> {
         self.0.client
     }
 
-    /// Ends the scope once this much time has passed.
+    /// Ends the scope after this time.
     pub(crate) fn expires_in(&self, left: Duration) {
         let at = Instant::now() + left;
         let mut watched = self.0.lock();
@@ -132,8 +132,8 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
-    /// Notes that the current request was admitted by this credential. Whoever calls it checks afterwards that the credential is
-    /// still valid: a withdrawal in between finds no watcher.
+    /// Records that the current request uses this credential. The caller must check afterwards that the credential is
+    /// still valid: a revocation in between finds no watcher.
     pub(crate) fn watch(self: &Arc<Self>, credential: Credential) {
         let Some(scope) = RequestScope::current() else { return };
         let mut watched = scope.0.lock();
@@ -145,7 +145,7 @@ impl Revocations {
         watched.credentials.push(WatchedCredential { revocations: Arc::clone(self), credential, number });
     }
 
-    /// Ends every request that was admitted by this credential.
+    /// Ends every request with this credential.
     pub(crate) fn revoke(&self, credential: &Credential) {
         let Some(watchers) = self.lock().remove(credential) else { return };
         tracing::info!(requests = watchers.len(), "a credential was withdrawn; its open requests end");

@@ -1,5 +1,5 @@
-//! Finding, listing, changing, starting, stopping and deleting sandboxes. Every verb goes to the driver and is answered
-//! when it is written down; waiting for its end is bounded and may be given up.
+//! Finds, lists, changes, starts, stops and deletes sandboxes. Every operation is sent to the driver and answered when
+//! it is recorded; waiting for its end is limited and may be abandoned.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::request_scope::Credential;
 use crate::service::Service;
 use crate::{Filter, Pause, ServiceError};
 
-/// LIMIT: a page that fits a screen, and one that fits an answer.
+/// LIMIT: a page for a screen, and the maximum for a response.
 pub(crate) const PAGE: u32 = 100;
 pub(crate) const PAGE_MAX: u32 = 1_000;
 
@@ -31,7 +31,7 @@ impl Service {
         Ok(lease.as_ref().clone())
     }
 
-    /// A page of sandboxes, newest first unless another order is asked for.
+    /// A page of sandboxes, newest first unless another order is requested.
     pub async fn list(&self, who: &Principal, filter: Filter) -> Result<Page<Lease>, ServiceError> {
         let tenant = match &filter.tenant {
             Some(ident) => {
@@ -108,7 +108,7 @@ impl Service {
         self.start(who, ident, wait).await
     }
 
-    /// Lets its processes stand still and keeps their memory, here or on disk. A paused one is left as it is.
+    /// Freezes the processes and keeps their memory, here or on disk. A paused one stays unchanged.
     pub async fn pause(
         &self,
         who: &Principal,
@@ -122,7 +122,7 @@ impl Service {
         }
         let lease =
             self.wanted(handle.clone(), Phase::Paused, EndWait::Memory, |state| !is_under_way(state)).await?;
-        // Memory that was to go to disk and did not is a failure, also where it stands still.
+        // If the memory was to be written to disk and was not, that is a failure, even though the sandbox is frozen.
         let failure = handle.state.borrow().failure.clone();
         match failure {
             Some(failure)
@@ -184,14 +184,14 @@ impl Service {
         self.update(who, ident, UpdateSandbox { limits, ..UpdateSandbox::default() }).await
     }
 
-    /// Notes that somebody uses it: its idle time begins anew. Never wakes it.
+    /// Records that the sandbox is in use: its idle time begins again. Never wakes it.
     pub async fn touch(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let handle = self.driven(who, ident).await?;
         drop(handle.activity.begin(crate::activity::ActivityKind::Request));
         Ok(handle.lease().as_ref().clone())
     }
 
-    /// When something last worked in it, in milliseconds since the Unix epoch; the lease alone may be behind.
+    /// The time of the last activity, in milliseconds since the Unix epoch; the lease alone may be behind.
     #[must_use]
     pub fn active_at_ms(&self, lease: &Lease) -> Option<i64> {
         let live = self.inner.registry.get(&lease.id).filter(|_| lease.phase == Phase::Running);
@@ -208,7 +208,7 @@ impl Service {
         self.wanted(handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await
     }
 
-    /// Deletes it with everything it holds. Repeating it, also by a deleted one's whole id, is fine.
+    /// Deletes it with everything it has. It may be repeated, also by the whole id of a deleted one.
     pub async fn delete(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
         let (lease, handle) = self.find(who, ident).await?;
         let Some(handle) = handle else {
@@ -226,7 +226,7 @@ impl Service {
         .await
         {
             Ok(_) => {}
-            // The driver may have ended with the sandbox between the look and the question.
+            // The driver may have ended with the sandbox between the lookup and the request.
             Err(_) if handle.lease().phase == Phase::Deleted => {}
             Err(error) => return Err(error),
         }
@@ -247,7 +247,7 @@ impl Service {
         Ok(handle)
     }
 
-    /// Waits, bounded, until nothing is under way any more.
+    /// Waits, up to a limit, until no operation is running.
     pub(crate) async fn settled(&self, handle: Handle) -> Result<Lease, ServiceError> {
         let lease = self.until_within(handle.clone(), EndWait::Memory, |state| !is_under_way(state)).await?;
         let failed = handle.state.borrow().failure.clone();
@@ -258,7 +258,8 @@ impl Service {
         }
     }
 
-    /// Waits, bounded, for an end. When that is not the phase that was wanted and its driver knows why, that is the answer.
+    /// Waits, up to a limit, for the end of an operation. If the phase differs from the wanted one and the driver knows
+    /// the reason, that is the error.
     pub(crate) async fn wanted(
         &self,
         handle: Handle,
@@ -276,7 +277,7 @@ impl Service {
         }
     }
 
-    /// Waits, bounded, until the phase is one of an end.
+    /// Waits, up to a limit, until the phase satisfies a condition.
     pub(crate) async fn until(
         &self,
         handle: Handle,
@@ -309,13 +310,13 @@ impl Service {
         }
     }
 
-    /// A sandbox that this key sees, with the way to its driver where it has one.
+    /// A sandbox that this key can see, with the handle of its driver if it has one.
     pub(crate) async fn find(
         &self,
         who: &Principal,
         ident: &str,
     ) -> Result<(Arc<Lease>, Option<Handle>), ServiceError> {
-        // The whole id of a live sandbox needs no look into the store: that is the way of every exec.
+        // The whole id of a live sandbox needs no read of the store: every exec takes this path.
         if let Ok(id) = ident.parse::<SandboxId>()
             && let Some(handle) = self.inner.registry.get(&id)
         {
@@ -341,7 +342,7 @@ impl Service {
         }
     }
 
-    /// A sandbox that this key sees and that has a driver.
+    /// A sandbox that this key can see and that has a driver.
     pub(crate) async fn driven(&self, who: &Principal, ident: &str) -> Result<Handle, ServiceError> {
         match self.find(who, ident).await? {
             (_, Some(handle)) => Ok(handle),
@@ -369,7 +370,7 @@ pub(crate) enum EndWait {
     Boot,
     /// Memory is written or read.
     Memory,
-    /// Files go to object storage or come from there.
+    /// Files are uploaded to object storage or downloaded.
     Transfer,
 }
 
@@ -383,7 +384,7 @@ impl EndWait {
     }
 }
 
-/// Whether a sandbox changes its phase by itself before long: a passing phase, or half of a longer way.
+/// Whether the phase will change by itself soon: a passing phase, or an intermediate step of an operation.
 pub(crate) fn is_under_way(state: &DriverState) -> bool {
     let lease = &state.lease;
     if phase_deadline_ms(lease.phase).is_some() {
@@ -408,7 +409,7 @@ pub(crate) async fn ask(
     answer.await.map_err(|_| lost(handle))?
 }
 
-/// Tells a driver something.
+/// Sends a message to a driver.
 pub(crate) fn tell(handle: &Handle, mail: DriverMessage) -> Result<(), ServiceError> {
     handle.mailbox.try_send(mail).map_err(|error| match error {
         tokio::sync::mpsc::error::TrySendError::Full(_) => {
@@ -436,19 +437,19 @@ fn undriven(lease: &Lease) -> ServiceError {
         .hint("restart the server; the log shows the cause")
 }
 
-/// A word of the caller's as it may be shown again.
+/// A word of the caller, safe to repeat in a message.
 pub(crate) fn printable(word: &str) -> String {
     word.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// The known name that is at most two steps away, the nearest first.
+/// The nearest known name, at most two edits away.
 fn near<'a>(word: &str, names: &'a [String]) -> Option<&'a str> {
     let scored = names.iter().map(|name| (distance(word, name), name.as_str()));
     scored.filter(|(steps, _)| *steps <= 2).min().map(|(_, name)| name)
 }
 
 fn distance(a: &str, b: &str) -> usize {
-    // LIMIT: names have at most 63 characters; longer words are near to none.
+    // LIMIT: names have at most 63 characters; longer words match none.
     if a.len().abs_diff(b.len()) > 2 || a.len() > 64 {
         return usize::MAX;
     }

@@ -1,5 +1,5 @@
-//! Secrets of a tenant, and the policy above all of its sandboxes. A value comes in and is used outside of sandboxes; no
-//! call here gives one out.
+//! Secrets of a tenant, and the network policy above all of its sandboxes. A value is stored and used outside of
+//! sandboxes; no call returns one.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::sandboxes::{ask, printable};
 use crate::service::Service;
 use crate::{NewSecret, ServiceError};
 
-/// LIMIT: of a tenant; each is opened whenever one of its sandboxes with a transform starts.
+/// LIMIT: secrets of a tenant; each is decrypted whenever one of its sandboxes with a transform starts.
 const SECRETS_MAX: u32 = 100;
-/// LIMIT: how long a rotation waits for sandboxes to hear of it; they go on by themselves.
+/// LIMIT: how long a rotation waits for the sandboxes to apply it; after that they continue by themselves.
 const HEARD: Duration = Duration::from_secs(20);
 
 impl Service {
-    /// Keeps a secret of the key's tenant.
+    /// Stores a secret of the key's tenant.
     pub async fn create_secret(&self, who: &Principal, new: NewSecret) -> Result<SecretRecord, ServiceError> {
         check(&new.name, &new.value)?;
         check_about(&new.about)?;
@@ -61,7 +61,7 @@ impl Service {
         at.map(|at| all.swap_remove(at)).ok_or_else(|| missing(ident))
     }
 
-    /// Replaces the value of a secret. Running sandboxes that use it send the new one from their next request on.
+    /// Replaces the value of a secret. Running sandboxes that use it send the new value from their next request on.
     pub async fn rotate_secret(
         &self,
         who: &Principal,
@@ -71,7 +71,7 @@ impl Service {
         self.update_secret(who, name, SecretChange { value: Some(value), about: None }).await
     }
 
-    /// Changes the value of a secret, by its id or name, or what is said of it. With a new value its version counts up.
+    /// Changes the value of a secret, by its id or name, or its description. A new value increases its version.
     pub async fn update_secret(
         &self,
         who: &Principal,
@@ -95,14 +95,14 @@ impl Service {
         if rotates {
             tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, sandboxes = users.len(), "a secret was rotated");
         }
-        // Other hosts may get it from now on.
+        // Other hosts may receive it from now on.
         if rotates || moves {
             self.refresh(users).await;
         }
         Ok(record)
     }
 
-    /// Forgets a secret, by its id or name, that no sandbox uses.
+    /// Deletes a secret, by its id or name, that no sandbox uses.
     pub async fn delete_secret(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
         let _turn = self.inner.layers.turn.lock().await;
         let name = self.get_secret(who, ident).await?.name;
@@ -118,7 +118,7 @@ impl Service {
         Ok(())
     }
 
-    /// Sets or removes the policy that narrows all sandboxes of a tenant. Those that live have it when this returns.
+    /// Sets or removes the policy that narrows all sandboxes of a tenant. Live sandboxes have it when this returns.
     pub async fn set_tenant_network(
         &self,
         who: &Principal,
@@ -154,7 +154,7 @@ impl Service {
         handles
     }
 
-    /// Lets live sandboxes have what was decided above them. What cannot now does so by itself later.
+    /// Applies changes of the layers above to live sandboxes. A sandbox that cannot apply them now does so later.
     async fn refresh(&self, handles: Vec<Handle>) {
         let told = handles.iter().map(|handle| async move {
             if let Err(error) = ask(handle, |reply| DriverMessage::Refresh { reply: Some(reply) }).await {
@@ -177,7 +177,7 @@ fn invalid(why: &str) -> ServiceError {
     ServiceError::new(Code::InvalidRequest, why)
 }
 
-// LIMIT: what people say of a secret; it is listed with all the others.
+// LIMIT: bytes of the description of a secret; it is listed with all the others.
 const DESCRIPTION_MAX: usize = 1_024;
 const HOSTS_MAX: usize = 64;
 const HOST_MAX: usize = 253;

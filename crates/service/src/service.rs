@@ -1,4 +1,4 @@
-//! The service itself: what it is made of, how it opens and ends.
+//! The service: its parts, and how it opens and ends.
 //!
 //! ```text
 //! front ──► Service::create, start, exec, …
@@ -10,8 +10,8 @@
 //!  deadlines, notices   provider               followers
 //! ```
 //!
-//! Every task belongs to the tracker. `closing` asks tasks to end after what they do now, `kill` drops them where they
-//! wait. Sandboxes live on either way.
+//! Every task belongs to the tracker. `closing` asks tasks to end after their current work, `kill` drops them where
+//! they wait. In both cases sandboxes continue to run.
 
 use std::future::Future;
 use std::sync::atomic::AtomicU64;
@@ -102,42 +102,42 @@ pub(crate) struct Counters {
     pub(crate) late_effects: AtomicU64,
 }
 
-/// The service can't be opened.
+/// The service cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The record can't be read or written.
+    /// The store cannot be read or written.
     #[error("the store cannot be used")]
     Store(#[from] StoreError),
-    /// The provider can't say what lives.
+    /// The provider cannot list its instances.
     #[error("the provider {provider} cannot adopt its instances")]
     Adopt {
         provider: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: ProviderError,
     },
-    /// What a sandbox may reach can't be put together.
+    /// The network policies cannot be compiled.
     #[error("the network policies cannot be read")]
     Policy(#[source] crate::ServiceError),
-    /// The place for layers and versions can't be used.
+    /// The folder for layers and versions cannot be used.
     #[error("layers of templates cannot be stored in their folder")]
     Images(#[from] ImageError),
-    /// The place for archives can't be used.
+    /// The location of archives cannot be used.
     #[error("archives cannot be stored at the configured place")]
     Archive(#[from] ArchiveError),
-    /// The admin key can't be written or read.
+    /// The admin key cannot be written or read.
     #[error("cannot {action} {}", path.display())]
     AdminKey {
         action: &'static str,
         path: std::path::PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
 impl OpenError {
-    /// What sort of failure it is.
+    /// The kind of the failure.
     #[must_use]
     pub fn kind(&self) -> atoll_model::ErrorKind {
         match self {
@@ -152,7 +152,7 @@ impl OpenError {
 }
 
 impl Service {
-    /// Opens over a store and a provider: adopts what lives, finishes what was under way, starts the queues.
+    /// Opens over a store and a provider: adopts living instances, completes interrupted operations, starts the queues.
     pub async fn open(
         config: ServiceConfig,
         store: Arc<dyn Store>,
@@ -253,13 +253,13 @@ impl Service {
         self.inner.clock.now().wall_ms
     }
 
-    /// What the provider can do beyond the basics.
+    /// The optional capabilities of the provider.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.inner.provider.capabilities()
     }
 
-    /// Ends the service: what is under way may finish within `grace`. Sandboxes live on.
+    /// Ends the service: running work may finish within `grace`. Sandboxes continue to run.
     pub async fn shutdown(&self, grace: Duration) {
         self.inner.closing.cancel();
         self.inner.tracker.close();

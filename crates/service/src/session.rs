@@ -1,4 +1,4 @@
-//! The session of a running sandbox: what a front, the toolbox and the proxy hold while they use it.
+//! The session of a running sandbox, which a front, the toolbox and the proxy hold while they use it.
 //!
 //! The service authorises the caller and wakes the sandbox before it makes a session. While a session is held, the sandbox
 //! counts as busy. A session belongs to the processes that ran when it began: it outlives a pause and a restore of their
@@ -28,7 +28,7 @@ use crate::wake::awake;
 pub struct SandboxSession {
     /// The lease as it was when the session began.
     pub lease: Arc<Lease>,
-    /// The tenant's part of the byte budget: it pays for bytes that are held for the sandbox's users.
+    /// The tenant's part of the byte budget: it is charged for bytes that are held for the sandbox's users.
     pub account: Account,
     pub(crate) handle: Handle,
     inner: Arc<ServiceShared>,
@@ -78,7 +78,7 @@ impl SandboxSession {
         self.agent_client().await.map_err(|error| refusal(AgentOperation::Process, error))
     }
 
-    /// Passes an HTTP request on to the agent.
+    /// Forwards an HTTP request to the agent.
     pub async fn forward<B>(&self, request: http::Request<B>) -> Result<http::Response<Forwarded>, AgentError>
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + Unpin + 'static,

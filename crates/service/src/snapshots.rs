@@ -1,4 +1,4 @@
-//! Snapshots: taken, found, checked, removed. Making sandboxes from them is in `create`, putting one back in `driver`.
+//! Snapshots: take, find, verify, remove. Creating sandboxes from them is in `create`, a rollback in `driver`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,7 +49,7 @@ impl Service {
         }
     }
 
-    /// Gives a name to a snapshot, whoever has it now.
+    /// Gives a name to a snapshot, even if another snapshot has it.
     async fn name_over(&self, snapshot: Snapshot, name: &str) -> Result<Snapshot, ServiceError> {
         let store = &self.inner.store;
         let _turn = self.inner.snapshot_names.lock().await;
@@ -70,7 +70,7 @@ impl Service {
         Ok(named)
     }
 
-    /// Why the processes of a sandbox can't be copied.
+    /// Why the processes of a sandbox cannot be copied.
     pub(crate) fn no_memory(&self, lease: &Lease) -> Option<ServiceError> {
         if !self.inner.provider.capabilities().checkpoints {
             return Some(
@@ -94,7 +94,7 @@ impl Service {
         None
     }
 
-    /// Takes a snapshot in the order of the driver's work.
+    /// Takes a snapshot in the order of the driver's effects.
     pub(crate) async fn take(
         &self,
         handle: &Handle,
@@ -116,8 +116,8 @@ impl Service {
         })
     }
 
-    /// Copies must not fill the disk that all sandboxes share. Files share their blocks where the provider can do that; memory
-    /// is written out.
+    /// Copies must not fill the disk that all sandboxes share. Files share their blocks if the provider supports that;
+    /// memory is written in full.
     async fn room_for(&self, lease: &Lease, memory: bool) -> Result<(), ServiceError> {
         let provider = self.inner.provider.as_ref();
         let node = self.inner.admission.look(provider).await?;
@@ -126,7 +126,7 @@ impl Service {
             false => 0,
             true => match provider.usage(&target).await {
                 Ok(usage) => usage.memory_bytes.saturating_sub(usage.cache_bytes) >> 20,
-                // It is on disk already, or about to change.
+                // Its memory is on disk already, or its state is about to change.
                 Err(_) => u64::from(lease.limits.memory_mib),
             },
         };
@@ -153,7 +153,7 @@ impl Service {
         Ok(self.inner.store.snapshots(query).await?)
     }
 
-    /// A snapshot by id, name or unique start of its id.
+    /// A snapshot by id, name or unique prefix of its id.
     pub async fn get_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let mut found = self.inner.store.find_snapshot(visible(who), ident).await?;
         found.retain(|snapshot| {
@@ -183,7 +183,7 @@ impl Service {
                 .hint("wait until the sandboxes made from it run")
                 .retry_after(1));
         };
-        // The caller may go away at any time.
+        // The caller may disconnect at any time.
         let inner = Arc::clone(&self.inner);
         let removal = self.inner.spawn(async move {
             let removed = remove(&inner, snapshot).await;
@@ -198,7 +198,7 @@ impl Service {
         }
     }
 
-    /// Reads all of a snapshot; [`Code::Damaged`] when it is not what was written.
+    /// Reads a whole snapshot; [`Code::Damaged`] if it has changed.
     pub async fn verify_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let snapshot = self.get_snapshot(who, ident).await?;
         let _use = self.inner.uses.take(&snapshot.id)?;
@@ -231,15 +231,15 @@ pub(crate) async fn finish_removal(inner: &ServiceShared, id: &SnapshotId) -> Re
     Ok(())
 }
 
-/// A snapshot that a sandbox is being made from or put back to.
+/// A snapshot that a sandbox is being created from or rolled back to.
 pub(crate) struct Seed {
     pub(crate) snapshot: SnapshotId,
     pub(crate) seal: String,
-    /// Its processes too.
+    /// Whether its processes are used too.
     pub(crate) memory: bool,
-    /// What its agent knows.
+    /// The token that its agent knows.
     pub(crate) token: Option<String>,
-    /// Whether its template alone would do too, only later.
+    /// Whether booting from the template would be correct too, only slower.
     pub(crate) warm: bool,
     _use: SnapshotUse,
 }
@@ -251,7 +251,7 @@ impl std::fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// Reads what is needed of a snapshot and keeps it from being removed meanwhile.
+    /// Reads a snapshot and keeps it from being removed meanwhile.
     pub(crate) async fn of(
         inner: &ServiceShared,
         id: &SnapshotId,
@@ -268,7 +268,7 @@ impl Seed {
     }
 }
 
-/// The row of an instance that is a checkpoint from a snapshot: its agent knows what the snapshot's knew.
+/// The row of an instance that is a checkpoint from a snapshot: its agent knows the token of the snapshot's agent.
 pub(crate) async fn row_of_seed(
     inner: &ServiceShared,
     lease: &Lease,
@@ -286,7 +286,7 @@ pub(crate) async fn row_of_seed(
     Ok(InstanceRow { instance, facts: serde_json::Value::Null, agent_token })
 }
 
-/// Which snapshots are needed right now, and which are being removed.
+/// Snapshots that are in use, and snapshots that are being removed.
 #[derive(Clone, Default)]
 pub(crate) struct Uses(Arc<Mutex<HashMap<SnapshotId, Count>>>);
 
@@ -318,7 +318,7 @@ impl Uses {
         Ok(SnapshotUse { of: self.clone(), id: id.clone() })
     }
 
-    /// Keeps it from being used; `None` while it is.
+    /// Keeps it from being used; `None` if it is in use.
     pub(crate) fn doom(&self, id: &SnapshotId) -> Option<SnapshotUse> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.contains_key(id) {

@@ -1,12 +1,12 @@
-//! Templates: what sandboxes start from, by name.
+//! Templates: the sources of sandboxes, by name.
 //!
 //! ```text
-//! word ──► the tenant's own ──► built in (catalog) ──► public ones of others ──► (create with image: pull)
+//! name ──► the tenant's own ──► built in (catalog) ──► public ones of others ──► (create with image: pull)
 //!              │ name → tag → version (rows)    version → layers, settings (files of `Images`)
 //! ```
 //!
-//! Rows say who calls a version what; files say what it is. Sandboxes, snapshots and pools are pinned to versions, so a tag
-//! may move at any time. Files that nothing needs are removed by [`collect`] alone.
+//! Rows contain the names of a version; files contain its content. Sandboxes, snapshots and pools refer to versions, so
+//! a tag may move at any time. Only [`collect`] removes unused files.
 
 mod change;
 pub(crate) mod collect;
@@ -41,7 +41,7 @@ use crate::ServiceError;
 use crate::keys::visible;
 use crate::service::{Service, ServiceShared};
 
-/// Told each step while a template is made; `Break` cancels.
+/// Called for each step while a template is made; `Break` cancels.
 pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
 
 /// Where templates come from: those that this server makes itself, and registries. Calls that are no futures may block; the
@@ -49,11 +49,11 @@ pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
 pub trait Templates: Send + Sync + 'static {
     /// The built-in template of this name or alias; the ones that make themselves are made.
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError>;
-    /// The very version of a template that a sandbox was made from; nothing is made.
+    /// The exact version of a template that a sandbox was created from; nothing is made.
     fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError>;
-    /// All that are built in.
+    /// All built-in templates.
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError>;
-    /// Every name and alias that means a built-in one, made or not.
+    /// Every name and alias of a built-in template, made or not.
     fn names(&self) -> Result<Vec<String>, ServiceError> {
         Ok(self
             .list()?
@@ -61,23 +61,23 @@ pub trait Templates: Send + Sync + 'static {
             .flat_map(|known| std::iter::once(known.name).chain(known.aliases))
             .collect())
     }
-    /// Makes a built-in one.
+    /// Makes a built-in template.
     fn make(&self, name: &str, progress: MakeProgress) -> Result<TemplateRecord, ServiceError>;
-    /// Removes a built-in one.
+    /// Removes a built-in template.
     fn remove(&self, name: &str) -> Result<(), ServiceError>;
-    /// The store of layers and versions that provider and catalog know; `None`: the service opens its own.
+    /// The store of layers and versions that provider and catalog use; `None`: the service opens its own.
     fn images(&self) -> Option<Arc<Images>> {
         None
     }
-    /// The user and group of a name in a template's files; `None` where they know it not.
+    /// The user and group ids of a name in a template's files; `None` if they do not contain it.
     fn user_ids(&self, _template: &str, _version: &str, _user: &str) -> Option<(u32, u32)> {
         None
     }
-    /// Fetches an image. Dropping it cancels.
+    /// Pulls an image. Dropping the future cancels it.
     fn pull(&self, _images: Arc<Images>, _ask: Fetch) -> BoxFuture<'static, Result<Fetched, ServiceError>> {
         async { Err(no_registries()) }.boxed()
     }
-    /// Brings a version to a registry; answers the digest of its manifest. Dropping it cancels.
+    /// Pushes a version to a registry; returns the digest of its manifest. Dropping the future cancels it.
     fn push(
         &self,
         _images: Arc<Images>,
@@ -88,29 +88,30 @@ pub trait Templates: Send + Sync + 'static {
     }
 }
 
-/// What is asked of a registry.
+/// A request to a registry.
 #[derive(Clone)]
 pub struct Fetch {
-    /// Which image.
+    /// The image.
     pub image: TemplateRef,
-    /// What is shown to the registry; `None`: see `operator`.
+    /// The credentials for the registry; `None`: see `operator`.
     pub auth: Option<RegistryAuth>,
-    /// Whether what the operator gave this server may be shown: never for a tenant.
+    /// Whether the operator's credentials may be used: never for a tenant.
     pub operator: bool,
-    /// `linux/amd64` or the like; `None`: that of this machine.
+    /// `linux/amd64` or similar; `None`: that of this machine.
     pub platform: Option<String>,
-    /// Layers that the one who asks has had before; of others that are here the registry has to show that it has them.
+    /// Layers that the caller has access to. For other layers that are here, the registry must confirm that it has
+    /// them.
     pub known: KnownLayers,
-    /// Told how far it is.
+    /// Receives the progress.
     pub progress: Progress,
 }
 
-/// What a registry gave.
+/// The result of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
-    /// The version that it became.
+    /// The version of the image.
     pub version: String,
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub manifest: String,
 }
 
@@ -206,14 +207,14 @@ impl From<atoll_image::ImageError> for ServiceError {
             (_, ErrorKind::Exists) => Code::AlreadyExists,
             (_, ErrorKind::Conflict) => Code::Damaged,
             (_, ErrorKind::Unsupported) => Code::Unsupported,
-            // Whoever sent the bytes stopped, or whoever read them.
+            // The sender or the reader of the data stopped.
             (_, ErrorKind::Unavailable) => Code::InvalidRequest,
             (_, ErrorKind::Exhausted) => Code::PayloadTooLarge,
             (_, ErrorKind::Unauthenticated | ErrorKind::Forbidden | ErrorKind::Internal) => Code::Internal,
         };
         let hint = error.hint();
         let message = match code {
-            // What our own disk said names our own paths.
+            // An error of the server's own disk contains its own paths.
             Code::Internal => "the files of templates could not be read or written".to_owned(),
             Code::NoCapacity => "the server's disk has no space for this".to_owned(),
             _ => error.to_string(),

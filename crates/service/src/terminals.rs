@@ -1,4 +1,4 @@
-//! Terminals: a shell bound to a thread of conversation. The same thread finds the same shell with its folder and
+//! Terminals: a shell bound to a thread of conversation. The same thread gets the same shell with its folder and
 //! environment, until the shell or the instance ends.
 
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use crate::service::{Service, ServiceShared};
 use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
-/// LIMIT: more shells than a conversation needs; each costs the sandbox a process.
+/// LIMIT: more shells than a conversation needs; each takes a process of the sandbox.
 const TERMINALS_MAX: usize = 64;
 const THREAD_MAX: usize = 256;
 const HANGUP: i32 = 1;
 
-/// The writing side of an attached terminal. Typing wakes a paused sandbox, as any request does.
+/// The writing side of an attached terminal. Input wakes a paused sandbox, as any request does.
 #[derive(Debug, Clone)]
 pub struct TerminalInput {
     session: SandboxSession,
@@ -135,7 +135,7 @@ impl Service {
         Ok(self.inner.store.terminals(&lease.id).await?)
     }
 
-    /// Ends a terminal's shell and forgets it.
+    /// Ends a terminal's shell and removes its record.
     pub async fn close_terminal(
         &self,
         who: &Principal,

@@ -1,4 +1,4 @@
-//! How long the steps of a change take: a figure for `/metrics`, and the benchmark's breakdown.
+//! Measures the duration of steps, for `/metrics` and for the benchmark's breakdown.
 
 use tokio::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What callers hand in and get back. Plain data; the methods are in the file of their noun.
+//! Request and response types. Plain data; the methods are in the file of their resource.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServiceError;
 
-/// A key to be made.
+/// A key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
     /// Name or id of its tenant; `None`: the caller's own.
     pub tenant: Option<String>,
-    /// What it may do.
+    /// Its scope.
     pub scope: Scope,
-    /// For people.
+    /// A name for people.
     pub name: Option<String>,
 }
 
-/// A fresh key; the only time that its secret is shown.
+/// A new key; its secret is shown only now.
 #[derive(Clone)]
 pub struct CreatedKey {
     /// Its record.
@@ -44,9 +44,9 @@ impl std::fmt::Debug for CreatedKey {
 pub struct NewSecret {
     /// Unique within its tenant.
     pub name: String,
-    /// What is put in for `{secret:NAME}`.
+    /// The value for `{secret:NAME}`.
     pub value: String,
-    /// What is said of it.
+    /// Its description.
     pub about: SecretAbout,
 }
 
@@ -56,10 +56,10 @@ impl std::fmt::Debug for NewSecret {
     }
 }
 
-/// Which egress records to read.
+/// A query of egress records.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EgressQuery {
-    /// At most so many, the newest; 0 takes the default.
+    /// At most this many, the newest; 0 takes the default.
     pub limit: u32,
     /// Only later ones, in milliseconds since the Unix epoch.
     pub since_ms: Option<i64>,
@@ -67,16 +67,16 @@ pub struct EgressQuery {
     pub verdict: Option<EgressVerdict>,
 }
 
-/// Whether a create made something.
+/// Whether a create made a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// It did.
+    /// It made one.
     New,
-    /// The idempotency key was seen before; this is the sandbox made then.
+    /// The idempotency key was used before; this is the sandbox from then.
     Replayed,
 }
 
-/// Which sandboxes to list.
+/// A filter for sandboxes.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Any of these; empty: any that is not deleted.
@@ -85,83 +85,83 @@ pub struct Filter {
     pub labels: Vec<(String, String)>,
     /// Exactly this name.
     pub name: Option<String>,
-    /// Whose name, or id where there is none, begins so; upper and lower case are the same.
+    /// The name, or the id if there is none, begins with this, ignoring case.
     pub name_prefix: Option<String>,
-    /// Whose id begins so; upper and lower case are the same.
+    /// The id begins with this, ignoring case.
     pub id_prefix: Option<String>,
     /// Exactly this template.
     pub template: Option<String>,
-    /// Made from any of these, each a template or the id of a snapshot; empty: from anything.
+    /// Created from any of these, each a template or the id of a snapshot; empty: any source.
     pub made_from: Vec<String>,
-    /// Whose ports are open to everybody, or are not.
+    /// Whether the ports are public.
     pub public: Option<bool>,
-    /// That last began to run at or after this, in milliseconds since the Unix epoch.
+    /// The last start was at or after this time, in milliseconds since the Unix epoch.
     pub started_after_ms: Option<i64>,
-    /// That were asked for then, in milliseconds since the Unix epoch.
+    /// Created in this range, in milliseconds since the Unix epoch.
     pub created_ms: Span,
-    /// With such limits.
+    /// The CPU limit is in this range.
     pub cpu_milli: Span,
-    /// With such limits.
+    /// The memory limit is in this range.
     pub memory_mib: Span,
-    /// With such limits.
+    /// The disk limit is in this range.
     pub disk_mib: Span,
-    /// By what they are sorted.
+    /// The sort key.
     pub sort: SortBy,
-    /// The smallest or oldest first; else the largest or newest.
+    /// Whether the smallest or oldest is first; otherwise the largest or newest.
     pub ascending: bool,
-    /// Records of deleted ones too.
+    /// Whether to include records of deleted sandboxes.
     pub include_deleted: bool,
-    /// Name or id of a tenant; only an admin key may name another than its own. `None`: all that the key sees.
+    /// Name or id of a tenant; only an admin key may name another than its own. `None`: all that the key can see.
     pub tenant: Option<String>,
     /// At most this many; 0 takes the default.
     pub limit: u32,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
 /// How a sandbox shall be paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pause {
-    /// Where its memory goes; `None`: it stays where it is.
+    /// The location of its memory; `None`: unchanged.
     pub memory: Option<MemoryLocation>,
 }
 
-/// A snapshot to be taken.
+/// A snapshot to take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewSnapshot {
     /// A name unique among the tenant's snapshots.
     pub name: Option<String>,
-    /// Its processes too.
+    /// Whether to include its processes.
     pub memory: bool,
-    /// Takes the name over from a snapshot that has it; that one stays under its id.
+    /// Moves the name from a snapshot that has it; that one is kept under its id.
     pub replace: bool,
 }
 
-/// Which snapshots to list.
+/// A filter for snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SnapshotFilter {
-    /// Of this sandbox, by id, name or unique start of its id; also of one that is deleted, by its whole id.
+    /// Of this sandbox, by id, name or unique prefix of its id; also of a deleted one, by its whole id.
     pub sandbox: Option<String>,
     /// Exactly this name.
     pub name: Option<String>,
     /// At most this many; 0 takes the default.
     pub limit: u32,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
-/// Sandboxes to be made from a live one.
+/// Sandboxes to create from a live one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fork {
     /// How many; 1 to 100.
     pub count: u32,
-    /// Its processes too, where that can be had.
+    /// Whether to include its processes, if possible.
     pub memory: bool,
-    /// Instead of its labels.
+    /// Replaces its labels.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Instead of its lifetime; it counts from now.
+    /// Replaces its lifetime; it is counted from now.
     pub timeout_s: Option<u64>,
-    /// A name unique within the tenant, where there is one child.
+    /// A name unique within the tenant, if there is one child.
     pub name: Option<String>,
 }
 
@@ -171,40 +171,40 @@ impl Default for Fork {
     }
 }
 
-/// What a fork made.
+/// The result of a fork.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forked {
     /// The new sandboxes, all of them running.
     pub sandboxes: Vec<Lease>,
     /// Whether they have the processes too.
     pub memory: bool,
-    /// Why not, where they were asked for.
+    /// Why not, if they were requested.
     pub memory_refused: Option<String>,
 }
 
-/// A promise to stay awake.
+/// A hold that keeps a sandbox awake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldAsk {
-    /// For how long from now; at most a day.
+    /// How long from now; at most a day.
     pub for_s: u64,
-    /// For people.
+    /// A reason for people.
     pub reason: Option<String>,
 }
 
-/// Why a sandbox is awake, and what it does next by itself.
+/// Why a sandbox is awake, and its next timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awake {
-    /// What works in it now; nothing: it is idle.
+    /// The current activities; empty if it is idle.
     pub because: Vec<AwakeReason>,
-    /// When something last worked in it, in milliseconds since the Unix epoch.
+    /// The time of the last activity, in milliseconds since the Unix epoch.
     pub active_at_ms: Option<i64>,
-    /// Whether nothing works in it.
+    /// Whether there is no activity.
     pub idle: bool,
-    /// What its lease does next.
+    /// The next timer of its lease.
     pub next: Option<NextTimer>,
 }
 
-/// What a lease does next by itself, if nothing happens before.
+/// The next timer of a lease, if there is no activity before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextTimer {
     /// Milliseconds since the Unix epoch.
@@ -213,41 +213,41 @@ pub struct NextTimer {
     pub what: &'static str,
 }
 
-/// Where a sandbox comes from and what came from it.
+/// The origin of a sandbox, and the sandboxes created from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lineage {
-    /// The sandbox that it was forked from, or whose snapshot or archive it was made from.
+    /// The sandbox that it was forked from, or whose snapshot or archive it was created from.
     pub parent: Option<SandboxId>,
-    /// The snapshot that it was made from.
+    /// The snapshot that it was created from.
     pub snapshot: Option<SnapshotId>,
-    /// Sandboxes that were made from it, the oldest first.
+    /// Sandboxes that were created from it, the oldest first.
     pub children: Vec<SandboxId>,
 }
 
 /// A command to run.
 #[derive(Debug, Clone, Default)]
 pub struct Exec {
-    /// Program and arguments; the program is looked up in PATH.
+    /// Program and arguments; the program is searched in PATH.
     pub argv: Vec<String>,
-    /// Where; `None`: the sandbox's workdir.
+    /// The working directory; `None`: the sandbox's.
     pub cwd: Option<String>,
-    /// On top of the sandbox's environment.
+    /// Added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
-    /// As whom; `None`: the sandbox's user.
+    /// The user; `None`: the sandbox's.
     pub user: Option<String>,
     /// Written to its stdin, which is then closed; `None`: stdin is empty.
     pub stdin: Option<Bytes>,
     /// Keep stdin open for [`crate::Service::write_stdin`] (streams and detached processes only).
     pub open_stdin: bool,
-    /// After this its process group is killed and the exit says `timed_out`.
+    /// After this its process group is killed and the exit has `timed_out`.
     pub timeout: Option<Duration>,
-    /// Do not wait: answer as soon as it runs; its output goes to the logs.
+    /// Do not wait: return as soon as it runs; its output is written to the logs.
     pub detach: bool,
-    /// Give it a terminal of this size.
+    /// Gives it a terminal of this size.
     pub terminal: Option<TerminalSize>,
     /// A name for it in the process list.
     pub tag: Option<String>,
-    /// Of output beyond the cap keep the end too, not the beginning alone.
+    /// For output beyond the limit, keep the end too, not only the beginning.
     pub keep_tail: bool,
 }
 
@@ -260,26 +260,26 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// How a command ended, with what it wrote.
+/// The end of a command, with its output.
 #[derive(Debug, Default)]
 pub struct ExecOutcome {
-    /// As a shell would say it: 128 + the signal where one ended it, 124 after a timeout, 0 when detached.
+    /// The exit code, as in a shell: 128 + the signal if one ended it, 124 after a timeout, 0 when detached.
     pub exit_code: i32,
     /// The signal that ended it.
     pub signal: Option<i32>,
     /// Whether its timeout passed.
     pub timed_out: bool,
-    /// What it wrote, up to the cap. Counted in the budget until it is dropped.
+    /// Its output, up to the limit. Counted in the budget until it is dropped.
     pub stdout: CollectedOutput,
-    /// What it wrote, up to the cap. Counted in the budget until it is dropped.
+    /// Its output, up to the limit. Counted in the budget until it is dropped.
     pub stderr: CollectedOutput,
-    /// Its pid inside the sandbox.
+    /// Its pid in the sandbox.
     pub pid: u32,
-    /// From start to exit, as seen from here.
+    /// From start to exit, as measured by the server.
     pub duration_ms: u64,
 }
 
-/// What a running command does, in order. `Exit` or `Lost` is the last.
+/// An event of a running command, in order. `Exit` or `Lost` is the last.
 #[derive(Debug, Clone)]
 pub enum ExecEvent {
     /// It wrote to stdout.
@@ -288,9 +288,9 @@ pub enum ExecEvent {
     Stderr(Bytes),
     /// It wrote to its terminal.
     Terminal(Bytes),
-    /// This reader was too slow and lost so many bytes.
+    /// This reader was too slow and lost this many bytes.
     Dropped(u64),
-    /// Nothing happened; the connection lives.
+    /// A keep-alive of the connection.
     KeepAlive,
     /// It ended.
     Exit {
@@ -301,43 +301,43 @@ pub enum ExecEvent {
         /// Whether its timeout passed.
         timed_out: bool,
     },
-    /// The sandbox went away under it.
+    /// The sandbox ended before the command.
     Lost(ServiceError),
 }
 
-/// A process inside a sandbox that was started through us.
+/// A process in a sandbox that was started through the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessRecord {
-    /// Its pid inside.
+    /// Its pid in the sandbox.
     pub pid: u32,
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Where it was started.
+    /// Its working directory.
     pub cwd: String,
-    /// As whom.
+    /// Its user.
     pub user: String,
-    /// Its name, where it was given one.
+    /// Its tag, if it has one.
     pub tag: Option<String>,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// Milliseconds since the Unix epoch; 0 where the agent does not say.
+    /// Milliseconds since the Unix epoch; 0 if the agent does not report it.
     pub started_at_ms: i64,
 }
 
-/// A terminal to be opened or found again.
+/// A terminal to open or to find.
 #[derive(Debug, Clone)]
 pub struct OpenTerminal {
-    /// The thread of conversation it belongs to: the same thread gets the same terminal.
+    /// The thread of conversation: the same thread gets the same terminal.
     pub thread: String,
     /// Its size.
     pub size: TerminalSize,
-    /// The shell; `None`: bash, or sh where there is no bash.
+    /// The shell; `None`: bash, or sh if there is no bash.
     pub shell: Option<Vec<String>>,
-    /// Where it starts.
+    /// Its working directory.
     pub cwd: Option<String>,
-    /// On top of the sandbox's environment.
+    /// Added to the sandbox's environment.
     pub env: BTreeMap<String, String>,
-    /// As whom.
+    /// The user.
     pub user: Option<String>,
 }
 
@@ -348,23 +348,23 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Its whole path.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its type.
     pub kind: EntryKind,
     /// Bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
-    /// Owner's name, or its number as text.
+    /// The owner's name, or its number as text.
     pub owner: String,
     /// Group's name, or its number as text.
     pub group: String,
     /// Milliseconds since the Unix epoch.
     pub modified_at_ms: i64,
-    /// Where a link points.
+    /// The target of a link.
     pub symlink_target: Option<Vec<u8>>,
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
@@ -378,24 +378,24 @@ pub enum EntryKind {
     Other,
 }
 
-/// Which bytes of a file.
+/// A range of bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteRange {
-    /// From here to the end.
+    /// From this offset to the end.
     From(u64),
     /// From the first to the last, both included.
     Within(u64, u64),
-    /// The last so many.
+    /// The last this many bytes.
     Last(u64),
 }
 
-/// A file's content on its way out.
+/// The content of a file to send.
 pub struct FileBody {
     /// Size of the whole file.
     pub size: u64,
-    /// The first byte that comes.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes come.
+    /// The number of bytes.
     pub len: u64,
     /// Permission bits.
     pub mode: Option<u32>,
@@ -403,47 +403,47 @@ pub struct FileBody {
     pub stream: BoxStream<'static, Result<Bytes, ServiceError>>,
 }
 
-/// A file to be written whole; parents are made.
+/// A file to write completely; missing parents are made.
 #[derive(Debug, Clone, Default)]
 pub struct WriteFile {
-    /// Where.
+    /// The path.
     pub path: String,
     /// Permission bits of a new file.
     pub mode: Option<u32>,
-    /// As whom; `None`: the sandbox's user.
+    /// The user; `None`: the sandbox's.
     pub user: Option<String>,
-    /// How many bytes come, where it is known.
+    /// The number of bytes, if it is known.
     pub len: Option<u64>,
-    /// With the rights of the sandbox's root; the file and new parents belong to the user all the same.
+    /// With the rights of the sandbox's root; the file and new parents still belong to the user.
     pub as_root: bool,
 }
 
-/// What changed below a watched directory.
+/// A change below a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChange {
-    /// How.
+    /// The kind of change.
     pub kind: ChangeKind,
     /// Relative to the watched directory.
     pub name: Vec<u8>,
 }
 
-/// How a file changed.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It appeared.
+    /// It was created.
     Create,
     /// Its content changed.
     Write,
-    /// It went.
+    /// It was removed.
     Remove,
-    /// It has another name.
+    /// It was renamed.
     Rename,
     /// Its mode or owner changed.
     Chmod,
     /// Changes were lost; list again.
     Overflow,
-    /// Nothing happened; the connection lives.
+    /// A keep-alive of the connection.
     KeepAlive,
 }
 
@@ -452,17 +452,17 @@ pub enum ChangeKind {
 pub struct LogLine {
     /// Milliseconds since the Unix epoch.
     pub at_ms: i64,
-    /// Who wrote it.
+    /// The process that wrote it.
     pub pid: u32,
-    /// Where to.
+    /// The stream.
     pub stream: LogStream,
-    /// What, as it came; not necessarily a whole line.
+    /// The data as it was written; not necessarily a whole line.
     pub data: Bytes,
     /// Bytes lost before this because the reader was slow.
     pub dropped: u64,
 }
 
-/// Where a process wrote.
+/// The stream of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStream {
@@ -474,19 +474,19 @@ pub enum LogStream {
     Terminal,
 }
 
-/// Whether the server can work.
+/// The health of the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Health {
-    /// All parts answer.
+    /// Whether all parts respond.
     pub ok: bool,
-    /// What does not, in words safe to show.
+    /// The problems, safe to show.
     pub problems: Vec<String>,
 }
 
 /// Gauges for the metrics page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServiceStats {
-    /// Bytes that are held for tenants: output, answers, bodies.
+    /// Bytes that are held for tenants: output, responses, bodies.
     pub held_tenants_bytes: u64,
     /// Bytes that are held for callers without a valid key.
     pub held_strangers_bytes: u64,
@@ -500,16 +500,16 @@ pub struct ServiceStats {
     pub from_pool_total: u64,
     /// Creates and boots that failed since the start.
     pub failed_total: u64,
-    /// Results that came after their sandbox had moved on, and were dropped.
+    /// Late results that were dropped because the phase had changed.
     pub late_effects_total: u64,
-    /// Memory that is free on this node, as last seen.
+    /// Free memory on this node, as last read.
     pub node_memory_free_mib: u64,
     /// All of its memory.
     pub node_memory_total_mib: u64,
-    /// Free space where layers live.
+    /// Free space for layers.
     pub node_disk_free_mib: u64,
     /// Sum of the memory limits of live sandboxes.
     pub memory_limits_mib: u64,
-    /// The most live sandboxes.
+    /// The maximum number of live sandboxes.
     pub live_max: u64,
 }

@@ -1,7 +1,7 @@
-//! Room for what tenants upload: the disk's reserve, and the tenant's disk quota.
+//! Space for uploads of tenants: the disk's reserve, and the tenant's disk quota.
 //!
-//! Uploads lie in folders of their own (`Config::upload_folders`), one per tenant, and count against the tenant's disk quota
-//! beside its sandboxes and snapshots. They are counted where they lie, so that nothing has to be written down.
+//! Uploads are in folders of their own (`Config::upload_folders`), one per tenant, and count against the tenant's disk
+//! quota beside its sandboxes and snapshots. Their size is read from the folders, so it is not recorded anywhere.
 
 use std::path::{Path, PathBuf};
 
@@ -14,23 +14,23 @@ use crate::ServiceError;
 use crate::service::{Service, ServiceShared};
 
 const MIB: u64 = 1 << 20;
-/// LIMIT: what a tenant holds is counted anew whenever this much more has come.
+/// LIMIT: the bytes of a tenant are counted again whenever this many more have arrived.
 const COUNT_EVERY: u64 = 8 * MIB;
 
-/// Asks for room while one upload is written.
+/// Reserves space while one upload is written.
 #[derive(Debug)]
 pub struct UploadSpace {
     space: SpaceWriter,
     quota: Option<QuotaLeft>,
 }
 
-/// What the tenant's quota leaves to uploads.
+/// The part of the tenant's quota that is left for uploads.
 #[derive(Debug)]
 struct QuotaLeft {
     folders: Vec<PathBuf>,
     exceeded: Exceeded,
     left_bytes: u64,
-    /// Bytes of this upload that do not lie in one of the folders.
+    /// Bytes of this upload that are not in one of the folders.
     outside_bytes: u64,
     lies_outside: bool,
     since_count: Option<u64>,
@@ -57,7 +57,7 @@ impl Service {
         Ok(UploadSpace { space, quota: Some(quota) })
     }
 
-    /// MiB that a tenant has uploaded and that are still here.
+    /// The MiB of a tenant's uploads that are still here.
     pub(crate) async fn uploaded_mib(&self, tenant: &TenantId) -> u64 {
         count(folders(&self.inner, tenant)).await.div_ceil(MIB)
     }
@@ -76,19 +76,19 @@ impl Service {
             // A step of its build uses its place.
             usage.disk_mib = usage.disk_mib.saturating_sub(u64::from(waiting.limits.disk_mib));
         }
-        // The rest of the quota is checked where the lease is written.
+        // The rest of the quota is checked when the lease is written.
         let of_disk = Quota { disk_mib: record.quota.disk_mib, ..Quota::default() };
         Ok(quota::admit_new(&of_disk, &usage, &lease.limits).map_err(StoreError::from)?)
     }
 }
 
 impl UploadSpace {
-    /// Asks the disk alone, for bytes that are written a second time.
+    /// Reserves space on the disk only, for bytes that are written a second time.
     pub fn take_again(&mut self, bytes: u64) -> Result<(), ServiceError> {
         self.space.take(bytes).map_err(no_space)
     }
 
-    /// Called before so many bytes are written.
+    /// Must be called before this many bytes are written.
     pub async fn take(&mut self, bytes: u64) -> Result<(), ServiceError> {
         self.space.take(bytes).map_err(no_space)?;
         match &mut self.quota {
@@ -126,7 +126,7 @@ fn folders(inner: &ServiceShared, tenant: &TenantId) -> Vec<PathBuf> {
 
 async fn count(folders: Vec<PathBuf>) -> u64 {
     let counted = tokio::task::spawn_blocking(move || folders.iter().map(|folder| bytes_below(folder)).sum());
-    // It can't be cancelled, and a panic in it is logged by the hook.
+    // It cannot be cancelled, and the hook logs a panic in it.
     counted.await.unwrap_or(0)
 }
 

@@ -1,10 +1,10 @@
-//! Volumes: files that outlive sandboxes. Made, found, copied, resized and removed here.
+//! Volumes: files that outlive sandboxes. They are created, found, copied, resized and removed here.
 //!
 //! ```text
 //! row: making ──► files ──► row: ready ──► row: deleting ──► no files ──► no row
 //! ```
-//! The row always says what may be there, so a crash at any point is made good at the next start: see [`sweep`]. Whether a
-//! sandbox mounts it or it is removed is decided by the store, in one transaction.
+//! The row always tells what may exist, so the next start repairs the state after a crash at any point: see [`sweep`].
+//! The store decides in one transaction whether a sandbox mounts a volume or the volume is removed.
 
 mod content;
 mod files;
@@ -29,29 +29,29 @@ use crate::random::entropy;
 use crate::sandboxes::printable;
 use crate::service::{Service, ServiceShared};
 
-/// LIMIT: below this the file system itself does not fit.
+/// LIMIT: a smaller volume has no room for the file system itself.
 const SIZE_MIB_MIN: u32 = 1;
 const SIZE_MIB_MAX: u32 = 16 << 20;
 
-/// A volume to be made.
+/// A volume to create.
 #[derive(Debug, Clone, Default)]
 pub struct NewVolume {
     /// Unique among the tenant's volumes.
     pub name: String,
-    /// How much it may hold; `None`: the server's default.
+    /// Its size; `None`: the server's default.
     pub size_mib: Option<u32>,
     /// A folder of the host instead, below a root that the operator allowed; needs an admin key.
     pub folder: Option<String>,
-    /// Whether nobody may write.
+    /// Whether writing is forbidden.
     pub read_only: bool,
 }
 
-/// A change of a volume; `None` leaves a thing as it is.
+/// A change of a volume; `None` leaves a field unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UpdateVolume {
-    /// How much it may hold.
+    /// The new size.
     pub size_mib: Option<u32>,
-    /// Whether nobody may write; holds from the next start of a sandbox on.
+    /// Whether writing is forbidden; applies from the next start of a sandbox on.
     pub read_only: Option<bool>,
 }
 
@@ -60,7 +60,7 @@ pub struct UpdateVolume {
 pub struct VolumeRecord {
     /// Its row.
     pub volume: Volume,
-    /// Bytes in it; `None` where that is not known.
+    /// Bytes in it; `None` if that is not known.
     pub used_bytes: Option<u64>,
     /// How many sandboxes that are not deleted mount it.
     pub mounted_by: u32,
@@ -179,7 +179,7 @@ impl Service {
     async fn any_volume(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
         let mut found = self.inner.store.find_volume(visible(who), ident).await?;
         if let Some(own) = found.iter().position(|volume| volume.tenant == who.tenant) {
-            // Whoever sees all means its own first.
+            // For a key that can see all tenants, its own volume has precedence.
             return Ok(found.swap_remove(own));
         }
         match (found.pop(), found.pop()) {
@@ -212,7 +212,7 @@ impl Service {
     fn volume_size(&self, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
         match asked {
             Some(size) => check_size(size).map(|()| Some(size)),
-            // Where no limit can be held, none is promised.
+            // If limits cannot be enforced, none is set.
             None => {
                 Ok(self.inner.provider.capabilities().limits_disk.then_some(self.inner.config.volume_mib))
             }
@@ -220,7 +220,7 @@ impl Service {
     }
 }
 
-/// Volumes whose files are being changed as a whole: one at a time.
+/// Volumes whose files are being changed as a whole: one operation at a time.
 #[derive(Default)]
 pub(crate) struct VolumeTurns(Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>);
 
@@ -303,7 +303,7 @@ async fn changed(
     }
     let size = after.size_mib.unwrap_or_default();
     if before.size_mib.is_some_and(|before| size < before) {
-        // What is in it may not fit: the files are asked first.
+        // The content may not fit, so the files are resized first.
         inner.provider.resize_volume(&id, size).await?;
         inner.store.set_volume(after.clone()).await?;
         inner.admission.count_volume(&id, promised_mib(&after));
@@ -311,7 +311,7 @@ async fn changed(
     }
     let more = beyond_default(&inner, after.size_mib, before.size_mib.unwrap_or_default());
     inner.admission.reserve_volume(inner.provider.as_ref(), &id, promised_mib(&after), more).await?;
-    // The quota is asked first.
+    // The quota is checked first.
     if let Err(refused) = inner.store.set_volume(after.clone()).await {
         inner.admission.count_volume(&id, promised_mib(&before));
         return Err(refused.into());
@@ -343,7 +343,7 @@ async fn remove_files_and_row(inner: &ServiceShared, volume: &Volume) -> Result<
     Ok(())
 }
 
-/// The disk that a volume is promised; folders of the host are the operator's.
+/// The disk that is promised to a volume; folders of the host belong to the operator.
 fn promised_mib(volume: &Volume) -> u64 {
     if volume.folder.is_some() { 0 } else { volume.size_mib.unwrap_or(0).into() }
 }
@@ -363,7 +363,7 @@ fn check_size(size_mib: u32) -> Result<(), ServiceError> {
     Err(ServiceError::new(Code::InvalidRequest, message))
 }
 
-/// The same names as sandboxes have: none that could be an id, a path or a mount's `name:path`.
+/// The same rules as for names of sandboxes: a name cannot be an id, a path or a mount's `name:path`.
 fn check_name(name: &str) -> Result<(), ServiceError> {
     Ok(atoll_model::check_name(name)?)
 }

@@ -1,7 +1,8 @@
-//! The one way to a sandbox that runs. A paused or stopped sandbox is woken for the caller, where its lease allows. The caller is authorised first; many callers wake it once; how many wait and for how long is bounded.
+//! The only way to a running sandbox. A paused or stopped sandbox is woken for the caller, if its lease allows that.
+//! The caller is authorised first; many callers wake it once; how many wait and for how long is limited.
 //!
 //! ```text
-//! authorise ──► busy (it can't fall asleep now) ──► runs? ──► agent
+//! authorise ──► busy (no timer acts on it now) ──► runs? ──► agent
 //!                                                    │ no
 //!                          on its way ◄── wake: any ─┴─ explicit ──► asleep
 //!                               │ wait, bounded
@@ -27,7 +28,7 @@ impl Service {
         self.awake_session(who, ident, ActivityKind::Request).await
     }
 
-    /// A session of a sandbox that runs; a paused one is not woken.
+    /// A session of a running sandbox; a paused one is not woken.
     pub(crate) async fn session_if_running(
         &self,
         who: &Principal,
@@ -61,10 +62,10 @@ impl Service {
     }
 }
 
-/// What a request finds.
+/// The state that a request finds.
 enum WakeState {
     Awake(Arc<Lease>),
-    /// It is on its way to run, or somebody must ask for that first.
+    /// It is about to run, or the driver must be asked to run it.
     Coming,
     Sleeping,
     Never,
@@ -101,7 +102,7 @@ async fn wake(handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
     let mut watched = handle.state.clone();
     let mut asked = false;
     loop {
-        // What changes from here on is seen by the wait below.
+        // The wait below sees every change from here on.
         watched.mark_unchanged();
         match find(handle) {
             WakeState::Awake(lease) => {
@@ -139,7 +140,7 @@ async fn wake(handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
 }
 
 fn find(handle: &Handle) -> WakeState {
-    // In this order: the mark is taken away only after the phase behind it is published.
+    // In this order: the mark is removed only after the phase is published.
     let falls_asleep = handle.activity.is_falling_asleep();
     let DriverState { lease, agent, failure } = handle.state.borrow().clone();
     let runs_next = lease.intent == Intent::Run && failure.is_none();
@@ -176,7 +177,7 @@ fn asleep(lease: &Lease) -> ServiceError {
     ServiceError::new(Code::Asleep, message).hint("resume it first, or update it with wake: any")
 }
 
-/// It went back to sleep, or worse, instead of waking.
+/// The sandbox did not wake.
 fn failed(handle: &Handle) -> ServiceError {
     let DriverState { lease, failure, .. } = handle.state.borrow().clone();
     match failure {

@@ -1,4 +1,4 @@
-//! Access tokens over the fake provider: what each opens, and above all what it does not.
+//! Access tokens over the fake provider: the access that each gives, and the access that it does not give.
 #![allow(clippy::unwrap_used)]
 
 use crate::world::World;

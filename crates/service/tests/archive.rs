@@ -1,4 +1,4 @@
-//! Files in object storage: all of them are here or all of them are there, whatever breaks on the way.
+//! Files in object storage: all of them are either here or there, whatever fails in between.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::world;
@@ -8,7 +8,7 @@ use crate::world::{Options, World};
 use atoll_model::{Code, CreateSandbox, Intent, Lease, Origin, Phase, Source, Storage};
 use atoll_provider::fake::{ProviderCall, Script};
 
-/// A stopped-to-be sandbox with something in it.
+/// A sandbox with a file, which is stopped later.
 async fn begin(world: &World) -> Lease {
     let spec = CreateSandbox { name: Some("x".to_owned()), ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();

@@ -1,5 +1,5 @@
-//! Builds over the fake: turns, deadlines, ends and restarts, on a clock that only the test moves. What steps do is tested
-//! with real sandboxes.
+//! Builds over the fake provider: turns, deadlines, ends and restarts, on a clock that only the test moves. The
+//! whole-server tests cover the steps with real sandboxes.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn begin(world: &World, who: &Principal, name: &str, dockerfile: &str) -> 
     world.service.start_build(who, ask(name, dockerfile), None).await.unwrap()
 }
 
-/// Waits in real time, not in the clock's.
+/// Waits in real time, not in that of the clock.
 async fn until(world: &World, id: &str, is: impl Fn(&Build) -> bool) -> Build {
     for _ in 0..2_000 {
         let build = world.service.get_build(&world.admin, id).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_build_runs_its_steps_says_what_they_say_and_is_a_template_then() {
 
 #[tokio::test(start_paused = true)]
 async fn a_build_that_never_ends_is_ended_by_the_servers_own_deadline() {
-    // The fake does not say that it lives, so the deadline has to come before a client loses patience with it.
+    // The fake sends no keep-alive, so the deadline must come before a client's own timeout.
     let short: Configure = Box::new(|config| config.build_timeout = Duration::from_secs(20));
     let world = World::with(Options { config: Some(short), ..Default::default() }).await;
     let build = begin(&world, &world.admin, "endless", ENDLESS).await;
@@ -204,7 +204,7 @@ async fn what_cannot_be_built_is_refused_before_anything_is_kept() {
     let secrets = [("a/b".to_owned(), BuildSecret::new("x"))].into();
     assert_eq!(refused(StartBuild { secrets, ..ask("x", QUICK) }).await, Code::InvalidRequest);
     assert!(std::fs::read_dir(world.data().join("builds")).map_or(true, |mut found| found.next().is_none()));
-    // A context that breaks off leaves no folder either.
+    // A context that is cut off leaves no folder either.
     let broken = tokio_util::io::StreamReader::new(Box::pin(futures::stream::iter([
         Ok(bytes::Bytes::from_static(b"some")),
         Err(std::io::Error::other("gone")),

@@ -1,4 +1,4 @@
-//! The server may die at any moment: whatever it was doing ends in the old or the new state, and nothing leaks.
+//! The server may die at any moment: every operation ends in the old or the new state, and nothing leaks.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
@@ -19,13 +19,13 @@ use tokio::sync::Notify;
 /// Where a server dies.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// The nth time that any place is reached. Work that goes on at the same time makes it another place in each run.
+    /// The nth time that any place is reached. Concurrent work makes it another place in each run.
     Nth(usize),
-    /// The first time that this one is.
+    /// The first time that this place is reached.
     Place(&'static str),
 }
 
-/// Stops there, with everything that comes to any place afterwards, and never goes on.
+/// Stops there, together with everything that reaches any place afterwards, and never continues.
 struct Stopper {
     at: At,
     reached: AtomicUsize,
@@ -58,7 +58,7 @@ impl Stopper {
     }
 }
 
-/// Ends the tests with a word when one of them stands still: on a clock that only the test moves no deadline would.
+/// Ends the tests with a message if one of them hangs: on a clock that only the test moves no deadline would.
 struct Watchdog(#[expect(dead_code, reason = "it bites when this is not dropped in time")] mpsc::Sender<()>);
 
 impl Watchdog {
@@ -81,7 +81,7 @@ fn keyed() -> CreateSandbox {
 /// Part of a life, against a server that may die at any place of it.
 type Part = fn(Service, Principal, Arc<FakeProvider>) -> BoxFuture<'static, ()>;
 
-/// Everything that a sandbox goes through in a part, and the places that it passes beyond those of every part.
+/// The operations of a part, and the places that it passes beyond those of every part.
 const PARTS: &[(&str, Part, &[&str])] = &[
     ("starts and stops", starts_and_stops, EVERYWHERE),
     (
@@ -148,7 +148,7 @@ fn starts_and_stops(service: Service, who: Principal, _: Arc<FakeProvider>) -> B
     })
 }
 
-/// Makes the sandbox, with something in its files and in its memory.
+/// Creates the sandbox, with content in its files and in its memory.
 async fn begin(service: &Service, who: &Principal, fake: &FakeProvider) -> SandboxId {
     let (lease, _) = service.create(who, keyed(), true).await.unwrap();
     fake.files(&lease.id, |files| files.insert("/kept".to_owned(), b"1".to_vec())).unwrap();
@@ -180,7 +180,7 @@ fn snapshots(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFu
             service.rollback(&who, "x", name, true).await.unwrap();
             assert_eq!(fake.files(&id, |files| files["/kept"].clone()).unwrap(), b"1");
             if !memory {
-                // Its processes began anew.
+                // Its processes were started again.
                 fake.memory(&id, |bytes| *bytes = b"known".to_vec()).unwrap();
             }
             let from = Origin::Snapshot { snapshot: name.to_owned(), memory };
@@ -216,7 +216,7 @@ fn archives(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFut
     })
 }
 
-/// Runs a part of a life in a server that dies at the nth place; says where, or `None` when it got through.
+/// Runs a part of a life in a server that dies at the nth place; returns the place, or `None` if it completed.
 async fn die_at((of, part, _): (&str, Part, &[&str]), at: At) -> Option<&'static str> {
     let _watchdog = Watchdog::new(format!("{of}: died at {at:?}"));
     let stopper = Stopper::new(at);
@@ -243,7 +243,7 @@ async fn die_at((of, part, _): (&str, Part, &[&str]), at: At) -> Option<&'static
     *stopper.place.lock().unwrap()
 }
 
-/// After a restart nothing passes for ever.
+/// After a restart no passing phase lasts forever.
 async fn settle(world: &World) {
     for _ in 0..200 {
         let live = world.store.live().await.unwrap();
@@ -272,8 +272,8 @@ async fn settle(world: &World) {
     );
 }
 
-/// A client that repeats its create with the same key gets one sandbox, or the record of the deleted one. What it had is
-/// there, whatever it was doing, and it can be used.
+/// A client that repeats its create with the same key gets one sandbox, or the record of the deleted one. Its content
+/// exists, whatever operation was interrupted, and it can be used.
 async fn converge(world: &World, of: &str) {
     let (lease, _) = world.service.create(&world.admin, keyed(), true).await.unwrap();
     let resting = [Phase::Running, Phase::Paused, Phase::Stopped, Phase::Archived, Phase::Deleted];
@@ -282,7 +282,7 @@ async fn converge(world: &World, of: &str) {
         return;
     }
     let others = world.store.live().await.unwrap().len() - 1;
-    // A clone that was acknowledged, or both children of a fork that was: never one of two.
+    // A clone that was acknowledged, or both children of an acknowledged fork: never one of two.
     assert!(matches!(others, 0 | 2 | 4) || (others == 1 && of == "snapshots"), "{others} others");
     let kept_memory = matches!(lease.phase, Phase::Running | Phase::Paused);
     world.service.start(&world.admin, "x", true).await.unwrap();
@@ -346,7 +346,8 @@ fn panic_at(at: usize) -> (FailPoint, Arc<AtomicUsize>) {
     let reached = Arc::new(AtomicUsize::new(0));
     let own = Arc::clone(&reached);
     let hook = FailPoint::new(move |place| {
-        // Behind the last code of an effect nothing can panic; what is lost there ends with the phase's deadline.
+        // After the last code of an effect nothing can panic; a result that is lost there ends with the phase's
+        // deadline.
         let is_time = place != "effect.after" && own.fetch_add(1, Ordering::SeqCst) + 1 == at;
         Box::pin(async move { assert!(!is_time, "a test asked for a panic at {place}") })
     });
@@ -356,7 +357,7 @@ fn panic_at(at: usize) -> (FailPoint, Arc<AtomicUsize>) {
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_panics_at_any_place_of_a_pause_loses_no_byte_of_memory() {
     let disk = Pause { memory: Some(MemoryLocation::Disk) };
-    // The places of a create come first and are tried elsewhere.
+    // The places of a create come first and are tested elsewhere.
     for at in 8.. {
         let (failpoint, reached) = panic_at(at);
         let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
@@ -414,7 +415,7 @@ async fn what_died_while_the_server_was_down_is_failed() {
     assert_eq!(running.phase, Phase::Running);
 }
 
-/// Each passing phase, alive and gone, over a crash.
+/// Each passing phase, with a living and a dead instance, over a crash.
 #[tokio::test(start_paused = true)]
 async fn every_passing_phase_is_finished_after_a_restart() {
     for (call, verb, end) in [
@@ -458,7 +459,7 @@ async fn resting_phases_and_lifetimes_survive_a_restart_and_a_reboot() {
     let lease = world.try_create(spec).await.unwrap();
     world.service.stop(&world.admin, "x", true).await.unwrap();
     let dir = world.crash().await;
-    // Another boot: only wall time is left to decide.
+    // Another boot: only wall time can be used.
     let clock = atoll_service::TestClock::new("boot-2");
     let world = World::reopen(dir, world.fake.clone(), clock).await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Stopped);

@@ -1,4 +1,4 @@
-//! What a sandbox may reach: policies that are checked, sealed and put in force; secrets; what it must trust for that.
+//! Network policies: checked, encrypted and enforced; secrets; the certificate authority.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn in_force(world: &World, id: &SandboxId) -> Arc<Egress> {
     world.fake.in_force(id).unwrap().1
 }
 
-/// What is injected for the only transform.
+/// The injected headers of the only transform.
 fn injected(world: &World, id: &SandboxId) -> Vec<String> {
     in_force(world, id)
         .changes
@@ -388,7 +388,7 @@ async fn what_it_must_trust_is_inside_before_its_command_runs() {
     assert_eq!(env["NODE_EXTRA_CA_CERTS"], OWN);
     // Nothing of it is in the lease.
     assert!(!world.get(&lease.id).await.env.contains_key("SSL_CERT_FILE"));
-    // Without transforms commands are told so.
+    // Without transforms commands have no such variables.
     update(&world, &lease, NetworkPolicy::allow_all()).await.unwrap();
     assert!(!world.fake.env(&lease.id).unwrap().contains_key("SSL_CERT_FILE"));
 }
@@ -413,14 +413,14 @@ async fn what_it_must_trust_follows_updates_pauses_and_forks() {
     let copied = service.fork(who, id, Fork { memory: true, ..Fork::default() }).await.unwrap();
     assert!(copied.memory);
     assert_ne!(file(&world, &copied.sandboxes[0].id, OWN).unwrap(), own);
-    // One that stands still is told when it goes on.
+    // A paused sandbox gets it when it is resumed.
     let sleeper = world.create().await;
     service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
     update(&world, &sleeper, with_header("x")).await.unwrap();
     assert_eq!(file(&world, &sleeper.id, OWN), None);
     service.resume(who, sleeper.id.as_str(), true).await.unwrap();
     assert!(file(&world, &sleeper.id, OWN).is_some());
-    // Put there once, it is left alone.
+    // Once installed, it is not written again.
     let writes =
         || world.fake.asked(&sleeper.id).iter().filter(|asked| asked.starts_with("POST /files")).count();
     assert_eq!(writes(), 2);
@@ -440,7 +440,7 @@ fn attaching(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, Strin
     pairs.iter().map(|(variable, name)| ((*variable).to_owned(), (*name).to_owned())).collect()
 }
 
-/// Value and hosts of what is replaced.
+/// The values and hosts of the replacements.
 fn replaced(world: &World, id: &SandboxId) -> Vec<(String, Vec<String>)> {
     let hosts = |hosts: &[atoll_model::DomainPattern]| hosts.iter().map(ToString::to_string).collect();
     in_force(world, id).replacements.iter().map(|one| (one.value.clone(), hosts(&one.hosts))).collect()
@@ -504,7 +504,7 @@ async fn a_secret_that_could_go_anywhere_is_not_attached() {
         assert!(refused.message.starts_with("secrets"), "{refused}");
     }
     assert_eq!(world.fake.holds(), []);
-    // It opens nothing, and where nothing is reached, nothing is replaced.
+    // A secret permits no connection, and without permitted hosts nothing is replaced.
     secret_for(&world, "A", CANARY, &["api.example.com"]).await;
     for network in [NetworkPolicy::deny_all(), networks(&["203.0.113.0/24"])] {
         let denied = network.mode == NetworkMode::DenyAll;

@@ -1,5 +1,5 @@
-//! A canary: the value of a secret goes in, reaches the provider, and is looked for everywhere else. The only test of its
-//! binary: it collects what every thread logs.
+//! A canary: the value of a secret is stored, reaches the provider, and must not be anywhere else. It is the only test
+//! of its binary: it collects the log of every thread.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::Write;
@@ -35,7 +35,7 @@ async fn update(world: &World, lease: &Lease, network: NetworkPolicy) -> Result<
         .await
 }
 
-/// Collects everything that is logged by anybody.
+/// Collects everything that is logged.
 #[derive(Clone, Default)]
 struct Said(Arc<Mutex<Vec<u8>>>);
 
@@ -79,7 +79,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     let injected: Vec<_> = in_force.changes[0].inject.iter().map(|header| header.value.as_str()).collect();
     assert_eq!(injected, [format!("Bearer {CANARY}"), literal.clone()]);
     assert_eq!(in_force.replacements[0].value, CANARY);
-    // Everything that somebody may see, also of what fails.
+    // Everything that a caller may see, including failures.
     let mut shown = Vec::new();
     shown.push(format!("{lease:?} {policy:?} {:?}", in_force));
     shown.push(serde_json::to_string(&service.get(who, id).await.unwrap()).unwrap());

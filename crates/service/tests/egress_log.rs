@@ -1,4 +1,4 @@
-//! The egress log: kept, bounded, read, followed, learned from; gone with its sandbox.
+//! The egress log: stored, limited, read, followed, learned from; removed with its sandbox.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn all() -> EgressQuery {
     EgressQuery { limit: 10_000, ..Default::default() }
 }
 
-/// Records are written behind the provider's back.
+/// Records are written asynchronously.
 async fn until_written(world: &World, id: &SandboxId, last: i64) {
     for _ in 0..5_000 {
         if log(world, id, EgressQuery { limit: 1, ..Default::default() })
@@ -105,11 +105,11 @@ async fn a_log_goes_with_its_sandbox_and_late_records_do_not_bring_it_back() {
     for n in 1..4 {
         assert_eq!(following.next().await.unwrap().at_ms, n);
     }
-    // It may still have heard of the late one.
+    // It may still receive the late record.
     while let Some(late) = following.next().await {
         assert_eq!(late.at_ms, 9);
     }
-    // What a crash left behind goes at the next start.
+    // Files that a crash left behind are removed at the next start.
     let left = world.data().join("egress").join(format!("{id}.1.jsonl"));
     std::fs::write(&left, "{}\n").unwrap();
     let world = world.crash_and_reopen().await;
@@ -146,7 +146,7 @@ async fn who_is_too_slow_is_told_what_is_missing() {
     assert_eq!(lost.what, EgressWhat::Lost);
     assert!(lost.rule.contains("records of this sandbox were lost"), "{}", lost.rule);
     assert!(following.next().await.unwrap().at_ms > 2);
-    // The provider says more at once than it keeps for us: the log says so too.
+    // The provider reports more at once than its channel holds: the log records that too.
     for n in 2_000..2_200 {
         world.fake.egressed(&lease.id, record(n));
     }

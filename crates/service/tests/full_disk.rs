@@ -1,5 +1,5 @@
-//! A disk that takes no more: the create is refused, and what the provider had begun meanwhile is undone. Alone in its
-//! file, since the limit it sets counts for its whole process.
+//! A full disk: the create is refused, and the instance that the provider began meanwhile is removed. The test has a
+//! file of its own, since its limit applies to the whole process.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::world::World;
@@ -13,7 +13,8 @@ fn limit_files(bytes: Option<u64>) {
 
 #[test]
 fn a_create_that_the_disk_does_not_take_leaves_nothing() {
-    // A write beyond the limit also sends a signal; with it blocked, here and so in every thread, only the error is left.
+    // A write beyond the limit also sends a signal; it is blocked here and so in every thread, so that only the error
+    // remains.
     let mut signals = nix::sys::signal::SigSet::empty();
     signals.add(nix::sys::signal::Signal::SIGXFSZ);
     signals.thread_block().unwrap();

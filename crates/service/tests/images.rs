@@ -1,4 +1,5 @@
-//! Sandboxes whose image is built or pulled first: ordinary leases that wait, over the fake, on a clock that only the test moves.
+//! Sandboxes whose image is built or pulled first: ordinary leases that wait, over the fake provider, on a clock that
+//! only the test moves.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -173,7 +174,7 @@ async fn after_a_crash_a_waiting_sandbox_is_found_again_and_says_that_its_build_
     world.assert_no_leaks().await;
 }
 
-/// Holds every pull at the moment when its files are there and its name is not.
+/// Holds every pull at the moment when its files exist and its name does not.
 fn held_pulls() -> (FailPoint, std::sync::Arc<tokio::sync::Semaphore>) {
     let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
     let own = gate.clone();
@@ -201,7 +202,7 @@ async fn a_sandbox_waits_for_its_image_and_a_pull_goes_on_after_a_crash() {
     assert_eq!((lease.phase, lease.stage, &lease.instance), (Phase::Creating, Stage::Queued, &None));
     let pulling = until_stage(&world, &lease.id, Stage::Pulling).await;
     assert_eq!((pulling.template.as_str(), pulling.image_build), ("python:3.12", None));
-    // The wait for an image is no boot that takes too long.
+    // The wait for an image does not count as a slow boot.
     world.advance(Duration::from_secs(3_600)).await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Creating);
     let world = world.crash_and_reopen().await;

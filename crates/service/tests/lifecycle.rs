@@ -1,4 +1,4 @@
-//! Drivers over the fake provider: verbs, failures, deadlines, late results.
+//! Drivers over the fake provider: operations, failures, deadlines, late results.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -89,7 +89,7 @@ async fn an_agent_that_refuses_its_settings_fails_the_create() {
 #[tokio::test(start_paused = true)]
 async fn a_template_that_is_not_there_is_named() {
     let world = World::new().await;
-    // The catalog knows `broken`, the provider does not; nobody knows `unknown`.
+    // `broken` is in the catalog and not at the provider; `unknown` is in neither.
     for template in ["broken", "unknown"] {
         let spec = CreateSandbox { template: Some(template.to_owned()), ..Default::default() };
         let error = world.try_create(spec).await.unwrap_err();

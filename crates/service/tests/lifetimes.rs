@@ -1,5 +1,5 @@
-//! What fronts need of a life beyond our own verbs: lifetimes that stand still, words in the environment, names that move,
-//! refusals by phase, changes as they happen. Over the fake provider.
+//! Features for fronts: lifetimes that pause, placeholders in the environment, names that move, refusals by phase,
+//! changes as they happen. Over the fake provider.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn a_lifetime_that_counts_awake_stands_still_in_sleep_and_begins_anew() {
     let resumed = world.service.resume(&world.admin, id, true).await.unwrap();
     let now = resumed.phase_at.clone();
     assert_eq!(resumed.timeout_at.unwrap().ms_after(&now), 60_000);
-    // One that is not over has all of it again too; one that is longer is not cut.
+    // One that has not ended gets its full length again too; a longer one is not shortened.
     world.advance(Duration::from_secs(50)).await;
     world.service.pause(&world.admin, id, Pause::default(), true).await.unwrap();
     let resumed = world.service.resume(&world.admin, id, true).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_lifetime_that_counts_awake_stands_still_in_sleep_and_begins_anew() {
     world.service.start(&world.admin, id, true).await.unwrap();
     world.advance(MINUTE + Duration::from_secs(1)).await;
     world.until(&lease.id, Phase::Deleted).await;
-    // One that counts always is a lifetime, asleep or not.
+    // A lifetime that always counts also counts while the sandbox is asleep.
     let always = world.try_create(CreateSandbox { timeout_s: Some(60), ..Default::default() }).await.unwrap();
     world.service.stop(&world.admin, always.id.as_str(), true).await.unwrap();
     world.advance(MINUTE + Duration::from_secs(1)).await;
@@ -233,11 +233,11 @@ async fn a_name_moves_to_the_newest_snapshot_and_the_former_stays() {
     assert_eq!((former.name.as_ref(), former.memory), (None, true));
     let taken = service.snapshot(who, id, NewSnapshot { replace: false, ..ask(false) }).await.unwrap_err();
     assert_eq!(taken.code, Code::NameTaken);
-    // Its processes are still known by their token.
+    // The agent of its processes still accepts its token.
     let from = Origin::Named(first.id.to_string());
     let made = world.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap();
     assert_eq!(made.phase, Phase::Running);
-    // Those that were made from it are found by it.
+    // Sandboxes that were created from it are found by it.
     let filter = Filter { made_from: vec![first.id.to_string()], ..Filter::default() };
     let found = service.list(who, filter).await.unwrap().items;
     assert_eq!(found.iter().map(|lease| &lease.id).collect::<Vec<_>>(), [&made.id]);

@@ -1,4 +1,5 @@
-//! Previews over the fake provider: who is admitted by what, for how long, and what a way to a port does to a sandbox.
+//! Previews over the fake provider: who is admitted by which credential, for how long, and how a connection to a port
+//! affects a sandbox.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +41,7 @@ async fn what_is_shown_decides_and_what_is_not_there_looks_the_same() {
     let mine = PortCredentials { keys: std::slice::from_ref(&world.admin), tokens: &[], unknown_key: false };
     let pass = world.service.admit(&lease.id, Some(80), mine).await.unwrap();
     assert_eq!((pass.port, pass.by), (80, PreviewBy::Key));
-    // The agent's own port is nobody's, by number and by name.
+    // The agent's own port is never reachable, by number or by default.
     assert_eq!(refused(&world, &lease.id, Some(49_983), mine).await, Code::SandboxNotFound);
     let env = [("PORT".to_owned(), "49983".to_owned())].into();
     let sly = world.try_create(CreateSandbox { env, ..Default::default() }).await.unwrap();
@@ -80,7 +81,7 @@ async fn a_token_opens_its_own_port_until_it_ends_or_is_removed() {
     assert_eq!(strange.code, Code::SandboxNotFound);
     service.delete_preview(who, ident, &made.preview.id).await.unwrap();
     assert_eq!(refused(&world, &lease.id, Some(80), shown).await, Code::Forbidden);
-    // Open to all, then not.
+    // Public, then not.
     let open = NewPreview { port: 80, expires_s: None, public: true };
     let open = service.create_preview(who, ident, open).await.unwrap();
     assert_eq!((open.token, open.preview.expires_at_ms), (None, None));

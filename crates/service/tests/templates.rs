@@ -1,4 +1,4 @@
-//! Templates by name: tags that move, images that are fetched, what may be removed and what may not.
+//! Templates by name: tags that move, images that are pulled, what may be removed and what may not.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
@@ -56,7 +56,7 @@ async fn publish_with(
 }
 
 async fn get(world: &World, who: &Principal, word: &str) -> Result<TemplateRecord, Code> {
-    // The store was written behind the service's back: what it knew a moment ago is older.
+    // The store was written directly: the service's cache must expire first.
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     world.service.get_template(who, word).await.map_err(|error| error.code)
 }
@@ -250,7 +250,7 @@ async fn sandboxes_start_with_what_the_template_and_its_owner_say() {
         (lease.env["PORT"].as_str(), lease.limits.memory_mib, lease.limits.cpu_milli),
         ("1", 50, 2_000)
     );
-    // They stay when the tag moves, until they are taken back.
+    // They stay when the tag moves, until they are reset.
     publish(&world, &world.admin, "app", "two").await;
     assert_eq!(get(&world, &world.admin, "app").await.unwrap().port, Some(4_000));
     let reset = UpdateTemplate { reset: true, ..Default::default() };
@@ -356,7 +356,7 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
     assert_eq!(world.try_create(own).await.unwrap().source, Source::Template);
     world.service.collect_templates(&world.admin).await.unwrap();
     assert_eq!(world.fake.snapshots().as_slice(), std::slice::from_ref(&warm.id));
-    // After a crash it is still there, and goes with its version.
+    // After a crash it still exists, and is removed with its version.
     let world = world.crash_and_reopen().await;
     assert_eq!(world.fake.snapshots(), [warm.id]);
     for lease in world.service.list(&world.admin, Filter::default()).await.unwrap().items {

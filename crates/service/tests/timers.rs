@@ -1,4 +1,4 @@
-//! What leases do by themselves, on a clock that only the test moves: each timer, holds, idleness, restarts and jumps.
+//! Timers of leases, on a clock that only the test moves: each timer, holds, idleness, restarts and jumps.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn argv(words: &[&str]) -> Exec {
     Exec { argv: words.iter().map(|word| (*word).to_owned()).collect(), ..Default::default() }
 }
 
-/// Lets time pass as it does: in small steps, each with everything that it sets off.
+/// Lets time pass in small steps, each with all of its effects.
 async fn pass(world: &World, seconds: u64) {
     for _ in 0..seconds {
         world.advance(SECOND).await;
@@ -424,7 +424,7 @@ async fn two_hundred_timers_in_the_same_second_are_on_time_and_the_others_are_an
     let beside = world.create().await;
     pass(&world, 9).await;
     let mut slowest = Duration::ZERO;
-    // Two seconds after the last of them was due, in steps that leave room for what they set off.
+    // Two seconds after the last of them was due, in steps that leave time for their effects.
     for _ in 0..30 {
         tokio::time::advance(Duration::from_millis(100)).await;
         let asked = std::time::Instant::now();
@@ -446,7 +446,7 @@ async fn a_thousand_lifetimes_end_in_one_second_and_the_others_are_answered() {
     lifetimes_end_in_one_second(1_000).await;
 }
 
-/// Attack F14, at the figure of the catalogue.
+/// Attack F14, with the number of the catalogue.
 #[tokio::test(start_paused = true)]
 #[ignore = "about a minute; make nightly runs it"]
 async fn nightly_ten_thousand_lifetimes_end_in_one_second_and_the_others_are_answered() {

@@ -1,4 +1,5 @@
-//! Every verb from every phase: what it answers and what it leads to; verbs that race; pauses, snapshots, forks, rollbacks.
+//! Every operation from every phase: its result and the phase it leads to; concurrent operations; pauses, snapshots,
+//! forks, rollbacks.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -84,7 +85,7 @@ async fn tell(world: &World, id: &SandboxId, verb: &str) -> Result<(), ServiceEr
     }
 }
 
-/// Which phases take a verb; all others answer `phase_conflict`, and a deleted one is not found.
+/// The phases in which an operation is accepted; all others answer `phase_conflict`, and a deleted one is not found.
 const TAKES: &[(&str, &[Phase])] = {
     use Phase as P;
     &[
@@ -157,7 +158,7 @@ const TAKES: &[(&str, &[Phase])] = {
 async fn every_verb_from_every_phase_is_taken_or_refused_as_the_table_says() {
     for (verb, takes) in TAKES {
         for phase in Phase::ALL {
-            // The name of the first snapshot is only there when there was time for one.
+            // The first snapshot exists only if there was time to take one.
             if *verb == "rollback" && phase == Phase::Creating {
                 continue;
             }
@@ -218,7 +219,7 @@ async fn a_pause_keeps_memory_and_says_where() {
     assert_ne!(running.instance, born.instance, "a restore does");
     assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"known");
     echo(&world, &born.id).await;
-    // Its token is another now; the store knows it too.
+    // Its token is another one now; the store has it too.
     let world = world.crash_and_reopen().await;
     echo(&world, &born.id).await;
 
@@ -613,7 +614,7 @@ async fn a_rollback_that_fails_half_way_leaves_files_and_nothing_that_runs() {
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
     let id = at(&world, Phase::Running).await;
-    // Its answer was lost: the processes are gone.
+    // The answer was lost: the processes ended.
     world.fake.script(ProviderCall::Rollback, Script::FailAfter);
     service.rollback(who, "x", "first", true).await.unwrap_err();
     let stopped = world.get(&id).await;

@@ -1,4 +1,4 @@
-//! Volumes: made, mounted, copied, removed; what a crash leaves; folders of the host.
+//! Volumes: create, mount, copy, remove; the state after a crash; folders of the host.
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used)]
 
@@ -99,7 +99,7 @@ async fn a_mounted_volume_is_in_every_instance_and_is_not_removed() {
     in_use().await;
     world.service.resume(&world.admin, id, true).await.unwrap();
     assert_eq!(mounts()[0].source, source, "at every restore");
-    // What may not be written holds from the next boot on, whatever the mount says.
+    // A read-only volume is enforced from the next boot on, whatever the mount says.
     let read_only = UpdateVolume { read_only: Some(true), ..Default::default() };
     world.service.update_volume(&world.admin, "data", read_only).await.unwrap();
     world.service.restart(&world.admin, id, true).await.unwrap();

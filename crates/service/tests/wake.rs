@@ -1,4 +1,5 @@
-//! Requests for sandboxes that sleep: woken once, for those who may, within bounds; and what their ends leave behind.
+//! Requests for sandboxes that are asleep: woken once, for permitted callers, within limits; and what they leave
+//! behind.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -94,7 +95,7 @@ async fn only_start_and_resume_wake_what_says_so() {
     assert_eq!(error.code, Code::Asleep);
     assert!(error.hint.unwrap().contains("resume"));
     assert!(world.fake.is_frozen(&lease.id));
-    // Who comes while somebody else resumes it waits for that.
+    // A request during another caller's resume waits for that.
     world.fake.script(ProviderCall::Resume, Script::Hold);
     world.service.resume(&world.admin, lease.id.as_str(), false).await.unwrap();
     let release = async {

@@ -1,5 +1,5 @@
-//! Builds that are announced before their steps are known, as SDKs do that send files in between. An announced build has an
-//! id, a row and a log from the first moment; its task waits for the steps, for a while.
+//! Builds that are announced before their steps are known, for SDKs that send files in between. An announced build has
+//! an id, a row and a log at once; its task waits for the steps, up to a limit.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use super::run::{self, BuildEnd, BuildJob};
 use crate::service::Service;
 use crate::{RegistryAuth, ServiceError};
 
-/// LIMIT: as long as sending files may take, and some.
+/// LIMIT: longer than the upload of files may take.
 const PATIENCE: Duration = Duration::from_secs(3 * 3_600);
 
-/// What an announced build does.
+/// The steps of an announced build.
 #[derive(Debug, Clone)]
 pub struct BuildSteps {
     /// Its steps.
     pub source: BuildSource,
-    /// What sandboxes of it start with; limits that are not said are those of the announcement.
+    /// The start settings of its sandboxes; limits that are not set are those of the announcement.
     pub settings: StartSettings,
-    /// Do every step again.
+    /// Whether to run every step again.
     pub no_cache: bool,
-    /// How long what it starts may take to be ready; `None`: ten minutes.
+    /// How long its start command may take to be ready; `None`: ten minutes.
     pub ready_timeout_s: Option<u64>,
-    /// How to be known to the registry of its base.
+    /// Credentials for the registry of its base.
     pub auth: Option<RegistryAuth>,
 }
 

@@ -1,4 +1,4 @@
-//! What a build is asked for, and what it is refused for before anything is read.
+//! The request of a build, and the checks before anything is read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,35 +14,35 @@ pub type BuildContext = Box<dyn AsyncRead + Send + Unpin>;
 /// A template to be made from steps.
 #[derive(Debug, Clone)]
 pub struct StartBuild {
-    /// What it shall be called; `latest` where no tag is said.
+    /// Its name; the default tag is `latest`.
     pub template: TemplateRef,
-    /// Further tags that shall point to it.
+    /// Further tags for it.
     pub tags: Vec<String>,
     /// Its steps.
     pub source: BuildSource,
     /// Values for `ARG`.
     pub args: BTreeMap<String, String>,
-    /// Files that steps may ask for by `RUN --mount=type=secret`.
+    /// Files that steps may use by `RUN --mount=type=secret`.
     pub secrets: BTreeMap<String, BuildSecret>,
     /// The stage that becomes the template; `None`: the last.
     pub target: Option<String>,
-    /// Do every step again.
+    /// Whether to run every step again.
     pub no_cache: bool,
-    /// What sandboxes of it start with, on top of what the steps say.
+    /// The start settings of its sandboxes, in addition to those of the steps.
     pub settings: StartSettings,
     /// Labels of the image, on top of those that the steps give it; no step of the log.
     pub labels: BTreeMap<String, String>,
-    /// What its steps may reach; `None`: what a sandbox of this tenant may.
+    /// The network policy of its steps; `None`: that of the tenant's sandboxes.
     pub network: Option<NetworkPolicy>,
-    /// What its steps may use.
+    /// The limits of its steps.
     pub limits: LimitsAsk,
-    /// How long it may take in all; `None`: as the server is set up.
+    /// The total timeout; `None`: the server's default.
     pub timeout_s: Option<u64>,
-    /// How long what it starts may take to be ready; `None`: ten minutes.
+    /// How long its start command may take to be ready; `None`: ten minutes.
     pub ready_timeout_s: Option<u64>,
-    /// How to be known to the registry of its bases.
+    /// Credentials for the registry of its bases.
     pub auth: Option<RegistryAuth>,
-    /// Which form of a base with several; `None`: this machine's.
+    /// The platform of a base with several; `None`: this machine's.
     pub platform: Option<String>,
 }
 
@@ -51,21 +51,21 @@ pub struct StartBuild {
 pub enum BuildSource {
     /// A Dockerfile in the context; `None`: `Dockerfile`.
     Dockerfile {
-        /// Where in the context.
+        /// The path in the context.
         path: Option<String>,
     },
-    /// A Dockerfile as it is.
+    /// The text of a Dockerfile.
     Text(String),
     /// Steps as the SDKs declare them.
     Declared(atoll_image::build::DeclaredBuild),
 }
 
-/// What a secret holds. It shows itself to nobody.
+/// The content of a secret. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BuildSecret(bytes::Bytes);
 
 impl BuildSecret {
-    /// Takes it as it is.
+    /// Makes a secret with this content.
     pub fn new(content: impl Into<bytes::Bytes>) -> Self {
         Self(content.into())
     }
@@ -90,15 +90,15 @@ pub struct BuildFilter {
     pub template: Option<String>,
     /// At most this many; 0 takes the default.
     pub limit: u32,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub cursor: Option<String>,
 }
 
-/// LIMIT: whoever compiles a browser needs hours, nobody needs a day.
+/// LIMIT: compiling a browser takes hours, but no build needs a day.
 const TIMEOUT_S_MAX: u64 = 12 * 3_600;
-/// LIMIT: what is not ready after this long never is.
+/// LIMIT: a start command that is not ready after this time will never be.
 const READY_S_MAX: u64 = 20 * 60;
-// LIMIT: large enough for any sane build; together they keep what is held per build below 5 MiB.
+// LIMIT: large enough for any reasonable build; together they keep the memory per build below 5 MiB.
 const TAGS_MAX: usize = 32;
 const ARGS_MAX: usize = 256;
 const ARGS_BYTES_MAX: usize = 256 << 10;
@@ -130,12 +130,12 @@ impl StartBuild {
         }
     }
 
-    /// How long it may take in all.
+    /// The total timeout.
     pub(super) fn timeout(&self, default: Duration) -> Duration {
         self.timeout_s.map_or(default, Duration::from_secs)
     }
 
-    /// Refuses whatever cannot be built, naming the field.
+    /// Refuses a request that cannot be built, with the name of the field.
     pub(super) fn check(&self) -> Result<(), BadSpec> {
         if self.template.digest.is_some() {
             return Err(bad("template", "takes a name and a tag; the build determines the digest"));
@@ -153,7 +153,7 @@ impl StartBuild {
         let text = match &self.source {
             BuildSource::Dockerfile { path } => path.as_ref().map_or(0, String::len),
             BuildSource::Text(text) => text.len(),
-            // Bounded where it is planned.
+            // The planner checks its size.
             BuildSource::Declared(_) => 0,
         };
         if text as u64 > TEXT_BYTES {

@@ -20,10 +20,10 @@ const PIECE: usize = 256 << 10;
 
 const SENT: &str = "context.sent";
 const TAR: &str = "context.tar";
-/// What was sent before the build, by its hash.
+/// The prefix of archives that were sent before the build, by their hash.
 const UPLOAD: &str = "upload.";
 
-/// What lies ready for a build to copy from.
+/// The staged files that a build may copy from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Staged {
     /// Nothing.
@@ -34,7 +34,7 @@ pub(super) enum Staged {
     Uploads(Vec<String>),
 }
 
-/// Where an archive that was sent before lies in the folder of a build.
+/// The path of an archive that was sent before, in the folder of a build.
 pub(super) fn upload_in(folder: &Path, hash: &str) -> PathBuf {
     folder.join(format!("{UPLOAD}{hash}"))
 }
@@ -49,7 +49,7 @@ pub(super) fn folder(data: &Path, id: &BuildId) -> PathBuf {
     root(data).join(id.as_str())
 }
 
-/// Removes what was staged and keeps the log.
+/// Removes staged files and keeps the log.
 pub(super) fn remove_staged(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -62,7 +62,7 @@ pub(super) fn remove_staged(folder: &Path) {
     }
 }
 
-/// Removes the folder again unless the build comes to be.
+/// Removes the folder again unless the build is recorded.
 pub(super) struct Staging {
     folder: Option<PathBuf>,
 }
@@ -157,7 +157,7 @@ pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathB
     Ok(tar)
 }
 
-/// All archives that were sent before as one plain tar, each in the folder that is its hash; blocks.
+/// All archives that were sent before as one plain tar, each in a folder named by its hash; blocks.
 pub(super) fn gathered(
     folder: &Path,
     hashes: &[String],

@@ -1,5 +1,5 @@
-//! What a stage holds so far: a stack of layers that is always also a version, so that a sandbox can be made of it. Knows the
-//! cache; blocking work is done where it may block.
+//! The files of a stage so far: a stack of layers that is always also a version, so that a sandbox can be created from
+//! it. This module uses the cache; blocking work runs on blocking threads.
 
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ServiceError;
 
-/// LIMIT: what is read ahead of the unpacking.
+/// LIMIT: bytes that are read ahead of the unpacking.
 const READ_AHEAD: usize = 256 << 10;
 
-/// Files, whatever a config says of them.
+/// Files without their configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BuildFiles {
     /// The built-in template below: its name and its version.
     pub(super) base: Option<(String, String)>,
-    /// The bottom one first.
+    /// The bottom layer first.
     pub(super) layers: Vec<DiffId>,
     /// A version that has exactly these files.
     pub(super) version: String,
 }
 
 impl BuildFiles {
-    /// The same for the same files, whatever version they were found in.
+    /// An id that is equal for equal files, in whatever version they are.
     pub(super) fn id(&self) -> String {
         let mut hash = Sha256::new();
         if let Some((name, version)) = &self.base {
@@ -40,7 +40,7 @@ impl BuildFiles {
         hex::encode(hash.finalize())
     }
 
-    /// A stack that nobody has made a version of.
+    /// Makes a version of a stack of layers.
     pub(super) async fn of(
         images: &Arc<Images>,
         base: Option<(String, String)>,
@@ -51,7 +51,7 @@ impl BuildFiles {
         Ok(Self { base, layers, version })
     }
 
-    /// What lies in a version.
+    /// The files of a version.
     pub(super) async fn in_version(
         images: &Arc<Images>,
         version: &str,
@@ -62,7 +62,7 @@ impl BuildFiles {
         Ok((files, found.config, found.settings))
     }
 
-    /// What a step with this key gave before, if all of it is still here.
+    /// The earlier result of a step with this key, if all of it still exists.
     pub(super) async fn cached(images: &Arc<Images>, key: &str) -> Option<Self> {
         let key = key.to_owned();
         let found = blocking(images, move |images| {
@@ -71,11 +71,11 @@ impl BuildFiles {
             let whole = found.layers.iter().all(|layer| images.has_layer(layer));
             Ok(whole.then_some(Self { base: found.base, layers: found.layers, version }))
         });
-        // A cache that cannot be read is one that has nothing.
+        // A cache that cannot be read counts as empty.
         found.await.ok().flatten()
     }
 
-    /// Notes what a step with this key gave.
+    /// Records the result of a step with this key.
     pub(super) async fn remember(&self, images: &Arc<Images>, key: &str) {
         let (key, version) = (key.to_owned(), self.version.clone());
         if let Err(error) = blocking(images, move |images| images.remember(&key, &version)).await {
@@ -83,7 +83,7 @@ impl BuildFiles {
         }
     }
 
-    /// The same with what a sandbox of it changed. A step that changed nothing adds nothing.
+    /// The files with the changes of a sandbox. A step without changes adds no layer.
     pub(super) async fn with(
         &self,
         images: &Arc<Images>,
@@ -107,7 +107,7 @@ impl BuildFiles {
     }
 }
 
-/// Does something with images where it may block.
+/// Runs work on images on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(
     images: &Arc<Images>,
     work: impl FnOnce(&Arc<Images>) -> Result<T, ImageError> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The end of a build: the version with its settings, what it starts tried out once, and its names.
+//! The end of a build: makes the version with its settings, tries its start command once, and publishes its names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,25 +21,26 @@ use crate::ServiceError;
 use crate::agent::COMMAND_TAG;
 use crate::templates::Publish;
 
-/// LIMIT: of what a template starts, where nothing is said of it; the build's own deadline may be nearer.
+/// LIMIT: the default time for a start command to be ready; the build's own deadline may be earlier.
 const READY: Duration = Duration::from_secs(10 * 60);
-/// Time to say why it was not ready, before the build's own deadline ends everything.
+/// Time to record why it was not ready, before the build's own deadline ends everything.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// LIMIT: where the first process of a young sandbox is looked for; the agent's own threads have numbers too.
+/// LIMIT: the process ids among which the first process of a new sandbox is searched; the agent's own threads have ids
+/// too.
 const FIRST_PIDS: std::ops::Range<u32> = 2..64;
 
-/// What a record shows for a step while what the steps made is started once.
+/// The step that a record shows while the result is started once.
 pub const AFTER_THE_STEPS: &str = "start, until it is ready";
 
-/// What the steps made.
+/// The result of the steps.
 pub(super) struct BuildResult {
     pub(super) files: BuildFiles,
     pub(super) config: ImageConfiguration,
-    /// What its base says where its config says nothing.
+    /// The settings of its base, for those that its config does not have.
     pub(super) settings: StartSettings,
 }
 
-/// Makes a template of it; answers the version.
+/// Makes a template of the result; returns the version.
 pub(super) async fn finish(
     job: &BuildJob,
     sandboxes: &Sandboxes,
@@ -83,7 +84,7 @@ pub(super) async fn finish(
     Ok(version)
 }
 
-/// The same with labels that no step gave it.
+/// The configuration with further labels.
 fn labelled(mut config: ImageConfiguration, labels: &BTreeMap<String, String>) -> ImageConfiguration {
     if labels.is_empty() {
         return config;
@@ -96,7 +97,7 @@ fn labelled(mut config: ImageConfiguration, labels: &BTreeMap<String, String>) -
     config
 }
 
-/// Whether the template was built before with the same result, and starts with processes already.
+/// Whether the template was built before with the same result, and has a warm start already.
 async fn is_warm(job: &BuildJob, version: &str) -> bool {
     let reference =
         TemplateRef { name: job.ask.template.name.clone(), tag: None, digest: Some(version.to_owned()) };
@@ -104,7 +105,7 @@ async fn is_warm(job: &BuildJob, version: &str) -> bool {
     known.is_ok_and(|known| known.warm && known.version == version)
 }
 
-/// Starts one sandbox as any will be, waits until it is ready, and keeps it as it is then where that can be done.
+/// Starts one sandbox of the template, waits until it is ready, and keeps its state as a warm start if possible.
 async fn try_out(
     job: &BuildJob,
     sandboxes: &Sandboxes,
@@ -112,7 +113,7 @@ async fn try_out(
     check: &ReadyCheck,
     deadline: Instant,
 ) -> Result<Option<Snapshot>, BuildEnd> {
-    // From here on it waits, perhaps for minutes. Others need not.
+    // From here on the build waits, possibly for minutes. Other builds may run meanwhile.
     job.live.give_up_turn();
     let log = &job.live.log;
     log.info(0, "starting it once, until it is ready");
@@ -158,7 +159,7 @@ async fn try_out(
             log.info(0, "new sandboxes start with the processes that run now");
             Ok(Some(snapshot))
         }
-        // Slower, not worse: each sandbox starts the command and waits until it is ready.
+        // This is slower, but correct: each sandbox starts the command and waits until it is ready.
         Err(error) => {
             log.say(BuildLevel::Warn, 0, format!("each new sandbox starts the command itself: {error}"));
             Ok(None)
@@ -166,7 +167,7 @@ async fn try_out(
     }
 }
 
-/// The last step, while what comes after it is under way: what fails then failed in no step.
+/// Records what happens after the last step: a failure then belongs to no step.
 struct LastStep {
     number: u32,
     text: String,
@@ -193,7 +194,8 @@ impl LastStep {
     }
 }
 
-/// Says what the start command writes, and ends when it failed. One that ends well may have started others.
+/// Logs the output of the start command, and ends if the command failed. A command that ended with 0 may have started
+/// others.
 async fn watched(agent: &AgentClient, output: &mut StepOutput<'_>) -> i32 {
     if let Some(mut stream) = attached(agent).await {
         while let Some(Ok(event)) = stream.next().await {
@@ -209,13 +211,13 @@ async fn watched(agent: &AgentClient, output: &mut StepOutput<'_>) -> i32 {
     std::future::pending().await
 }
 
-/// The start command with what it wrote so far, also where it has ended already.
+/// The start command with its output so far, even if it has already ended.
 async fn attached(agent: &AgentClient) -> Option<ProcessStream> {
     let running = agent.list().await.ok()?;
     if let Some(command) = running.iter().find(|process| process.tag == COMMAND_TAG) {
         return agent.attach(command.pid, true).await.ok();
     }
-    // Nothing else was started in there yet, and the agent still knows what has ended.
+    // No other process was started in the sandbox yet, and the agent still knows ended processes.
     for pid in FIRST_PIDS {
         if let Ok(stream) = agent.attach(pid, true).await {
             return Some(stream);
@@ -224,7 +226,7 @@ async fn attached(agent: &AgentClient) -> Option<ProcessStream> {
     None
 }
 
-/// Field by field, the second over the first.
+/// Merges settings field by field; the second has precedence.
 fn over(below: StartSettings, above: StartSettings) -> StartSettings {
     let mut env = below.env;
     env.extend(above.env);

@@ -1,8 +1,9 @@
-//! What is there only while a command runs, beside its secrets: scripts, empty folders, and files that it may read
-//! (`--mount=type=tmpfs`, `cache` and `bind`).
+//! Files and folders that exist only while a command runs, beside its secrets: scripts, empty folders, and files that
+//! it may read (`--mount=type=tmpfs`, `cache` and `bind`).
 //!
-//! Where nothing was before, it is put there and taken away again. Where a folder with something in it is in the way, the
-//! sandbox is made anew with memory mounted over that folder. A file in the way is refused: nothing can hide it.
+//! At an unused path, the file or folder is made and removed again. If a folder with content is at the path, the
+//! sandbox is created again with memory mounted over that folder. An existing file at the path is refused: it cannot be
+//! hidden.
 
 use std::collections::BTreeSet;
 
@@ -14,22 +15,23 @@ use super::step::ROOT;
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
 
-/// What a command was lent, in its sandbox.
+/// What was added to the sandbox for a command.
 #[derive(Default)]
 pub(super) struct LentFiles {
-    /// To be removed.
+    /// Paths to remove.
     made: Vec<String>,
-    /// To be emptied.
+    /// Folders to empty.
     filled: Vec<String>,
 }
 
-/// Where a command wants something that is not of its files.
+/// The mount targets of a command.
 fn targets(run: &Run) -> impl Iterator<Item = &str> {
     let scratch = run.scratch.iter().map(|mount| mount.target.as_str());
     scratch.chain(run.binds.iter().map(|bind| bind.dest.as_str()))
 }
 
-/// Folders that have to be hidden below memory, as this sandbox of the step shows; `over` are those that are already.
+/// Existing folders that must be hidden by memory, as found in this sandbox of the step; `over` are those that already
+/// are.
 pub(super) async fn in_the_way(
     agent: &AgentClient,
     run: &Run,
@@ -52,7 +54,7 @@ pub(super) async fn in_the_way(
     Ok(found)
 }
 
-/// Makes the folders and the script, and notes what is to be taken away; files come after.
+/// Makes the folders and the script, and records what to remove; files are added afterwards.
 pub(super) async fn lend(
     agent: &AgentClient,
     run: &Run,
@@ -60,7 +62,7 @@ pub(super) async fn lend(
 ) -> Result<LentFiles, ServiceError> {
     let mut borrowed = LentFiles::default();
     if let Some(script) = &run.script {
-        // It lies on memory, which goes with the sandbox.
+        // It is in memory, which is freed with the sandbox.
         let written = agent.write_bytes(&script.path, ROOT, Some(0o755), script.content.clone()).await;
         written.map_err(|error| refusal(AgentOperation::File, error))?;
     }
@@ -77,7 +79,7 @@ pub(super) async fn lend(
 }
 
 impl LentFiles {
-    /// Takes it away again.
+    /// Removes it again.
     pub(super) async fn give_back(&self, agent: &AgentClient) -> Result<(), ServiceError> {
         for path in &self.made {
             remove(agent, path.as_bytes()).await?;
@@ -116,7 +118,7 @@ async fn look(agent: &AgentClient, path: &str) -> Result<LentFile, ServiceError>
     Ok(if entries.is_empty() { LentFile::Empty } else { LentFile::Full })
 }
 
-/// The command may have removed it by itself.
+/// The command may have removed it itself.
 async fn remove(agent: &AgentClient, path: &[u8]) -> Result<(), ServiceError> {
     match agent.remove(path, ROOT).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Err(error) if error.code == Code::FileNotFound => Ok(()),

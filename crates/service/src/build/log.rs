@@ -1,7 +1,7 @@
-//! The log of one build: JSON lines in a file, bounded, and followed while they are written.
+//! The log of one build: JSON lines in a file, limited in size, readable while they are written.
 //!
-//! Whoever follows reads the file and waits for the number of its newest line, so that a slow reader costs nothing and the
-//! log of a build that has ended is read in the same way. A disk that is full loses lines, never a build.
+//! A follower reads the file and waits for the number of the newest line, so a slow reader has no cost, and the log of
+//! an ended build is read in the same way. On a full disk lines are lost, but the build continues.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -17,14 +17,14 @@ use tokio::sync::watch;
 
 use crate::Clock;
 
-/// LIMIT: of what all steps of a build write.
+/// LIMIT: bytes of output of all steps of a build.
 const LOG_BYTES: u64 = 32 << 20;
-/// LIMIT: of what the builder says beyond that, so that its last words always fit.
+/// LIMIT: bytes of the builder's own lines beyond that, so that its final lines always fit.
 const LAST_BYTES: u64 = 4 << 20;
-/// LIMIT: a line is cut before it comes here; with its escapes it stays below this.
+/// LIMIT: a line is cut before it is written here; with its escapes it stays below this.
 const LINE_BYTES: u64 = 64 << 10;
 
-/// Where the log of a build lies in its folder.
+/// The log file in the folder of a build.
 const FILE: &str = "log.jsonl";
 
 /// Writes lines. Shared by the steps of one build.
@@ -56,7 +56,7 @@ impl Log {
         Ok(Arc::new(Self { clock, state, head: watch::Sender::new(0) }))
     }
 
-    /// Adds a line; its text is cleaned already where it comes from a step.
+    /// Adds a line; a text from a step must be cleaned already.
     pub(super) fn say(&self, level: BuildLevel, step: u32, text: impl Into<String>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let at_ms = self.clock.now().wall_ms;
@@ -70,7 +70,7 @@ impl Log {
         if state.bytes + bytes.len() as u64 > room {
             return;
         }
-        // Lines that the reserve has no room for are left out; later ones may come again.
+        // A line is left out if the reserve has no room; later ones may be written again.
         if state.space.take(bytes.len() as u64).is_err() {
             return;
         }
@@ -95,7 +95,7 @@ impl Log {
     }
 }
 
-/// Lines from number `from` on; with a head also those that come, until whoever writes is gone.
+/// Lines from number `from` on; with a head also new lines, until the writer is dropped.
 pub(super) fn read(
     folder: &Path,
     from: u64,
@@ -108,7 +108,7 @@ pub(super) fn read(
 struct BuildLogReader {
     path: PathBuf,
     file: Option<BufReader<tokio::fs::File>>,
-    /// The beginning of a line whose end was not written yet.
+    /// The beginning of a line that is not completely written yet.
     partial: Vec<u8>,
     from: u64,
     head: Option<watch::Receiver<u64>>,
@@ -117,7 +117,7 @@ struct BuildLogReader {
 impl BuildLogReader {
     async fn next(&mut self) -> Option<BuildLine> {
         loop {
-            // Before the read: a line that is written meanwhile changes it again.
+            // This is before the read: a line that is written meanwhile changes the head again.
             let ended = match &mut self.head {
                 Some(head) => {
                     head.mark_unchanged();
@@ -135,13 +135,13 @@ impl BuildLogReader {
                 return None;
             }
             if let Some(head) = &mut self.head {
-                // An error is the end of the writer: what it wrote last is read once more.
+                // An error means that the writer was dropped: its last lines are read once more.
                 let _ = head.changed().await;
             }
         }
     }
 
-    /// The next whole line; a torn one is passed over.
+    /// The next complete line; a torn one is skipped.
     async fn line(&mut self) -> Option<BuildLine> {
         if self.file.is_none() {
             self.file = Some(BufReader::new(tokio::fs::File::open(&self.path).await.ok()?));

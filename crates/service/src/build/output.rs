@@ -1,4 +1,4 @@
-//! What a step writes, as lines of a log: split, bounded, and with nothing in it that a terminal would obey.
+//! Turns the output of a step into lines of a log: split, limited, and without terminal control characters.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -8,11 +8,11 @@ use atoll_model::BuildLevel;
 use super::log::Log;
 use super::secrets::SecretMask;
 
-/// LIMIT: of one line; a program that writes none is cut here.
+/// LIMIT: bytes of one line; longer lines are cut.
 const LINE_BYTES: usize = 4 << 10;
-/// LIMIT: of one step; what comes after is counted, not kept.
+/// LIMIT: bytes of one step; further output is counted, not kept.
 const STEP_BYTES: u64 = 2 << 20;
-/// LIMIT: what a failure shows of the end.
+/// LIMIT: lines of the end that a failure shows.
 const TAIL_LINES: usize = 20;
 
 /// Both streams of one step.
@@ -53,12 +53,12 @@ impl<'a> StepOutput<'a> {
         self.stderr = held;
     }
 
-    /// So many bytes were lost on the way.
+    /// Records that this many bytes were lost.
     pub(super) fn lost(&mut self, bytes: u64) {
         self.left_out = self.left_out.saturating_add(bytes);
     }
 
-    /// Says what is left, and answers the end of everything.
+    /// Writes the remaining output, and returns the last lines.
     pub(super) fn end(mut self) -> Vec<String> {
         for (level, held) in [
             (BuildLevel::Stdout, std::mem::take(&mut self.stdout)),
@@ -111,7 +111,8 @@ impl<'a> StepOutput<'a> {
     }
 }
 
-/// A line as text: without its end, what a carriage return would have overwritten left out, other control characters shown.
+/// A line as text: without its end and without text that a carriage return would have overwritten; other control
+/// characters are escaped.
 pub(super) fn clean(bytes: &[u8]) -> String {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
@@ -121,7 +122,7 @@ pub(super) fn clean(bytes: &[u8]) -> String {
     for c in text.chars() {
         match c {
             '\t' => shown.push(c),
-            // Marks that turn the direction of text hide what a line says as well as an escape does.
+            // Characters that change the direction of text can hide content like an escape sequence.
             c if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
             }

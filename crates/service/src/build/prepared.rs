@@ -1,5 +1,5 @@
-//! A build between its request and its begin, and how others wait for its end. A sandbox that is created together with a
-//! build is written down in between, so that no build runs for a sandbox that was refused.
+//! A build between its request and its begin, and waiting for its end. A sandbox that is created together with a build
+//! is recorded in between, so that no build runs for a refused sandbox.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::run::BuildJob;
 use crate::ServiceError;
 use crate::service::Service;
 
-/// A build whose context is on disk. Nothing knows it yet; dropping it removes what was staged.
+/// A build whose context is on disk. It is not visible yet; dropping it removes the staged files.
 pub(crate) struct PreparedBuild {
     service: Service,
     who: Principal,
@@ -29,17 +29,17 @@ pub(crate) struct PreparedBuild {
 }
 
 impl PreparedBuild {
-    /// Its id, which no other build has.
+    /// The unique id of the build.
     pub(crate) fn id(&self) -> &BuildId {
         &self.build.id
     }
 
-    /// The name that its result gets.
+    /// The name of its result.
     pub(crate) fn template(&self) -> String {
         self.build.template.to_string()
     }
 
-    /// Writes the build down; it runs when its turn comes.
+    /// Records the build; it runs when it is its turn.
     pub(crate) async fn begin(self) -> Result<Build, ServiceError> {
         let Self { service, who, ask, build, staged, staging, folder, log, admitted } = self;
         service.inner.store.put_build(build.clone()).await?;
@@ -107,7 +107,7 @@ impl Service {
     /// Waits for the end of a build. An error says why it made no template.
     pub(crate) async fn until_built(&self, id: &BuildId) -> Result<(), ServiceError> {
         if let Some(mut watched) = self.watched(id) {
-            // An error means that its task ended; the row says how.
+            // An error means that its task ended; the row has the result.
             let _ = watched.wait_for(|build| build.status.is_end()).await;
         }
         match self.inner.store.build(id).await? {

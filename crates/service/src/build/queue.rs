@@ -1,9 +1,9 @@
-//! Whose turn it is. A server does a few builds at once, a tenant fewer, and among those that wait the tenant with the fewest
-//! under way is next, so that nobody's pile keeps others waiting.
+//! The queue of builds. A server runs a few builds at once, and a tenant fewer. Among waiting builds the tenant with
+//! the fewest running ones is next, so that many builds of one tenant do not delay others.
 //!
-//! A build that does nothing but wait does not keep its turn: it gives it up while it waits until its start command is ready,
-//! and after [`TURN_MAX`] in any case, since a step that hangs looks like one that takes long. It goes on without a turn. How
-//! many builds of a tenant there are in all is bounded by [`OPEN_PER_TENANT`].
+//! A build that only waits does not keep its turn: it gives the turn up while it waits for its start command to be
+//! ready, and always after [`TURN_MAX`], since a step that hangs cannot be distinguished from a long one. It then
+//! continues without a turn. The total number of a tenant's builds is limited by [`OPEN_PER_TENANT`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,12 +19,12 @@ use super::context::Staged;
 use super::log::Log;
 use crate::ServiceError;
 
-/// LIMIT: a step is a sandbox with its own limits; more at once are slower for each, and no faster in all.
+/// LIMIT: a step is a sandbox with its own limits; with more at once each is slower, and all together are not faster.
 const AT_ONCE: usize = 4;
 const AT_ONCE_PER_TENANT: usize = 2;
-/// LIMIT: how long a build may keep others waiting.
+/// LIMIT: how long a build may delay others.
 pub(super) const TURN_MAX: Duration = Duration::from_secs(60);
-/// LIMIT: each holds a staged context; who has more in mind is told to come again.
+/// LIMIT: each has a staged context; further builds are refused with a time to retry.
 const OPEN_PER_TENANT: usize = 16;
 /// LIMIT: each holds a row and a few names.
 const ANNOUNCED_PER_TENANT: usize = 64;
@@ -38,9 +38,9 @@ pub(crate) struct Builds {
 #[derive(Default)]
 struct QueueState {
     open: HashMap<BuildId, Arc<Live>>,
-    /// Those whose steps are not known yet.
+    /// Builds whose steps are not known yet.
     announced: HashMap<BuildId, Announced>,
-    /// Archives that are on their way.
+    /// The number of archives that are being uploaded.
     uploads: HashMap<TenantId, usize>,
     /// Builds whose context is still on its way, and open ones.
     places: HashMap<TenantId, usize>,
@@ -50,15 +50,15 @@ struct QueueState {
 
 /// A build that has not ended.
 pub(super) struct Live {
-    /// What it is now; the store has it as it was when its status last changed.
+    /// Its current state; the store has it as it was when its status last changed.
     pub(super) build: watch::Sender<Build>,
-    /// Whether somebody wants it ended.
+    /// Cancelled when the build must end.
     pub(super) cancel: CancellationToken,
-    /// What it says.
+    /// Its log.
     pub(super) log: Arc<Log>,
-    /// Folders that the next sandbox of it has memory over.
+    /// Folders over which its next sandbox has memory mounted.
     pub(super) covered: Mutex<BTreeSet<String>>,
-    /// Its turn, while it has one.
+    /// Its turn, if it has one.
     turn: Mutex<Option<BuildTurn>>,
 }
 
@@ -72,7 +72,7 @@ impl Live {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(turn);
     }
 
-    /// Lets the next build begin. This one may go on.
+    /// Lets the next build begin. This one continues.
     pub(super) fn give_up_turn(&self) {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(turn);
@@ -98,7 +98,7 @@ impl Builds {
         Ok(Admitted { builds: Arc::clone(self), tenant: tenant.clone() })
     }
 
-    /// Notes a build whose steps come later. Those before it that would have had one of its names are given up.
+    /// Records a build whose steps follow later. Earlier announced builds with one of its names are cancelled.
     pub(super) fn announce(&self, id: BuildId, new: Announced) -> Result<(), ServiceError> {
         let mut state = self.lock();
         state.announced.retain(|_, old| !old.is_replaced_by(&new));
@@ -111,17 +111,17 @@ impl Builds {
         Ok(())
     }
 
-    /// What was said of a build whose steps are not known yet.
+    /// The announcement of a build whose steps are not known yet.
     pub(super) fn announced(&self, id: &BuildId) -> Option<StartBuild> {
         self.lock().announced.get(id).map(|announced| announced.ask.clone())
     }
 
-    /// Who waits for the steps of a build; the first who asks gets it.
+    /// The channel to the task that waits for the steps of a build; only the first call gets it.
     pub(super) fn take_announced(&self, id: &BuildId) -> Option<oneshot::Sender<BuildStart>> {
         self.lock().announced.remove(id).map(|announced| announced.begin)
     }
 
-    /// Counts one more archive on its way for as long as the answer is held.
+    /// Counts one more upload as long as the result is held.
     pub(super) fn admit_upload(self: &Arc<Self>, tenant: &TenantId) -> Result<Uploading, ServiceError> {
         let mut state = self.lock();
         let held = state.uploads.entry(tenant.clone()).or_default();
@@ -133,7 +133,7 @@ impl Builds {
         Ok(Uploading { builds: Arc::clone(self), tenant: tenant.clone() })
     }
 
-    /// Waits for its turn, which lasts for as long as the answer is held. May be given up at any time.
+    /// Waits for a turn, which lasts as long as the result is held. The future may be dropped at any time.
     pub(super) async fn turn(self: &Arc<Self>, tenant: &TenantId) -> BuildTurn {
         loop {
             let (sender, receiver) = oneshot::channel();
@@ -158,7 +158,7 @@ impl Builds {
         self.lock().open.remove(id);
     }
 
-    /// What a sandbox that is being made for this build has memory over.
+    /// The memory mounts of a sandbox that is created for this build.
     pub(crate) fn memory_over(&self, id: &BuildId, size_mib: u32) -> Vec<InstanceMount> {
         let Some(live) = self.get(id) else { return Vec::new() };
         let covered = live.covered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +170,7 @@ impl Builds {
         covered.iter().map(mount).collect()
     }
 
-    /// Gives turns to whoever is next, as long as there are some.
+    /// Gives turns to waiting builds, as long as there are some.
     fn next(self: &Arc<Self>) {
         loop {
             let (tenant, sender) = {
@@ -180,7 +180,7 @@ impl Builds {
                 *state.running.entry(tenant.clone()).or_default() += 1;
                 (tenant, sender)
             };
-            // Outside of the lock: a turn that nobody takes any more comes back when it is dropped.
+            // Outside of the lock: a turn whose receiver was dropped is returned when it is dropped.
             let _ = sender.send(BuildTurn { builds: Arc::clone(self), tenant });
         }
     }
@@ -202,7 +202,7 @@ impl QueueState {
     }
 }
 
-/// One of a tenant's builds that may be under way or wait.
+/// The place of one build of a tenant that runs or waits.
 pub(super) struct Admitted {
     builds: Arc<Builds>,
     tenant: TenantId,
@@ -214,7 +214,7 @@ impl Drop for Admitted {
     }
 }
 
-/// One archive on its way.
+/// The place of one upload.
 pub(super) struct Uploading {
     builds: Arc<Builds>,
     tenant: TenantId,
@@ -226,14 +226,14 @@ impl Drop for Uploading {
     }
 }
 
-/// A build whose steps come later.
+/// A build whose steps follow later.
 pub(super) struct Announced {
     pub(super) tenant: TenantId,
     pub(super) ask: StartBuild,
     pub(super) begin: oneshot::Sender<BuildStart>,
 }
 
-/// What a build that was announced begins with.
+/// The steps with which an announced build begins.
 pub(super) struct BuildStart {
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
@@ -253,7 +253,7 @@ impl Announced {
     }
 }
 
-/// The right to be under way.
+/// The right to run.
 pub(super) struct BuildTurn {
     builds: Arc<Builds>,
     tenant: TenantId,

@@ -1,6 +1,6 @@
-//! Whether what a template starts is ready: something listens, answers, or a command exits with 0. It is checked again and
-//! again until a deadline. A look at a port is short, so that one that hangs is only one that failed. A command may take all
-//! the time that is left: `sleep 10` is a way to say "after ten seconds".
+//! Checks whether the start command of a template is ready: a port listens, an HTTP request is answered, or a command
+//! exits with 0. The check is repeated until a deadline. A check of a port is short, so one that hangs only counts as
+//! failed. A command may take all the remaining time: `sleep 10` is a way to express "after ten seconds".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tokio::time::Instant;
 
 use crate::{Exec, ServiceError};
 
-/// LIMIT: from quick to calm: most programs are ready in the first second, and those that are not take long.
+/// LIMIT: pauses grow: most programs are ready in the first second, and the others take long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
-/// LIMIT: one look at a port.
+/// LIMIT: one check of a port.
 const LOOK: Duration = Duration::from_secs(5);
-/// LIMIT: of a command; no time at all would mean no limit.
+/// LIMIT: the least time for a command; zero would mean no limit.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// LIMIT: of an answer only its first line matters.
+/// LIMIT: bytes of a response; only its first line matters.
 const HEAD_BYTES: usize = 512;
 
-/// What is looked at.
+/// The sandbox to check.
 pub(crate) struct Looked<'a> {
     pub(crate) provider: &'a Arc<dyn Provider>,
     pub(crate) target: Target,
@@ -64,9 +64,9 @@ async fn look(looked: &Looked<'_>, check: &ReadyCheck, until: Instant) -> bool {
     }
 }
 
-/// The status of an answer to a plain request.
+/// The status of the response to a plain request.
 async fn answers(looked: &Looked<'_>, port: u16, path: &str) -> Option<u16> {
-    // What could end the line would be a request of its own.
+    // A line end in the path would begin another request.
     if path.chars().any(|c| c.is_control() || c == ' ') {
         return None;
     }
@@ -93,7 +93,7 @@ fn status(head: &[u8]) -> Option<u16> {
 
 async fn succeeds(agent: &AgentClient, command: &str, until: Instant) -> bool {
     let argv = ["/bin/sh", "-c", command].map(str::to_owned).to_vec();
-    // The agent ends it by then, also when nobody here waits for it any more.
+    // The agent ends it by then, even if this task no longer waits for it.
     let timeout = Some(until.saturating_duration_since(Instant::now()).max(SHORTEST));
     let exec = Exec { argv, timeout, ..Default::default() };
     let Ok((_, mut stream)) = crate::exec::start(agent, exec).await else { return false };

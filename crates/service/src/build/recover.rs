@@ -1,5 +1,5 @@
-//! After a restart: builds that were under way have failed, what was staged for them goes, and so do folders of builds that
-//! nobody knows. Their sandboxes are deleted by adoption. What was built is in the cache.
+//! After a restart of the server: running builds are marked as failed, their staged files are removed, and so are
+//! folders of unknown builds. Adoption deletes their sandboxes. Completed steps are in the cache.
 
 use std::collections::HashSet;
 use std::path::Path;

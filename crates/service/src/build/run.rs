@@ -1,5 +1,5 @@
-//! One build from its turn to its end. Whatever happens in between, at the end nothing of it runs, what was staged is gone,
-//! its record says how it ended, and only then whoever follows is let go.
+//! Runs one build from its turn to its end. In every case, at the end no part of it runs, staged files are removed, and
+//! its record has the result; only then followers are released.
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -19,22 +19,22 @@ use super::{context, finish};
 use crate::ServiceError;
 use crate::service::Service;
 
-/// A build to be done.
+/// A build to run.
 pub(super) struct BuildJob {
     pub(super) service: Service,
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
     pub(super) live: Arc<Live>,
-    /// What it may copy from.
+    /// The files that it may copy from.
     pub(super) staged: Staged,
     pub(super) folder: PathBuf,
 }
 
 /// Why a build did not become a template.
 pub(super) enum BuildEnd {
-    /// Nobody wants it any more.
+    /// It was cancelled.
     Cancelled,
-    /// It could not be made.
+    /// It failed.
     Failed(Box<BuildFailure>),
 }
 
@@ -68,7 +68,7 @@ impl BuildJob {
         });
         sandboxes.clear().await;
         let folder = self.folder.clone();
-        // It cannot be cancelled; what it cannot remove the next start does.
+        // It cannot be cancelled; the next start of the server removes files that it cannot.
         let _ = tokio::task::spawn_blocking(move || context::remove_staged(&folder)).await;
         end(&self.service, &self.live, outcome).await;
         self.service.inner.builds.remove(&id);
@@ -125,7 +125,7 @@ impl BuildJob {
     }
 }
 
-/// The turn of a build, which is over when this is dropped at the latest.
+/// The turn of a build, which ends when this is dropped at the latest.
 struct KeptTurn<'a>(&'a Live);
 
 impl<'a> KeptTurn<'a> {
@@ -172,7 +172,7 @@ pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, 
 
 fn fail(live: &Live, build: &mut Build, ended: BuildEnd) {
     let BuildEnd::Failed(mut failure) = ended else { return };
-    // Late and the like end a build from outside of its steps.
+    // A timeout and similar ends have no step of their own.
     failure.step = failure.step.or(Some(build.step)).filter(|step| *step > 0);
     live.log.say(BuildLevel::Error, failure.step.unwrap_or_default(), failure.message.clone());
     if let Some(hint) = &failure.hint {

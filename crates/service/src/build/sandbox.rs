@@ -1,5 +1,5 @@
-//! The sandbox of one step: made from a version, used through its agent, halted, and gone when the step is over. It is a
-//! sandbox of the tenant like any other: its quota, its network policy and its limits hold.
+//! The sandbox of one step: created from a version, used through its agent, halted, and deleted when the step ends. It
+//! is a sandbox of the tenant like any other: quota, network policy and limits apply.
 
 use std::sync::Arc;
 
@@ -19,23 +19,22 @@ use crate::sandboxes::{EndWait, ask, is_under_way, tell};
 use crate::service::Service;
 use crate::session::SandboxSession;
 
-/// Makes the sandboxes of one build, and sees to it that none is left.
+/// Creates the sandboxes of one build, and ensures that none is left.
 #[derive(Clone)]
 pub(super) struct Sandboxes {
     pub(super) service: Service,
     pub(super) who: Principal,
     pub(super) build: BuildId,
-    /// Creates under way: they are never given up half way, so that each sandbox is known when the build ends.
+    /// Running creates: they are never dropped, so that each sandbox is known when the build ends.
     creates: TaskTracker,
 }
 
-/// A running sandbox of a build. It is deleted when this goes.
+/// A running sandbox of a build. It is deleted when this is dropped.
 pub(super) struct StepSandbox {
     service: Service,
     handle: Handle,
     pub(super) agent: AgentClient,
-    /// Nothing puts it to sleep meanwhile.
-    /// Keeps the sandbox busy.
+    /// Keeps the sandbox busy, so that no timer acts on it.
     _session: SandboxSession,
 }
 
@@ -44,7 +43,7 @@ impl Sandboxes {
         Self { service, who, build, creates: TaskTracker::new() }
     }
 
-    /// Makes one and waits until it runs.
+    /// Creates one and waits until it runs.
     pub(super) async fn make(&self, spec: CreateSandbox) -> Result<StepSandbox, ServiceError> {
         let own = self.clone();
         let spec = CreateSandbox {
@@ -68,7 +67,7 @@ impl Sandboxes {
         Ok(StepSandbox { service: self.service.clone(), handle, agent, _session: session })
     }
 
-    /// Deletes all that are left, and waits for it.
+    /// Deletes all remaining sandboxes, and waits for that.
     pub(super) async fn clear(&self) {
         self.creates.close();
         self.creates.wait().await;
@@ -103,7 +102,7 @@ impl StepSandbox {
         Target { sandbox: lease.id.clone(), instance: lease.instance.clone() }
     }
 
-    /// Halts it and answers what it changed; it has to be kept until that is read.
+    /// Halts the sandbox and returns its changes; the sandbox must be kept until they are read.
     pub(super) async fn changes(&self) -> Result<Packed, ServiceError> {
         let handle = &self.handle;
         ask(handle, |reply| DriverMessage::Verb { verb: Verb::Stop, reason: Reason::Requested, reply })
@@ -127,7 +126,7 @@ impl Drop for StepSandbox {
     }
 }
 
-/// Deletes a sandbox that did not come to be used.
+/// Deletes a sandbox that was not used.
 struct Deleted {
     handle: Option<Handle>,
 }
@@ -140,7 +139,7 @@ impl Drop for Deleted {
     }
 }
 
-/// Says that it shall go. Nobody waits here; whoever ends the build does.
+/// Requests the deletion without waiting; the end of the build waits.
 fn delete(handle: &Handle) {
     let (reply, _) = oneshot::channel();
     if let Err(error) =

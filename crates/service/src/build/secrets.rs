@@ -1,8 +1,8 @@
-//! Secrets of a step: files that are there while its command runs, and nowhere else.
+//! Secrets of a step: files that exist only while its command runs.
 //!
-//! Their content goes to the sandbox's `/dev/shm`, which is memory and no part of any layer; where the step expects a file
-//! there is a link to it, which is taken away before the sandbox is halted. What a command writes is searched for them
-//! before it is said anywhere.
+//! Their content is in the sandbox's `/dev/shm`, which is memory and not part of any layer. At the path that the step
+//! expects there is a link to it, which is removed before the sandbox is halted. The output of a command is searched
+//! for secrets before it is written anywhere.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use super::ask::BuildSecret;
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
 
-/// Where their content is, inside.
+/// The folder of their content in the sandbox.
 const FOLDER: &str = "/dev/shm/.atoll-secrets";
-/// LIMIT: shorter texts are words of any output; hiding them would hide nothing else but sense.
+/// LIMIT: shorter texts occur in any output; hiding them would make the output unreadable and protect nothing.
 const HIDDEN_BYTES: usize = 6;
 
 /// LIMIT: each line of output is searched for each of them.
@@ -28,9 +28,9 @@ const HIDDEN_TEXTS: usize = 256;
 /// The secrets of one step, in its sandbox.
 pub(super) struct Placed {
     links: Vec<String>,
-    /// Made for them, and to be removed if nothing else is in it.
+    /// The folder that was made for them, to be removed if it is empty.
     folder: Option<String>,
-    /// Those that the step wants as variables.
+    /// Secrets that the step wants as variables.
     pub(super) env: BTreeMap<String, String>,
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn place(
     Ok(placed)
 }
 
-/// A file of the image would be gone with the link that took its place.
+/// Refuses an existing file at the target, because the link would replace it.
 async fn free(agent: &AgentClient, target: &str) -> Result<(), ServiceError> {
     match agent.stat(target, Some("root")).await.map_err(|error| refusal(AgentOperation::File, error)) {
         Err(error) if error.code == Code::FileNotFound => Ok(()),
@@ -86,17 +86,17 @@ async fn free(agent: &AgentClient, target: &str) -> Result<(), ServiceError> {
     }
 }
 
-/// Where a secret is unless a step says otherwise.
+/// The default folder of secrets.
 const DEFAULT: &str = "/run/secrets";
 
 impl Placed {
-    /// Takes the links away again. Their content goes with the sandbox.
+    /// Removes the links again. Their content is removed with the sandbox.
     pub(super) async fn remove(&self, agent: &AgentClient) -> Result<(), ServiceError> {
         for path in self.links.iter().chain(&self.folder) {
             match agent.remove(path, Some("root")).await.map_err(|error| refusal(AgentOperation::File, error))
             {
                 Ok(()) => {}
-                // The step may have removed it by itself.
+                // The step may have removed it itself.
                 Err(error) if error.code == Code::FileNotFound => {}
                 Err(error) => return Err(error),
             }
@@ -163,13 +163,13 @@ fn not_packed(cause: std::io::Error) -> ServiceError {
         .caused_by(cause)
 }
 
-/// What stands where a secret was.
+/// The replacement for a secret.
 const SIGN: &[u8] = b"***";
 
-/// Finds secrets in what a step writes, and hides them.
+/// Finds secrets in the output of a step, and hides them.
 #[derive(Clone, Default)]
 pub(super) struct SecretMask {
-    /// The longest first, so that a part does not spoil the whole.
+    /// The longest first, so that a part of a text does not prevent the match of the whole.
     texts: Vec<Vec<u8>>,
 }
 

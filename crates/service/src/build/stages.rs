@@ -1,5 +1,5 @@
-//! The stages of a build, one after the other, as far as the one that becomes the template needs them. Each step is looked up
-//! in the cache by what lies below it and what it does; what is not there is done in a sandbox.
+//! The stages of a build, one after the other, as far as the target stage needs them. Each step is looked up in the
+//! cache by the files below it and its definition; a step that is not in the cache runs in a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -30,12 +30,13 @@ use super::{context, lent_files, output};
 use crate::sandboxes::printable;
 use crate::{ServiceError, TemplateRecord};
 
-/// LIMIT: what a record and a log show of a step.
+/// LIMIT: characters of a step in a record and a log.
 const TEXT_CHARS: usize = 200;
-/// Compilers and package managers want more than a command line does. Not so of the disk: its limit is set aside in full.
+/// Compilers and package managers need more than a command line does. This does not apply to the disk, whose limit is
+/// reserved in full.
 const MEMORY_MIB: i64 = 1_024;
 const PIDS: i64 = 1_024;
-/// LIMIT: how long a step waits for room on this node.
+/// LIMIT: how long a step waits for capacity on this node.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -50,12 +51,12 @@ pub(super) struct Stages<'a> {
     deadline: Instant,
 }
 
-/// A stage that is done, or a base.
+/// A completed stage, or a base.
 #[derive(Clone)]
 struct FinishedStage {
     files: BuildFiles,
     config: ImageConfiguration,
-    /// How sandboxes of it start where its config says nothing.
+    /// The start settings for those that its config does not have.
     settings: StartSettings,
 }
 
@@ -101,7 +102,7 @@ impl<'a> Stages<'a> {
         Ok(stages)
     }
 
-    /// Does every stage that is needed.
+    /// Builds every stage that is needed.
     pub(super) async fn build(&self) -> Result<BuildResult, BuildEnd> {
         let mut done: HashMap<usize, FinishedStage> = HashMap::new();
         let mut last = None;
@@ -150,11 +151,11 @@ impl Stages<'_> {
         Ok(FinishedStage { files, config: walk.into_config(), settings: begin.settings })
     }
 
-    /// The next step, and what it takes from the context. Patterns meet all files that a tenant sent, which is no work for
-    /// a thread that others wait for.
+    /// The next step, and the files that it takes from the context. Patterns are matched against all files of the
+    /// context, so this runs on a blocking thread.
     async fn next(&self, mut walk: Walk) -> Result<(Walk, Option<(BuildStep, String)>), BuildEnd> {
         let context = Arc::clone(&self.context);
-        // A declared step has its number where a Dockerfile has lines.
+        // A declared step has a number in place of a line.
         let is_declared = self.declared().is_some();
         let looked = tokio::task::spawn_blocking(move || {
             let step =
@@ -176,7 +177,7 @@ impl Stages<'_> {
         })
     }
 
-    /// What a stage or a copy begins from.
+    /// The base of a stage or a copy.
     async fn base(
         &self,
         base: &Base,
@@ -198,7 +199,7 @@ impl Stages<'_> {
         }
     }
 
-    /// A template of the tenant, one that everybody has, or an image.
+    /// A template of the tenant, a general one, or an image.
     async fn template(
         &self,
         reference: &TemplateRef,
@@ -231,7 +232,7 @@ impl Stages<'_> {
         Ok(FinishedStage { files, config: with_env(&record.env), settings })
     }
 
-    /// What its author should know.
+    /// Records notes for the author of the build.
     fn note(&self, notes: Vec<String>) {
         for note in &notes {
             self.job.live.log.say(BuildLevel::Warn, 0, note.clone());
@@ -239,7 +240,7 @@ impl Stages<'_> {
         self.job.live.build.send_modify(|build| build.notes.extend(notes));
     }
 
-    /// What an SDK declared, where it is that.
+    /// The declared steps of an SDK, if the source is one.
     fn declared(&self) -> Option<&DeclaredBuild> {
         match &self.job.ask.source {
             BuildSource::Declared(declared) => Some(declared),
@@ -263,7 +264,7 @@ impl Stages<'_> {
 }
 
 impl Stages<'_> {
-    /// What the files are after a step.
+    /// The files after a step.
     async fn step(
         &self,
         step: &BuildStep,
@@ -284,7 +285,7 @@ impl Stages<'_> {
             StepKind::Workdir(_) => Vec::new(),
             StepKind::Config => return Ok(files),
         };
-        // What is taken from elsewhere is named in the key by all that is there.
+        // Files from other sources are part of the key by their whole content.
         let elsewhere = sources.iter().flatten().map(BuildFiles::id);
         let content = std::iter::once(content.to_owned()).chain(elsewhere).collect::<Vec<_>>().join(" ");
         let key = atoll_image::build::cache_key(&files.id(), step, &content, &self.job.who.tenant);
@@ -319,7 +320,7 @@ impl Stages<'_> {
         Ok(after)
     }
 
-    /// Runs a command in a sandbox of these files, and answers that sandbox.
+    /// Runs a command in a sandbox with these files, and returns that sandbox.
     async fn run(
         &self,
         step: &BuildStep,
@@ -353,7 +354,7 @@ impl Stages<'_> {
         Ok(sandbox)
     }
 
-    /// Puts files into a sandbox: of the context, or of another stage or template.
+    /// Puts files into a sandbox: from the context, or from another stage or template.
     async fn put(&self, to: &StepSandbox, copy: &Copy, source: Option<&BuildFiles>) -> Result<(), BuildEnd> {
         match source {
             None => step::copy_in(&to.agent, &self.context, copy).await?,
@@ -365,7 +366,7 @@ impl Stages<'_> {
         Ok(())
     }
 
-    /// What a copy takes from; nothing: the context.
+    /// The source of a copy; `None`: the context.
     async fn source(
         &self,
         copy: &Copy,
@@ -383,7 +384,7 @@ impl Stages<'_> {
         let ask = &self.job.ask;
         let network = match reaches {
             true => ask.network.clone(),
-            // Only commands reach anything.
+            // Only commands have network access.
             false => Some(NetworkPolicy { mode: NetworkMode::DenyAll, ..NetworkPolicy::default() }),
         };
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
@@ -392,7 +393,7 @@ impl Stages<'_> {
             network,
             limits: limits(ask.limits),
             user: Some("root".to_owned()),
-            // A server that dies and never comes back to it leaves a sandbox with an end of its own.
+            // If the server dies and never returns, the sandbox still ends by its timeout.
             timeout_s: Some(left + 60),
             ..CreateSandbox::default()
         };
@@ -401,7 +402,7 @@ impl Stages<'_> {
         loop {
             match self.sandboxes.make(spec.clone()).await {
                 Ok(sandbox) => return Ok(sandbox),
-                // Others leave sooner or later; a build need not fail for a busy moment.
+                // Other sandboxes end sooner or later; a build need not fail for a short lack of capacity.
                 Err(error) if error.code == Code::NoCapacity && Instant::now() < patience => {
                     if !std::mem::replace(&mut waits, true) {
                         self.job.live.log.say(BuildLevel::Warn, 0, format!("waiting for capacity: {error}"));
@@ -414,7 +415,7 @@ impl Stages<'_> {
     }
 }
 
-/// The plan of what was asked for; blocks.
+/// The plan of the request; blocks.
 fn plan_of(ask: &StartBuild, context: &BuildContext) -> Result<Plan, ServiceError> {
     let text = match &ask.source {
         BuildSource::Text(text) => text.clone(),
@@ -456,7 +457,7 @@ pub(super) fn bad_context(bad: BadContext) -> ServiceError {
     ServiceError::new(code, bad.to_string()).caused_by(bad)
 }
 
-/// Of a template that is a base: what it starts is not what the new one starts.
+/// The settings that a template inherits from its base: not the start command.
 fn inherited(settings: StartSettings) -> StartSettings {
     StartSettings {
         user: settings.user,
@@ -467,7 +468,7 @@ fn inherited(settings: StartSettings) -> StartSettings {
     }
 }
 
-/// Declared steps go on as whoever and wherever sandboxes of their base begin.
+/// Declared steps begin with the user and the working directory of their base's sandboxes.
 fn with_defaults(mut config: ImageConfiguration, settings: &StartSettings) -> ImageConfiguration {
     let mut said = config.config().clone().unwrap_or_default();
     if said.user().as_deref().unwrap_or_default().is_empty() {
@@ -480,7 +481,7 @@ fn with_defaults(mut config: ImageConfiguration, settings: &StartSettings) -> Im
     config
 }
 
-/// A config that says nothing but this environment.
+/// A config with only this environment.
 fn with_env(env: &BTreeMap<String, String>) -> ImageConfiguration {
     let mut said = oci_spec::image::Config::default();
     said.set_env(Some(env.iter().map(|(name, value)| format!("{name}={value}")).collect()));
@@ -489,7 +490,7 @@ fn with_env(env: &BTreeMap<String, String>) -> ImageConfiguration {
     config
 }
 
-/// What was asked for, and enough for what builds do.
+/// The requested limits, or defaults that are sufficient for builds.
 fn limits(ask: LimitsAsk) -> LimitsAsk {
     LimitsAsk {
         cpu: ask.cpu,
@@ -499,7 +500,7 @@ fn limits(ask: LimitsAsk) -> LimitsAsk {
     }
 }
 
-/// Which step it was, said in front of what happened.
+/// Adds the step to the message.
 fn at_step(ended: BuildEnd, step: &BuildStep, is_declared: bool) -> BuildEnd {
     match ended {
         BuildEnd::Cancelled => BuildEnd::Cancelled,
@@ -518,7 +519,7 @@ fn at_step(ended: BuildEnd, step: &BuildStep, is_declared: bool) -> BuildEnd {
     }
 }
 
-/// Where in the Dockerfile it was, said in front of what happened.
+/// Adds the line of the Dockerfile to the message.
 fn at_line(ended: BuildEnd, line: usize, text: &str) -> BuildEnd {
     match ended {
         BuildEnd::Failed(mut failure) if line > 0 => {
@@ -529,7 +530,8 @@ fn at_line(ended: BuildEnd, line: usize, text: &str) -> BuildEnd {
     }
 }
 
-/// A name that no stage and no template has was asked for as an image; who mistyped it is not helped by that alone.
+/// A name that is neither a stage nor a template was pulled as an image; for a typing error the message of that alone
+/// does not help.
 fn nothing_of(reference: &TemplateRef, error: ServiceError) -> ServiceError {
     match error.code {
         Code::TemplateNotFound | Code::ImageNotFound | Code::RegistryUnavailable => {
@@ -543,7 +545,7 @@ fn nothing_of(reference: &TemplateRef, error: ServiceError) -> ServiceError {
     }
 }
 
-/// A build is kept: it may not begin from the machine's own files because a default template is not made yet.
+/// A build is permanent: it must not begin from the machine's own files because a default template is not made yet.
 fn refuse_stand_in(reference: &TemplateRef, found: &TemplateRecord) -> Result<(), ServiceError> {
     let Some([real, ..]) = default_names::candidates(&reference.name).filter(|_| found.kind == "host") else {
         return Ok(());

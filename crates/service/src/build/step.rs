@@ -1,4 +1,4 @@
-//! What steps do in their sandboxes: run a command, put files there, make a folder.
+//! The operations of steps in their sandboxes: run a command, copy files, make a folder.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::agent::{AgentOperation, refusal};
 use crate::sandboxes::printable;
 use crate::{Exec, ServiceError};
 
-/// Files are put into place by whoever may give them to anybody.
+/// Files are written as root, who may set any owner.
 pub(super) const ROOT: Option<&str> = Some("root");
-/// LIMIT: what is on its way between reading a tar and sending it.
+/// LIMIT: bytes in transit between reading a tar and sending it.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 4;
-/// LIMIT: of a command that is fed its script.
+/// LIMIT: bytes of one piece of a command's standard input.
 const STDIN_PIECE: usize = 64 << 10;
 
-/// What a step needs to know of its build.
+/// What a step needs from its build.
 pub(super) struct StepContext<'a> {
     pub(super) ask: &'a StartBuild,
     pub(super) log: &'a Log,
@@ -38,7 +38,7 @@ pub(super) struct StepContext<'a> {
     pub(super) deadline: Instant,
 }
 
-/// Runs a command and says what it writes. What it is lent is there already.
+/// Runs a command and logs its output. Its temporary files exist already.
 pub(super) async fn run(told: &StepContext<'_>, agent: &AgentClient, run: &Run) -> Result<(), BuildEnd> {
     let placed = secrets::place(agent, &run.secrets, &told.ask.secrets).await?;
     let mut env = run.env.clone();
@@ -49,7 +49,7 @@ pub(super) async fn run(told: &StepContext<'_>, agent: &AgentClient, run: &Run) 
         env,
         user: Some(if run.user.is_empty() { "root".to_owned() } else { run.user.clone() }),
         open_stdin: run.stdin.is_some(),
-        // The build's own deadline ends it from outside; this one only sees to it that it is gone.
+        // The build's own deadline ends it from outside; this one ensures that the process ends too.
         timeout: Some(told.deadline.saturating_duration_since(Instant::now()).max(MOMENT)),
         ..Default::default()
     };
@@ -81,7 +81,7 @@ pub(super) async fn run(told: &StepContext<'_>, agent: &AgentClient, run: &Run) 
     })))
 }
 
-/// The agent knows that there is no such user; which command it was for is known here.
+/// The agent reports that the user does not exist; the command is known only here.
 fn explain_unknown_user(error: ServiceError, run: &Run) -> ServiceError {
     if error.code != Code::InvalidArgument || !error.message.starts_with("no user ") {
         return error;
@@ -90,7 +90,7 @@ fn explain_unknown_user(error: ServiceError, run: &Run) -> ServiceError {
         [_, flag, .., last] if flag == "-c" => last.clone(),
         argv => argv.join(" "),
     };
-    // COMPAT(e2b): these words; programs look for them.
+    // COMPAT(e2b): programs search for this text.
     let message = format!(
         "failed to run command '{}': command failed: unauthenticated: invalid username: '{}'",
         printable(&command),
@@ -124,7 +124,7 @@ async fn read(mut stream: ProcessStream, output: &mut StepOutput<'_>) -> Result<
     Err(ServiceError::new(Code::SandboxUnavailable, "the exit of the command was not observed"))
 }
 
-/// Puts files of the context where the step wants them.
+/// Copies files of the context to where the step wants them.
 pub(super) async fn copy_in(
     agent: &AgentClient,
     context: &Arc<BuildContext>,
@@ -148,7 +148,7 @@ pub(super) async fn copy_in(
     Ok(())
 }
 
-/// Puts files of another sandbox where the step wants them.
+/// Copies files of another sandbox to where the step wants them.
 pub(super) async fn copy_over(from: &AgentClient, to: &AgentClient, copy: &Copy) -> Result<(), ServiceError> {
     let pack = Pack {
         sources: copy.sources.iter().map(|source| source.clone().into_bytes()).collect(),
@@ -183,7 +183,7 @@ pub(super) async fn make_folder(agent: &AgentClient, path: &str) -> Result<(), S
     }
 }
 
-/// What is written on a thread that may block, as a stream. A reader that goes away ends it.
+/// A stream of data that a blocking thread writes. If the reader is dropped, the writer ends.
 fn tar_stream(
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send + 'static,
 ) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {

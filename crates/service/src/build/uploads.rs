@@ -18,7 +18,7 @@ use crate::random::entropy;
 use crate::sandboxes::printable;
 use crate::service::{Service, ServiceShared};
 
-/// LIMIT: SDKs give up sending after an hour.
+/// LIMIT: SDKs stop sending after an hour.
 const TICKET_S: i64 = 2 * 3_600;
 const SEND: Duration = Duration::from_secs(3_600);
 /// How long an archive is kept that no build uses.
@@ -49,7 +49,7 @@ impl Service {
         Ok(format!("{tenant}.{key}.{hash}.{until}.{proof}"))
     }
 
-    /// Takes an archive in: whole or not at all, in place of one with the same hash.
+    /// Receives an archive: completely or not at all. It replaces one with the same hash.
     pub async fn take_upload(&self, ticket: &str, bytes: BuildContext) -> Result<(), ServiceError> {
         let inner = &self.inner;
         let refused = || {

@@ -1,4 +1,4 @@
-//! What a new sandbox begins as before its own wishes: a template, a snapshot or an archive.
+//! The source of a new sandbox, before its own settings: a template, a snapshot or an archive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Service {
         }
     }
 
-    /// A template of that word, or else a snapshot; its processes too where it has them and they can be what was asked for.
+    /// The template with this name, or else the snapshot; with its processes if it has some and the request allows
+    /// that.
     async fn base_named(
         &self,
         who: &Principal,
@@ -117,11 +118,12 @@ impl Service {
         match Seed::of(&self.inner, &warm, true).await {
             Ok(seed) => {
                 base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
-                // Its processes were ready when they were kept. A command may take long, so it is not run once more.
+                // Its processes were ready when they were kept. A ready command may take long, so it does not run
+                // again.
                 let ready = ready.filter(|check| !matches!(check, ReadyCheck::Command { .. }));
                 Ok(CreationBase { base, seed: Some(Arc::new(seed)), hold: Some(found.hold), ready })
             }
-            // Slower, not worse.
+            // This is slower, but correct.
             Err(error) => {
                 tracing::warn!(template = word, %error, "the warm start of a template is missing; the sandbox boots instead");
                 Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready })
@@ -129,7 +131,7 @@ impl Service {
         }
     }
 
-    /// Whether processes that already run can be what was asked for.
+    /// Whether processes that already run can satisfy the request.
     fn can_start_warm(&self, spec: &CreateSandbox) -> bool {
         self.inner.provider.capabilities().checkpoints
             && spec.storage == Storage::Disk
@@ -142,13 +144,13 @@ impl Service {
     }
 }
 
-/// What a sandbox begins as.
+/// The source of a sandbox.
 pub(crate) struct CreationBase {
     pub(crate) base: Base,
     pub(crate) seed: Option<Arc<Seed>>,
-    /// Keeps its files from being collected until the lease says that they are needed.
+    /// Keeps its files from being collected until the lease records that they are needed.
     pub(crate) hold: Option<VersionHold>,
-    /// When what it starts is ready.
+    /// The check whether its start command is ready.
     pub(super) ready: Option<ReadyCheck>,
 }
 
@@ -158,7 +160,7 @@ impl CreationBase {
     }
 }
 
-/// What a template, a snapshot or an archive says of the sandbox to be made.
+/// The settings of a template, a snapshot or an archive for a new sandbox.
 pub(crate) struct Base {
     template: String,
     template_version: String,
@@ -173,7 +175,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Of an image that is not here yet.
+    /// The base for an image that is not here yet.
     pub(super) fn awaited(template: String, limits: Limits) -> Self {
         Self {
             template,
@@ -189,7 +191,7 @@ impl Base {
         }
     }
 
-    /// Lets a lease begin as this, with what its own request says on top. Limits and network are the lease's already.
+    /// Applies this base to a lease; the request has precedence. Limits and network are already in the lease.
     pub(crate) fn apply_to(self, lease: &mut Lease, asked: &StartRequest) {
         let mut env = self.env;
         env.append(&mut lease.env);
@@ -208,7 +210,7 @@ impl Base {
     fn of_template(template: &TemplateRecord, limits: Limits, entrypoint: bool) -> Self {
         let mut env = template.env.clone();
         if let Some(port) = template.port {
-            // Previews look there, and so do programs.
+            // Previews use this port, and programs read it.
             env.entry("PORT".to_owned()).or_insert_with(|| port.to_string());
         }
         let name = match template.tag.as_deref() {
@@ -260,7 +262,7 @@ impl Base {
     }
 }
 
-/// A snapshot or an archive lies on its own template; another one beneath it would show other files.
+/// A snapshot or an archive depends on its own template; another one below it would change its files.
 fn refuse_other_template(spec: &CreateSandbox, template: &str) -> Result<(), ServiceError> {
     match &spec.template {
         Some(asked) if asked != template => Err(ServiceError::field(

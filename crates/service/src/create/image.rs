@@ -1,12 +1,14 @@
-//! Sandboxes whose image is not here: the lease is written first, then the image is built or pulled, then the sandbox boots.
+//! Sandboxes whose image is not here: the lease is recorded first, then the image is built or pulled, then the sandbox
+//! boots.
 //!
 //! ```text
 //! create ─► lease (queued) ─► building, pulling ─► booting ─► running
 //!                  └──────────────┴─► failed: kept with the reason until it is deleted
 //! ```
 //!
-//! One task per waiting sandbox drives the wait and tells the driver. It ends with the wait: a sandbox that is deleted
-//! meanwhile cancels its build. After a restart a pull begins anew; a build does not go on, so its sandbox fails.
+//! One task per waiting sandbox runs the wait and informs the driver. It ends with the wait: the deletion of the
+//! sandbox cancels its build. After a restart of the server a pull begins again; a build does not continue, so its
+//! sandbox fails.
 
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use crate::registry::{DriverState, Handle};
 use crate::service::{Service, ServiceShared};
 use crate::{BuildContext, Created, PullImage, ServiceError, StartBuild};
 
-/// What a sandbox in creation waits for.
+/// The image that a sandbox in creation waits for.
 pub(crate) struct ImageWait {
     service: Service,
     build: Option<PreparedBuild>,
@@ -50,7 +52,7 @@ impl Service {
         self.create_waiting(who, spec, Some(wait), false).await
     }
 
-    /// The wait for the image that a create names, where that is not here.
+    /// The wait for the image of a create, if the image is not here.
     pub(super) async fn missing_image(
         &self,
         who: &Principal,
@@ -66,7 +68,7 @@ impl Service {
         }
     }
 
-    /// Waits, bounded, until a sandbox no longer waits for its image.
+    /// Waits, up to a limit, until a sandbox no longer waits for its image.
     pub(super) async fn until_image(&self, mut handle: Handle) -> Result<(), ServiceError> {
         let (limit, lease) = (self.inner.config.pull_wait, handle.lease());
         let is_over = |state: &DriverState| !state.lease.waits_for_image();
@@ -98,14 +100,14 @@ impl ImageWait {
         self.build.as_ref().map(|build| build.id().clone())
     }
 
-    /// What the lease says of its files until the image is there.
+    /// The lease's base until the image is here.
     pub(super) fn base(&self, spec: &CreateSandbox) -> CreationBase {
         let built = self.build.as_ref().map(PreparedBuild::template);
         let template = built.or_else(|| spec.image.clone()).unwrap_or_default();
         CreationBase::of(Base::awaited(template, self.service.inner.config.default_limits))
     }
 
-    /// Begins to build or pull. The task owns the wait: whoever asked may go away.
+    /// Begins to build or pull. The task owns the wait: the caller may disconnect.
     pub(crate) fn start(self, handle: Handle) {
         let inner = Arc::clone(&self.service.inner);
         let closing = inner.closing.clone();
@@ -163,7 +165,7 @@ impl Service {
     }
 }
 
-/// The part of the request that says what a sandbox begins as.
+/// The part of the request that determines the base of a sandbox.
 fn spec_of(lease: &Lease, start: &StartRequest) -> CreateSandbox {
     let mounts = lease.mounts.iter().map(|mount| MountAsk {
         volume: mount.volume.to_string(),
@@ -188,7 +190,7 @@ fn reference(image: &str) -> Result<TemplateRef, ServiceError> {
     image.parse().map_err(|bad: atoll_model::BadTemplateRef| ServiceError::field("image", bad.to_string()))
 }
 
-/// An error means that the driver ended: with the sandbox, or with the server.
+/// Informs the driver. An error means that the driver ended: with the sandbox, or with the server.
 async fn tell(handle: &Handle, progress: ImageProgress) {
     let _ = handle.mailbox.send(DriverMessage::Image(progress)).await;
 }

@@ -1,4 +1,4 @@
-//! Where a driver begins when its sandbox is known already: after a restart of the server, or after a panic of its own.
+//! How a driver begins for an existing sandbox: after a restart of the server, or after its own panic.
 
 use std::sync::Arc;
 
@@ -38,31 +38,31 @@ pub(crate) struct AdoptedSandbox {
 /// What a sandbox needs after a restart of the server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Resumption {
-    /// Nothing: it rests, or runs and is watched.
+    /// Nothing: it is at rest, or runs and is watched.
     Nothing,
-    /// Its creation or start was under way: do it again as another instance.
+    /// Its creation or start was interrupted: do it again as another instance.
     Again,
     /// It was being stopped.
     Halt,
     /// It was being deleted.
     Destroy,
-    /// It ran and is gone.
+    /// It was running and its instance no longer exists.
     Lost,
-    /// It rests where it was not meant to: a restart, an archive or a wake had come half way.
+    /// It is at rest in an intermediate phase: a restart, an archive or a wake was interrupted.
     GoOn,
-    /// It was being paused, or it is not certain whether it stands still.
+    /// It was being paused, or it is not certain whether it is frozen.
     Freeze,
     /// It is paused, and its memory is not where the lease says.
     Held(MemoryLocation),
-    /// It was being resumed: go on.
+    /// It was being resumed: continue.
     Resume,
-    /// Its restore had come so far that the instance is there.
+    /// Its restore had progressed so far that the instance exists.
     Restored(serde_json::Value),
-    /// Its files were on their way to object storage.
+    /// Its files were being uploaded to object storage.
     Archive,
-    /// Its files were on their way back, or were being put back to a snapshot.
+    /// Its files were being downloaded, or rolled back to a snapshot.
     Restore,
-    /// The fork that it is part of was not finished.
+    /// Its fork was not complete.
     Unmake,
 }
 
@@ -70,7 +70,7 @@ impl Driver {
     async fn take_up(&mut self, first: Resumption) {
         self.tidy_after_restart();
         match first {
-            // A certificate authority may have been on its way inside.
+            // The installation of a certificate authority may have been interrupted.
             Resumption::Nothing if self.lease.is_intercepted() => {
                 self.refresh_due = true;
                 self.refresh_if_due().await;
@@ -107,15 +107,15 @@ impl Driver {
         }
     }
 
-    /// Objects of a restore that were not removed before the server ended.
+    /// Removes objects of a restore that were not removed before the server ended.
     fn tidy_after_restart(&mut self) {
         if !self.lease.phase.may_use_archive() {
             self.tidy_objects();
         }
     }
 
-    /// The phase stays; only the instance is another, so that a late result of the first attempt cannot be taken for
-    /// one of the second.
+    /// The phase stays; only the instance is another one, so that a late result of the first attempt cannot be mistaken
+    /// for one of the second.
     async fn begin_again(&mut self) {
         let work = if self.lease.phase == Phase::Creating { Work::Create } else { Work::Boot };
         let Ok(random) = entropy() else { return };

@@ -1,5 +1,5 @@
-//! What a driver has done at the provider. Each piece of work runs in a task of its own and comes back as a numbered
-//! [`Done`]; the next piece waits for the one before, so a destroy never races the create it undoes.
+//! The effects of a driver at the provider. Each effect runs in a task of its own and returns a numbered [`Done`]; the
+//! next effect waits for the one before, so a destroy never races the create that it undoes.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,36 +23,36 @@ use crate::service::ServiceShared;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 
-/// LIMIT: how long an end waits for the beginning that it undoes before that is dropped where it is. `destroy` is legal
-/// half way through `create`.
+/// LIMIT: how long an effect that ends an instance waits for the effect before it; then that one is dropped. `destroy`
+/// is permitted in the middle of `create`.
 const PREDECESSOR: Duration = Duration::from_secs(5);
-/// LIMIT: the same for work that is as before when it is dropped half way: writing memory or files away.
+/// LIMIT: the same for an effect that changes nothing if it is dropped in the middle: writing memory or files away.
 const DROPPABLE: Duration = Duration::from_millis(100);
-/// LIMIT: how long work that was asked to end may take to clean up behind itself.
+/// LIMIT: how long an effect that was asked to end may take to clean up.
 const CLEANS_UP: Duration = Duration::from_secs(2);
-/// LIMIT: how long work waits for long work before it; the deadline of its phase comes first.
+/// LIMIT: how long an effect waits for a long one before it; the deadline of its phase is earlier.
 const IN_TURN: Duration = Duration::from_secs(6 * 3_600);
 
 /// LIMIT: how long an upload waits for the removal of the archive before it.
 const TIDIES: Duration = Duration::from_secs(60);
 
-/// A piece of work at the provider.
+/// An effect at the provider.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Create,
     Boot,
-    /// Freeze it; then, where it was asked for, bring its memory to disk.
+    /// Freeze the instance; then, if requested, write its memory to disk.
     Freeze {
         disk: bool,
     },
     Checkpoint,
     Resume,
-    /// From its own checkpoint; `made`: an earlier server came so far that the instance is there with these facts.
+    /// From its own checkpoint; `made`: an earlier server progressed so far that the instance exists with these facts.
     Restore {
         made: Option<Value>,
     },
     Archive,
-    /// What is in object storage is not needed here any more.
+    /// Remove the local files, which are in object storage.
     ClearFiles,
     Unarchive,
     Rollback,
@@ -63,7 +63,7 @@ pub(super) enum Work {
     Destroy,
 }
 
-/// Work that has not come back yet.
+/// An effect that has not returned yet.
 pub(super) struct UnderWay {
     pub(super) number: u64,
     droppable: bool,
@@ -71,7 +71,7 @@ pub(super) struct UnderWay {
     task: JoinHandle<Option<()>>,
 }
 
-/// How a piece of work ended.
+/// The result of an effect.
 pub(super) struct Done {
     pub(super) number: u64,
     pub(super) instance: Option<InstanceId>,
@@ -92,7 +92,7 @@ pub(super) enum Outcome {
         row: InstanceRow,
         agent: AgentClient,
     },
-    /// `made`: its processes run, but nobody could talk to its agent.
+    /// `made`: its processes run, but its agent did not answer.
     NotRestored {
         failure: ServiceError,
         made: Option<Value>,
@@ -104,17 +104,17 @@ pub(super) enum Outcome {
     Snapshotted,
     Halted(Result<(), ServiceError>),
     Destroyed(Result<(), ServiceError>),
-    /// The instance is not there any more.
+    /// The instance no longer exists.
     Gone,
 }
 
-/// What a piece of work knows of its sandbox.
+/// The data that an effect has about its sandbox.
 pub(super) struct EffectJob {
     pub(super) inner: Arc<ServiceShared>,
     pub(super) lease: Lease,
     pub(super) row: Option<InstanceRow>,
     seed: Option<Arc<Seed>>,
-    /// Whether anything of it may be in object storage that the lease does not name.
+    /// Whether objects of it may be in object storage that the lease does not name.
     pub(super) uploads: bool,
     pub(super) stop: CancellationToken,
 }
@@ -138,7 +138,7 @@ impl Driver {
             uploads: self.uploads,
             stop: stop.clone(),
         };
-        // An upload must not meet a removal of the same names.
+        // An upload must not run at the same time as a removal of the same names.
         let tidying = if matches!(work, Work::Archive) { self.tidying.take() } else { None };
         let done = self.done_in.clone();
         let droppable = work.is_droppable();
@@ -161,13 +161,13 @@ impl Driver {
             };
             let outcome = guarded(&job, &work).await;
             job.inner.failpoint.reach("effect.after").await;
-            // The driver may have ended with the server; the next start looks at the provider itself.
+            // The driver may have ended with the server; the next start reads the state from the provider.
             let _ = done.send(Done { number, instance, outcome }).await;
         });
         self.under_way = Some(UnderWay { number, droppable, stop, task });
     }
 
-    /// Asks what is under way to end early, where that does no harm.
+    /// Asks the current effect to end early, if that is harmless.
     pub(super) fn cut_short(&self) {
         if let Some(current) = self.under_way.as_ref().filter(|current| current.droppable) {
             current.stop.cancel();
@@ -176,7 +176,7 @@ impl Driver {
 }
 
 impl Work {
-    /// Whether it leaves everything as before when it is dropped half way.
+    /// Whether it changes nothing if it is dropped in the middle.
     const fn is_droppable(&self) -> bool {
         match self {
             Self::Checkpoint
@@ -196,14 +196,14 @@ impl Work {
         }
     }
 
-    /// Whether it ends what was there before.
+    /// Whether it ends the instance.
     const fn is_end(&self) -> bool {
         matches!(self, Self::Halt { .. } | Self::Destroy)
     }
 }
 
 impl UnderWay {
-    /// Waits until it is over, not longer than `next` can.
+    /// Waits until it ends, up to the limit for `next`.
     async fn settle(mut self, next: &Work) {
         let patience = match (next.is_end(), self.droppable) {
             (true, true) => DROPPABLE,
@@ -222,7 +222,7 @@ impl UnderWay {
     }
 }
 
-/// A provider that panics has failed; it does not take the driver with it.
+/// A panic of the provider counts as a failure; the driver continues.
 async fn guarded(job: &EffectJob, work: &Work) -> Outcome {
     let run = AssertUnwindSafe(perform(job, work)).catch_unwind();
     run.await.unwrap_or_else(|_| {
@@ -305,7 +305,7 @@ impl EffectJob {
         Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() }
     }
 
-    /// Runs work that may be asked to end early.
+    /// Runs an effect that may be asked to end early.
     pub(super) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -314,7 +314,7 @@ impl EffectJob {
         }
     }
 
-    /// What a sandbox is made from or put back to, where that is a snapshot.
+    /// The snapshot that a sandbox is made from or rolled back to, if any.
     async fn seed(&self) -> Result<Option<Arc<Seed>>, ServiceError> {
         if self.seed.is_some() {
             return Ok(self.seed.clone());
@@ -349,7 +349,7 @@ async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
             Err(ProviderError::Late { what: "writing the memory to disk".to_owned(), after: DROPPABLE })
         });
     };
-    // Only the answer may have been lost; a pause of what is on disk says so.
+    // Only the answer may have been lost; a pause of a sandbox whose memory is on disk reports that.
     match job.inner.provider.pause(&target).await {
         Ok(MemoryLocation::Disk) => Ok(()),
         Ok(MemoryLocation::Live) | Err(_) => Err(error),
@@ -367,7 +367,7 @@ async fn rollback(job: &EffectJob) -> Result<RolledBack, ServiceError> {
     inner.failpoint.reach("rollback.after").await;
     let became = became?;
     if became == RolledBack::Memory && (job.lease.intent == Intent::Stop || seed.token.is_none()) {
-        // It shall rest with its files alone.
+        // It must be at rest with its files only.
         let files = Target { sandbox: job.lease.id.clone(), instance: None };
         gone_is_fine(inner.provider.halt(&files).await)?;
         return Ok(RolledBack::Files);
@@ -377,7 +377,7 @@ async fn rollback(job: &EffectJob) -> Result<RolledBack, ServiceError> {
 
 async fn boot(job: &EffectJob, first: bool) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
-    // Bursts wait here: more at once than the machine has cores for only makes each of them slower.
+    // Bursts wait here: running more at once than the machine has cores only makes each of them slower.
     let Ok(_turn) = inner.creates.acquire().await else {
         return Outcome::NotBooted(ServiceError::new(Code::Internal, "the server is shutting down"));
     };
@@ -428,8 +428,8 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     }
 }
 
-/// A fresh agent gets its settings and starts the command; one of a copied process has what its origin had, and gets a
-/// token of its own.
+/// A new agent gets its settings and starts the command; an agent of a copied process has those of its origin, and gets
+/// a token of its own.
 async fn greet(
     job: &EffectJob,
     spec: &InstanceSpec,
@@ -460,7 +460,7 @@ async fn resume(job: &EffectJob) -> Outcome {
     let resumed = timed("thaw", job.inner.provider.resume(&job.target())).await;
     job.inner.failpoint.reach("resume.after").await;
     match (resumed, &job.row) {
-        // A checkpoint that was said to have failed may have come to its end.
+        // A checkpoint that was reported as failed may have succeeded.
         (Err(ProviderError::Gone { .. }), _) => match job.inner.provider.pause(&job.target()).await {
             Ok(_) => Outcome::Resumed(Err(ServiceError::new(
                 Code::SandboxUnavailable,
@@ -470,11 +470,11 @@ async fn resume(job: &EffectJob) -> Outcome {
             Err(_) => Outcome::Gone,
         },
         (Ok(()), Some(row)) if Tokens::from_row(&row.agent_token).is_open() => {
-            // It was restored before, but nobody could talk to its agent.
+            // It was restored before, but its agent did not answer.
             talk(job, row.instance.clone(), row.facts.clone(), &row.agent_token).await
         }
         (Ok(()), Some(row)) => {
-            // Its policy may have changed while it stood still.
+            // Its policy may have changed while it was frozen.
             if job.lease.is_intercepted() {
                 let provider = &job.inner.provider;
                 let agent = crate::agent::client(provider, &job.lease.id, &row.instance, &row.agent_token);
@@ -510,8 +510,8 @@ async fn restore(job: &EffectJob, made: Option<Value>) -> Outcome {
     talk(job, instance, facts, &row.agent_token).await
 }
 
-/// A server that died between the end of a restore and its first instruction left the instance frozen: its memory is there and
-/// nowhere else. One that runs already runs on.
+/// A server that died between the end of a restore and the thaw left the instance frozen: its memory is only there. An
+/// instance that already runs continues.
 async fn let_run(job: &EffectJob, facts: Value) -> Result<Value, Outcome> {
     match timed("thaw", job.inner.provider.resume(&job.target())).await {
         Ok(()) => Ok(facts),
@@ -520,7 +520,7 @@ async fn let_run(job: &EffectJob, facts: Value) -> Result<Value, Outcome> {
     }
 }
 
-/// What the provider knows of the restored instance; else how the restore ended.
+/// The facts of the restored instance from the provider; otherwise the outcome of the restore.
 async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcome> {
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
@@ -540,7 +540,7 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
     }
 }
 
-/// What a sandbox whose requests are changed has to trust, where that is not inside already.
+/// Installs the certificate authority of a sandbox whose requests are changed, if it is not installed already.
 async fn trust(job: &EffectJob, agent: &AgentClient) {
     if !job.lease.is_intercepted() {
         return;

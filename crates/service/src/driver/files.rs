@@ -1,10 +1,10 @@
-//! Files on their way to object storage and back.
+//! Uploads files to object storage and downloads them.
 //!
 //! ```text
-//! pack ──► upload ──► (lease says archived) ──► local files go
-//! download ──► unpack ──► (lease says stopped) ──► objects go
+//! pack ──► upload ──► (lease says archived) ──► local files are removed
+//! download ──► unpack ──► (lease says stopped) ──► objects are removed
 //! ```
-//! At every moment one of the two places has all of them, and the lease says which.
+//! At every moment one of the two places has all files, and the lease says which.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{Driver, DriverMessage};
 use crate::ServiceError;
 
 impl EffectJob {
-    /// Brings the files of a stopped sandbox to object storage. What is here stays.
+    /// Uploads the files of a stopped sandbox to object storage. The local files stay.
     pub(super) async fn archive(&self) -> Result<ArchiveRef, ServiceError> {
         let work = async {
             let inner = &self.inner;
@@ -32,7 +32,7 @@ impl EffectJob {
         self.unless_stopped(work).await.unwrap_or_else(|| Err(cut_short()))
     }
 
-    /// Brings the files back. What is in object storage stays.
+    /// Downloads the files. The objects in object storage stay.
     pub(super) async fn unarchive(&self) -> Result<(), ServiceError> {
         let work = async {
             let (inner, lease) = (&self.inner, &self.lease);
@@ -45,7 +45,8 @@ impl EffectJob {
             };
             let (_, packed) = inner.archives.get(at).await?;
             let target = Target { sandbox: lease.id.clone(), instance: None };
-            // An attempt before this one may have come to its end without anybody writing it down. All is in object storage.
+            // An earlier attempt may have succeeded without a record. All files are in object storage, so the local
+            // ones are removed first.
             gone_is_fine(inner.provider.destroy(&target).await)?;
             let unpacked = inner.provider.unpack(&target, &lease.limits, packed).await;
             unpacked.map_err(|error| told_by_the_stream(&error).unwrap_or_else(|| error.into()))?;
@@ -55,7 +56,7 @@ impl EffectJob {
         self.unless_stopped(work).await.unwrap_or_else(|| Err(cut_short()))
     }
 
-    /// Removes what a deleted sandbox has in object storage.
+    /// Removes the objects of a deleted sandbox from object storage.
     pub(super) async fn forget_objects(&self) -> Result<(), ServiceError> {
         if self.lease.archive.is_some() || self.uploads {
             self.inner.archives.remove(&self.lease.id).await?;
@@ -81,13 +82,14 @@ impl EffectJob {
     }
 }
 
-/// What a transfer that was asked to end answers.
+/// The error of a transfer that was asked to end.
 fn cut_short() -> ServiceError {
     ServiceError::new(Code::PhaseConflict, "the transfer was ended early").hint("try again")
 }
 
 impl Driver {
-    /// The files are here again: what is in object storage is removed behind everybody's back, then the lease forgets it.
+    /// The files are here again: the objects in object storage are removed in the background, then the reference is
+    /// removed from the lease.
     pub(super) fn tidy_objects(&mut self) {
         let Some(archive) = self.lease.archive.clone() else { return };
         if self.tidying.as_ref().is_some_and(|tidying| !tidying.is_finished()) {
@@ -96,7 +98,7 @@ impl Driver {
         let (inner, id, handle) =
             (Arc::clone(&self.inner), self.lease.id.clone(), self.inner.registry.get(&self.lease.id));
         let tidying = self.inner.spawn(async move {
-            // LIMIT: storage that is away for longer is asked again at the next start.
+            // LIMIT: if the storage is unavailable for longer, the next start tries again.
             for wait_s in [0, 2, 10, 60, 300] {
                 if wait_s > 0 {
                     tokio::time::sleep(std::time::Duration::from_secs(wait_s)).await;
@@ -119,7 +121,7 @@ impl Driver {
     }
 }
 
-/// The provider only says that it could not read on; why is known to the stream that it read from.
+/// The provider only reports that it could not read; the stream that it read from knows the reason.
 fn told_by_the_stream(error: &ProviderError) -> Option<ServiceError> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(now) = cause {

@@ -1,5 +1,5 @@
-//! A creation that waits for its image, from the driver's side. Whoever builds or pulls it ([`crate::create::ImageWait`]) tells
-//! how far it is; once it is there, the sandbox is made as any other.
+//! A creation that waits for its image, from the driver's side. The task that builds or pulls it
+//! ([`crate::create::ImageWait`]) reports its progress; once the image is here, the sandbox is made like any other.
 
 use std::sync::atomic::Ordering;
 
@@ -14,11 +14,11 @@ use crate::ServiceError;
 use crate::create::{CreationBase, timeout_at};
 use crate::random::entropy;
 
-/// How far the image of a sandbox is that waits for it.
+/// The progress of the image that a sandbox waits for.
 pub(crate) enum ImageProgress {
     /// It is being pulled or built.
     Stage(Stage),
-    /// It is there.
+    /// It is here.
     Ready(Box<CreationBase>),
     /// It could not be built or pulled.
     Failed(ServiceError),
@@ -39,7 +39,7 @@ impl Driver {
         }
     }
 
-    /// The version is held until the lease that names it is written.
+    /// The version is held until the lease that names it is recorded.
     async fn on_image_ready(&mut self, ready: CreationBase) -> Result<(), ServiceError> {
         let mut next = Lease { stage: Stage::Booting, ..self.lease.clone() };
         let Some(awaited) = next.awaits.take() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What a live sandbox may reach, put in force: its policy at the provider, and inside what it has to trust for that.
+//! Enforces the network policy of a live sandbox: at the provider, and with the certificate authority in the sandbox.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::update::APPLY;
 use super::{Driver, DriverMessage};
 use crate::ServiceError;
 
-/// How long until a policy that could not be put in force is tried again.
+/// How long until the policy is tried again after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Hands the provider what the layers above and the lease say now. Where nobody can tell its instance at the moment,
-    /// whoever makes or thaws it does.
+    /// Passes the current policy of all layers and the lease to the provider. If the instance cannot be informed at the
+    /// moment, the effect that makes or thaws it does so later.
     pub(super) async fn on_refresh(&mut self) -> Result<(), ServiceError> {
         let live = match self.lease.phase {
             Phase::Running => true,
             Phase::Paused => self.lease.held == Some(MemoryLocation::Live),
-            // What is under way may have looked before the change.
+            // The current effect may have read the policy before the change.
             Phase::Creating | Phase::Starting | Phase::Pausing | Phase::Resuming | Phase::Restoring => {
                 self.refresh_due = true;
                 return Ok(());
@@ -48,7 +48,7 @@ impl Driver {
         set
     }
 
-    /// Whoever follows the sandbox hears that what stands above its policy changed.
+    /// Informs followers of the sandbox that a layer above its policy changed.
     pub(super) async fn tell_refreshed(&self) {
         let what = EventKind::Updated { fields: vec!["network".to_owned()] };
         let event = NewEvent { at: self.inner.clock.now(), instance: self.lease.instance.clone(), what };
@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// A policy that the operator forbids by now is not narrowed behind the user's back: who boots it is told.
+    /// A policy that the operator no longer allows is not narrowed silently: the start is refused.
     pub(super) fn refuse_forbidden_reach(&self, intent: Intent) -> Result<(), ServiceError> {
         if intent != Intent::Run || !self.lease.phase.needs_boot() {
             return Ok(());
@@ -80,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// A change of policy that only narrows must not be forgotten because the provider hiccuped.
+    /// A narrowed policy must not be lost because the provider failed once.
     fn try_refresh_later(&self) {
         let Some(handle) = self.inner.registry.get(&self.lease.id) else { return };
         let closing = self.inner.closing.clone();
@@ -94,8 +94,8 @@ impl Driver {
         });
     }
 
-    /// Puts the policy of a lease in force at a live instance. What it has to trust goes inside first: a request that is
-    /// changed before that would fail. One that stands still gets it when it is thawed.
+    /// Enforces the policy of a lease at a live instance. The certificate authority is installed first: a request that
+    /// is changed before that would fail. A frozen instance gets it when it is thawed.
     pub(super) async fn set_network(
         &self,
         target: &Target,

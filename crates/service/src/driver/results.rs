@@ -1,4 +1,4 @@
-//! What the results of effects mean to the lease.
+//! Applies the results of effects to the lease.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::agent::Tokens;
 
-/// LIMIT: a frozen sandbox that can't be looked at this often is left to the next verb.
+/// LIMIT: attempts to inspect a frozen sandbox; after that it is left to the next operation.
 const LOOKS: u32 = 6;
 
 impl Driver {
@@ -56,7 +56,7 @@ impl Driver {
         self.refresh_if_due().await;
     }
 
-    /// Publishes why, and takes the step that follows from it.
+    /// Publishes the failure, and takes the step that follows from it.
     pub(super) async fn fail(&mut self, failure: ServiceError, event: Event) {
         let reason = Reason::Provider { message: failure.message.clone() };
         tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, phase = self.lease.phase.as_str(), "an effect failed");
@@ -91,12 +91,12 @@ impl Driver {
 
     async fn on_frozen(&mut self, frozen: Result<MemoryLocation, ServiceError>) {
         match (frozen, self.lease.phase) {
-            // It went ahead of a lease that was then not written.
+            // It was done before the lease was written, and that write failed.
             (Ok(_), Phase::Running) => self.launch(Work::Resume),
             (Ok(held), _) => self.rest_paused(held, None).await,
-            // Half way through a pause: it is thawed again, and whoever asked is told.
+            // In the middle of a pause: the instance is thawed again, and the caller receives the error.
             (Err(failure), Phase::Pausing) => self.fail(failure, Event::Failed).await,
-            // It should stand still as it did; somebody must see to that.
+            // It must be frozen as before, so this is tried again.
             (Err(failure), _) if self.attempts < LOOKS => {
                 self.try_again(Work::Freeze { disk: false }, &failure);
             }
@@ -121,7 +121,7 @@ impl Driver {
         }
     }
 
-    /// It stands still. What came in meanwhile is done now.
+    /// The sandbox is frozen. Operations that were requested meanwhile are done now.
     async fn rest_paused(&mut self, held: MemoryLocation, also: Option<EventKind>) {
         let wanted_on_disk =
             self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
@@ -130,14 +130,14 @@ impl Driver {
         if held == MemoryLocation::Disk
             && let Some(row) = self.row.clone()
         {
-            // The checkpoint is as it was: its agent knows the token that it knew first.
+            // The checkpoint is unchanged: its agent knows the token that it knew first.
             let agent_token = Tokens::from_row(&row.agent_token).first().to_owned();
             if agent_token != row.agent_token {
                 step.instance = InstanceChange::Put(InstanceRow { agent_token, ..row });
             }
         }
         if self.lease.phase == Phase::Pausing {
-            // Why it is paused is why it was asked to.
+            // The reason of the pause is that of the request.
             step.reason = self.lease.reason.clone();
         }
         self.note(step).await;
@@ -146,7 +146,7 @@ impl Driver {
         }
         match (self.lease.intent, held) {
             (Intent::Run, _) => self.go_on().await,
-            // Asked for while it was being frozen.
+            // It was requested while the instance was being frozen.
             (Intent::Pause, MemoryLocation::Live) if wanted_on_disk && !self.checkpoint_failed => {
                 self.note(Transition::internal(Event::Checkpoint, Reason::Requested)).await;
             }
@@ -156,7 +156,7 @@ impl Driver {
 
     async fn on_resumed(&mut self, restored: Option<(InstanceRow, AgentClient)>) {
         if self.lease.phase == Phase::Paused {
-            // It went ahead of a lease that was then not written.
+            // It was done before the lease was written, and that write failed.
             return self.launch(Work::Freeze { disk: false });
         }
         let mut ready = Transition::internal(Event::Ready, Reason::Completed);
@@ -168,7 +168,7 @@ impl Driver {
                 self.agent = Some(agent);
                 ready.instance = InstanceChange::Put(row);
             }
-            // After a restart, or when its greeting had failed, nobody has talked to its agent yet.
+            // After a restart of the server, or after a failed greeting, there is no client of its agent yet.
             None if self.agent.is_none() => self.agent = self.client_of_row(),
             None => {}
         }
@@ -191,7 +191,7 @@ impl Driver {
         let mut back = Transition::internal(Event::Failed, reason);
         if let (Some(facts), Some(row)) = (made, self.row.clone()) {
             back.instance = InstanceChange::Put(InstanceRow { facts, ..row });
-            // In the same write: whoever resumes it next must thaw this instance, and not look for the checkpoint that it was.
+            // In the same write: the next resume must thaw this instance, and not search for its former checkpoint.
             back.held = Some(MemoryLocation::Live);
         }
         self.note(back).await;
@@ -214,7 +214,7 @@ impl Driver {
                     self.go_on().await;
                 }
             }
-            // It was ended early because somebody wants it otherwise.
+            // It was ended early because another operation was requested.
             Err(_) if matches!(self.lease.intent, Intent::Run | Intent::Stop) => {
                 self.note(Transition::internal(Event::Failed, Reason::Requested)).await;
                 self.after_stop().await;
@@ -251,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// It is stopped; where that was half of the way, the other half begins.
+    /// The sandbox is stopped; if the stop was the first part of an operation, the second part begins.
     pub(super) async fn after_stop(&mut self) {
         if self.lease.phase != Phase::Stopped {
             return;
@@ -271,8 +271,8 @@ impl Driver {
         }
     }
 
-    /// The second half of a restart, a wake or a rollback. Without room or quota it stays where it is, with the intent to
-    /// run.
+    /// The second part of a restart, a wake or a rollback. Without capacity or quota it stays where it is, with the
+    /// intent to run.
     pub(super) async fn go_on(&mut self) {
         let (intent, reason) = (self.lease.intent, self.lease.reason.clone());
         let reason = if matches!(reason, Reason::Woken) { reason } else { Reason::Requested };
@@ -284,7 +284,7 @@ impl Driver {
         }
     }
 
-    /// Its archive is gone from object storage: the lease need not name it any more.
+    /// Its archive was removed from object storage: the lease no longer needs to name it.
     pub(super) async fn on_tidied(&mut self, archive: &ArchiveRef) {
         let is_here = match self.lease.phase {
             Phase::Archiving | Phase::Archived | Phase::Deleting | Phase::Deleted => false,
@@ -308,7 +308,7 @@ impl Driver {
         }
     }
 
-    /// Ends never give up; each attempt waits longer than the one before, up to half a minute.
+    /// Retries an end without limit; each attempt waits longer than the one before, up to half a minute.
     pub(super) fn try_again(&mut self, work: Work, failure: &ServiceError) {
         self.attempts += 1;
         let delay = Duration::from_millis(250 << self.attempts.min(7));

@@ -1,7 +1,7 @@
-//! A sandbox that is put back to one of its snapshots: what the end of that means to the lease.
+//! The end of a rollback to one of the sandbox's snapshots: its meaning for the lease.
 //!
-//! A provider refuses before it touches anything, or ends the processes and exchanges the files in one step. So what still
-//! lives after an error is as it was, and what does not has its files, the old or the new ones.
+//! A provider refuses before it changes anything, or ends the processes and exchanges the files in one step. So an
+//! instance that still lives after an error is unchanged, and otherwise the files are either the old or the new ones.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::effects::{Work, gone_is_fine};
 use super::steps::Transition;
 use crate::ServiceError;
 
-/// LIMIT: a look at an instance, a thaw and a word with its agent take milliseconds.
+/// LIMIT: an inspection of an instance, a thaw and a call of its agent take milliseconds.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How a sandbox was found after a rollback that failed.
+/// The state of a sandbox after a failed rollback.
 enum RollbackRemains {
     Running,
     Paused(MemoryLocation),
-    /// Its processes are gone, or wanted gone.
+    /// Its processes ended, or must end.
     Files,
 }
 
@@ -53,7 +53,7 @@ impl Driver {
         }
     }
 
-    /// It stays as it was where that can be had, and whoever asked is told why.
+    /// The sandbox stays as it was if possible, and the caller receives the reason.
     async fn on_not_rolled_back(&mut self, failure: ServiceError) {
         let reason = Reason::Provider { message: failure.message.clone() };
         tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "the sandbox was not rolled back");
@@ -66,7 +66,7 @@ impl Driver {
         let step = match left {
             RollbackRemains::Running => {
                 self.agent = self.client_of_row();
-                // It was not admitted anew: it never ended.
+                // It is not admitted again, because it never ended.
                 self.inner.admission.count(&self.lease.id, &self.lease.limits);
                 Transition { intent: Some(Intent::Run), ..Transition::internal(Event::Ready, reason) }
             }
@@ -81,7 +81,7 @@ impl Driver {
                 let target = Target { sandbox: self.lease.id.clone(), instance: before.clone() };
                 let halted = tokio::time::timeout(LOOK, self.inner.provider.halt(&target)).await;
                 if !halted.is_ok_and(|ended| gone_is_fine(ended).is_ok()) {
-                    // Whatever is left of it must not go on behind a lease that says stopped.
+                    // A remaining instance must not continue while the lease says stopped.
                     self.launch(Work::Halt { instance: before });
                 }
                 Transition { intent: Some(Intent::Stop), ..Transition::internal(Event::Stopped, reason) }
@@ -90,8 +90,8 @@ impl Driver {
         self.note(step).await;
     }
 
-    /// What is left of the instance that was there before the rollback. Asked here and not in the effect: a death that comes
-    /// after this look is a notice that comes after the step.
+    /// The state of the instance from before the rollback. It is read here and not in the effect, so that a later death
+    /// causes a notice after the step.
     async fn look(&self) -> RollbackRemains {
         let Some(instance) = self.lease.instance.clone().filter(|_| self.lease.intent == Intent::Run) else {
             return RollbackRemains::Files;
@@ -101,7 +101,7 @@ impl Driver {
         if self.lease.held.is_some() {
             return provider.pause(&target).await.map_or(RollbackRemains::Files, RollbackRemains::Paused);
         }
-        // It may have been frozen half way.
+        // It may have been frozen in the middle of the rollback.
         if provider.usage(&target).await.is_err() || provider.resume(&target).await.is_err() {
             return RollbackRemains::Files;
         }

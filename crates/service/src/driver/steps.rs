@@ -1,4 +1,4 @@
-//! How a lease changes: one step of the table, one write, one publication. Nothing else assigns a phase.
+//! How a lease changes: one step of the table, one write, one publication. No other code assigns a phase.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +17,26 @@ use crate::random::entropy;
 use crate::registry::DriverState;
 use crate::timed::timed;
 
-/// The last word of the annotation by which a front knows what it made, such as `e2b.made`.
+/// The suffix of the annotation by which a front identifies its own sandboxes, such as `e2b.made`.
 const MADE: &str = ".made";
 
-/// A change of phase that is about to be tried.
+/// A change of phase to try.
 pub(super) struct Transition {
     pub(super) event: Event,
     pub(super) reason: Reason,
     pub(super) intent: Option<Intent>,
     pub(super) instance: InstanceChange,
     pub(super) admit: Admit,
-    /// Where the memory is, or shall go.
+    /// The location of the memory, or its future location.
     pub(super) held: Option<MemoryLocation>,
-    /// Where the files are now.
+    /// The current location of the files.
     pub(super) archive: Option<ArchiveRef>,
-    /// What it shall be put back to.
+    /// The snapshot to roll back to.
     pub(super) rollback_to: Option<SnapshotId>,
     /// What else to tell the listeners.
     pub(super) also: Option<EventKind>,
-    /// Internal results are written again when the disk fails for a moment; a caller is told at once.
+    /// Whether to retry the write after a failure of the disk: internal results are retried, a caller receives the
+    /// error at once.
     pub(super) patient: bool,
 }
 
@@ -72,7 +73,7 @@ pub(super) enum StepError {
 }
 
 impl Driver {
-    /// A step that nobody waits for: a refusal means that the lease moved on.
+    /// Takes a step without a waiting caller: a refusal means that the phase has changed meanwhile.
     pub(super) async fn note(&mut self, step: Transition) {
         let event = step.event;
         match self.step(step).await {
@@ -92,7 +93,7 @@ impl Driver {
         let mut next = self.lease.clone();
         next.phase = to;
         next.intent = step.intent.unwrap_or(next.intent);
-        // A failed delete stays in its phase and is given its time anew.
+        // A failed delete stays in its phase and gets its full time again.
         if to != from || step.event == Event::Failed {
             next.phase_at = self.inner.clock.now();
             next.reason = step.reason.clone();
@@ -123,14 +124,14 @@ impl Driver {
         Ok(())
     }
 
-    /// What the lease now needs at the provider.
+    /// Starts the effect that the lease now needs.
     fn follow(&mut self, effect: Effect, before: Option<InstanceId>) {
         let on_disk = self.lease.held == Some(MemoryLocation::Disk);
         let work = match effect {
             Effect::None => return,
             Effect::Boot => Work::Boot,
             Effect::Halt => Work::Halt { instance: before },
-            // While it is being paused `held` says where its memory shall go.
+            // While the sandbox is being paused, `held` is the future location of its memory.
             Effect::Freeze => Work::Freeze { disk: on_disk && self.lease.phase == Phase::Pausing },
             Effect::Checkpoint => Work::Checkpoint,
             Effect::Resume if on_disk => Work::Restore { made: None },
@@ -143,12 +144,13 @@ impl Driver {
         self.launch(work);
     }
 
-    /// A freeze and a thaw take less time than the disk needs to write that they begin, and undo each other: they go ahead.
-    /// After a crash in between the lease says what was before, and adoption makes it so. Answers with what would undo it.
+    /// A freeze and a thaw are faster than the write that records their begin, and undo each other: they are started
+    /// before the write. After a crash in between the lease has the earlier state, and adoption restores it. Returns
+    /// the effect that undoes it.
     fn begin_ahead(&mut self, next: &Lease, effect: Effect) -> Option<Work> {
         let undo = match (effect, self.lease.phase, next.held) {
             (Effect::Freeze, Phase::Running, Some(MemoryLocation::Live)) => {
-                // Whoever comes now shall not talk to an agent that is about to stand still.
+                // New requests must not use an agent that is about to be frozen.
                 self.publish_as(next);
                 self.launch(Work::Freeze { disk: false });
                 Work::Resume
@@ -162,7 +164,7 @@ impl Driver {
         Some(undo)
     }
 
-    /// The lease could not be written: what went ahead is undone.
+    /// The lease could not be written: the effect that was started before is undone.
     fn take_back(&mut self, ahead: Option<Work>) {
         if let Some(undo) = ahead {
             self.launch(undo);
@@ -170,7 +172,7 @@ impl Driver {
         }
     }
 
-    /// What else of the lease goes with the change of phase, and what happens to the instance row.
+    /// The other changes of the lease with the change of phase, and the change of the instance row.
     fn dress(
         &mut self,
         next: &mut Lease,
@@ -186,12 +188,12 @@ impl Driver {
             Phase::Starting if effect == Effect::Boot => {
                 next.instance = Some(InstanceId::from_entropy(entropy()?));
             }
-            // The new name is in the store before the restore begins, with both tokens that the agent may then answer to.
+            // The new id is in the store before the restore begins, with both tokens that the agent may then accept.
             Phase::Resuming if from == Phase::Paused && next.held == Some(MemoryLocation::Disk) => {
                 instance = InstanceChange::Restored(self.row_to_restore()?);
             }
             Phase::Pausing if step.event == Event::Checkpoint => next.held = Some(MemoryLocation::Live),
-            // A pause that failed left it frozen with its memory where it was.
+            // A failed pause left it frozen with its memory where it was.
             Phase::Resuming if from == Phase::Pausing => next.held = Some(MemoryLocation::Live),
             Phase::Stopped | Phase::Failed | Phase::Archived | Phase::Deleted if to != from => {
                 next.instance = None;
@@ -219,7 +221,7 @@ impl Driver {
         Ok(instance)
     }
 
-    /// What a phase forgets, when a stop was, and that what could not be done is not wanted any more.
+    /// Clears fields that a phase does not need, sets the time of a stop, and drops the intent of a failed operation.
     fn dates(&self, next: &mut Lease, from: Phase) {
         match next.phase {
             Phase::Running => {
@@ -242,7 +244,7 @@ impl Driver {
                     next.intent = Intent::Stop;
                 }
                 next.rollback_to = None;
-                // A failed archive is no new stop. What was just brought back is wanted here: its age begins anew.
+                // A failed archive is not a new stop. For files that were just downloaded the time begins again.
                 if from == Phase::Restoring || next.stopped_at.is_none() {
                     next.stopped_at = Some(next.phase_at.clone());
                 }
@@ -252,9 +254,10 @@ impl Driver {
                 next.intent = if from == Phase::Resuming { Intent::Pause } else { next.intent };
             }
             Phase::Archived if from == Phase::Restoring => next.intent = Intent::Archive,
-            // A rollback that is refused leaves it as it was; until its end `held` says how that is.
+            // A refused rollback leaves the sandbox as it was; until its end `held` records that state.
             Phase::Restoring if next.rollback_to.is_none() => next.held = None,
-            // The record needs no secrets. Which front made it is none, and decides in whose words others hear that it is gone.
+            // The record needs no secrets. The front that made it is kept, because it determines the form of the error
+            // for a deleted sandbox.
             Phase::Deleted => {
                 next.env.clear();
                 next.network.transforms.clear();
@@ -287,7 +290,7 @@ impl Driver {
         next.generation = self.lease.generation + 1;
         let change = Advance { lease: next, instance, admit, events };
         self.inner.failpoint.reach("advance.before").await;
-        // LIMIT: half a second of a disk that hiccups; after that the phase's own deadline takes over.
+        // LIMIT: half a second of a failing disk; after that the phase's own deadline applies.
         let tries = if patient { 5 } else { 1 };
         for attempt in 1..=tries {
             match timed("advance", self.inner.store.advance(change.clone())).await {
@@ -328,7 +331,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Connections to a frozen agent outlive the freeze.
+    /// Connections to a frozen agent survive the freeze.
     fn keeps_agent(&self) -> bool {
         match self.lease.phase {
             Phase::Running | Phase::Pausing | Phase::Resuming => true,
@@ -357,7 +360,7 @@ impl Driver {
             agent: self.agent.clone().filter(|_| lease.phase == Phase::Running),
             failure: self.failure.clone(),
         });
-        // After the phase is published: see [`crate::activity::Activity::falls_asleep`].
+        // This is after the phase is published: see [`crate::activity::Activity::falls_asleep`].
         self.activity.observe(lease);
     }
 
@@ -373,7 +376,7 @@ impl Driver {
         }
     }
 
-    /// The row of the instance as the store has it: a write may have been the last thing before a panic.
+    /// The row of the instance as the store has it: a write may have been the last operation before a panic.
     async fn reload_row(&mut self) {
         match self.inner.store.live().await {
             Ok(live) => {
@@ -393,8 +396,8 @@ impl Driver {
     }
 }
 
-/// How long a sandbox that runs again may live. One whose lifetime paused or stopped it gets another one, or it would fall
-/// asleep before it could answer; one whose lifetime counts awake alone gets all of it.
+/// The end of the lifetime of a sandbox that runs again. If its lifetime paused or stopped it, it gets a new one,
+/// because it would be paused again before it could answer; if only awake time counts, it gets all of it.
 fn woken_until(lease: &Lease) -> Option<Timestamp> {
     let until = lease.timeout_at.clone()?;
     let anew = lease.timeout_s.map(|s| crate::create::timeout_at(&lease.phase_at, s));

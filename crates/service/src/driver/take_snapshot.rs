@@ -1,7 +1,7 @@
-//! A snapshot, taken in the order of the driver's work: nobody else changes the sandbox meanwhile.
+//! Takes a snapshot in the order of the driver's effects, so that the sandbox does not change meanwhile.
 //!
-//! The row and the copy are made at the same time. A row that is not ready, and a copy without a ready row, are removed
-//! after a crash.
+//! The row and the copy are made at the same time. After a crash, a row that is not ready and a copy without a ready
+//! row are removed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::ServiceError;
 use crate::agent::Tokens;
 use crate::timed::timed;
 
-/// A snapshot to be taken, and who waits for it.
+/// A snapshot to take, and the waiting caller.
 pub(crate) struct SnapshotJob {
     id: SnapshotId,
     name: Option<String>,
@@ -24,7 +24,7 @@ pub(crate) struct SnapshotJob {
     reply: Mutex<Option<SnapshotReply>>,
 }
 
-/// Answered when the snapshot is ready.
+/// The answer when the snapshot is ready.
 pub(crate) type SnapshotReply = oneshot::Sender<Result<Snapshot, ServiceError>>;
 
 impl std::fmt::Debug for SnapshotJob {
@@ -52,7 +52,7 @@ impl SnapshotJob {
 }
 
 impl Driver {
-    /// Takes the snapshot of a resting sandbox, when what may be under way there is over.
+    /// Takes the snapshot of a sandbox at rest, after the current effect.
     pub(super) fn on_snapshot(&mut self, wanted: SnapshotJob) {
         if let Err(refused) = self.can_be_kept(&wanted) {
             return wanted.answer(Err(refused));
@@ -61,7 +61,7 @@ impl Driver {
         self.next_snapshot();
     }
 
-    /// Begins with the next snapshot that waits, if nothing else is under way.
+    /// Begins the next waiting snapshot, if no effect is running.
     pub(super) fn next_snapshot(&mut self) {
         while self.under_way.is_none() {
             let Some(wanted) = self.snapshots.pop_front() else { return };
@@ -97,7 +97,7 @@ impl Driver {
 }
 
 impl EffectJob {
-    /// Makes it whole or leaves nothing, and tells who asked.
+    /// Makes the snapshot completely or not at all, and answers the caller.
     pub(super) async fn snapshot(&self, wanted: &SnapshotJob) {
         let made = self.unless_stopped(self.make_snapshot(wanted)).await;
         let made = made.unwrap_or_else(|| {
@@ -126,7 +126,7 @@ impl EffectJob {
             let copy = inner.provider.snapshot(&target, &wanted.id, wanted.memory);
             timed("snapshot", copy).await.map_err(ServiceError::from)
         };
-        // A name that is taken or a quota that is used up ends the copy at once.
+        // A taken name or an exceeded quota ends the copy at once.
         let ((), copy) = tokio::try_join!(row, copy)?;
         inner.failpoint.reach("snapshot.made").await;
         let token = self.row.as_ref().filter(|_| copy.memory).map(|row| row.agent_token.clone());
@@ -187,7 +187,7 @@ impl EffectJob {
         }
     }
 
-    /// What can't be removed now, the next start does.
+    /// If this fails, the next start of the server removes it.
     async fn forget_snapshot(&self, id: &SnapshotId) {
         if let Err(error) = self.inner.provider.remove_snapshot(id).await {
             tracing::warn!(snapshot = %id, %error, "a partial snapshot could not be removed; the next start removes it");

@@ -1,5 +1,5 @@
-//! What a lease does by itself when its time has come. A timer that does its work in vain tries again later and later, and
-//! stays visible meanwhile; one that would put a working sandbox to sleep does not.
+//! The operations that a lease's timers start. A failed operation is retried with growing delays, and stays visible
+//! meanwhile; a timer does not pause or stop a sandbox that is active.
 
 use atoll_model::lifecycle::Event;
 use atoll_model::policy::deadlines::Due;
@@ -10,14 +10,14 @@ use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::deadlines::next_due;
 
-/// LIMIT: what could not be written is tried again soon: a full disk may be emptied at any time.
+/// LIMIT: a failed write is retried soon: a full disk may be freed at any time.
 const UNWRITTEN_MS: i64 = 500;
-/// LIMIT: what failed at the provider or in object storage is tried again after half a minute, then ever later.
+/// LIMIT: a failure of the provider or of object storage is retried after half a minute, then with growing delays.
 const FAILED_MS: i64 = 30_000;
 const LATEST_MS: i64 = 3_600_000;
 
 impl Driver {
-    /// Notes when somebody must look at this lease next.
+    /// Records when this lease is due next.
     pub(super) fn schedule(&self) {
         let now = self.inner.clock.now();
         self.activity.attempt_over(&self.lease, |times| now.plus_ms(delay(FAILED_MS, times)));
@@ -48,7 +48,8 @@ impl Driver {
         self.by_itself(due, verb, reason).await;
     }
 
-    /// Whether nothing works in it, by a look that came after the timer. Without one it is looked at, which tells again.
+    /// Whether the sandbox is idle, by a check after the timer. Without such a check one is started, and its end wakes
+    /// the driver again.
     fn is_idle(&self, at: &Timestamp, now: &Timestamp) -> bool {
         if !self.activity.looked_since(at, now) {
             if let Some(handle) = self.inner.registry.get(self.id()) {
@@ -67,14 +68,14 @@ impl Driver {
     async fn on_overdue(&mut self, at: &Timestamp) {
         let message = format!("the sandbox was {} for too long", self.lease.phase.as_str());
         self.failure = Some(ServiceError::new(Code::DeadlineExceeded, message));
-        // What is put back to a snapshot has its files, the old or the new ones; it has no archive to go back to.
+        // A rollback leaves either the old or the new files; there is no archive to return to.
         let rolls_back = self.lease.phase == Phase::Restoring && self.lease.rollback_to.is_some();
         let event = if rolls_back { Event::Stopped } else { Event::Failed };
         self.note(Transition::internal(event, Reason::Overdue)).await;
         let now = self.inner.clock.now();
         let still = next_due(&self.lease, &self.activity, &now);
         if still.is_some_and(|(next, due)| due == Due::PhaseOverdue && next == *at) {
-            // It could not be written; somebody must look again, but not in a loop.
+            // It could not be written; the driver must be woken again, but not in a loop.
             self.inner.deadlines.again(self.id(), &now);
         }
     }
@@ -104,7 +105,7 @@ impl Driver {
     }
 }
 
-/// Twice as long each time, an hour at most.
+/// Doubles the delay each time, up to an hour.
 fn delay(first_ms: i64, times: u32) -> i64 {
     first_ms.saturating_mul(1 << times.saturating_sub(1).min(12)).min(LATEST_MS)
 }

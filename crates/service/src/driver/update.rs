@@ -1,7 +1,7 @@
 //! Changes to a sandbox that keep its phase: labels, environment, lifetime, timers, limits, network policy.
 //!
-//! The store comes first (it checks the quota), the provider second; when the provider refuses, what it did is undone and
-//! the lease is written back. A crash in between is healed at adoption, which puts limits and policy in force again.
+//! The store is changed first (it checks the quota), the provider second; if the provider refuses, its changes are
+//! undone and the lease is written back. After a crash in between, adoption enforces limits and policy again.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::ServiceError;
 use crate::create::timeout_at;
 use crate::deadlines::check_possible;
 
-/// LIMIT: these are single writes to a cgroup, a quota or a rule set.
+/// LIMIT: each is a single write to a cgroup, a quota or a rule set.
 pub(super) const APPLY: Duration = Duration::from_secs(10);
 
 impl Driver {
@@ -26,7 +26,7 @@ impl Driver {
         let before = self.lease.clone();
         let tells_agent = next.env != before.env || next.secrets != before.secrets;
         let touches_instance = next.limits != before.limits || next.network != before.network || tells_agent;
-        // Nobody can tell an agent that stands still.
+        // A frozen agent cannot receive settings.
         if tells_agent && before.phase == Phase::Paused {
             let what = if next.env == before.env { "secrets" } else { "env" };
             return Err(crate::error::phase_conflict(&before, what));
@@ -41,7 +41,7 @@ impl Driver {
         let event = NewEvent { at: self.inner.clock.now(), instance: before.instance.clone(), what };
         self.write(next, InstanceChange::Keep, admit, vec![event], false).await?;
         if let Err(failure) = self.put_in_force(&before, &self.lease).await {
-            // Half of it may be in force.
+            // A part of it may be enforced.
             if let Err(error) = self.put_in_force(&self.lease, &before).await {
                 tracing::warn!(sandbox = %self.id(), %error, cause = ?error.cause, "a refused change was not undone");
             }
@@ -64,7 +64,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Writes a change that touches the lease alone.
+    /// Writes a change that affects the lease alone.
     pub(super) async fn on_edit(&mut self, edit: Edit) -> Result<(), ServiceError> {
         let now = self.inner.clock.now();
         let mut next = self.lease.clone();
@@ -89,7 +89,7 @@ impl Driver {
         next.limits = change.limits.resolve(self.lease.limits)?;
         next.network = change.network.clone().unwrap_or(next.network);
         if let Some(timeout_s) = change.timeout_s {
-            // One that is over now says nothing of how long the next one is.
+            // A lifetime that ends now does not determine the next one.
             next.timeout_s = if timeout_s == Some(0) { next.timeout_s } else { timeout_s };
             next.timeout_at = timeout_s.map(|s| timeout_at(&self.inner.clock.now(), s));
         }
@@ -162,7 +162,8 @@ impl Driver {
         }
     }
 
-    /// What lives gets its limits and policy now. What has only files gets them when it boots; its disk is checked now.
+    /// A live instance gets its limits and policy now. A sandbox with only files gets them when it boots; its disk is
+    /// checked now.
     async fn put_in_force(&self, old: &Lease, new: &Lease) -> Result<(), ServiceError> {
         let (live, files) = match self.lease.phase {
             Phase::Running => (true, false),
@@ -180,7 +181,7 @@ impl Driver {
         let apply = async {
             if (live || files) && resizes {
                 match provider.resize(&target, &new.limits).await {
-                    // There may be no files to speak of.
+                    // There may be no files yet.
                     Err(ProviderError::Gone { .. } | ProviderError::Unsupported { .. }) if files => {}
                     resized => resized?,
                 }

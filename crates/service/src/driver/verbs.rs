@@ -18,13 +18,13 @@ pub(crate) enum Verb {
     Start,
     Stop,
     Restart,
-    /// Stand still; the memory goes where the caller says.
+    /// Freeze; the caller chooses the location of the memory.
     Pause(MemoryLocation),
-    /// Files to object storage, and only there.
+    /// Move the files to object storage.
     Archive,
-    /// Files back from there, without starting it.
+    /// Download the files, without starting.
     Restore,
-    /// Files, and where the snapshot has them processes, as they were.
+    /// Restore the files, and the processes if the snapshot has them.
     Rollback(Arc<Seed>),
     Delete,
 }
@@ -110,7 +110,7 @@ impl Driver {
         outcome
     }
 
-    /// Files that are on their way to object storage are still here: nobody need wait for the end of that.
+    /// Files that are being uploaded are still here, so a start need not wait for the end of the upload.
     fn end_transfer(&self) {
         if self.lease.phase == Phase::Archiving && self.lease.intent != Intent::Archive {
             self.cut_short();
@@ -131,14 +131,14 @@ impl Driver {
                 if held == MemoryLocation::Disk && !on_disk { Event::Checkpoint } else { Event::Pause };
             return self.step(Transition::asked(event, Intent::Pause, reason)).await;
         }
-        // While it is being paused `held` says where its memory shall go.
+        // While the sandbox is being paused, `held` is the future location of its memory.
         let also_disk = self.lease.phase == Phase::Pausing && self.lease.held == Some(MemoryLocation::Disk);
         let held = if also_disk { MemoryLocation::Disk } else { held };
         self.step(Transition { held: Some(held), ..Transition::asked(Event::Pause, Intent::Pause, reason) })
             .await
     }
 
-    /// What runs or stands still is stopped first; the end of the stop goes on, also after a crash.
+    /// A running or frozen sandbox is stopped first; the end of the stop continues, also after a crash.
     async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
         let able = self.inner.provider.capabilities();
         if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {

@@ -1,5 +1,5 @@
-//! Secrets that programs know by a placeholder: a variable of the sandbox holds it, and the gate puts the value in its place in
-//! headers of requests to the hosts that the secret names.
+//! Secrets that programs know by a placeholder: a variable of the sandbox contains it, and the egress proxy replaces it
+//! by the value in headers of requests to the hosts of the secret.
 //!
 //! ```text
 //! inside: API_KEY=atoll_secret_4f…  ─► Authorization: Bearer atoll_secret_4f…  ─► gate ─► Bearer the-value   (api.example.com)
@@ -59,7 +59,7 @@ fn placeholder(inner: &ServiceShared, secret: &SecretId) -> String {
     format!("{PREFIX}{}", hex::encode(&key[..20]))
 }
 
-/// The hosts that may get the value; `None` where one of them is no host, or means all of them.
+/// The hosts that may get the value; `None` if one of them is not a host, or matches all hosts.
 fn hosts(record: &SecretRecord) -> Option<Vec<DomainPattern>> {
     let parsed = record.about.hosts.iter().map(|host| host.parse().ok().filter(|host| !is_every(host)));
     parsed.collect()
@@ -69,7 +69,7 @@ fn is_every(host: &DomainPattern) -> bool {
     host.to_string() == "*"
 }
 
-/// What the gate replaces for a lease. A secret that is gone, or has no usable hosts by now, is replaced nowhere.
+/// The replacements for a lease. A secret that was deleted, or has no valid hosts any more, is not replaced.
 pub(super) async fn replacements(
     inner: &ServiceShared,
     lease: &Lease,

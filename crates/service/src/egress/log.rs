@@ -1,12 +1,12 @@
-//! The egress log: one record per decision, kept in files beside the store, read from the end, followed live.
+//! The egress log: one record per decision, stored in files beside the store, read from the end, followed live.
 //!
 //! ```text
 //! provider ──► one task: as many as wait ──► file of each sandbox ──► followers
 //!                    │ too many at once: a record says how many are missing
 //! ```
 //!
-//! A log has two generations of bounded size and outlives the server. What a learned policy needs of a generation that
-//! goes is kept apart. It goes with its sandbox.
+//! A log has two generations of bounded size and outlives the server. What a learned policy needs from a removed
+//! generation is kept separately. The log is removed with its sandbox.
 
 mod file;
 
@@ -29,12 +29,12 @@ use crate::service::{Service, ServiceShared};
 use crate::{EgressQuery, ServiceError};
 use file::LogFile;
 
-/// LIMIT: what an answer holds if nothing is said, and at most.
+/// LIMIT: records of a response by default, and at most.
 const LINES: u32 = 100;
 const LINES_MAX: u32 = 10_000;
-/// LIMIT: records that a follower may be behind; after that it is told how many it missed.
+/// LIMIT: records that a follower may be behind; after that it receives the number of missed ones.
 const BEHIND: usize = 1_024;
-/// LIMIT: records that are written in one go.
+/// LIMIT: records that are written at once.
 const BATCH: usize = 1_024;
 
 /// The logs of all sandboxes that are not deleted.
@@ -51,14 +51,14 @@ struct Log {
 
 struct Open {
     file: LogFile,
-    /// There only while somebody follows: its room is taken at once.
+    /// Exists only while there are followers, because its memory is allocated at once.
     news: Option<broadcast::Sender<EgressRecord>>,
 }
 
 impl EgressLogs {
     pub(crate) fn new(data: &std::path::Path, disk: &Arc<Reserve>) -> Self {
         let dir = data.join("egress");
-        // What cannot be made now is tried with the first record.
+        // If this fails, it is tried again with the first record.
         if let Err(error) = file::make_folder(&dir) {
             tracing::warn!(path = %dir.display(), %error, "the folder for egress logs cannot be created");
         }
@@ -79,7 +79,7 @@ impl EgressLogs {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Forgets a sandbox's log; whoever follows it sees its end. Blocks.
+    /// Removes a sandbox's log; streams of followers end. Blocks.
     fn remove(&self, sandbox: &SandboxId) {
         let log = self.logs.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox);
         match log {
@@ -102,7 +102,7 @@ impl Open {
         self.news.take_if(|news| news.receiver_count() == 0);
         let Some(news) = &self.news else { return };
         for record in records {
-            // Who follows may go at any moment.
+            // A follower may disconnect at any moment.
             let _ = news.send(record);
         }
     }
@@ -160,7 +160,7 @@ async fn write(inner: &Arc<ServiceShared>, mut batch: Batch) {
     let written = tokio::task::spawn_blocking(move || {
         if batch.missed > 0 {
             tracing::warn!(missed = batch.missed, "egress records came faster than they could be written");
-            // Whose they were is not known.
+            // The sandboxes of the missed records are not known.
             for sandbox in own.logs.all() {
                 batch
                     .records
@@ -172,7 +172,7 @@ async fn write(inner: &Arc<ServiceShared>, mut batch: Batch) {
         for (sandbox, records) in batch.records {
             let log = own.logs.of(&sandbox);
             log.open().append(records);
-            // A late record must not bring back the log of a sandbox that is gone.
+            // A late record must not create the log of a deleted sandbox again.
             if own.registry.get(&sandbox).is_none() {
                 own.logs.remove(&sandbox);
             }
@@ -183,7 +183,7 @@ async fn write(inner: &Arc<ServiceShared>, mut batch: Batch) {
     }
 }
 
-/// What stands in place of records that are missing.
+/// The record in place of missing ones.
 fn lost(at_ms: i64, count: u64, whose: &str) -> EgressRecord {
     EgressRecord {
         at_ms,
@@ -232,7 +232,7 @@ impl Service {
             .await
     }
 
-    /// What was decided, then what is decided from now on. Ends with the sandbox or the server.
+    /// The decisions so far, then new ones. Ends with the sandbox or the server.
     pub async fn follow_egress(
         &self,
         who: &Principal,
@@ -251,7 +251,7 @@ impl Service {
         Ok(futures::stream::iter(before).chain(coming).boxed())
     }
 
-    /// The smallest policy that would have let pass what was recorded.
+    /// The smallest policy that would have allowed what was recorded.
     pub async fn learned(&self, who: &Principal, ident: &str) -> Result<NetworkPolicy, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
         let seen = self.with_log(&lease, |log| log.open().file.seen()).await?;
@@ -279,7 +279,7 @@ fn limit(query: &EgressQuery) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Whoever asks for some is told of missing ones too.
+/// Records about missing ones match every query.
 fn fits(query: &EgressQuery, record: &EgressRecord) -> bool {
     let is_wanted = query.verdict.is_none_or(|verdict| verdict == record.verdict);
     query.since_ms.is_none_or(|since| record.at_ms > since) && (is_wanted || record.what == EgressWhat::Lost)

@@ -1,16 +1,16 @@
-//! A sandbox whose requests are changed on their way has to trust whoever changes them: the certificate authority of its
-//! own is put where programs look. Only the certificate goes inside; the key is made outside and stays there.
+//! A sandbox whose requests are changed by the egress proxy must trust the proxy: a certificate authority of its own is
+//! put where programs search. Only the certificate is in the sandbox; the key stays outside.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentError, RpcCode};
 
-/// Where Debian's tools take additions from, so that a rebuilt bundle has ours too.
+/// The path from which Debian's tools take additions, so that a rebuilt bundle contains the authority too.
 const OWN: &str = "/usr/local/share/ca-certificates/atoll-egress.crt";
-/// What the variables name: all that was trusted before, and ours.
+/// The bundle that the variables name: all authorities that were trusted before, and the sandbox's own.
 const BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Where images keep what they trust; the first that is there is what ours is added to.
+/// The bundles of images; the authority is added to the first existing one.
 const BUNDLES: [&str; 4] =
     [BUNDLE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
 /// LIMIT: the bundle of all public authorities has about 220 KiB.
@@ -19,7 +19,7 @@ const BUNDLE_MAX: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const ROOT: Option<&str> = Some("root");
 
-/// What programs are told; whatever the user said stands.
+/// The variables for programs; values of the user have precedence.
 pub(crate) fn add_env(env: &mut BTreeMap<String, String>) {
     for name in ["SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT"] {
         env.entry(name.to_owned()).or_insert_with(|| BUNDLE.to_owned());
@@ -27,7 +27,7 @@ pub(crate) fn add_env(env: &mut BTreeMap<String, String>) {
     env.entry("NODE_EXTRA_CA_CERTS".to_owned()).or_insert_with(|| OWN.to_owned());
 }
 
-/// Puts a certificate authority inside. Does nothing where it already exists.
+/// Puts a certificate authority into the sandbox. Does nothing if it already exists.
 pub(crate) async fn put(agent: &AgentClient, authority: &str) -> Result<(), AgentError> {
     let late = || AgentError::Argument("the certificate authority was not put inside in time");
     tokio::time::timeout(PATIENCE, put_now(agent, authority)).await.unwrap_or_else(|_| Err(late()))
@@ -50,11 +50,11 @@ async fn put_now(agent: &AgentClient, authority: &str) -> Result<(), AgentError>
     }
     let bundle = bundle_with(base.as_deref().unwrap_or_default(), before.as_deref(), own);
     agent.write_bytes(BUNDLE, ROOT, Some(0o644), bundle).await?;
-    // Written last: while it is not there, the next attempt does all of it again.
+    // This is written last: if it does not exist, the next attempt writes everything again.
     agent.write_bytes(OWN, ROOT, Some(0o644), own.to_vec()).await
 }
 
-/// `None`: there is no such file.
+/// `None` if the file does not exist.
 async fn read(agent: &AgentClient, path: &str) -> Result<Option<Vec<u8>>, AgentError> {
     match agent.read_file(path, ROOT, None).await {
         Ok(file) => Ok(Some(file.read_to_end(BUNDLE_MAX).await?)),
@@ -63,8 +63,8 @@ async fn read(agent: &AgentClient, path: &str) -> Result<Option<Vec<u8>>, AgentE
     }
 }
 
-/// What was trusted, without the authority that an earlier life of these files had (a fork has that of its parent), and
-/// with ours.
+/// The trusted authorities without that of an earlier sandbox with these files (a fork has that of its parent), and
+/// with the own one.
 fn bundle_with(base: &[u8], before: Option<&[u8]>, own: &[u8]) -> Vec<u8> {
     let mut bundle = base.to_vec();
     for old in before.into_iter().chain([own]).map(<[u8]>::trim_ascii).filter(|old| !old.is_empty()) {

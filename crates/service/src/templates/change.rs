@@ -1,4 +1,4 @@
-//! Changing and removing templates by name. Files are not touched here: see [`super::collect`].
+//! Changes and removes templates by name. Files are not changed here: see [`super::collect`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::ServiceError;
 use crate::sandboxes::printable;
 use crate::service::Service;
 
-/// LIMIT: names that people still know.
+/// LIMIT: aliases of one template.
 const ALIASES_MAX: usize = 32;
 const TAGS_MAX: usize = 32;
-/// LIMIT: each takes memory whether somebody wants it or not.
+/// LIMIT: each instance takes memory even if it is not used.
 const POOL_MAX: u32 = 64;
 
 impl Service {
@@ -28,7 +28,8 @@ impl Service {
         change: UpdateTemplate,
     ) -> Result<TemplateRecord, ServiceError> {
         let (row, mut reference) = self.own_row(who, name).await?;
-        // Its names then mean something to every tenant, also to one that expects an image or a built-in template there.
+        // Its names are then visible to every tenant, also to one that expects an image or a built-in template of that
+        // name.
         let is_public = change.public.unwrap_or(row.public);
         if is_public && (!row.public || change.aliases.is_some() || change.name.is_some()) {
             authz::admin(who)?;
@@ -103,7 +104,7 @@ impl Service {
         last.ok_or_else(|| missing(target))
     }
 
-    /// What a tag means: one of the target's own name, or a whole reference.
+    /// The reference for a tag: a tag of the target's own name, or a whole reference.
     fn tag_of(&self, target: &TemplateRecord, tag: &str) -> Result<TemplateRef, ServiceError> {
         let whole = if tag.contains(':') || tag.contains('/') {
             tag.to_owned()
@@ -178,7 +179,7 @@ impl Service {
         let record = self.get_template(who, name).await?;
         authz::admin(who)?;
         if record.kind == "host" {
-            // What is made whenever it is asked for cannot be gone, and sandboxes that wait ready stand on its files.
+            // A template that is made automatically cannot be removed, and warm instances use its files.
             let message = format!(
                 "template {} is this machine itself and is made again whenever it is missing",
                 record.name
@@ -208,7 +209,7 @@ impl Service {
         removed
     }
 
-    /// Layers may lie on the files of a built-in template.
+    /// Layers may depend on the files of a built-in template.
     async fn refuse_below_versions(&self, record: &TemplateRecord) -> Result<(), ServiceError> {
         let needed = self.inner.store.needed_versions().await?;
         let (images, name) = (Arc::clone(&self.inner.images), record.name.clone());
@@ -228,7 +229,7 @@ impl Service {
         Ok(())
     }
 
-    /// A named template that the caller may change, with what exactly was said.
+    /// A template that the caller may change, with the parsed reference.
     async fn own_row(&self, who: &Principal, word: &str) -> Result<(TemplateRow, TemplateRef), ServiceError> {
         let reference: TemplateRef = word.parse().map_err(bad("template"))?;
         let row = match self.inner.store.template(&who.tenant, &reference.name).await? {
@@ -265,7 +266,7 @@ fn check_names(field: &'static str, names: &[String], most: usize) -> Result<Vec
 }
 
 fn check_settings(settings: &StartSettings) -> Result<(), ServiceError> {
-    // The same rules as for a create that asks for the same.
+    // The same rules as for a create with these settings.
     let spec = atoll_model::CreateSandbox {
         env: settings.env.clone(),
         limits: settings.limits,

@@ -1,8 +1,8 @@
-//! Removing files that nothing needs, never those of a sandbox that is just being made.
+//! Removes unused files, but never those of a sandbox that is just being created.
 //!
-//! Whoever makes a row that stands on a version holds the version from before it was looked up until the row is written.
-//! While a collection is under way, holds that end are kept until it is over: a row that was written after the rows were
-//! read then still has its version held when files are looked at.
+//! Code that writes a row which refers to a version holds the version from before the lookup until the row is written.
+//! While a collection runs, holds that end are kept until it is complete: so a row that was written after the
+//! collection read the rows still has its version held when files are removed.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::{Collected, TemplateRecord, blocking};
 use crate::ServiceError;
 use crate::service::{Service, ServiceShared};
 
-/// Holds that ended while a collection was under way.
+/// Holds that ended while a collection ran.
 #[derive(Clone, Default)]
 pub(crate) struct VersionHolds {
     parked: Arc<Mutex<Option<Vec<VersionLease>>>>,
@@ -38,7 +38,7 @@ impl Drop for VersionHold {
     }
 }
 
-/// While it lives, holds that end are kept.
+/// While it exists, holds that end are kept.
 struct ParkedHolds(VersionHolds);
 
 impl VersionHolds {
@@ -62,7 +62,7 @@ impl Service {
         Ok(VersionHold { held: Some(held), holds: self.inner.holds.clone() })
     }
 
-    /// The same for what a record says; built-in templates are not collected.
+    /// The same for the version of a record; built-in templates are not collected.
     pub(crate) fn hold_version(&self, record: &TemplateRecord) -> Result<VersionHold, ServiceError> {
         if record.kind != "image" {
             return Ok(VersionHold { held: None, holds: self.inner.holds.clone() });

@@ -1,4 +1,4 @@
-//! Which instances wait ready: what templates say of it, told to the provider at the start and when names change.
+//! Warm instances: passes the pool sizes of templates to the provider at the start and when names change.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use atoll_provider::PoolWish;
 use crate::ServiceError;
 use crate::service::Service;
 
-/// LIMIT: each takes some 10 MiB whether somebody wants it or not.
+/// LIMIT: each takes some 10 MiB even if it is not used.
 const ALL_MAX: usize = 128;
 
 impl Service {
@@ -26,7 +26,7 @@ impl Service {
         });
     }
 
-    /// How many instances of a template's version wait ready now.
+    /// How many warm instances of a template's version are ready now.
     #[must_use]
     pub fn ready_instances(&self, template: &str, version: &str) -> u32 {
         u32::try_from(self.inner.provider.pooled(template, version)).unwrap_or(u32::MAX)
@@ -36,14 +36,14 @@ impl Service {
         let mut wishes = Vec::new();
         let mut left = ALL_MAX;
         for row in self.inner.store.templates(None).await? {
-            // Several tags of one version want it once.
+            // Several tags of one version count once.
             let versions: BTreeMap<&String, &String> =
                 row.tags.iter().map(|(tag, version)| (version, tag)).collect();
             for tag in versions.into_values() {
                 let reference = TemplateRef { name: row.name.clone(), tag: Some(tag.clone()), digest: None };
                 let Ok(Some(record)) = self.record_of(&row, &reference).await else { continue };
                 let size = record.settings.pool.unwrap_or(0) as usize;
-                // What starts with its processes comes from a snapshot and not from a pool.
+                // A template with a warm start uses a snapshot and not a pool.
                 if size == 0 || record.warm || left == 0 {
                     continue;
                 }

@@ -1,7 +1,7 @@
-//! Fetching images: one flight per image, tenant and credentials, whoever waits for it.
+//! Pulls images: one pull per image, tenant and credentials, shared by all callers.
 //!
-//! A flight goes on while somebody waits. A sandbox that is created from the image waits for as long as it is there, whether its
-//! caller does or not.
+//! A pull continues as long as a caller or a sandbox waits for it. A sandbox that is created from the image waits as
+//! long as it exists, even if its caller disconnects.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,14 +19,14 @@ use super::{
 use crate::ServiceError;
 use crate::service::Service;
 
-/// LIMIT: what one server fetches at the same time; more only share the same line.
+/// LIMIT: concurrent pulls of one server; more only share the same connection.
 const FLIGHTS_MAX: usize = 64;
-/// LIMIT: of which one tenant has so many.
+/// LIMIT: concurrent pulls of one tenant.
 const FLIGHTS_PER_TENANT: usize = 8;
-/// How long a sandbox waits before it looks for room again.
+/// How long a sandbox waits before it tries to begin its pull again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is being fetched.
+/// Running pulls.
 #[derive(Default)]
 pub(crate) struct Pulls(Mutex<HashMap<PullKey, Weak<PullInFlight>>>);
 
@@ -41,7 +41,7 @@ struct PullKey {
 
 type Outcome = Option<Result<TemplateRecord, ServiceError>>;
 
-/// One fetch. It is cancelled when the last who holds this lets go.
+/// One pull. It is cancelled when the last holder drops it.
 pub(crate) struct PullInFlight {
     done: watch::Receiver<Outcome>,
     listeners: Arc<Mutex<Vec<Progress>>>,
@@ -66,8 +66,8 @@ impl Service {
         self.flight(who, ask, progress)?.landed().await
     }
 
-    /// What a step or a sandbox begins from: a template by reference, else the image of that name, fetched. Held until the
-    /// answer's hold is dropped.
+    /// The base of a step or a sandbox: a template by reference, or else the pulled image of that name. It is held
+    /// until the result's hold is dropped.
     pub(crate) async fn base_version(
         &self,
         who: &Principal,
@@ -88,7 +88,7 @@ impl Service {
         Ok((found.record, found.hold))
     }
 
-    /// Begins to fetch an image that a sandbox waits for, as soon as there is room for one more download.
+    /// Begins to pull an image that a sandbox waits for, as soon as the limits allow one more pull.
     pub(crate) async fn pull_in_turn(
         &self,
         who: &Principal,
@@ -102,7 +102,7 @@ impl Service {
         }
     }
 
-    /// Joins the fetch that is under way, or begins it.
+    /// Joins a running pull, or begins one.
     fn flight(
         &self,
         who: &Principal,
@@ -114,7 +114,7 @@ impl Service {
             image: ask.image,
             auth: ask.auth,
             platform: ask.platform,
-            // A tenant must not borrow what the operator may see.
+            // A tenant must not use the operator's credentials.
             operator: who.scope == Scope::Admin,
         };
         let mut flights = self.inner.pulls.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a word means to a tenant: its own template, a built-in one, or a public one of somebody else.
+//! Resolves a name for a tenant: its own template, a built-in one, or a public one of another tenant.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,23 +20,23 @@ pub(crate) struct TemplateCache {
     known: Mutex<HashMap<(String, String), (Instant, ResolvedTemplate)>>,
 }
 
-/// LIMIT: a built-in template that changes is noticed a second later at most; the engine checks again when it boots. What
-/// changes by name is noticed at once.
+/// LIMIT: a change of a built-in template is visible a second later at most; the engine checks again when it boots. A
+/// change of a name is visible at once.
 const FRESH: Duration = Duration::from_secs(1);
-/// LIMIT: names that people try; beyond that the cache starts anew.
+/// LIMIT: names in the cache; beyond that it is cleared.
 const KNOWN_MAX: usize = 256;
 
-/// What a word means now.
+/// The current template of a name.
 #[derive(Debug, Clone)]
 struct ResolvedTemplate {
     record: TemplateRecord,
     warm: Option<SnapshotId>,
 }
 
-/// What a word means, kept from being collected until this is dropped.
+/// The template of a name, kept from being collected until this is dropped.
 pub(crate) struct Resolved {
     pub(crate) record: TemplateRecord,
-    /// Sandboxes that change nothing of how it starts begin as this.
+    /// The snapshot from which sandboxes begin that do not change the start settings.
     pub(crate) warm: Option<SnapshotId>,
     pub(crate) hold: VersionHold,
 }
@@ -109,7 +109,7 @@ impl Service {
         Ok(Resolved { record: found.record, warm: found.warm, hold })
     }
 
-    /// A version that a build made, whoever calls it whatever.
+    /// A version that a build made, without a name.
     pub(crate) async fn resolve_version(&self, reference: &TemplateRef) -> Result<Resolved, ServiceError> {
         let version = reference.digest.clone().unwrap_or_default();
         let mut record = self.record_of_version(&version).await?;
@@ -150,7 +150,7 @@ impl Service {
         Err(row.map_or(missing, |row| no_such_tag(&row, word)))
     }
 
-    /// The admin key sees all: the only one of that name, whosever it is.
+    /// For an admin key, which can see all tenants: the only template of that name.
     pub(super) async fn of_anybody(&self, name: &str) -> Result<Option<TemplateRow>, ServiceError> {
         let mut all = self.inner.store.templates(None).await?;
         all.retain(|row| row.name == name || row.aliases.iter().any(|alias| alias == name));
@@ -199,7 +199,7 @@ impl Service {
         })
     }
 
-    /// The version of a named template that a reference means.
+    /// The version of a named template for a reference.
     async fn of_row(
         &self,
         row: &TemplateRow,
@@ -253,7 +253,7 @@ impl Service {
         Ok(ResolvedTemplate { record, warm })
     }
 
-    /// A name as it is listed: by its tag `latest`, else by the last of its tags.
+    /// A name as it is listed: by its tag `latest`, or else by the last of its tags.
     pub(super) async fn record_of_row(
         &self,
         row: &TemplateRow,
@@ -301,12 +301,12 @@ fn no_such_tag(row: &TemplateRow, word: &str) -> ServiceError {
     ServiceError::new(Code::TemplateNotFound, message).hint(format!("its tags: {}", tags.join(", ")))
 }
 
-/// Whether changes of its owner leave processes that already run as they would be.
+/// Whether changes of its owner have no effect on processes that already run.
 fn starts_alike(changes: &StartSettings) -> bool {
     changes.user.is_none() && changes.workdir.is_none() && changes.env.is_empty() && changes.command.is_none()
 }
 
-/// Lays settings over what a version says.
+/// Applies settings over those of a version.
 pub(super) fn apply(record: &mut TemplateRecord, changes: &StartSettings) {
     record.settings = over(record.settings.clone(), changes);
     if let Some(user) = &changes.user {
@@ -321,7 +321,7 @@ pub(super) fn apply(record: &mut TemplateRecord, changes: &StartSettings) {
     record.port = record.settings.port;
 }
 
-/// Field by field, the second over the first.
+/// Merges settings field by field; the second has precedence.
 pub(super) fn over(below: StartSettings, above: &StartSettings) -> StartSettings {
     let mut env: BTreeMap<String, String> = below.env;
     env.extend(above.env.clone());

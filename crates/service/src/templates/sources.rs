@@ -1,4 +1,4 @@
-//! The real thing: the catalog of built-in templates, the store of layers, and registries.
+//! The real sources: the catalog of built-in templates, the store of layers, and registries.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,16 +13,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{Fetch, Fetched, MakeProgress, RegistryAuth, TemplateRecord, Templates, shown};
 use crate::ServiceError;
 
-/// LIMIT: a list of users; what is longer is none.
+/// LIMIT: bytes of a list of users; a longer file is ignored.
 const PASSWD_BYTES: u64 = 1 << 20;
 
 /// Catalog, images and registries of one server.
 pub struct TemplateSources {
-    /// Built-in templates; it knows the same images.
+    /// Built-in templates; it uses the same images.
     pub catalog: Arc<Catalog>,
     /// Layers and versions.
     pub images: Arc<Images>,
-    /// Where images come from and go to.
+    /// The registries of images.
     pub registry: Arc<Registry>,
 }
 
@@ -151,7 +151,7 @@ impl From<RegistryError> for ServiceError {
     }
 }
 
-/// The list of users in a layer. Files of a template are a stranger's: links in them are not followed.
+/// The list of users in a layer. Files of a template are untrusted: links in them are not followed.
 fn passwd(layer: &Path) -> Option<String> {
     let folder =
         rustix::fs::open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;

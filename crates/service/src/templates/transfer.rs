@@ -1,4 +1,4 @@
-//! Templates as files and at registries: import, export, push.
+//! Transfers of templates: import, export, push.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{
 use crate::ServiceError;
 use crate::service::Service;
 
-/// LIMIT: what is on its way between a blocking thread and a slow reader: 64 pieces of 64 KiB.
+/// LIMIT: data in transit between a blocking thread and a slow reader: 64 pieces of 64 KiB.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -59,7 +59,7 @@ impl Service {
         if ask.name.digest.is_some() {
             return Err(ServiceError::field("name", "a file has no digest yet"));
         }
-        // Said before the file is sent, not after it.
+        // This is checked before the file is sent.
         self.refuse_built_in(&ask.name, &[]).await?;
         let what = match ask.format {
             ImportFormat::Auto => ImportAs::Auto,
@@ -133,12 +133,12 @@ impl Service {
             futures::stream::unfold((read, cancelled), |(mut read, cancelled): (_, DropGuard)| async {
                 read.recv().await.map(|piece| (piece, (read, cancelled)))
             });
-        // What is packed is smaller than its files, and never known before.
+        // The packed size is smaller than that of the files, and not known in advance.
         Ok((None, Box::pin(StreamReader::new(Box::pin(stream)))))
     }
 }
 
-/// Sends what is written in pieces; fails when nobody reads any more.
+/// Sends written data in pieces; fails when the reader is dropped.
 struct ChunkWriter {
     to: mpsc::Sender<std::io::Result<Bytes>>,
     piece: Vec<u8>,

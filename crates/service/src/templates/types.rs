@@ -1,4 +1,4 @@
-//! What callers hand in and get back about templates. Plain data; the methods are in the files of their verbs.
+//! Request and response types of templates. Plain data; the methods are in the files of their operations.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,53 +13,53 @@ use tokio::io::AsyncRead;
 pub struct TemplateRecord {
     /// Its name.
     pub name: String,
-    /// Names its exact content.
+    /// Identifies its exact content.
     pub version: String,
-    /// The tag that was asked for; `None` for built-in ones and for versions without one.
+    /// The requested tag; `None` for built-in templates and for versions without one.
     pub tag: Option<String>,
     /// All tags of its name, in order.
     pub tags: Vec<String>,
-    /// Other names it answers to.
+    /// Other names of it.
     pub aliases: Vec<String>,
-    /// Whose it is; `None`: built in, everybody's.
+    /// Its tenant; `None` for a built-in template.
     pub tenant: Option<TenantId>,
     /// Whether other tenants may start from it.
     pub public: bool,
     /// `host`, `rootfs` or `image`.
     pub kind: String,
-    /// Who commands run as unless they say otherwise.
+    /// The default user of commands.
     pub user: String,
-    /// Where commands start unless they say otherwise.
+    /// The default working directory of commands.
     pub workdir: String,
     /// Environment that every sandbox of it starts with.
     pub env: BTreeMap<String, String>,
     /// Whether programs inside may gain privileges.
     pub sudo: bool,
-    /// Started at every boot unless the sandbox brings its own.
+    /// Started at every boot unless the sandbox has its own.
     pub command: Option<Vec<String>>,
-    /// When that is ready.
+    /// The check whether that command is ready.
     pub ready: Option<ReadyCheck>,
-    /// The port of previews that name none.
+    /// The default port of previews.
     pub port: Option<u16>,
-    /// All that its sandboxes start with, changes of its owner included.
+    /// All start settings of its sandboxes, including changes of its owner.
     pub settings: StartSettings,
-    /// Bytes of its files, where they are counted.
+    /// Bytes of its files, if they are counted.
     pub size_bytes: Option<u64>,
-    /// How many layers it has, where it has such.
+    /// The number of layers, if it has any.
     pub layers: Option<u32>,
-    /// What the image says of its program; started only where a create asks for it.
+    /// The image's program; started only if a create requests it.
     pub entrypoint: Option<Vec<String>>,
-    /// What the image says of its program's arguments.
+    /// The arguments of the image's program.
     pub cmd: Option<Vec<String>>,
-    /// Of the image.
+    /// Labels of the image.
     pub labels: BTreeMap<String, String>,
-    /// Where it comes from.
+    /// Its origin.
     pub made_from: MadeFrom,
-    /// The digest of the image's manifest, where it was pulled.
+    /// The digest of the image's manifest, if it was pulled.
     pub manifest: Option<String>,
-    /// Whether sandboxes of it start with the processes that ran when it was built.
+    /// Whether its sandboxes start with the processes that ran when it was built.
     pub warm: bool,
-    /// What one should know of it.
+    /// Notes for users of the template.
     pub notes: Vec<String>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
@@ -76,7 +76,7 @@ impl TemplateRecord {
     }
 }
 
-/// What is shown to a registry.
+/// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum RegistryAuth {
     /// A name and a password.
@@ -85,7 +85,7 @@ pub enum RegistryAuth {
         /// The password, or a token in its place.
         password: String,
     },
-    /// A token that the registry takes as it is.
+    /// A token that the registry accepts directly.
     Token(String),
 }
 
@@ -98,18 +98,18 @@ impl std::fmt::Debug for RegistryAuth {
     }
 }
 
-/// An image to be fetched.
+/// An image to pull.
 #[derive(Debug, Clone)]
 pub struct PullImage {
-    /// Which.
+    /// The image.
     pub image: TemplateRef,
-    /// What is shown to its registry; `None`: what the operator gave this server, for admin keys only; else nothing.
+    /// The credentials for its registry; `None`: those of the operator, for admin keys only; otherwise none.
     pub auth: Option<RegistryAuth>,
-    /// `linux/amd64` or the like; `None`: that of this machine.
+    /// `linux/amd64` or similar; `None`: that of this machine.
     pub platform: Option<String>,
 }
 
-/// Where a template goes.
+/// The destination of a template.
 #[derive(Debug, Clone)]
 pub struct PushImage {
     /// Registry, name and tag.
@@ -123,17 +123,17 @@ pub struct PushImage {
 pub struct ImportTemplate {
     /// Its name, with a tag or without.
     pub name: TemplateRef,
-    /// What the file is.
+    /// The format of the file.
     pub format: ImportFormat,
 }
 
-/// What an imported file is.
+/// The format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ImportFormat {
-    /// Found out by looking at it.
+    /// Detected from the content.
     #[default]
     Auto,
-    /// As `docker save` writes it.
+    /// The format of `docker save`.
     DockerArchive,
     /// The tar of an OCI layout.
     OciArchive,
@@ -141,32 +141,33 @@ pub enum ImportFormat {
     Rootfs,
 }
 
-/// What an exported file shall be.
+/// The format of an exported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ExportFormat {
     /// The tar of an OCI layout.
     #[default]
     OciArchive,
-    /// As `docker load` reads it.
+    /// The format of `docker load`.
     DockerArchive,
 }
 
-/// A change of a template; `None` leaves a thing as it is.
+/// A change of a template; `None` leaves a field unchanged.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdateTemplate {
-    /// Laid over what its versions say, field by field: what is given here replaces, `env` adds. Stays when a tag moves.
+    /// Applied over the settings of its versions, field by field: a given field replaces, `env` adds. Kept when a tag
+    /// moves.
     pub settings: Option<StartSettings>,
-    /// Forgets earlier changes of settings first.
+    /// Whether to remove earlier changes of settings first.
     pub reset: bool,
     /// Replaces all aliases.
     pub aliases: Option<Vec<String>>,
     /// Whether other tenants may start from it.
     pub public: Option<bool>,
-    /// Its new name. Sandboxes and snapshots of it go on and show the old one.
+    /// Its new name. Its sandboxes and snapshots continue and show the old one.
     pub name: Option<String>,
 }
 
-/// What a collection removed.
+/// The result of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Collected {
     /// Versions that nothing needs.
@@ -175,9 +176,9 @@ pub struct Collected {
     pub layers: u64,
     /// Blobs that no version needs.
     pub blobs: u64,
-    /// Bytes that are free again, about.
+    /// Freed bytes, approximately.
     pub bytes: u64,
 }
 
-/// Bytes on their way in or out.
+/// A stream of bytes in or out.
 pub type Bytestream = Pin<Box<dyn AsyncRead + Send>>;

@@ -1,4 +1,4 @@
-//! Versions as templates: what their files say of them, and how they get their names.
+//! Versions as templates: their settings from files, and the assignment of names.
 
 use atoll_image::images::NewVersion;
 use atoll_model::{Code, DEFAULT_TAG, MadeFrom, Snapshot, SnapshotId, StartSettings, TemplateRef, TenantId};
@@ -8,7 +8,7 @@ use super::{TemplateRecord, VersionHold, blocking};
 use crate::ServiceError;
 use crate::service::Service;
 
-/// A version that shall get names.
+/// A version to name.
 pub(crate) struct Publish<'a> {
     pub(crate) tenant: &'a TenantId,
     /// Name and tag.
@@ -17,9 +17,10 @@ pub(crate) struct Publish<'a> {
     pub(crate) tags: &'a [String],
     pub(crate) version: &'a str,
     pub(crate) made_from: MadeFrom,
-    /// Of the image's manifest, where it was pulled.
+    /// The digest of the image's manifest, if it was pulled.
     pub(crate) manifest: Option<String>,
-    /// A transient snapshot with memory of a ready sandbox of exactly this version; becomes the version's start.
+    /// A transient snapshot with memory of a ready sandbox of exactly this version; it becomes the version's warm
+    /// start.
     pub(crate) warm: Option<Snapshot>,
     pub(crate) notes: Vec<String>,
 }
@@ -47,7 +48,7 @@ impl Service {
         Ok(())
     }
 
-    /// Lets `name:tag`, and further tags of that name, point to a version that the caller holds. All at once.
+    /// Makes `name:tag`, and further tags of that name, point to a version that the caller holds. All at once.
     pub(crate) async fn publish(&self, ask: Publish<'_>) -> Result<TemplateRecord, ServiceError> {
         let inner = &self.inner;
         if ask.made_from != MadeFrom::Image {
@@ -56,17 +57,17 @@ impl Service {
         let tag = match (&ask.template.tag, &ask.template.digest) {
             (Some(tag), _) => tag.clone(),
             (None, None) => DEFAULT_TAG.to_owned(),
-            // What was asked for by its digest needs a name too, or it would be collected.
+            // A version that was requested by its digest needs a name too, or it would be collected.
             (None, Some(digest)) => digest.replace(':', "-").chars().take(19).collect(),
         };
         let mut tags = ask.tags.to_vec();
         tags.push(tag.clone());
-        // No collection takes it for an orphan before its version is written.
+        // Keeps the snapshot from being collected before its version is recorded.
         let _kept = ask.warm.as_ref().map(|warm| inner.uses.take(&warm.id)).transpose()?;
         let mut warm = self.keep_warm(ask.warm).await?;
         let known = inner.store.template_versions(ask.tenant, &ask.template.name).await?;
         if let Some(before) = known.into_iter().find(|known| known.version == ask.version) {
-            // The same again: what it starts as is as good as before.
+            // The same version was published before: its warm start is kept.
             warm = warm.or(before.warm);
         }
         let row = VersionRow {
@@ -83,11 +84,11 @@ impl Service {
         self.refresh_pools();
         tracing::info!(tenant = %ask.tenant, template = %ask.template, version = ask.version, "a template was published");
         let reference = TemplateRef { name: published.name.clone(), tag: Some(tag), digest: None };
-        let missing = || ServiceError::new(Code::Internal, "the template that was published is not there");
+        let missing = || ServiceError::new(Code::Internal, "the published template was not found");
         self.record_of(&published, &reference).await?.ok_or_else(missing)
     }
 
-    /// From now on it belongs to a version. After a crash before that is written, the next collection removes it.
+    /// Assigns the snapshot to a version. After a crash before that is recorded, the next collection removes it.
     async fn keep_warm(&self, warm: Option<Snapshot>) -> Result<Option<SnapshotId>, ServiceError> {
         let Some(snapshot) = warm else { return Ok(None) };
         let Some((snapshot, token)) = self.inner.store.snapshot(&snapshot.id).await? else {
@@ -99,7 +100,7 @@ impl Service {
         Ok(Some(id))
     }
 
-    /// What the files of a version say; it has no name yet.
+    /// The record from the files of a version; it has no name yet.
     pub(crate) async fn record_of_version(&self, version: &str) -> Result<TemplateRecord, ServiceError> {
         let (images, wanted) = (std::sync::Arc::clone(&self.inner.images), version.to_owned());
         blocking(&self.inner, move || {

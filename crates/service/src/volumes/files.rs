@@ -154,7 +154,7 @@ pub(super) fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
                 ServiceError::new(Code::InvalidRequest, "the body ended before it was complete")
             }
             ErrorKind::TimedOut => says(Code::DeadlineExceeded, "it took too long"),
-            // The kernel's word for too many links on the way has no stable kind yet.
+            // The error for too many links has no stable kind yet.
             _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
                 says(Code::InvalidArgument, "its path contains a link")
             }

@@ -1,4 +1,4 @@
-//! Folders of the host as volumes: only below roots that the operator allowed, and nothing that a link leads to.
+//! Folders of the host as volumes: only below roots that the operator allowed, and without following links.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::{ServiceConfig, ServiceError};
 
-/// Answers the folder as it may be mounted. It is looked up from the root's descriptor, part by part and without links, so
-/// that what was checked is what is meant.
+/// Returns the folder as it may be mounted. It is looked up from the root's descriptor, part by part and without links,
+/// so that the checked folder is the mounted one.
 pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, ServiceError> {
     let refused = |why: &str| {
         Err(ServiceError::new(Code::Forbidden, format!("folder: {why}"))
@@ -33,7 +33,7 @@ pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, Ser
     if !opens(root, below) {
         return refused("there is no such folder, or a part of its path is a link");
     }
-    // Whoever writes there would own this server.
+    // Write access to the data folder would give control of this server.
     let data = config.data.canonicalize().unwrap_or_else(|_| config.data.clone());
     if path.starts_with(&data) || data.starts_with(path) {
         return refused("it contains files of this server");

@@ -1,4 +1,4 @@
-//! What a sandbox sees of volumes: found by name when it is created, looked up again at every boot.
+//! The mounts of a sandbox: volumes are found by name when it is created, and looked up again at every boot.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::ServiceError;
 use crate::sandboxes::printable;
 use crate::service::{Service, ServiceShared};
 
-/// Who a folder's owner is inside when a template knows its user not.
+/// The owner of a folder in the sandbox if the template does not contain its user.
 const SOMEBODY: (u32, u32) = (1_000, 1_000);
 
 impl Service {

@@ -1,4 +1,5 @@
-//! After a restart: what was being made is undone, what was being removed goes, and so do files that no row knows.
+//! After a restart of the server: incomplete volumes are undone, interrupted removals are completed, and files without
+//! a row are removed.
 
 use atoll_model::VolumeState;
 

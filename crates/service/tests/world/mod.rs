@@ -24,10 +24,10 @@ pub struct World {
     pub admin: Principal,
     pub store: Arc<dyn Store>,
     pub images: Arc<Images>,
-    /// What was asked of registries.
+    /// The requests to registries.
     pub fetches: Fetches,
     dir: Option<tempfile::TempDir>,
-    // While a blocking task runs, tokio moves a paused clock only when told to. Without it every wait for the store's
+    // While a blocking task runs, tokio advances a paused clock only explicitly. Without it every wait for the store's
     // threads would let all timers fire.
     _hold_time: std::sync::mpsc::Sender<()>,
 }
@@ -39,7 +39,7 @@ pub type Configure = Box<dyn FnOnce(&mut ServiceConfig)>;
 pub struct Options {
     pub config: Option<Configure>,
     pub failpoint: Option<FailPoint>,
-    /// Of the one template; `1` unless said otherwise.
+    /// The version of the only template; by default `1`.
     pub template_version: Option<&'static str>,
 }
 
@@ -88,7 +88,7 @@ impl World {
         Self { service, fake, clock, admin, store, images, fetches, dir: Some(dir), _hold_time: hold }
     }
 
-    /// Ends the server as a crash would and starts the next one over what is left.
+    /// Ends the server as a crash would and starts the next one over the same data.
     pub async fn crash_and_reopen(mut self) -> Self {
         let dir = self.crash().await;
         Self::open(dir, self.fake.clone(), self.clock.clone(), Options::default()).await
@@ -137,7 +137,7 @@ impl World {
         self.service.authenticate(&key.secret).await.unwrap()
     }
 
-    /// Waits in real time, not in the clock's, until the phase is there.
+    /// Waits in real time, not in that of the clock, until the phase is reached.
     pub async fn until(&self, id: &SandboxId, phase: Phase) -> Lease {
         for _ in 0..20_000 {
             let lease = self.get(id).await;
@@ -149,7 +149,7 @@ impl World {
         panic!("{id} is {:?}, not {phase:?}", self.get(id).await);
     }
 
-    /// Lets every task that can go on do so, also those that wait for the store's threads.
+    /// Lets every ready task continue, also those that wait for the store's threads.
     pub async fn quiet(&self) {
         for _ in 0..20 {
             breathe().await;
@@ -162,14 +162,14 @@ impl World {
         self.quiet().await;
     }
 
-    /// The fake, and object storage, hold exactly what the store says is there.
+    /// Checks that the fake and object storage hold exactly what the store records.
     pub async fn assert_no_leaks(&self) {
         let live = self.store.live().await.unwrap();
         for (id, instance) in &self.fake.holds() {
             let lease = live.iter().map(|(lease, _)| lease).find(|lease| lease.id == *id);
             let lease = lease.unwrap_or_else(|| panic!("{id} leaks"));
             assert_ne!(lease.phase, Phase::Archived, "{id} leaks its files");
-            // What is on disk has no instance; the lease names the one that it was.
+            // A sandbox with its memory on disk has no instance; the lease names its former one.
             let on_disk = lease.held == Some(atoll_model::MemoryLocation::Disk) && instance.is_none();
             assert!(on_disk || lease.instance == *instance, "{id} leaks {instance:?}: {lease:?}");
         }
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Sandboxes that have anything in object storage.
+    /// Sandboxes with objects in object storage.
     pub fn archived(&self) -> Vec<String> {
         let mut found = Vec::new();
         for folder in std::fs::read_dir(self.data().join("archive")).into_iter().flatten() {
@@ -213,7 +213,7 @@ async fn breathe() {
     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_micros(200))).await.unwrap();
 }
 
-/// A version without files, unlike any other.
+/// A version without files, different from any other.
 pub fn version(images: &Images, mark: &str, settings: StartSettings) -> String {
     let mut settings = settings;
     settings.env.insert("MARK".to_owned(), mark.to_owned());
@@ -228,7 +228,7 @@ struct OneTemplate {
 
 impl Templates for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
-        // `broken` is known here and not at the provider; `host` makes itself.
+        // `broken` is known here and not at the provider; `host` is made automatically.
         if ![TEMPLATE, "broken", "host"].contains(&name) {
             return Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {name}")));
         }
@@ -277,7 +277,7 @@ impl Templates for OneTemplate {
         (user == "user").then_some((1_234, 1_235))
     }
 
-    /// Every image is there, but for those called `none`; each is another version.
+    /// Every image exists, except those named `none`; each is another version.
     fn pull(
         &self,
         images: Arc<Images>,

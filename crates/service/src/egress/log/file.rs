@@ -1,5 +1,5 @@
-//! The files of one log: two generations of lines, and what a learned policy needs of those that went. Everything here
-//! blocks. A line that was torn by a crash is passed over; a disk that is full loses lines, never a sandbox.
+//! The files of one log: two generations of lines, and what a learned policy needs from removed ones. Everything here
+//! blocks. A line that was torn by a crash is skipped; on a full disk lines are lost, but the sandbox continues.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,9 +11,9 @@ use atoll_disk::{Purpose, Reserve};
 use atoll_model::policy::egress::learn::ObservedTargets;
 use atoll_model::{EgressRecord, SandboxId};
 
-/// LIMIT: of each of the two generations: some ten thousand lines.
+/// LIMIT: bytes of each of the two generations: some ten thousand lines.
 const GENERATION_BYTES: u64 = 4 << 20;
-/// LIMIT: names, rules and addresses are short; a longer line is not ours.
+/// LIMIT: names, rules and addresses are short; a longer line was not written by Atoll.
 const LINE_BYTES: usize = 4 << 10;
 
 pub(super) struct LogFile {
@@ -21,13 +21,13 @@ pub(super) struct LogFile {
     before: PathBuf,
     seen: PathBuf,
     generation_bytes: u64,
-    /// Bytes in the newest generation; `None`: nobody looked yet.
+    /// Bytes in the newest generation; `None` if it was not read yet.
     size: Option<u64>,
     failing: bool,
     disk: Arc<Reserve>,
 }
 
-/// Makes the folder of all logs where it is not there.
+/// Makes the folder of all logs if it does not exist.
 pub(super) fn make_folder(dir: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
@@ -73,7 +73,7 @@ impl LogFile {
             Ok(()) => self.failing = false,
             Err(error) => {
                 self.size = None;
-                // Once is enough: it may fail for as long as the disk is full.
+                // It is logged once: it may fail as long as the disk is full.
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::error!(path = %self.now.display(), %error, "egress records cannot be written");
                 }
@@ -100,8 +100,8 @@ impl LogFile {
         Ok(())
     }
 
-    /// Looks at what is there. A last line without an end was torn by a crash: it is closed, so that the next one is
-    /// whole.
+    /// Reads the size of the file. A last line without an end was torn by a crash: it is ended, so that the next one is
+    /// complete.
     fn mend(&self) -> std::io::Result<u64> {
         if let Some(dir) = self.now.parent() {
             make_folder(dir)?;
@@ -125,7 +125,7 @@ impl LogFile {
         Ok(size + 1)
     }
 
-    /// The newest generation becomes the older one; of that one the gist is kept.
+    /// The newest generation becomes the older one; a summary of the removed one is kept.
     fn turn(&self) -> std::io::Result<()> {
         let mut seen = self.kept();
         let old = read(&self.before);
@@ -145,7 +145,7 @@ impl LogFile {
         serde_json::from_slice(&read(&self.seen)).unwrap_or_default()
     }
 
-    /// The newest that fit, at most so many, in order.
+    /// The newest matching records, at most `limit`, in order.
     pub(super) fn newest(&mut self, limit: usize, fits: impl Fn(&EgressRecord) -> bool) -> Vec<EgressRecord> {
         let mut found = Vec::new();
         for path in [&self.now, &self.before] {
@@ -161,7 +161,7 @@ impl LogFile {
         found
     }
 
-    /// What was reached, as far as it is known.
+    /// The reached targets, as far as they are known.
     pub(super) fn seen(&self) -> ObservedTargets {
         let mut seen = self.kept();
         for path in [&self.before, &self.now] {
@@ -184,7 +184,7 @@ impl LogFile {
     }
 }
 
-/// What is not there, or cannot be read, holds nothing.
+/// A missing or unreadable file counts as empty.
 fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_default()
 }
@@ -243,7 +243,7 @@ mod tests {
             .map(|entry| entry.metadata().unwrap().len())
             .sum();
         assert!(bytes <= 5_200, "{bytes}");
-        // What went is still part of what is learned.
+        // A removed generation is still part of what is learned.
         assert_eq!(log.seen().policy(NetworkLimits::default()).allow_domains.len(), 60);
         assert_eq!(found(&dir.path().join("egress")).len(), 1);
         log.remove();
