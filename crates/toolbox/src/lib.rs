@@ -1,11 +1,11 @@
 //! Git, search, sessions, terminals, language servers and the code interpreter, composed from a sandbox's processes and files.
 //!
-//! A front gets the agent of a sandbox from the service (authorised, awake, counted as busy), makes a [`Toolbox`] of it for
-//! one request, and renders what it answers. Nothing here keeps state on the host: what must live longer than a request, an
-//! interpreter's context for example, lives in the sandbox and is found there again.
+//! A front gets the session of a sandbox from the service (authorised, awake, counted as busy), makes a [`Toolbox`] of
+//! it for one request, and renders the result. No state is kept on the host: everything that must outlive a request,
+//! such as an interpreter's context, is in the sandbox and is found there again.
 //!
-//! It never runs a program on the host, never builds a shell line out of what it was given, and trusts no byte that comes
-//! out of a sandbox.
+//! The toolbox runs no program on the host, builds no shell command from its input, and treats all output of a sandbox
+//! as untrusted.
 
 mod code_run;
 mod command;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use atoll_agentapi::Session;
 use atoll_budget::{Account, Reservation};
 
-/// Files are described as the agent describes them; fronts know the agent through this crate only.
+/// Files are described as by the agent; fronts use the agent only through this crate.
 pub use atoll_agentapi::{Entry, EntryKind, Metrics};
 
 pub use code_run::{CodeRan, CodeRun};
@@ -61,9 +61,9 @@ pub use session::{
 pub struct Toolbox {
     sandbox: Arc<dyn Session>,
     user: Option<String>,
-    /// Pays for bytes that are held.
+    /// The owner of held bytes.
     account: Account,
-    /// What is held until this is dropped, for tools that answer with values of their own.
+    /// Bytes that are held until this is dropped, for tools that return values.
     held: tokio::sync::Mutex<HeldBytes>,
 }
 
@@ -74,13 +74,13 @@ struct HeldBytes {
 }
 
 impl Toolbox {
-    /// Over a sandbox that runs, as its default user. Bytes that it holds are counted in `account`.
+    /// For a running sandbox, as its default user. Held bytes are charged to `account`.
     pub fn new(sandbox: impl Session + 'static, account: Account) -> Self {
         let held = HeldBytes { reservation: account.reserve(), bytes: 0 };
         Self { sandbox: Arc::new(sandbox), user: None, account, held: held.into() }
     }
 
-    /// Counts so many bytes more until this toolbox is dropped.
+    /// Charges so many more bytes until this toolbox is dropped.
     async fn hold(&self, bytes: usize) -> Result<(), ToolboxError> {
         let mut held = self.held.lock().await;
         let all = held.bytes.saturating_add(bytes);
@@ -95,7 +95,7 @@ impl Toolbox {
         Self { user, ..self }
     }
 
-    /// Git in a folder of the sandbox; for a clone, the folder to be made. Relative: below the working directory.
+    /// Git in a folder of the sandbox; for a clone, the new folder. Relative: below the working directory.
     pub fn git(&self, path: impl Into<String>) -> Git<'_> {
         Git::new(self, path.into())
     }
@@ -110,7 +110,7 @@ impl Toolbox {
         Interpreter::new(self)
     }
 
-    /// What the sandbox uses of its resources.
+    /// The resource use of the sandbox.
     pub async fn usage(&self) -> Result<Metrics, ToolboxError> {
         self.sandbox.metrics().await.map_err(ToolboxError::process)
     }
@@ -130,7 +130,7 @@ impl Toolbox {
     }
 }
 
-/// A name that nobody else has.
+/// A unique name.
 fn random_id() -> Result<String, ToolboxError> {
     let mut bytes = [0u8; 10];
     getrandom::fill(&mut bytes)

@@ -1,4 +1,5 @@
-//! Builds of snapshots and of sandboxes: a Dockerfile and its contexts, handed to the core; and their logs as text.
+//! Builds of snapshots and of sandboxes: passes a Dockerfile and its contexts to the core, and returns the logs as
+//! text.
 
 use std::collections::BTreeMap;
 
@@ -19,25 +20,25 @@ use crate::bases;
 use crate::naming;
 use crate::sandboxes::BuildAsk;
 
-/// Below it are templates that sandboxes were made from without a snapshot's name.
+/// The prefix of templates that were built for a sandbox without a snapshot name.
 pub(crate) const NAMELESS: &str = "daytona-build/";
-/// Labels of an image begin with it; what a snapshot shall show again is in them.
+/// The prefix of image labels that hold what the description of a snapshot must show.
 const NOTE: &str = "daytona.";
-/// LIMIT: of a note; longer ones are left out.
+/// LIMIT: bytes of a note; longer ones are left out.
 const NOTE_MAX: usize = 48 << 10;
 
 /// A template to be built.
 pub(crate) struct Ask {
-    /// What it shall be called.
+    /// The name of the template.
     pub(crate) word: String,
     pub(crate) build: BuildAsk,
     pub(crate) limits: LimitsAsk,
     pub(crate) command: Option<Vec<String>>,
-    /// What shall be shown of it again.
+    /// The fields that the description of the snapshot must show.
     pub(crate) notes: Vec<(&'static str, String)>,
 }
 
-/// The same Dockerfile over the same contexts is the same template.
+/// The same Dockerfile with the same contexts gives the same template.
 pub(crate) fn name_of(build: &BuildAsk) -> String {
     let mut hash = Sha256::new();
     hash.update(build.dockerfile_content.as_bytes());
@@ -106,7 +107,7 @@ async fn place(
     Ok((Some(naming::USER.to_owned()), workdir))
 }
 
-/// Notes are labels in the image's configuration, so that they live as long as the template.
+/// Notes are labels in the image's configuration, so that they are kept as long as the template.
 fn labels(notes: &[(&'static str, String)]) -> BTreeMap<String, String> {
     let short = notes.iter().filter(|(_, value)| value.len() <= NOTE_MAX);
     short.map(|(word, value)| (format!("{NOTE}{word}"), STANDARD.encode(value))).collect()
@@ -118,7 +119,7 @@ pub(crate) fn note(labels: &BTreeMap<String, String>, word: &str) -> Option<Stri
     String::from_utf8(STANDARD.decode(value).ok()?).ok()
 }
 
-/// Why a build failed, in words.
+/// The failure of a build as text.
 pub(crate) fn reason(build: &Build) -> String {
     match &build.failure {
         Some(failure) => failure.summary(),
@@ -126,7 +127,7 @@ pub(crate) fn reason(build: &Build) -> String {
     }
 }
 
-/// The log as plain text, line by line as it comes.
+/// The log as plain text, line by line as it is written.
 pub(crate) async fn log(
     app: &DaytonaApp,
     who: &Principal,

@@ -1,16 +1,18 @@
-//! The Daytona front: what the vendor's own SDKs call, translated into our verbs.
+//! The Daytona front: the API that the vendor's own SDKs call, translated into Atoll's operations.
 //!
 //! ```text
 //! /daytona/api/…             ─► the main API: sandboxes, snapshots, volumes, secrets, … (`DAYTONA_API_URL`)
 //! /daytona/api/socket.io/    ─► the notification socket, so that waits end with the event
 //! /daytona/toolbox/ID/…      ─► the toolbox of one sandbox: processes, files, git, terminals
-//! /daytona/s3/BUCKET/KEY     ─► where contexts of builds are put
+//! /daytona/s3/BUCKET/KEY     ─► uploads of build contexts
 //! ```
 //!
-//! One file per noun, its wire types beside its handlers. Numbers that the Python SDK wants whole are whole, since it refuses
-//! any other. What is not there answers 501 and is named in `docs/fronts/daytona.md`.
+//! There is one file per resource, with its wire types beside its handlers. The Python SDK accepts some numbers as
+//! integers only, so these are always integers. Unsupported calls answer 501 and are listed in
+//! `docs/fronts/daytona.md`.
 //!
-//! Never: holds a rule of its own, touches the store or a provider, logs a header, a body or a key.
+//! This crate contains no rules of its own, never accesses the store or a provider, and never logs a header, a body or
+//! a key.
 
 mod account;
 mod bases;
@@ -46,12 +48,12 @@ use tokio_util::sync::CancellationToken;
 /// Where the front is mounted.
 const PREFIX: &str = "/daytona";
 
-/// What the front must be told.
+/// The settings of the front.
 #[derive(Clone)]
 pub struct DaytonaOptions {
     /// Cancelled when the server closes: sockets and terminals end.
     pub closing: CancellationToken,
-    /// How a sandbox's own host is written at this moment.
+    /// Returns the current form of sandbox host names.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
     /// A folder of this front alone, for contexts of builds on their way.
     pub folder: PathBuf,
@@ -59,31 +61,32 @@ pub struct DaytonaOptions {
     pub context_bytes: u64,
 }
 
-/// How a sandbox's own host is written: `SCHEME://LABEL.DOMAIN:PORT`.
+/// The form of a sandbox's own host: `SCHEME://LABEL.DOMAIN:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// The name below which sandboxes have theirs, over plain HTTP.
+    /// The parent domain of sandbox hosts over plain HTTP.
     pub domain: String,
     /// The port of plain HTTP.
     pub port: u16,
-    /// The same over TLS; `None`: the server has no certificate.
+    /// The same over TLS; `None` if the server has no certificate.
     pub tls: Option<TlsHosts>,
 }
 
-/// How a sandbox's own host is written over TLS.
+/// The form of a sandbox's own host over TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsHosts {
-    /// The name below which sandboxes have theirs.
+    /// The parent domain of sandbox hosts.
     pub domain: String,
     /// The port.
     pub port: u16,
-    /// The operator brought the certificate, so clients can be expected to trust it. Otherwise it is from `atoll tls init`.
+    /// Whether the operator provided the certificate, so that clients can be expected to trust it. Otherwise it is from
+    /// `atoll tls init`.
     pub is_operators: bool,
 }
 
 impl Hosts {
-    /// The address of a sandbox's host for a client that came by TLS or not. A client that came by plain HTTP is not sent to a
-    /// certificate that it may not know.
+    /// The URL of a sandbox's host for a client that connected with or without TLS. A client that connected by plain
+    /// HTTP is not sent to a certificate that it may not trust.
     pub(crate) fn url(&self, came_by_tls: bool, label: &str) -> String {
         match &self.tls {
             Some(tls) if came_by_tls || tls.is_operators => {
@@ -94,7 +97,7 @@ impl Hosts {
     }
 }
 
-/// What every handler can reach.
+/// The state of every handler.
 #[derive(Clone)]
 pub(crate) struct DaytonaApp {
     pub(crate) service: Service,
@@ -131,7 +134,7 @@ pub struct Daytona {
 }
 
 impl Daytona {
-    /// A front over a service.
+    /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: DaytonaOptions) -> Self {
         let storage = storage::Storage::new(
@@ -160,7 +163,7 @@ impl Front for Daytona {
             .nest("/api", api())
             .merge(storage::routes())
             .nest("/toolbox/{sandbox}", toolbox::routes())
-            // COMPAT(daytona): older SDKs have the toolbox below the main API.
+            // COMPAT(daytona): older SDKs call the toolbox below the main API.
             .nest("/api/toolbox/{sandbox}/toolbox", toolbox::routes())
             .with_state(self.app.clone())
     }

@@ -1,7 +1,8 @@
-//! Names of snapshots and ours of templates.
+//! Translates names of Daytona's snapshots and of Atoll's templates.
 //!
-//! Daytona's snapshots are our templates and our snapshots. A template's name is lower-case; a name of theirs that is not
-//! becomes `cased/…`, in which `xa` stands for `A` and `x0` for `x`, so that it can be shown as it was written.
+//! A snapshot of Daytona is either a template or a snapshot of Atoll. The name of a template is lower-case. A name with
+//! capital letters becomes `cased/…`, in which `xa` stands for `A` and `x0` for `x`, so that it can be shown as the
+//! user wrote it.
 
 use atoll_front_kit::ApiError;
 use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
@@ -11,12 +12,12 @@ use axum::http::StatusCode;
 use crate::DaytonaApp;
 use crate::sandboxes::limits;
 
-/// What a sandbox starts from when nobody says anything; also what it is called in `/config`.
+/// The name of the default snapshot; `/config` shows it too.
 pub(crate) const DEFAULT: &str = "daytona";
-/// Who commands run as where a template has that user, and where.
+/// The user of commands if a template has that user, and its home.
 pub(crate) const USER: &str = "daytona";
 pub(crate) const HOME: &str = "/home/daytona";
-/// COMPAT(daytona): the vendor's general ones, with what they grant.
+/// COMPAT(daytona): the vendor's general snapshots, with their resources.
 const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
 const CASED: &str = "cased/";
@@ -40,7 +41,7 @@ pub(crate) fn size(name: &str) -> Option<LimitsAsk> {
         .map(|(_, cpu, memory, disk)| limits(Some(*cpu), Some(*memory), Some(*disk)))
 }
 
-/// Our word for a snapshot's name.
+/// The template name for a snapshot's name.
 pub(crate) fn word(name: &str) -> Result<String, ApiError> {
     let word = if name.bytes().any(|b| b.is_ascii_uppercase()) { cased(name) } else { name.to_owned() };
     match word.parse::<TemplateRef>() {
@@ -51,7 +52,7 @@ pub(crate) fn word(name: &str) -> Result<String, ApiError> {
     }
 }
 
-/// A name as its user wrote it.
+/// The snapshot's name as the user wrote it.
 pub(crate) fn name(word: &str) -> String {
     match word.strip_prefix(CASED) {
         Some(cased) => uncased(cased),
@@ -60,7 +61,7 @@ pub(crate) fn name(word: &str) -> String {
 }
 
 fn cased(name: &str) -> String {
-    // A tag may hold any letters by itself.
+    // A tag may contain any letters.
     let (name, tag) = match name.rsplit_once(':') {
         Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
         _ => (name, None),
@@ -101,7 +102,7 @@ fn uncased(word: &str) -> String {
     name + &tag
 }
 
-/// The template that a name means; `None` where no template has it (a snapshot may).
+/// The template with this name; `None` if there is none (a snapshot may have the name).
 pub(crate) async fn template(
     app: &DaytonaApp,
     who: &Principal,
@@ -132,7 +133,7 @@ pub(crate) fn none_made(name: &str) -> ApiError {
     ApiError::new(Code::TemplateNotFound, message).with_status(StatusCode::BAD_REQUEST)
 }
 
-/// All that a general template is called by the vendor's users.
+/// The vendor's names of a general template.
 pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
     if !has_daytona(template) {
         return Vec::new();

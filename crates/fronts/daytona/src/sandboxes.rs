@@ -45,7 +45,8 @@ pub(crate) fn routes() -> Router<DaytonaApp> {
         .merge(change::routes())
 }
 
-/// Answers when the sandbox runs: whoever gets an id can use it at once. One that is built first answers before that.
+/// Responds when the sandbox runs, so that the caller can use the id at once. For a sandbox that is built first it
+/// responds earlier.
 async fn create(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -57,7 +58,7 @@ async fn create(
         return Ok(ok(SandboxResponse::of(&lease, &origin)));
     }
     let named = body.snapshot().map(str::to_owned);
-    // Whoever names none is told what it got.
+    // A request without a snapshot shows the default one in the response.
     body.name_snapshot(naming::DEFAULT);
     let names_user = body.names_user();
     let mut spec = body.into_spec()?;
@@ -77,7 +78,8 @@ async fn create(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// A sandbox of a Dockerfile: one that was built before is used at once, else the sandbox waits for its build.
+/// A sandbox from a Dockerfile. If the same Dockerfile was built before, its template is used at once; otherwise the
+/// sandbox waits for the build.
 async fn create_built(
     app: &DaytonaApp,
     who: &Principal,
@@ -96,7 +98,7 @@ async fn create_built(
     Ok(app.service.create_from_build(who, spec, build, context).await?.0)
 }
 
-/// What a new sandbox begins as, with what its snapshot grants, or else the vendor's defaults.
+/// Sets the source of a new sandbox, with the resources of its snapshot, or else the vendor's defaults.
 async fn begin_from(
     app: &DaytonaApp,
     who: &Principal,
@@ -132,7 +134,7 @@ async fn begin_from(
     Ok(())
 }
 
-/// What was not asked for is what the snapshot grants, or else the vendor's default.
+/// Fills missing limits from the snapshot, or else from the vendor's defaults.
 pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
     let or_default = limits(Some(CPU), Some(MEMORY_GIB), Some(DISK_GIB));
     wanted.cpu = wanted.cpu.or(granted.cpu).or(or_default.cpu);
@@ -140,7 +142,7 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
     wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
 }
 
-/// A sandbox by its whole id or its name. What is deleted is not there any more.
+/// A sandbox by its whole id or its name. A deleted sandbox is not found.
 pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
     let lease = app.service.get(who, ident).await.map_err(|error| match error.code {
@@ -155,7 +157,7 @@ pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Res
     Ok(lease)
 }
 
-/// A word of the caller's as it may be shown again.
+/// A word of the caller, safe to repeat in a message.
 fn shortened(word: &str) -> String {
     word.chars().take(64).filter(|c| !c.is_control()).collect()
 }
@@ -202,7 +204,7 @@ async fn pause(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// COMPAT(daytona): does not wait for the end.
+/// COMPAT(daytona): it does not wait for the end.
 async fn archive(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -224,7 +226,7 @@ struct RecoverQuery {
     skip_start: Option<bool>,
 }
 
-/// Its files are left, so it is started on them; and stopped again where its user wants only that.
+/// The files of the sandbox are kept, so it is started with them. With `skipStart` it is then stopped again.
 async fn recover(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -247,7 +249,7 @@ struct ForkBody {
     name: Option<String>,
 }
 
-/// With its processes where the machine can, as the vendor does.
+/// Copies the processes too if the machine can, as the vendor does.
 async fn fork(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -277,7 +279,7 @@ async fn delete(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// Somebody is at work with it, though nothing of ours sees that.
+/// The client reports that the sandbox is in use, which the server cannot detect.
 async fn last_activity(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -303,7 +305,7 @@ async fn toolbox_url(
     Ok(ok(Url { url: origin.toolbox() }))
 }
 
-/// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
+/// COMPAT(daytona): the URL has no query, because the SDKs append `?follow=true`.
 async fn logs_url(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,

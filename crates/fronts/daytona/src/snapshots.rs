@@ -1,5 +1,5 @@
-//! Snapshots: Daytona's word for what sandboxes start from. They are our templates, those that are being built, and our
-//! snapshots of sandboxes, all in one list.
+//! Snapshots: the possible sources of sandboxes in Daytona's API. One list contains Atoll's templates, running builds
+//! of templates, and Atoll's snapshots of sandboxes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +78,7 @@ struct CreateSnapshotRequest {
     sandbox_class: Option<String>,
 }
 
-/// Answers when the build is written down.
+/// Responds when the build is recorded.
 async fn create(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -136,7 +136,7 @@ fn missing(id: &str) -> ApiError {
     ApiError::new(Code::SnapshotNotFound, format!("Snapshot {id} not found"))
 }
 
-/// A template, a snapshot of a sandbox or a build that has this name or id.
+/// The template, the snapshot of a sandbox or the build that has this name or id.
 async fn existing(
     app: &DaytonaApp,
     who: &Principal,
@@ -235,7 +235,7 @@ async fn list(
     Ok(ok(Paged { items, total, page, total_pages: total.div_ceil(size) }))
 }
 
-/// All that the key may start from.
+/// All snapshots that the key may start from.
 async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>, ApiError> {
     let mut all = Vec::new();
     for template in app.service.list_templates(who).await? {
@@ -267,7 +267,7 @@ async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>,
     Ok(all)
 }
 
-/// COMPAT(daytona): what is everybody's is nobody's to delete.
+/// COMPAT(daytona): a general snapshot cannot be deleted.
 async fn remove(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -297,7 +297,7 @@ fn tagged(word: &str) -> String {
     if has_tag { word.to_owned() } else { format!("{word}:{}", atoll_model::DEFAULT_TAG) }
 }
 
-/// COMPAT(daytona): from inactive only, and none of ours ever is.
+/// COMPAT(daytona): only an inactive snapshot can be activated, and Atoll has none.
 async fn activate(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -308,7 +308,7 @@ async fn activate(
     Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST))
 }
 
-/// COMPAT(daytona): the SDKs put `?follow=true` behind it, so it has no query.
+/// COMPAT(daytona): the URL has no query, because the SDKs append `?follow=true`.
 async fn logs_url(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,

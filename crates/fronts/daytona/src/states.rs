@@ -15,7 +15,7 @@ use atoll_front_kit::ApiError;
 use atoll_model::{Code, Intent, Lease, Phase, Stage};
 use axum::http::StatusCode;
 
-/// The state of a sandbox in Daytona's words.
+/// Daytona's state of a sandbox.
 pub(crate) fn state(lease: &Lease) -> &'static str {
     match lease.phase {
         Phase::Creating => stage(lease.stage),
@@ -54,7 +54,7 @@ const fn of_phase(phase: Phase) -> &'static str {
     }
 }
 
-/// The phases that a state is part of; empty where no sandbox of ours is ever in it.
+/// The phases that a state includes; empty if no sandbox of Atoll is ever in it.
 pub(crate) fn phases(word: &str) -> Vec<Phase> {
     let is_part = |phase: &Phase| match phase {
         Phase::Creating => Stage::ALL.into_iter().any(|of| stage(of) == word),
@@ -90,7 +90,7 @@ pub(crate) const STATES: [&str; 22] = [
     "resuming",
 ];
 
-/// What is wanted, in Daytona's words.
+/// Daytona's name of an intent.
 pub(crate) const fn desired(intent: Intent) -> &'static str {
     match intent {
         Intent::Run => "started",

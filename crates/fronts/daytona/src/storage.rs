@@ -67,12 +67,12 @@ async fn tenant_of(app: &DaytonaApp, headers: &HeaderMap, query: &S3Query) -> Re
     }
 }
 
-/// Of the main API.
+/// Routes of the main API.
 pub(crate) fn api_routes() -> Router<DaytonaApp> {
     Router::new().route("/object-storage/push-access", get(push_access))
 }
 
-/// Below `/s3`.
+/// Routes below `/s3`.
 pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
         .route("/s3/{bucket}", get(list))
@@ -111,7 +111,7 @@ async fn push_access(
     }))
 }
 
-/// What S3 says in its queries; what is not here is not looked at.
+/// The parameters of S3 requests; other ones are ignored.
 #[derive(Debug, Default, Deserialize)]
 struct S3Query {
     prefix: Option<String>,
@@ -124,7 +124,7 @@ struct S3Query {
     token: Option<String>,
 }
 
-/// Why S3 says no, in its words.
+/// A refusal in the terms of S3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refused {
     Denied,
@@ -247,7 +247,7 @@ async fn write(
     Ok(response)
 }
 
-/// Begins an upload in parts, or ends it.
+/// Begins a multipart upload, or completes it.
 async fn parts(
     State(app): State<DaytonaApp>,
     Path((bucket, key)): Path<(String, String)>,

@@ -1,13 +1,13 @@
 //! The toolbox of one sandbox, below `/toolbox/ID`: processes, files, git, terminals, language servers.
 //!
 //! ```text
-//! request ─► Inside (who may, which sandbox, its agent) ─► handler ─► the crate `toolbox` ─► what Daytona's daemon answers
+//! request ─► Inside (authentication, sandbox, its agent) ─► handler ─► the crate `toolbox` ─► response of Daytona's daemon
 //! ```
 //!
-//! A sandbox that sleeps is not woken: Daytona's users start theirs. Refusals say that the daemon of the sandbox refuses, with
-//! its words, so that the SDKs find their classes.
+//! A sandbox that is not running is not started: users of Daytona start theirs explicitly. Refusals have the source and
+//! codes of the sandbox's daemon, so that the SDKs find their classes.
 //!
-//! Never: composes anything itself; that is what the crate `toolbox` is for.
+//! This module implements no tools itself; the crate `toolbox` does.
 
 mod code;
 mod env;

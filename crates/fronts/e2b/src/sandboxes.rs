@@ -1,4 +1,4 @@
-//! Sandboxes: create, look, list, kill, and how long they live. How they sleep and wake is in [`asleep`].
+//! Sandboxes: create, get, list, kill, and their lifetime. Pausing and resuming is in [`asleep`].
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok};
 use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
@@ -25,7 +25,7 @@ pub(crate) use request::{Version, VolumeMount};
 pub(crate) use response::SandboxResponse;
 use response::{Detail, Listed};
 
-/// LIMIT: E2B's own, of a refresh.
+/// LIMIT: that of E2B, for a refresh.
 const REFRESH_MAX_S: u64 = 3_600;
 
 pub(crate) fn routes() -> Router<E2bApp> {
@@ -58,7 +58,7 @@ async fn create_v2(
     create(&app, &who, domain, &headers, body, Version::Two).await
 }
 
-/// Answers when the sandbox runs: whoever gets an id can use it at once.
+/// Responds when the sandbox runs, so that the caller can use the id at once.
 async fn create(
     app: &E2bApp,
     who: &Principal,
@@ -84,7 +84,7 @@ async fn detail(
     Ok(ok(Detail::new(&app.service, &lease, domain)))
 }
 
-/// COMPAT(e2b): the second one hears that there is none.
+/// COMPAT(e2b): the second call reports that the sandbox does not exist.
 async fn kill(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -100,7 +100,7 @@ struct TimeoutBody {
     timeout: u64,
 }
 
-/// From now on, longer or shorter; nothing is over at once.
+/// Sets the lifetime from now on, longer or shorter; it never ends the sandbox at once.
 async fn set_timeout(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -120,7 +120,7 @@ struct RefreshBody {
     duration: Option<u64>,
 }
 
-/// At least so long from now on.
+/// Extends the lifetime to at least this long from now on.
 async fn refresh(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -138,8 +138,8 @@ async fn refresh(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A sandbox by its whole id. COMPAT(e2b): names and parts of ids mean nothing there; what stands behind a dash was the
-/// client's id once.
+/// A sandbox by its whole id. COMPAT(e2b): names and prefixes of ids are not accepted; the part after a dash was a
+/// client id in older SDKs.
 pub(crate) async fn find(app: &E2bApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let id = ident.split('-').next().unwrap_or_default();
     let Ok(id) = id.parse::<SandboxId>() else { return Err(not_found(ident)) };
@@ -182,8 +182,8 @@ async fn find_running(app: &E2bApp, who: &Principal, ident: &str) -> Result<Leas
     }
 }
 
-/// What a sandbox says it was made from: the name of a template or the id of a snapshot. A word that means neither stays as it
-/// is, and nothing was made from it.
+/// The source of a sandbox to show: the name of a template or the id of a snapshot. Another word is returned unchanged;
+/// no sandbox has such a source.
 async fn origin(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
     let word = crate::templates::word(app, who, id).await?;
     match app.service.get_template(who, &word).await {
@@ -203,7 +203,7 @@ fn not_found(ident: &str) -> ApiError {
     ApiError::new(Code::SandboxNotFound, format!("there is no sandbox {shown}"))
 }
 
-/// Tokens that the vendor signs for others.
+/// Tokens that the vendor signs for other services.
 pub(crate) fn no_iam() -> ApiError {
     not_here("iam (workload identity)", "its tokens are signed by the vendor's own issuer")
 }

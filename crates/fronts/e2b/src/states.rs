@@ -1,8 +1,9 @@
-//! How E2B names phases: it knows two states, and what is in neither is not there. One total map, and back again for filters.
+//! E2B's names of phases: E2B has two states, and a sandbox in neither of them is reported as missing. There is one
+//! complete map, and its inverse for filters.
 
 use atoll_model::{Lease, Phase};
 
-/// A state of E2B's.
+/// A state of E2B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SandboxState {
     Running,
@@ -27,11 +28,11 @@ impl SandboxState {
     }
 }
 
-/// The state of a phase; `None`: for E2B there is no such sandbox.
+/// The state of a phase; `None` if the sandbox does not exist for E2B.
 pub(crate) const fn state(phase: Phase) -> Option<SandboxState> {
     match phase {
         Phase::Creating | Phase::Running | Phase::Resuming | Phase::Starting => Some(SandboxState::Running),
-        // A failed one keeps its files: connecting starts it again, as one of which the files alone were kept.
+        // A failed sandbox keeps its files: a connect starts it again, like one that was paused without memory.
         Phase::Pausing
         | Phase::Paused
         | Phase::Stopping

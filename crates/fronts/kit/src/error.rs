@@ -1,5 +1,5 @@
-//! The error that handlers answer with. It says what happened in the server's own terms; the front that was asked writes it
-//! in the form that its clients expect ([`crate::Front::render_error`]).
+//! The error of handlers. It describes the failure in the server's own terms; the front writes it in the form that its
+//! clients expect ([`crate::Front::render_error`]).
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use atoll_toolbox::ToolboxError;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// A refused request on its way to the client.
+/// A refused request.
 #[derive(Debug, Clone)]
 pub struct ApiError {
-    /// What happened, from the closed list.
+    /// The code, from the closed list.
     pub code: Code,
-    /// Only where HTTP knows the case more exactly than the code.
+    /// Only set if HTTP has a more exact status than the code.
     pub status: Option<StatusCode>,
-    /// What happened, for people. Names the field by its core name, where it is about one.
+    /// The message for people. It contains the core's name of the field, if the error has one.
     pub message: String,
     /// The field that the error is about.
     pub field: Option<Box<InvalidField>>,
-    /// What to try.
+    /// A suggestion for the caller.
     pub hint: Option<String>,
-    /// The vendor's own word for the error, where its SDKs have a class for it.
+    /// The vendor's own code for the error, if its SDKs have a class for it.
     pub vendor_code: Option<&'static str>,
-    /// Which part of the server refuses.
+    /// The part of the server that refuses.
     pub source: ErrorSource,
     /// When to try again.
     pub retry_after_s: Option<u32>,
@@ -50,7 +50,7 @@ pub enum FieldName {
     Request(String),
 }
 
-/// Which part of the server refuses.
+/// The part of the server that refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorSource {
     /// The front or the service.
@@ -76,7 +76,7 @@ impl ApiError {
         }
     }
 
-    /// A request that is wrong in itself.
+    /// An invalid request.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidRequest, message)
     }
@@ -96,12 +96,12 @@ impl ApiError {
         Self::new(Code::Unauthenticated, message)
     }
 
-    /// A part of a vendor's API that this server does not have.
+    /// A part of a vendor's API that this server does not support.
     pub fn not_available(what: &str, why: &str, page: &str) -> Self {
         Self::new(Code::Unsupported, format!("{what} is not available here: {why} ({page})"))
     }
 
-    /// Says what to try.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -124,7 +124,7 @@ impl ApiError {
         self
     }
 
-    /// Says that work inside a sandbox refuses.
+    /// Marks the error as one of work inside a sandbox.
     #[must_use]
     pub fn from_sandbox(mut self) -> Self {
         self.source = ErrorSource::Sandbox;
@@ -138,7 +138,7 @@ impl ApiError {
         self
     }
 
-    /// What sort of failure it is.
+    /// The kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.code.kind()
@@ -174,8 +174,8 @@ impl ApiError {
         })
     }
 
-    /// The field that the error is about by the client's name, and the problem. `None` where it is about none, or about one
-    /// of the core that the client has no name for.
+    /// The client's name of the field, and the problem. `None` if the error has no field, or one of the core that the
+    /// client has no name for.
     pub fn field_named(&self, name_of: impl Fn(&str) -> Option<String>) -> Option<(String, &str)> {
         let field = self.field.as_ref()?;
         let name = match &field.name {
@@ -185,10 +185,10 @@ impl ApiError {
         Some((name, &field.problem))
     }
 
-    /// Writes `Retry-After` where the error says when to try again.
+    /// Writes `Retry-After` if the error has a time to retry.
     pub fn write_retry_after(&self, status: StatusCode, headers: &mut HeaderMap) {
         let is_busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        // LIMIT: 429 and 503 always say when to try again; a second is the least that a client should wait.
+        // LIMIT: 429 and 503 always have a time to retry; a second is the minimum.
         if let Some(seconds) = self.retry_after_s.or(is_busy.then_some(1)) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -196,7 +196,7 @@ impl ApiError {
 }
 
 impl IntoResponse for ApiError {
-    /// Without a body: [`crate::MountedFront`] has the front write it.
+    /// The response has no body: [`crate::MountedFront`] makes the front write it.
     fn into_response(self) -> Response {
         let mut response = self.status().into_response();
         response.extensions_mut().insert(self);

@@ -1,4 +1,4 @@
-//! One command, run by the shell to its end.
+//! Runs one command in a shell to its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -44,7 +44,7 @@ struct Pty {
     cols: u16,
     rows: u16,
     created_at: String,
-    /// Its shell has been started.
+    /// Whether its shell has been started.
     active: bool,
     lazy_start: bool,
 }
@@ -227,8 +227,8 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Connects to the shell, which is started now if it waited for this. Everything is refused before the upgrade, so that a
-/// client sees a status.
+/// Connects to the shell, which is started now if it waited for this. Every refusal is before the upgrade, so that the
+/// client receives a status.
 async fn connect(State(app): State<Leap0App>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let who = authenticate(&app, &parts.headers).await?;

@@ -1,4 +1,4 @@
-//! Templates: the vendor's names for ours; new ones from images, renamed and deleted.
+//! Templates: translates the vendor's names; creates templates from images, renames and deletes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::Leap0App;
 use crate::error::not_here;
 
-/// LIMIT: the vendor's own.
+/// LIMIT: that of the vendor.
 const NAME_MAX: usize = 64;
-/// What the names of the vendor's own templates begin with.
+/// The prefix of the vendor's own template names.
 const SYSTEM: &str = "system/";
-/// Where commands of its templates start.
+/// The working directory of commands in the vendor's templates.
 const WORKDIR: &str = "/workspace";
 const INTERPRETER: &str = "code-interpreter";
 /// The same without the large libraries.
@@ -30,7 +30,7 @@ const INTERPRETER_FULL: &str = "code-interpreter-full";
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/template", post(create))
-        // Names hold slashes.
+        // Names contain slashes.
         .route("/v1/template/{*id}", patch(rename).delete(remove))
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
     says_none.then(|| WORKDIR.to_owned())
 }
 
-/// Finds the template that a name means.
+/// Finds the template for a name.
 pub(crate) async fn resolve(
     app: &Leap0App,
     who: &Principal,
@@ -77,7 +77,7 @@ pub(crate) async fn resolve(
     })
 }
 
-/// Whether a sandbox was made from an interpreter template.
+/// Whether a sandbox was created from an interpreter template.
 pub(crate) fn interprets(lease: &Lease) -> bool {
     matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM | INTERPRETER_FULL)
 }
@@ -89,7 +89,7 @@ struct CreateTemplateRequest {
     credentials: Option<Credentials>,
 }
 
-/// Shown to the registry and nowhere else; without `Debug`.
+/// Credentials for the registry only; there is no `Debug`.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Credentials {
@@ -108,7 +108,7 @@ impl Credentials {
             Self::Azure { azure_client_id, azure_client_secret } => {
                 basic(azure_client_id, azure_client_secret)
             }
-            // A registry of AWS takes no key, but a password that another service of theirs makes from it.
+            // A registry of AWS does not accept a key, but a password that another service of AWS makes from it.
             Self::Aws {} => Err(not_here(
                 "a login with AWS keys",
                 "use credentials of type basic: user AWS, and the output of `aws ecr get-login-password` as password",
@@ -119,7 +119,7 @@ impl Credentials {
 
 #[derive(Debug, Serialize)]
 struct TemplateResponse {
-    /// What `template_name`, rename and delete take.
+    /// The id for `template_name`, rename and delete.
     id: String,
     name: String,
     digest: String,
@@ -160,7 +160,7 @@ impl From<TemplateRecord> for TemplateResponse {
     }
 }
 
-/// A name that a template of the caller may get.
+/// A valid name for a template of the caller.
 fn new_name(name: &str) -> Result<TemplateRef, ApiError> {
     let name = name.trim();
     if name.len() > NAME_MAX || name.starts_with(SYSTEM) {
@@ -175,7 +175,7 @@ fn new_name(name: &str) -> Result<TemplateRef, ApiError> {
     }
 }
 
-/// Pulls an image and gives it a name. Under its own name it stays, too: the next pull has its layers.
+/// Pulls an image and gives it a name. It also keeps its own name, so that the next pull reuses its layers.
 async fn create(
     State(app): State<Leap0App>,
     Caller(who): Caller,
@@ -210,7 +210,7 @@ struct RenameBody {
     name: String,
 }
 
-/// Sandboxes and snapshots of it go on; they show the name that it had.
+/// Its sandboxes and snapshots continue; they show the old name.
 async fn rename(
     State(app): State<Leap0App>,
     Caller(who): Caller,

@@ -1,6 +1,7 @@
 //! Files: read, write, stat, list, make, move, remove, watch.
 //!
-//! Content is streamed both ways and never held: the memory of a transfer does not depend on the size of the file.
+//! Content is streamed in both directions and never held in memory: the memory of a transfer does not depend on the
+//! size of the file.
 
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_stream,
@@ -256,7 +257,7 @@ pub(crate) async fn watch(
     Ok(sse::respond(&app, events))
 }
 
-/// `None` for what only says that the connection lives.
+/// `None` for a keep-alive.
 const fn change_name(kind: ChangeKind) -> Option<&'static str> {
     match kind {
         ChangeKind::Create => Some("create"),

@@ -1,5 +1,5 @@
-//! Sandboxes: create, get, list, update, delete. What changes their life is in [`life`], what keeps them awake in [`awake`],
-//! what makes others of them in [`fork`].
+//! Sandboxes: create, get, list, update, delete. Changes of the phase are in [`life`], holds and timeouts in [`awake`],
+//! copies in [`fork`].
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_model::Phase;

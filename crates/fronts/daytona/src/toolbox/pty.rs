@@ -1,5 +1,5 @@
-//! Terminals by a name of the user's choice, over a socket: bytes both ways in binary frames, what happens to the terminal in
-//! texts.
+//! Terminals with names that the user chooses, over a socket: data in binary frames in both directions, events of the
+//! terminal in texts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,11 +24,11 @@ use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, NORMAL, Socket};
 use crate::DaytonaApp;
 use crate::error::text;
 
-/// Offered by clients that want to be told of the end by a text too.
+/// Clients offer it if they want a text about the end too.
 const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
-/// In front of variables, as JSON in base64.
+/// The prefix of variables, which are JSON in base64.
 const ENVS: &str = "X-Daytona-Pty-Envs~";
-/// LIMIT: Daytona's own.
+/// LIMIT: that of Daytona.
 const SIZE_MAX: u16 = 1_000;
 /// LIMIT: sizes that are remembered; without them a terminal is shown as it was made.
 const SIZES_MAX: usize = 10_000;
@@ -192,7 +192,7 @@ async fn kill(
     Ok(ok(json!({ "message": "PTY session deleted" })))
 }
 
-/// Makes a terminal and connects to it. Everything is refused before the upgrade, so that a client sees a status.
+/// Makes a terminal and connects to it. Every refusal is before the upgrade, so that the client receives a status.
 async fn create_connect(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.into_parts();
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
@@ -212,7 +212,7 @@ async fn connect(State(app): State<DaytonaApp>, request: Request) -> Result<Resp
     attach(&app, inside, kept, upgrade, &parts.headers).await
 }
 
-/// Variables that came in an offer of the handshake: a query would be written to logs.
+/// Variables in an offered subprotocol of the handshake: a query would be written to logs.
 fn envs(headers: &HeaderMap) -> Result<Option<BTreeMap<String, String>>, ApiError> {
     let offers = socket::offered(headers);
     let Some(encoded) = offers.iter().find_map(|offer| offer.strip_prefix(ENVS)) else { return Ok(None) };
@@ -258,7 +258,7 @@ impl Bridge {
             return (self.socket, Close::new(GOING_AWAY, ""), false);
         }
         loop {
-            // Both are cancel-safe: the socket and the stream keep what they have not handed out.
+            // Both are cancel-safe: the socket and the stream keep what they have not returned.
             let over = tokio::select! {
                 heard = self.socket.hear() => self.hear(heard).await,
                 event = self.output.next() => self.tell(event).await,

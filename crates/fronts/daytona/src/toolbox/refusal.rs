@@ -1,4 +1,4 @@
-//! Refusals in the words of Daytona's daemon. The SDKs choose their class of exception by them.
+//! Refusals with the codes of Daytona's daemon. The SDKs choose their class of exception by them.
 
 use atoll_front_kit::{ApiError, ErrorSource};
 use atoll_model::{Code, ErrorKind};
@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use crate::error::daemon;
 
-/// Whatever refuses below the toolbox, its daemon does.
+/// Marks every refusal below the toolbox as one of the sandbox's daemon.
 pub(super) async fn of_daemon(mut response: Response) -> Response {
     if let Some(error) = response.extensions_mut().get_mut::<ApiError>() {
         error.source = ErrorSource::Sandbox;
@@ -16,12 +16,12 @@ pub(super) async fn of_daemon(mut response: Response) -> Response {
     response
 }
 
-/// A request that is wrong in itself.
+/// An invalid request.
 pub(super) fn bad(message: impl Into<String>) -> ApiError {
     daemon(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
 }
 
-/// About a path.
+/// An error of a path.
 pub(super) fn of_file(error: ToolboxError) -> ApiError {
     let (status, word) = match error.kind() {
         ErrorKind::NotFound => (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"),
@@ -38,7 +38,7 @@ pub(super) fn of_file(error: ToolboxError) -> ApiError {
     with(status, word, error)
 }
 
-/// About a command, a session or a terminal.
+/// An error of a command, a session or a terminal.
 pub(super) fn of_process(error: ToolboxError) -> ApiError {
     match error {
         ToolboxError::TimedOut { what, limit } => {
@@ -61,7 +61,7 @@ fn gone(error: ToolboxError) -> ApiError {
     ApiError::new(Code::SandboxUnavailable, message).from_sandbox().caused_by(error)
 }
 
-/// About a language server.
+/// An error of a language server.
 pub(super) fn of_lsp(error: ToolboxError) -> ApiError {
     match error {
         ToolboxError::NotFound(message) => {
@@ -72,7 +72,7 @@ pub(super) fn of_lsp(error: ToolboxError) -> ApiError {
     }
 }
 
-/// About a repository: by what git said.
+/// An error of a repository, from the output of git.
 pub(super) fn of_git(error: ToolboxError) -> ApiError {
     match &error {
         ToolboxError::Invalid(words)

@@ -1,8 +1,8 @@
-//! Port 49999: the code interpreter of sandboxes that were made through this front.
+//! Port 49999: the code interpreter of sandboxes that were created through this front.
 //!
-//! Who shows the sandbox's access token may do everything. Contexts may also be listed, made and removed by whoever may reach
-//! the port, as at the vendor's, whose SDKs show no access token there: the traffic token, or nothing where the sandbox is
-//! public. Code is run for the access token alone.
+//! A caller with the sandbox's access token may make every call. A caller that may reach the port may also list, create
+//! and remove contexts, because the vendor's SDKs send no access token for these calls: it has the traffic token, or
+//! nothing if the sandbox is public. Only the access token permits running code.
 
 mod lines;
 
@@ -28,13 +28,13 @@ use super::refusal::Refusal;
 use super::{Data, INTERPRETER, empty};
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
-/// COMPAT(e2b): whose kernels are; they start in the home of the sandbox's user all the same.
+/// COMPAT(e2b): the user of the kernels; they start in the home of the sandbox's user all the same.
 const USER: &str = "root";
-/// Where code starts at the vendor's, for a sandbox that says nothing else.
+/// The vendor's working directory of code, if the sandbox has no other.
 const HOME: &str = "/home/user";
-/// Of the contexts that are there before anybody asks.
+/// The prefix of contexts that exist from the beginning.
 const DEFAULT: &str = "default-";
-/// Languages with a context from the beginning. They are listed, and made when they are first used.
+/// Languages with a context from the beginning. They are listed, and created at their first use.
 const FROM_THE_BEGINNING: [Language; 2] = [Language::Python, Language::JavaScript];
 
 /// A call, by its path.
@@ -64,7 +64,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Whether a path is one of the interpreter's.
+/// Whether a path belongs to the interpreter.
 pub(super) fn is_call(path: &str) -> bool {
     Call::of(path).is_some()
 }
@@ -104,7 +104,7 @@ impl Data {
     pub(super) async fn interpret(&self, sandbox: &SandboxId, request: Request) -> Result<Response, Refusal> {
         let (parts, body) = request.into_parts();
         let Some(call) = Call::of(parts.uri.path()) else { return Err(Refusal::no_route()) };
-        // Who asks is known before anything is read or woken.
+        // The caller is authenticated before anything is read or woken.
         let pass = match call {
             Call::Execute => self.runner(sandbox, &parts.headers)?,
             _ => self.visitor(sandbox, &parts.headers).await?,
@@ -131,7 +131,7 @@ impl Data {
         }
     }
 
-    /// Who may run code.
+    /// Authenticates a caller that runs code.
     fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
         let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
         self.service.admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
@@ -141,7 +141,7 @@ impl Data {
         })
     }
 
-    /// Who may reach the port.
+    /// Authenticates a caller that may reach the port.
     async fn visitor(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
         if shown(headers)?.is_some() {
             return self.runner(sandbox, headers);
@@ -218,7 +218,7 @@ impl Data {
         match made.await {
             Ok(context) => Ok(json(&ContextResponse::from(context))),
             Err(error) => match (error.kind(), self.refusal(&awake, &error)) {
-                // Nothing but the folder that was asked for can be missing to a context that is made.
+                // For a new context, only the requested folder can be missing.
                 (ErrorKind::NotFound, Refusal::Agents(_, why)) => {
                     Err(Refusal::Agents(StatusCode::BAD_REQUEST, why))
                 }
@@ -230,7 +230,7 @@ impl Data {
     async fn remove(&self, awake: AwakeSandbox, id: &str) -> Result<Response, Refusal> {
         let toolbox = toolbox(&awake);
         match toolbox.interpreter().delete_context(id).await {
-            // One that nobody used yet is as good as removed.
+            // A default context that was not used yet counts as removed.
             Err(ToolboxError::NotFound(_)) if default_of(id).is_some() => Ok(empty(StatusCode::OK)),
             Ok(()) => Ok(empty(StatusCode::OK)),
             Err(error) => Err(self.refusal(&awake, &error)),
@@ -246,13 +246,13 @@ impl Data {
         }
     }
 
-    /// What a tool could not do, or why nothing can be done at all.
+    /// The refusal for an error of a tool, or for a sandbox that no longer runs.
     fn refusal(&self, awake: &AwakeSandbox, error: &ToolboxError) -> Refusal {
         if !self.still_runs(awake) {
             return Refusal::NotFound;
         }
         let status = match error {
-            // A language that this sandbox has not is one that was asked for in vain, no fault of the server.
+            // A language that the sandbox does not have is an error of the request, not of the server.
             ToolboxError::Invalid(_)
             | ToolboxError::Conflict(_)
             | ToolboxError::TooLarge { .. }
@@ -273,7 +273,7 @@ fn toolbox(awake: &AwakeSandbox) -> Toolbox {
     awake.toolbox().as_user(Some(USER.to_owned()))
 }
 
-/// COMPAT(e2b): those from the beginning come first, used or not; the newest is last.
+/// COMPAT(e2b): the default contexts are first, used or not; the newest is last.
 fn listed(kept: Vec<Kept>, workdir: &str) -> Vec<ContextResponse> {
     let mut rest: Vec<ContextResponse> = kept.into_iter().map(ContextResponse::from).collect();
     let mut all = Vec::new();
@@ -302,7 +302,7 @@ async fn find(interpreter: &Interpreter<'_>, id: &str) -> Result<Kept, ToolboxEr
     }
 }
 
-/// The language of a context that is there from the beginning.
+/// The language of a default context.
 fn default_of(id: &str) -> Option<Language> {
     let name = id.strip_prefix(DEFAULT)?;
     Language::ALL.into_iter().find(|language| language.as_str() == name)

@@ -1,4 +1,4 @@
-//! How sandboxes sleep and wake: pause, connect, resume.
+//! Pauses, connects to and resumes sandboxes.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created};
 use atoll_model::{Code, Lease, OnTimeout, Phase, Principal, UpdateSandbox};
@@ -29,7 +29,7 @@ struct PauseBody {
     require_healthy_guest: Option<bool>,
 }
 
-/// COMPAT(e2b): 409 where it sleeps already. Without memory its processes end, and a connect boots it on its files.
+/// COMPAT(e2b): 409 if it is paused already. Without memory its processes end, and a connect boots it with its files.
 async fn pause(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,
@@ -96,7 +96,7 @@ async fn connect_v2(
     connect(&app, &who, domain, &id, ConnectBody { timeout, memory: body.memory }).await
 }
 
-/// 200 where it ran, with its end moved further away and never nearer; 201 where it had to be woken.
+/// 200 if it was running, with its lifetime extended and never shortened; 201 if it had to be woken.
 async fn connect(
     app: &E2bApp,
     who: &Principal,
@@ -129,7 +129,7 @@ struct ResumeBody {
     memory: Option<bool>,
 }
 
-/// COMPAT(e2b): 409 where it runs.
+/// COMPAT(e2b): 409 if it is running.
 async fn resume(
     Given(app): Given<E2bApp>,
     Caller(who): Caller,

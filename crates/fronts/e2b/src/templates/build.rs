@@ -1,4 +1,4 @@
-//! Making a template: it is announced, its files are sent, it is begun.
+//! Makes a template: the client announces it, sends its files, and starts the build.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, upload_reader};
 use atoll_model::{LimitsAsk, TemplateRef};
@@ -26,7 +26,7 @@ pub(super) struct Announced {
     aliases: Vec<String>,
 }
 
-/// Where the first SDKs would then push an image to a registry of E2B's.
+/// The first SDKs would push an image to a registry of E2B after this call.
 pub(super) async fn announce_v1(Caller(_): Caller) -> ApiError {
     not_here("a build of version 1", "build with the SDK's Template, or with atoll template build")
 }
@@ -60,7 +60,7 @@ pub(super) async fn announce(
     ))
 }
 
-/// A name and all its tags, as they are called there: the one in the name and further ones; else the default.
+/// The name and all tags of a template, in E2B's form: the tag in the name and further ones, or the default.
 fn called(name: &str, tags: Vec<String>) -> Result<(TemplateRef, Vec<String>), ApiError> {
     let reference = names::parse("name", name)?;
     let template = TemplateRef { tag: None, ..reference.clone() };
@@ -77,7 +77,7 @@ fn called(name: &str, tags: Vec<String>) -> Result<(TemplateRef, Vec<String>), A
     Ok((template, all))
 }
 
-/// A tag, also where the name of its template stands in front of it.
+/// A tag, with or without the name of its template before it.
 pub(super) fn own_tag(field: &str, template: &TemplateRef, tag: &str) -> Result<String, ApiError> {
     let whole = if tag.contains(':') { tag.to_owned() } else { format!("{}:{tag}", template.name) };
     let reference = names::parse(field, &whole)?;
@@ -93,7 +93,7 @@ pub(super) struct Upload {
     url: String,
 }
 
-/// Whether files are here already, and where they may be sent to, by whoever has the answer.
+/// Whether files are stored already, and a URL to which a client without a key may send them.
 pub(super) async fn files(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -109,7 +109,7 @@ pub(super) async fn files(
     Ok(created(Upload { present, url: format!("{scheme}://{host}{PREFIX}/uploads/{ticket}") }))
 }
 
-/// Takes an archive: whoever has the link may send it, without a key.
+/// Receives an archive: a client with the link may send it, without a key.
 pub(super) async fn upload(
     State(app): State<E2bApp>,
     Path(ticket): Path<String>,

@@ -1,4 +1,4 @@
-//! Builds of templates, and which of them made a version.
+//! Builds of templates, and the build of each version.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use atoll_service::BuildFilter;
 use super::names;
 use crate::E2bApp;
 
-/// LIMIT: how far back one looks for the build of a version.
+/// LIMIT: the number of builds that are searched for that of a version.
 const LOOK_BACK: u32 = 1_000;
 
 /// A build of a template by its UUID.
@@ -28,7 +28,7 @@ pub(super) async fn find(
     Err(ApiError::new(Code::BuildNotFound, format!("template {} has no such build", template.name)))
 }
 
-/// The newest builds of a template, or of all, the newest first.
+/// The newest builds of a template, or of all templates, the newest first.
 pub(super) async fn newest(
     app: &E2bApp,
     who: &Principal,
@@ -39,7 +39,7 @@ pub(super) async fn newest(
     Ok(app.service.list_builds(who, filter).await?.items)
 }
 
-/// The UUID of the newest build that made a version; some UUID where none is known.
+/// The UUID of the newest build of each version; another UUID if no build is known.
 pub(super) struct Makers(HashMap<String, String>);
 
 impl Makers {
@@ -54,7 +54,7 @@ impl Makers {
     }
 }
 
-/// E2B's word for how far a build is.
+/// E2B's status of a build.
 pub(super) fn status(app: &E2bApp, build: &Build) -> &'static str {
     match build.status {
         BuildStatus::Waiting if app.service.is_announced(build) => "waiting",

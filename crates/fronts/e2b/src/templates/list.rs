@@ -1,4 +1,4 @@
-//! Templates: which there are, what they are, who sees them, and how they go.
+//! Templates: list, describe, change their visibility, and remove them.
 
 use atoll_agentapi::ENVD_VERSION;
 use atoll_front_kit::paging::page_after;
@@ -16,7 +16,7 @@ use super::request::ChangeBody;
 use crate::E2bApp;
 use crate::sandboxes::paged;
 
-/// LIMIT: E2B's own, of a page.
+/// LIMIT: that of E2B, for a page.
 const PAGE_MAX: usize = 100;
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,7 +86,7 @@ pub(super) struct Names {
     names: Vec<String>,
 }
 
-/// The caller's own, as there.
+/// The caller's own templates, as in E2B's API.
 pub(super) async fn list(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -99,7 +99,7 @@ pub(super) async fn list(
     cut(shown, &page, |template| template.template_id.clone())
 }
 
-/// Those that everybody has.
+/// The templates of the server.
 pub(super) async fn defaults(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -174,7 +174,7 @@ pub(super) async fn change_v2(
     Ok(ok(Names { names: vec![record.name] }))
 }
 
-/// Removes a template; a snapshot is one there too.
+/// Removes a template or a snapshot, which is a template in E2B's API.
 pub(super) async fn remove(
     State(app): State<E2bApp>,
     Caller(who): Caller,
@@ -195,7 +195,7 @@ pub(super) async fn remove(
         }
         return Ok(StatusCode::NO_CONTENT);
     }
-    // With a namespace before it, as names of snapshots have it there.
+    // Names of snapshots have a namespace before them in E2B's API.
     let plain = name.rsplit_once('/').map_or(name.as_str(), |(_, name)| name);
     app.service.delete_snapshot(&who, plain).await.map_err(|error| match error.code {
         Code::SnapshotNotFound => {
@@ -206,7 +206,7 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A template by its id. One that has no tag `default` is known by any of its tags.
+/// A template by its id. One without the tag `default` is found by any of its tags.
 pub(super) async fn find(app: &E2bApp, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
     let word = names::word(app, who, id).await?;
     let missing = match app.service.get_template(who, &word).await {
@@ -252,7 +252,7 @@ fn cut<T: Serialize>(all: Vec<T>, page: &PageQuery, id: impl Fn(&T) -> String) -
     Ok(paged(items, next))
 }
 
-/// What comes after the one that the page before ended with.
+/// The entries after the last one of the previous page.
 fn page_of<T>(mut all: Vec<T>, page: &PageQuery, id: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
     if let Some(after) = page.next_token.as_deref().filter(|token| !token.is_empty()) {
         let at = all.iter().position(|item| id(item) == after).map_or(all.len(), |at| at + 1);

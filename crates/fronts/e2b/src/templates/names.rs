@@ -1,13 +1,13 @@
-//! What templates and builds are called there and here.
+//! Translates names of templates and ids of builds.
 
 use atoll_front_kit::ApiError;
 use atoll_model::{BuildId, Code, DEFAULT_TAG, Principal, TemplateRef};
 
 use crate::E2bApp;
 
-/// What E2B means where no tag is said.
+/// E2B's default tag.
 pub(super) const DEFAULT: &str = "default";
-/// A tag that somebody called as we call what is meant without one.
+/// The stored form of a user's tag `latest`, since `latest` is Atoll's default tag.
 const THEIR_LATEST: &str = "_latest";
 /// Images that are templates here, and built in.
 const IMAGES: [(&str, &str); 2] =
@@ -22,7 +22,7 @@ pub(super) fn stored(tag: &str) -> &str {
     }
 }
 
-/// What a tag of ours is called there.
+/// E2B's form of a tag of Atoll.
 pub(super) fn shown(tag: &str) -> &str {
     match tag {
         DEFAULT_TAG => DEFAULT,
@@ -31,7 +31,7 @@ pub(super) fn shown(tag: &str) -> &str {
     }
 }
 
-/// A name with or without a tag, their tag still theirs.
+/// A name with or without a tag, which stays in E2B's form.
 pub(super) fn parse(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     let text = text.trim().to_ascii_lowercase();
     text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, bad.to_string()))
@@ -65,7 +65,7 @@ pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<Stri
     Ok(reference.to_string())
 }
 
-/// E2B's ids of builds are UUIDs. Ours have 103 bits, which fit into the free ones of a UUID of the experimental kind.
+/// E2B's ids of builds are UUIDs. Atoll's ids have 103 bits, which fit into the free bits of a UUID of version 8.
 pub(super) fn uuid(build: &BuildId) -> String {
     let digits = build.as_str().bytes().map(|b| match b {
         b'a'..=b'z' => u128::from(b - b'a'),
@@ -74,7 +74,7 @@ pub(super) fn uuid(build: &BuildId) -> String {
     write(digits.fold(0, |number, digit| number * 36 + digit), 8)
 }
 
-/// The id of a build as it was written.
+/// The id of a build as the client wrote it.
 pub(super) fn build_id(text: &str) -> Result<BuildId, ApiError> {
     let unknown = || ApiError::new(Code::BuildNotFound, "there is no such build");
     if let Ok(own) = text.parse() {
@@ -94,19 +94,19 @@ pub(super) fn build_id(text: &str) -> Result<BuildId, ApiError> {
     if rest == 0 && uuid(&id) == text.to_ascii_lowercase() { Ok(id) } else { Err(unknown()) }
 }
 
-/// The id of a build that an SDK was told as a UUID; none where no build can have it.
+/// The build id of a UUID that an SDK received; `None` if no build can have it.
 #[must_use]
 pub fn build_of_uuid(text: &str) -> Option<BuildId> {
     build_id(text).ok().filter(|_| text.contains('-'))
 }
 
-/// A UUID for a version that no build is known of.
+/// A UUID for a version without a known build.
 pub(super) fn uuid_of_version(version: &str) -> String {
     let hex: String = version.chars().rev().filter(char::is_ascii_hexdigit).take(32).collect();
     write(u128::from_str_radix(&hex, 16).unwrap_or_default(), 5)
 }
 
-/// 122 bits as a UUID of a kind.
+/// 122 bits as a UUID of a version.
 fn write(bits: u128, kind: u128) -> String {
     let bits = bits & ((1 << 122) - 1);
     let number =

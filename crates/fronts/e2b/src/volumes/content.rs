@@ -1,4 +1,4 @@
-//! The files of a volume, for whoever shows the token of that volume. Paths begin at its top.
+//! The files of a volume, for a caller with the token of that volume. Paths begin at its root.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, created, ok, rfc3339, upload_reader};
 use atoll_service::{VolumeEntry, VolumeEntryKind, VolumeOwner, VolumePass};
@@ -14,7 +14,7 @@ use tokio_util::io::ReaderStream;
 
 use crate::E2bApp;
 
-/// LIMIT: pieces large enough that a system call for each does not show.
+/// LIMIT: pieces are large enough to make the cost of system calls negligible.
 const PIECE: usize = 256 << 10;
 
 pub(super) fn routes() -> Router<E2bApp> {
@@ -48,7 +48,7 @@ struct PathQuery {
     depth: Option<u32>,
 }
 
-/// What a new entry is like. Modes are decimal.
+/// The attributes of a new entry. Modes are decimal.
 #[derive(Debug, Deserialize)]
 struct NewQuery {
     path: String,
@@ -113,7 +113,7 @@ impl NewQuery {
     }
 }
 
-/// Relative ones begin at the top too.
+/// Relative paths begin at the root too.
 fn rooted(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
@@ -127,7 +127,7 @@ async fn list(
     Ok(ok(entries.into_iter().map(Stat::from).collect()))
 }
 
-/// `force`: with the folders above it, and one that is there is fine.
+/// With `force`, missing parents are made too, and an existing folder is no error.
 async fn make_folder(
     State(app): State<E2bApp>,
     Opened(pass): Opened,
@@ -178,8 +178,8 @@ async fn read(
     Ok(response)
 }
 
-/// Whether one that is there is written over is said by `force`; where nothing is said, it is, as the SDKs document.
-/// `force` makes the folders above it too.
+/// `force` decides whether an existing file is overwritten; the default is to overwrite, as the SDKs document. `force`
+/// also makes missing parents.
 async fn write(
     State(app): State<E2bApp>,
     Opened(pass): Opened,

@@ -1,4 +1,4 @@
-//! Templates over a wire: images from registries and to them, archives in and out.
+//! Transfers of templates: images from and to registries, archives in and out.
 
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, upload_reader};
 use atoll_model::TemplateRef;
@@ -37,7 +37,7 @@ impl FromApi<RegistryAuth> for atoll_service::RegistryAuth {
     }
 }
 
-/// A reference of an image or template; what is none is refused by its field.
+/// Parses a reference of an image or template; the error names the field.
 pub(crate) fn reference(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     text.parse().map_err(|bad| ApiError::invalid(format!("{field} is {bad}")))
 }
@@ -105,7 +105,7 @@ pub(crate) async fn import(
     Ok(JsonResponse(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into_api()))
 }
 
-// LIMIT: pieces large enough that a system call per piece does not show.
+// LIMIT: pieces are large enough to make the cost of system calls negligible.
 const PIECE: usize = 256 * 1_024;
 
 /// Exports a template as one archive.
