@@ -135,7 +135,7 @@ impl Client {
         &self.contract
     }
 
-    /// A request as it comes, with the key; nobody judges it.
+    /// A raw request with the key; it is not checked against the document.
     pub fn raw(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
         if self.key.is_empty() {

@@ -55,7 +55,7 @@ pub const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 20);
 pub const SHARED: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 30);
 /// The one that must see nothing.
 pub const EVIL: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 66);
-/// Resolvers that everybody knows.
+/// Well-known public resolvers.
 pub const RESOLVERS: [Ipv4Addr; 2] = [Ipv4Addr::new(8, 8, 8, 8), Ipv4Addr::new(1, 1, 1, 1)];
 /// The evil one's IPv6 address; [`HOST6`] is the host's on the same wire.
 pub const EVIL6: &str = "2001:db8:66::66";

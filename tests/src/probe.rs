@@ -34,7 +34,7 @@ pub fn compiled(name: &str) -> PathBuf {
     program
 }
 
-/// Puts a probe into a sandbox, executable by everybody, and answers its path there.
+/// Puts a probe into a sandbox, executable by every user, and returns its path there.
 pub async fn install(client: &Client, id: &str, name: &str) -> String {
     let path = format!("/tmp/{name}");
     let bytes = tokio::fs::read(compiled(name)).await.expect("the probe");

@@ -29,7 +29,7 @@ pub struct Registry<'a> {
 }
 
 impl<'a> Registry<'a> {
-    /// Starts one that anybody may use, over a folder of the world, and waits until it answers.
+    /// Starts a registry without authentication, over a folder of the world, and waits until it answers.
     pub async fn start(world: &'a World) -> Self {
         let folder = world.folder().join("registry");
         std::fs::create_dir_all(&folder).expect("a folder");

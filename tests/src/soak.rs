@@ -166,7 +166,7 @@ async fn die_at(w: &World, shared: &Shared, tell_up: &watch::Sender<bool>, place
     while w.server_exit().is_none() && armed.elapsed() < ARMED_FOR {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // Whoever removes it decides; a server that was first is about to abort.
+    // The process that removes the file decides; if the server was first, it is about to abort.
     if std::fs::remove_file(fail_at(w)).is_ok() && w.server_exit().is_none() {
         shared.armed.store(false, Ordering::SeqCst);
         return false;

@@ -16,7 +16,7 @@ use crate::proc;
 pub const REGION: usize = 256 * 1024;
 const DELETED: usize = 8_192;
 const PIPED: usize = 4_000;
-/// Its name is left out of every look: nobody knows how much of it the disk took.
+/// Its name is left out of every comparison: it is unknown how much of it the disk took.
 pub const FILL: &str = "fill";
 /// Where the probe lies inside.
 pub const PROGRAM: &str = "/bin/keeper";

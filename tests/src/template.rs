@@ -12,7 +12,7 @@ pub fn cache() -> PathBuf {
     atoll_image::default_cache_dir().join("tests")
 }
 
-/// The folder of a shared template; made when missing. One that was made by another recipe is left to whoever uses it.
+/// The folder of a shared template; made when missing. One that was made by another recipe is kept for its users.
 pub fn shared(name: &str) -> PathBuf {
     let folder = match atoll_image::recipe_digest(name) {
         Some(digest) => cache().join("templates").join(format!("recipe-{digest}")),

@@ -215,8 +215,8 @@ impl World {
         *lock(&self.baseline) = settled;
     }
 
-    /// The folders of this world's server, one per hierarchy that it uses. Never one that belongs to somebody else: what is
-    /// below is removed at the end.
+    /// The cgroup folders of this world's server, one per hierarchy that it uses. Never a folder of another process:
+    /// everything below is removed at the end.
     fn cgroup_parents(&self, sandbox: &str, agent: i32) -> BTreeSet<PathBuf> {
         let name = self.facts(sandbox).expect("facts")["cgroup"].as_str().expect("a name").to_owned();
         let own = proc::cgroups(agent)
@@ -549,7 +549,7 @@ impl World {
         proc::reap_orphans(&kept);
     }
 
-    /// A process of the test's own that is nobody's orphan until [`World::end_adopted`].
+    /// A process of the test itself, which does not count as an orphan until [`World::end_adopted`].
     pub fn adopt(&self, child: Child) -> i32 {
         let pid = child.id().cast_signed();
         lock(&self.waited_for).insert(pid);

@@ -276,7 +276,7 @@ fn a_deleted_key_ends_what_it_holds_open_in_every_front() {
         all_stay(others).await;
         let refused = whole(&get("/v1/sandboxes", &format!("{}Connection: close\r\n", bearer(&key)))).await;
         assert_eq!(status_of(refused.as_bytes()), 401, "{refused}");
-        // Whoever deletes its own key is told so, and has nothing left.
+        // A caller that deletes its own key gets a response, and no access afterwards.
         let (own, key) = further_key(&client).await;
         let watch = Stream::open("events", &get("/v1/events?follow=1", &bearer(&key)), 200).await;
         w.client(&key).delete(&format!("/v1/keys/{own}")).await.ok();
@@ -340,7 +340,7 @@ fn replaced_tokens_and_closed_previews_end_what_they_hold_open() {
         all_end(of_preview).await;
         let deadline = Instant::now() + Duration::from_secs(3);
         assert!(expiring.ends_by(deadline).await.is_ok(), "a preview ends with its time");
-        // Ports that were open to everybody, by a preview and by the sandbox.
+        // Public ports, by a preview and by the sandbox.
         let public = client.post(&previews, json!({ "port": 8080, "public": true })).await.ok();
         let visitor = Stream::open("public preview", &get(&format!("/p/{id}/8080/stream"), ""), 200).await;
         client.delete(&format!("{previews}/{}", public["id"].as_str().unwrap())).await.ok();

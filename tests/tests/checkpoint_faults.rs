@@ -70,7 +70,7 @@ fn a_dump_that_fails_is_tried_once_more_and_its_failure_may_be_repeated() {
         w.crash_server_with(&[("ATOLL_CRIU", flaky.program.to_str().unwrap())]).await;
         let shared = Shared::quiet(w, w.tenant("acme").await);
         let mut kept = Kept::create(&shared, json!({ "memory_mib": 128 }), 5).await;
-        // Once: nobody notices.
+        // A single failure is not visible to the caller.
         flaky.fail_next(1);
         pause_to_disk(&shared, &kept).await.ok();
         assert_eq!(flaky.left(), "0", "the failure was met");
@@ -111,7 +111,7 @@ fn connections_that_a_kill_has_cut_do_not_hold_up_a_checkpoint() {
             let talking = (0..4).map(|_| {
                 let (client, path, talks) = (shared.client.clone(), kept.path("/exec/stream"), talks.clone());
                 tokio::spawn(async move {
-                    // Nobody reads, so that what the agent sends stays in the server's own connections.
+                    // The client does not read, so that the agent's data stays in the server's own connections.
                     let _unread = client.raw(reqwest::Method::POST, &path).json(&talks).send().await;
                     std::future::pending::<()>().await
                 })

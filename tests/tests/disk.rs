@@ -193,7 +193,7 @@ fn b15_a_full_disk_of_the_host_is_refused_in_words_and_loses_nothing() {
         assert_eq!(client.sh(&ids[0], "cat note").await.text(), "hello");
         everything_new_is_refused(w, &client, &ids[0]).await;
         client.remove(&ids.pop().unwrap()).await;
-        // Somebody takes the headroom too: nothing can be written down, which is said, and nothing is broken.
+        // The headroom is used up too: no write succeeds, the error reports that, and nothing is broken.
         for _ in 0..3 {
             filler.free();
             filler.leave(0);

@@ -1,5 +1,5 @@
-//! E2B's data plane under attack: tokens of others, signatures for something else, heads that want to be read twice, routes that
-//! are nobody's, and sandboxes that end in the middle.
+//! E2B's data plane under attack: tokens of others, signatures for other requests, ambiguous heads, unknown routes, and
+//! sandboxes that end in the middle.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -154,13 +154,13 @@ fn a_signature_opens_its_path_direction_user_and_sandbox_alone() {
         // What is there twice could be read in two ways.
         let twice = get(format!("/files?path=/etc/passwd&path=/tmp/a&signature={read}")).await;
         assert_eq!(status(&twice), 400, "{twice}");
-        // Nobody else by another field.
+        // Another field cannot select another user.
         let as_root = raw(&format!(
             "GET /files?path=/tmp/a&signature={read} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\nConnection: close\r\n\r\n"
         ))
         .await;
         assert_eq!(status(&as_root), 200);
-        // Files are reached as root whoever asks; whose a new one is, the signature alone says.
+        // File operations always run as root; only the signature determines the owner of a new file.
         let whose = sign(&["/opt/whose", "write", "", &mine.token]);
         let said = raw(&format!(
             "POST /files?path=/opt/whose&signature={whose} HTTP/1.1\r\nHost: {SERVER}\r\nAuthorization: Basic cm9vdDo=\r\n\
@@ -243,7 +243,7 @@ fn heads_that_want_to_be_read_twice_reach_no_agent() {
         let named = "Connection: X-Access-Token, Host, Content-Length\r\nContent-Length: 2\r\n";
         let said = raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{named}\r\n{{}}")).await;
         assert_eq!(status(&said), 200, "{said}");
-        // A second request behind an upgrade that nobody grants is not served.
+        // A second request after a refused upgrade is not served.
         let upgrade = "Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n";
         let said =
             raw(&format!("POST /process.Process/List HTTP/1.1\r\n{fields}{upgrade}\r\n{{}}{hidden}")).await;

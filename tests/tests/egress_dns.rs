@@ -15,7 +15,7 @@ fn run(body: impl AsyncFnOnce(&World) + Send) {
     run_with(Options::debian(), body);
 }
 
-/// Other ways to ask: everybody's resolvers by every transport, the host's own, and our gate on other ports.
+/// Other ways to resolve names: public resolvers by every transport, the host's own, and the gate on other ports.
 fn other_resolvers(name: &str) -> Vec<Value> {
     let mut ways = Vec::new();
     for server in [RESOLVERS[0].to_string(), RESOLVERS[1].to_string(), PUBLIC.to_owned()] {

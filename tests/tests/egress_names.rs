@@ -148,7 +148,7 @@ fn n02_an_address_by_itself_opens_no_door_whatever_the_protocol() {
     });
 }
 
-/// Somebody on the host's own address who must not be asked.
+/// A listener on the host's own address that must receive no connection.
 async fn host_listener() -> Arc<AtomicUsize> {
     let visits = Arc::new(AtomicUsize::new(0));
     let listener = tokio::net::TcpListener::bind((namespaces::HOST_ADDRESS, 80)).await.unwrap();
@@ -211,7 +211,7 @@ fn n02_a_name_never_leads_to_private_metadata_host_or_neighbour() {
         let crowd =
             try_one(&client, &id, json!({ "do": "dns", "name": "crowd.good.test", "tcp": true })).await;
         assert!(crowd["addresses"].as_array().is_some_and(|all| all.len() <= 250), "{crowd}");
-        // Every address that nobody reaches, behind a name that everybody may ask for.
+        // Every unreachable address, behind a name that every sandbox may resolve.
         let neighbour_address: Ipv4Addr = address.parse().unwrap();
         let mut tasks = Vec::new();
         for (n, bad) in [private, metadata, Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 168, 77, 1)]

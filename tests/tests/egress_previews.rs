@@ -276,7 +276,7 @@ fn n20_a_circle_through_the_public_url_ends() {
         assert_eq!(answer.status().as_u16(), 508, "{}", answer.text().await.unwrap());
         let rounds: u32 = client.sh(&honest, "grep -c /loop /tmp/seen").await.text().parse().unwrap();
         assert!((2..=16).contains(&rounds), "{rounds} rounds");
-        // One that hides them: bounded while it lasts, nobody else notices, and over when its client goes.
+        // One that hides them: limited while it lasts, without effect on others, and ended when its client disconnects.
         let witness = w.witness().await;
         let sly = app(&client, "sly", "hides").await;
         let asked = tokio::time::timeout(Duration::from_secs(3), ask(&sly).send()).await;
@@ -353,7 +353,7 @@ fn n16_credentials_are_in_no_log_no_process_and_no_answer() {
                 (format!("CONNECT {secret}:443"), format!("Proxy-Authorization: Bearer {secret}\r\n")),
             ] {
                 for host in [host.as_str(), "localhost", "nobody.localhost"] {
-                    // What somebody writes into the app's own path is the app's to see.
+                    // Text in the app's own path is visible to the app.
                     if line.contains(&format!("/{secret}")) && host != "localhost" {
                         continue;
                     }

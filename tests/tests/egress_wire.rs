@@ -165,7 +165,7 @@ fn n04_forged_packets_and_frames_end_at_the_port() {
             assert!(result["error"].is_string(), "{task}: {result}");
         }
         w.internet.untouched(EVIL, "false senders");
-        // And if somebody inside had all rights: what is not its own still ends at its port.
+        // Even with all rights inside, frames with a foreign address end at the sandbox's port.
         let listening = with_all_rights(w, &neighbour, LISTEN, &["1.6"]);
         let forging = async {
             tokio::time::sleep(Duration::from_millis(500)).await;

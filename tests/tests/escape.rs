@@ -419,7 +419,7 @@ fn the_agents_secrets_cannot_be_read() {
         assert!(seen.contains("denied") || seen.contains("not permitted"), "{seen}");
         let admin = w.admin();
         assert!(!seen.contains(admin.key().trim_start_matches("atl_")));
-        // The agent's port is there, and answers nobody without the token.
+        // The agent's port is reachable, and answers no request without the token.
         let knock = "printf 'POST /process.Process/List HTTP/1.0\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}' | nc -w 2 127.0.0.1 49983; \
             printf 'GET /files?path=/etc/passwd HTTP/1.0\\r\\n\\r\\n' | nc -w 2 127.0.0.1 49983";
         let answered = client.sh(&id, knock).await.stdout;

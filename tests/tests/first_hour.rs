@@ -93,7 +93,7 @@ fn the_sdks_defaults_work_on_a_server_without_a_template() {
             w.log().contains("template debian is not made yet"),
             "the log names the template that stands in"
         );
-        // Names that nobody's SDK uses by default are what they were.
+        // Names that no SDK uses by default are unchanged.
         let missing = atoll(w, &["create", "-T", "debian"]);
         assert!(text(&missing.stderr).contains("atoll template make debian"), "{}", text(&missing.stderr));
         with_sdk(w, "e2b", &e2b, E2B).await;
@@ -200,7 +200,7 @@ fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
     run_with(Options { audit: false, ..Options::default() }, async |w| {
         ok(w, &["create", "--name", "left"]);
         w.stop_server(Signal::SIGTERM).await;
-        // Whoever listens at the default address is not asked and not touched.
+        // A process that listens at the default address gets no request and is not stopped.
         let listener = std::net::TcpListener::bind("127.0.0.1:7070").unwrap();
         listener.set_nonblocking(true).unwrap();
         let removed = ok(w, &["server", "uninstall", "--force"]);

@@ -1,5 +1,5 @@
-//! Code in an interpreter that means harm to whoever runs it: it writes the bridge's own lines, floods, kills, hangs, and shows
-//! what is too large. The caller always gets an end, in time, and the server stays as it was.
+//! Hostile code in an interpreter: it writes the bridge's own lines, floods, kills, hangs, and displays too much. The
+//! caller always gets an end, in time, and the server is unaffected.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -203,7 +203,7 @@ fn bodies_that_an_app_does_not_read_are_counted() {
             let request = http::Request::post(format!("http://localhost/p/{id}/8080/"))
                 .header("authorization", format!("Bearer {}", client.key()));
             let (answer, mut body) = sender.send_request(request.body(()).unwrap(), false).unwrap();
-            // Until nobody takes any more of it.
+            // Until the server reads no more of it.
             loop {
                 body.reserve_capacity(64 << 10);
                 let room = std::future::poll_fn(|cx| body.poll_capacity(cx));

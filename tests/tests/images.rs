@@ -109,7 +109,7 @@ fn what_an_image_says_of_itself_holds_in_its_sandboxes() {
         let id = client.create(json!({ "template": "said" })).await;
         let seen = client.sh(&id, "id -un; echo $HOME; pwd; echo \"$GREETING/$PORT/${EMPTY-unset}\"").await;
         assert_eq!(seen.text(), "app\n/home/app\n/srv/deep\nhello world/1234/");
-        // Nobody started the entry point.
+        // The entry point was not started.
         assert!(!client.sh_root(&id, "ps").await.text().contains("/bin/never"));
         for (user, expected) in
             [("1000", "1000 1000"), ("1000:50", "1000 50"), ("4242:4243", "4242 4243"), ("", "0 0")]
@@ -120,7 +120,7 @@ fn what_an_image_says_of_itself_holds_in_its_sandboxes() {
             let id = client.create(json!({ "template": name })).await;
             assert_eq!(client.sh(&id, "echo $(id -u) $(id -g)").await.text(), expected, "{user:?}");
         }
-        // Ids beyond what a sandbox has become nobody's, and that is noted.
+        // Ids outside of a sandbox's range become those of the user nobody, and that is noted.
         let far = image::busybox()
             .layer(&Layer::new().owner(70_000, 1_000_000).file("far", 0o644, "x"), Packing::Gzip);
         let made = client.import("far", far.docker_archive("x")).await.ok();
@@ -261,7 +261,7 @@ fn templates_of_others_are_not_there() {
         // The only use of a layer that two tenants brought is to be kept once: knowing its digest gives nothing.
         one.remove_template("mine").await.ok();
         shows(&two, "mine", "cat /who", "two").await;
-        // What is built in is nobody's to take away.
+        // A built-in template cannot be removed.
         assert!(two.remove_template("busybox").await.status >= 400);
         two.import("busybox", other.docker_archive("x")).await.refused(409, "name_taken");
         shows(&two, "busybox", "ls /who 2>/dev/null || echo none", "none").await;

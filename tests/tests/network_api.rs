@@ -215,7 +215,7 @@ fn the_log_is_followed_as_it_happens_and_outlives_a_crash() {
         w.crash_server().await;
         logged(client, &id, json!({ "verdict": "refused", "name": "evil.test" })).await;
         logged(client, &id, json!({ "what": "http", "verdict": "allowed", "name": "good.test" })).await;
-        // Whoever comes back reads on where they were.
+        // A client that returns continues at its last record.
         let last = client.get(&format!("{path}?limit=1")).await.ok()["items"][0]["at"].clone();
         let later = client.get(&format!("{path}?since={}", last.as_str().unwrap())).await.ok();
         assert_eq!(later["items"], json!([]));

@@ -196,7 +196,8 @@ fn a_port_is_private_and_reached_by_host_and_by_path_with_a_key() {
             code(get(&nobody, "/").header("authorization", bearer(&client))).await,
             (404, "sandbox_not_found".into())
         );
-        // The agent's own port is nobody's; at its host stands E2B's front, which knows no sandbox of another front.
+        // The agent's own port is not reachable; its host belongs to E2B's front, which does not accept sandboxes of
+        // other fronts.
         for who in [client.key(), w.admin().key()] {
             for (host, path, status) in [
                 (format!("49983-{id}.localhost"), "/hold".to_owned(), 502),

@@ -1,4 +1,4 @@
-//! Programs that take all they can get (catalogue C01 to C07, C10 to C12): they hurt themselves and nobody else.
+//! Programs that take as much as they can (catalogue C01 to C07, C10 to C12): they affect only their own sandbox.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -355,7 +355,7 @@ fn ipc_of_host() -> usize {
 
 #[test]
 fn a_stranger_with_a_reused_process_id_is_never_signalled() {
-    // C05: while the server is down the sandbox dies, and its pid may belong to somebody else.
+    // C05: while the server is down the sandbox dies, and its pid may belong to another process.
     run(async |w| {
         let client = w.tenant("acme").await;
         let id = client.create(json!({})).await;

@@ -1,5 +1,5 @@
-//! Messages that can be read in two ways, and clients that want to wear the server out (N07, N18, N21, N22): refused on
-//! every door, and the app never sees a request that nobody sent.
+//! Messages that can be read in two ways, and clients that exhaust the server (N07, N18, N21, N22): refused on every
+//! port, and the app never sees a request that no client sent.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -296,7 +296,8 @@ fn a_tunnel_holds_nothing_and_a_half_that_closes_is_passed_on() {
             stream
         };
         let before = resident_kib(w.server_pid());
-        // A frame of a GiB without a mask, fragments and pings without an end; and nobody reads what the app sends back.
+        // A frame of a GiB without a mask, endless fragments and pings, and a client that does not read the app's
+        // output.
         for head in [&[0x82, 127, 0, 0, 0, 0, 0x40, 0, 0, 0][..], &[0x02, 0x00], &[0x89, 0x00]] {
             let mut stream = open().await;
             let flood = async {

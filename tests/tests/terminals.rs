@@ -136,7 +136,7 @@ fn absurd_sizes_floods_and_rude_closes_are_survived() {
         screen.control(json!({ "type": "resize", "cols": 80, "rows": 24 })).await;
         screen.input("stty size; printf '\\033[6n\\033[c\\033]0;title\\007'; echo al''ive\n").await;
         screen.wait_for("alive").await;
-        // A flood to a screen that nobody reads, then a rude close in the middle.
+        // A flood of output that the client does not read, then an abrupt close in the middle.
         let mut deaf = Screen::attach(&client, &id, &terminal).await;
         deaf.input("cat /dev/urandom\n").await;
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -83,7 +83,7 @@ async fn tls_is_open() -> TcpStream {
     until("TLS is open", async || TcpStream::connect(TLS).await.ok()).await
 }
 
-/// A connector that trusts the server's own authority and nobody else.
+/// A connector that trusts the server's own authority only.
 fn connector(w: &World, protocols: &[&str]) -> TlsConnector {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(w.data().join("tls/ca.pem")).unwrap() {

@@ -132,7 +132,7 @@ fn read_only_and_sub_paths_hold() {
             let refused = client.post("/v1/sandboxes", body).await;
             assert!((400..500).contains(&refused.status), "{sub}: {refused}");
         }
-        // A volume that is read-only is so for everybody.
+        // A read-only volume is read-only for every sandbox.
         client.patch("/v1/volumes/v", json!({ "read_only": true })).await.ok();
         let id = with(&client, json!([at("v", "/v")])).await;
         assert_ne!(client.sh_root(&id, "echo x > /v/x").await.code, 0);
@@ -160,7 +160,7 @@ fn a_full_volume_is_full_inside_only() {
         client.patch("/v1/volumes/small", json!({ "size_mib": 48 })).await.ok();
         client.sh(&id, "dd if=/dev/urandom of=/v/more bs=1M count=20 2>/dev/null && sync").await.text();
         client.sh(&id, "rm /v/fill /v/more && echo x > /v/small").await.text();
-        // Files without end are bounded too, and an empty name costs nobody the machine.
+        // The number of files is limited too, and empty files do not fill the machine.
         let many = client.sh(&id, "mkdir /v/many; cd /v/many; i=0; while [ $i -lt 2000 ]; do : > f$i || exit 3; i=$((i+1)); done").await;
         assert!(many.code == 0 || many.code == 3, "{many:?}");
         drop(witness);
@@ -213,7 +213,7 @@ fn setuid_and_devices_in_a_volume_do_nothing() {
     });
 }
 
-/// A world whose operator allows one folder, with a folder of somebody's in it.
+/// A world whose operator allows one folder, with a folder of a user in it.
 fn host_world(body: impl AsyncFnOnce(&World, &Path) + Send) {
     let root = tempfile::Builder::new().prefix("atoll-root-").tempdir_in("/var/tmp").unwrap();
     let path = root.path().to_path_buf();
@@ -236,7 +236,7 @@ fn a_folder_of_the_host_is_its_owners_on_both_sides() {
         client.post("/v1/volumes", json!({ "name": "code", "folder": folder })).await.ok();
         let id = with(&client, json!([at("code", "/code")])).await;
         assert_eq!(client.sh(&id, "cat /code/src/main").await.text(), "main");
-        // It is the sandbox's own user that is the owner; nobody else inside is anybody there.
+        // The sandbox's own user is the owner; other users inside, root too, have no rights there.
         client.sh(&id, "echo new > /code/src/new && chmod 755 /code/src/new").await.text();
         assert_ne!(client.sh_root(&id, "echo root > /code/src/roots").await.code, 0);
         let made = std::fs::metadata(folder.join("src/new")).unwrap();
@@ -294,7 +294,7 @@ fn no_other_folder_of_the_host_can_be_had() {
             assert!((400..500).contains(&refused.status), "{folder:?}: {refused}");
             assert!(refused.json()["message"].as_str().unwrap().contains("folder"), "{folder:?}: {refused}");
         }
-        // Nobody but the operator.
+        // Only the operator may do this.
         let folder = allowed.join("project");
         let refused = tenant.post("/v1/volumes", json!({ "name": "mine", "folder": folder })).await;
         assert!([400, 403].contains(&refused.status), "{refused}");

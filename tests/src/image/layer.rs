@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tar::{EntryType, Header};
 
-/// A tar that grows; paths are bytes as they stand in the archive, nobody cleans them.
+/// A tar that grows; paths are written to the archive as given, without normalization.
 #[derive(Debug, Clone, Default)]
 pub struct Layer {
     tar: Vec<u8>,

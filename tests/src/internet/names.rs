@@ -55,7 +55,7 @@ pub enum Record {
     Cname(String),
     /// A text.
     Txt(String),
-    /// An address of somebody nobody asked for.
+    /// An address of a name that was not requested.
     Stray(String, Ipv4Addr),
 }
 

@@ -1,4 +1,5 @@
-//! The witness of last resort: every packet that arrives is counted by its destination, whatever it is and whoever listens.
+//! The last witness: every packet that arrives is counted by its destination, whatever its content and whether or not a
+//! process listens.
 //! And the echoes.
 
 use std::collections::BTreeMap;

@@ -13,10 +13,10 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-/// What a server shows to who names nobody.
+/// The certificate for a client that sends no server name.
 const NOBODY: &str = "nobody.test";
 
-/// Names that begin so vouch for themselves, which nobody should believe.
+/// The prefix of names with a self-signed certificate, which no client should trust.
 pub const SELF_SIGNED: &str = "self-signed";
 
 /// Vouches for every name.

@@ -1,4 +1,4 @@
-//! Web servers on every address, with and without TLS, that answer anybody and keep every request as it came.
+//! Web servers on every address, with and without TLS, that answer every client and keep every request as received.
 //!
 //! Their parser is lenient on purpose: what a strict one would refuse is still kept, so that a smuggled request shows.
 
@@ -283,7 +283,7 @@ async fn echo(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), rest: &mut Vec
     }
 }
 
-/// A line every 20 ms, for as long as somebody listens.
+/// A line every 20 ms, as long as a client reads.
 async fn drip(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
     for n in 0.. {

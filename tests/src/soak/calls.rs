@@ -36,13 +36,13 @@ pub struct Shared {
     pub memory: bool,
     /// When a launcher was last killed.
     pub hurt_at: Mutex<Option<Instant>>,
-    /// Set while the server is told to die at a place: nobody knows when it comes there.
+    /// Set while the server is instructed to die at a place: the time of its death is unknown.
     pub armed: AtomicBool,
-    /// What was refused though nobody was killed. The sandbox was whole afterwards.
+    /// Requests that were refused although no process was killed. The sandbox was complete afterwards.
     pub refusals: Mutex<Vec<String>>,
 }
 
-/// What became of a wish.
+/// The result of a request.
 #[derive(Debug)]
 pub enum Reply {
     /// The server answered.
@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// The same where nobody is killed behind our back.
+    /// The same without kills by the test.
     pub fn quiet(w: &World, client: Client) -> Self {
         let (_, up) = watch::channel(true);
         Self::new(w, client, up)

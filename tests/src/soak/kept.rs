@@ -93,7 +93,7 @@ impl Kept {
         self.history.push(what.into());
     }
 
-    /// The new versions take the place of the old ones, or join them where nobody knows.
+    /// The new versions replace the old ones, or are added to them if the outcome is unknown.
     pub fn become_(&mut self, new: Vec<Version>, certain: bool) {
         if certain {
             self.may = new;

@@ -13,7 +13,7 @@ use crate::state_model::{Dice, FILL, FOLDER, Tree};
 
 /// One sandbox at a time, its snapshots, and the dice.
 pub(super) struct Actor {
-    /// For names that nobody else has.
+    /// For unique names.
     number: u64,
     dice: Dice,
     made: u64,
@@ -230,7 +230,8 @@ impl Actor {
         if look.is_none() {
             self.kept.note("lost");
         }
-        // A command that was cut short by nobody goes on inside; between old and new lie its single lines.
+        // A command whose caller lost the connection continues inside; the versions between old and new have its single
+        // lines.
         let steps = if look.is_none() { between(&self.kept.may[0], &lines) } else { Vec::new() };
         self.kept.become_(steps.into_iter().chain([after]).collect(), look.is_some());
         self.kept.judge_until_sure(shared, look).await?;
@@ -421,7 +422,7 @@ impl Actor {
         let to = if from == "stopped" { "stopped" } else { "running" };
         let anything = [from.as_str(), "running", "stopped", "paused", "failed"];
         self.kept.settle(shared, if certain { std::slice::from_ref(&to) } else { &anything }).await?;
-        // Nobody knows whether the disk was full at that moment; a file that is not there is removed in vain.
+        // It is unknown whether the disk was full at that moment; removing a missing file is harmless.
         self.kept.full = true;
         self.revive(shared).await?;
         Ok(if moment.memory { "rollback memory" } else { "rollback files" })

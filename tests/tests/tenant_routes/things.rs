@@ -67,7 +67,7 @@ fn replaced(request: RequestBuilder, name: &'static str, value: &str) -> Request
     request.headers(fields)
 }
 
-/// By the name in the table: the owner's id, and one of the same form that is nobody's.
+/// By the name in the table: the owner's id, and an unused one of the same form.
 pub(crate) struct Things(BTreeMap<&'static str, (String, String)>);
 
 impl Things {
@@ -178,7 +178,7 @@ impl Things {
             let answer = owner.raw(Method::GET, &path).send().await.unwrap();
             assert_eq!(answer.status(), 200, "{path}");
             let text = answer.text().await.unwrap();
-            // A sandbox with a hold is active all the time, whoever asks, and a time that is counted from now is off by a little.
+            // A sandbox with a hold is always active, and a time that is counted from now differs slightly.
             let mut value = serde_json::from_str(&text).unwrap_or_else(|_| json!(text));
             forget_activity(&mut value);
             state.insert(path, value.to_string());
