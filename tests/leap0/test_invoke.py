@@ -53,10 +53,10 @@ class Invoke(Shared):
         for port in (None, 3000):
             url = self.box.websocket_url("/ws", port=port)
             self.assertTrue(url.startswith("wss://"))
-            with connect(url, additional_headers={"authorization": key()}) as socket:
+            with connect(url, additional_headers={"authorization": key()}, open_timeout=60) as socket:
                 for word in ("one", "two"):
                     socket.send(word)
-                    self.assertEqual(socket.recv(timeout=20), word)
+                    self.assertEqual(socket.recv(timeout=60), word)
 
     def test_without_a_key_nobody_gets_in(self):
         with http() as plain:

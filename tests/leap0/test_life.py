@@ -32,6 +32,7 @@ class Life(Case):
     def test_a_paused_sandbox_wakes_by_any_request_and_keeps_its_memory(self):
         box = self.sandbox()
         box.process.execute(command="setsid sh -c 'echo $$ >/tmp/pid; exec sleep 1000' >/dev/null 2>&1 </dev/null &")
+        until("it runs", lambda: box.process.execute(command="test -s /tmp/pid").exit_code == 0)
         self.assertEqual(box.pause().state.value, "paused")
         self.assertEqual(box.refresh().state.value, "paused")
         self.assertEqual([one.id for one in self.client.sandboxes.list(state="paused").items], [box.id])

@@ -11,8 +11,8 @@ PUBLIC, OTHER = "203.0.113.1", "198.51.100.20"
 
 
 def reaches(box, address):
-    code = f"import socket; socket.create_connection(({address!r}, 80), 3)"
-    return box.process.execute(command=f'python3 -c "{code}"', timeout=20).exit_code == 0
+    code = f"import socket; socket.create_connection(({address!r}, 80), 30)"
+    return box.process.execute(command=f'python3 -c "{code}"', timeout=60).exit_code == 0
 
 
 class Policy(Case):

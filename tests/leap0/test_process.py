@@ -8,7 +8,7 @@ from world import Shared, until
 
 
 def read_until(connection, wanted):
-    seen, deadline = b"", time.monotonic() + 20
+    seen, deadline = b"", time.monotonic() + 60
     while wanted not in seen:
         if time.monotonic() > deadline:
             raise AssertionError(f"{wanted!r} did not come: {seen!r}")
@@ -27,9 +27,9 @@ class Process(Shared):
 
     def test_a_command_that_takes_too_long_is_ended(self):
         since = time.monotonic()
-        done = self.box.process.execute(command="echo begun; sleep 60", timeout=1)
+        done = self.box.process.execute(command="echo begun; sleep 600", timeout=4)
         self.assertEqual((done.exit_code, done.stdout), (124, "begun\n"))
-        self.assertLess(time.monotonic() - since, 20)
+        self.assertLess(time.monotonic() - since, 60)
 
     def test_bytes_that_are_no_text_do_not_break_the_answer(self):
         self.assertIn("�", self.box.process.execute(command="printf '\\377ok'").stdout)

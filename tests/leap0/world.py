@@ -62,14 +62,14 @@ def client(**more):
 
 def http():
     """A plain HTTP client that trusts and is routed as the SDK's own."""
-    return httpx.Client(timeout=30)
+    return httpx.Client(timeout=60)
 
 
 def key():
     return os.environ["LEAP0_API_KEY"]
 
 
-def until(what, check, within=20.0):
+def until(what, check, within=60.0):
     """Waits for something true and answers it."""
     deadline = time.monotonic() + within
     while True:

@@ -122,7 +122,7 @@ class Async(unittest.IsolatedAsyncioTestCase):
         handle = await box.process.create_pty_session(id="p", on_data=take, pty_size=PtySize(rows=33, cols=99))
         await handle.wait_for_connection()
         await handle.send_input("stty size; echo val-$((6*7))\n")
-        await asyncio.wait_for(got.wait(), 15)
+        await asyncio.wait_for(got.wait(), 60)
         self.assertIn(b"33 99", seen)
         await handle.send_input("exit 3\n")
         self.assertEqual((await handle.wait()).exit_code, 3)
@@ -188,7 +188,7 @@ class Async(unittest.IsolatedAsyncioTestCase):
         for error, ask in (
             (DaytonaNotFoundError, self.there.get("none")),
             (DaytonaBadRequestError, box.process.exec("")),
-            (DaytonaTimeoutError, box.process.exec("sleep 30", timeout=1)),
+            (DaytonaTimeoutError, box.process.exec("sleep 300", timeout=1)),
             (DaytonaNotFoundError, box.fs.get_file_info("/none")),
             (DaytonaError, box.process.exec("true", env={"not a name": "1"})),
         ):

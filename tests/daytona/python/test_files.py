@@ -202,7 +202,7 @@ class Files(Shared):
     def test_a_link_downloads_without_a_key_until_it_is_revoked(self):
         self.box.fs.upload_file(b"shared content", self.at("s p.txt"))
         link = self.box.download_url(self.at("s p.txt"))
-        self.assertEqual(urllib.request.urlopen(link, timeout=10).read(), b"shared content")
+        self.assertEqual(urllib.request.urlopen(link, timeout=60).read(), b"shared content")
         other = link.replace(urllib.parse.quote("s p.txt"), "other").replace("s+p.txt", "other")
         self.assertNotEqual(other, link)
         self.assert_refused(other)
@@ -213,20 +213,20 @@ class Files(Shared):
         link = self.box.upload_url(self.at("up.txt"), ttl_seconds=60)
         body = b'--B\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nfrom outside\r\n--B--\r\n'
         ask = urllib.request.Request(link, body, {"Content-Type": "multipart/form-data; boundary=B"})
-        self.assertEqual(urllib.request.urlopen(ask, timeout=10).status, 200)
+        self.assertEqual(urllib.request.urlopen(ask, timeout=60).status, 200)
         self.assertEqual(self.sh(f"cat {self.at('up.txt')}"), "from outside")
         self.assert_refused(link)  # an upload link reads nothing
 
     def test_a_link_ends(self):
         self.box.fs.upload_file(b"x", self.at("f"))
-        link = self.box.download_url(self.at("f"), ttl_seconds=1)
-        self.assertEqual(urllib.request.urlopen(link, timeout=10).read(), b"x")
+        link = self.box.download_url(self.at("f"), ttl_seconds=5)
+        self.assertEqual(urllib.request.urlopen(link, timeout=60).read(), b"x")
         until("it ended", lambda: self.refused(link))
 
     @staticmethod
     def refused(link):
         try:
-            urllib.request.urlopen(link, timeout=10).read()
+            urllib.request.urlopen(link, timeout=60).read()
         except urllib.error.HTTPError as error:
             return error.code in (401, 403, 405)
         return False

@@ -1,6 +1,5 @@
 """The interpreter: state that stays, contexts apart, output as it comes; and language servers."""
 
-import time
 
 from daytona import (
     DaytonaError,
@@ -30,9 +29,17 @@ class Interpreter(Shared):
         self.assertEqual(("".join(out), "".join(err)), ("o\n", "e\n"))
 
     def test_output_comes_while_the_code_runs(self):
-        at = []
-        self.run_code("import time\nfor i in range(4):\n    print(i, flush=True); time.sleep(0.15)", on_stdout=lambda m: at.append(time.monotonic()))
-        self.assertGreater(at[-1] - at[0], 0.3)
+        heard, file = [], f"{self.dir}/heard"
+
+        def hear(message):
+            if not heard:
+                self.box.fs.upload_file(b"", file)
+            heard.append(message.output)
+
+        # It goes on only after its first line was heard.
+        code = f"import os, time\nprint('one', flush=True)\nwhile not os.path.exists({file!r}): time.sleep(0.05)\nprint('two')"
+        self.run_code(code, on_stdout=hear, timeout=60)
+        self.assertEqual("".join(heard), "one\ntwo\n")
 
     def test_an_exception_has_its_name_value_and_trace(self):
         seen = []

@@ -91,7 +91,7 @@ class Lists(Case):
             ask = urllib.request.Request(f"{box.toolbox_proxy_url}/{box.id}{path}", body,
                                          {"Authorization": f"Bearer {os.environ['DAYTONA_OTHER_KEY']}", "Content-Type": "application/json"})
             with self.assertRaises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(ask, timeout=10)
+                urllib.request.urlopen(ask, timeout=60)
             self.assertIn(refused.exception.code, (401, 403, 404))
 
     def test_a_key_that_is_none_is_refused(self):

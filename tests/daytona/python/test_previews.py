@@ -17,7 +17,7 @@ def fetch(url, headers=None):
     ask = urllib.request.Request(urllib.parse.urlunsplit(("http", api.netloc, parts.path or "/", parts.query, "")),
                                  headers={"Host": parts.netloc, **(headers or {})})
     try:
-        with urllib.request.urlopen(ask, timeout=10) as answer:
+        with urllib.request.urlopen(ask, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -66,7 +66,7 @@ class Exec(Shared):
         since = time.monotonic()
         with self.assertRaises(DaytonaTimeoutError):
             self.box.process.exec(f"(exec -a {mark} sleep 300) & exec -a {mark} sleep 300", timeout=1)
-        self.assertLess(time.monotonic() - since, 15)
+        self.assertLess(time.monotonic() - since, 60)
         until("both are gone", lambda: self.box.process.exec(f"pgrep -f '^{mark}'").exit_code == 1)
 
     def test_a_command_that_is_not_there_is_the_shells_127(self):

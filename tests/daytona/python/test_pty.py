@@ -1,7 +1,6 @@
 """Terminals."""
 
 import threading
-import time
 
 from daytona import DaytonaError, DaytonaNotFoundError
 from daytona.common.pty import PtySize
@@ -16,7 +15,7 @@ class Read:
         self.seen, self.result = b"", None
 
         def run():
-            self.result = handle.wait(on_data=self.take, timeout=30)
+            self.result = handle.wait(on_data=self.take, timeout=120)
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
@@ -82,8 +81,7 @@ class Pty(Shared):
     def test_ctrl_c_interrupts_what_runs(self):
         handle, read = self.open()
         handle.send_input("sleep 300\n")
-        read.has(b"sleep 300")
-        time.sleep(0.2)
+        until("it runs", lambda: self.box.process.exec("pgrep -xf 'sleep 300'").exit_code == 0)
         handle.send_input("\x03")
         handle.send_input("echo after-$((1+1))\n")
         read.has(b"after-2")

@@ -58,11 +58,11 @@ class Snapshots(Case):
     def test_a_sandbox_from_an_image_whose_build_fails(self):
         image = Image.base("debian").run_commands("echo no-good; exit 3")
         with self.assertRaises(DaytonaError) as failed:
-            client().create(CreateSandboxFromImageParams(image=image), timeout=60)
+            client().create(CreateSandboxFromImageParams(image=image), timeout=120)
         self.assertIn("3", str(failed.exception))
 
     def test_an_image_by_name(self):
-        box = client().create(CreateSandboxFromImageParams(image="debian"), timeout=60)
+        box = client().create(CreateSandboxFromImageParams(image="debian"), timeout=120)
         self.addCleanup(self._remove, box.id)
         self.assertIn("Debian", self.sh("cat /etc/os-release", box=box))
 
@@ -80,7 +80,7 @@ class Snapshots(Case):
             following = asyncio.create_task(box.process.get_entrypoint_logs_async(told.append, told.append))
             await asyncio.sleep(0.2)
             await asyncio.to_thread(box.fs.upload_file, b"", "/tmp/end")
-            await asyncio.wait_for(following, 20)
+            await asyncio.wait_for(following, 60)
 
         asyncio.run(follow())
         self.assertEqual("".join(told).split(), ["said", "last"])

@@ -42,7 +42,7 @@ class Surface(Shared):
             self.assertIn("docs/fronts/daytona.md", str(said.exception))
 
     def test_metrics_over_time_are_of_this_sandbox(self):
-        found = until("a first sample is written", lambda: self.box.get_metrics(), within=45)
+        found = until("a first sample is written", lambda: self.box.get_metrics(), within=120)
         self.assertEqual({m.cpu_count for m in found}, {self.box.cpu})
         self.assertTrue(all(m.mem_used > 0 and m.mem_total == self.box.memory << 30 for m in found), found)
 

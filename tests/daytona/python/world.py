@@ -38,7 +38,7 @@ def name(word="t"):
     return f"{word}-{uuid.uuid4().hex[:10]}"
 
 
-def until(what, check, within=20.0):
+def until(what, check, within=60.0):
     """Waits for something true and answers it."""
     deadline = time.monotonic() + within
     while True:
@@ -69,7 +69,7 @@ class Case(unittest.TestCase):
     maxDiff = 4000
 
     def create(self, **more):
-        box = client().create(CreateSandboxFromSnapshotParams(**more), timeout=60)
+        box = client().create(CreateSandboxFromSnapshotParams(**more), timeout=120)
         self.addCleanup(self._remove, box.id)
         return box
 
@@ -95,7 +95,7 @@ class Shared(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.box = client().create(CreateSandboxFromSnapshotParams(**cls.params), timeout=60)
+        cls.box = client().create(CreateSandboxFromSnapshotParams(**cls.params), timeout=120)
 
     @classmethod
     def tearDownClass(cls):

@@ -15,7 +15,7 @@ export const client = () => (known ??= new sdk.Daytona())
 export const name = (word = 't') => `${word}-${randomBytes(5).toString('hex')}`
 export const sleep = (ms) => new Promise((done) => setTimeout(done, ms))
 
-export async function until(what, check, within = 20_000) {
+export async function until(what, check, within = 60_000) {
   const end = Date.now() + within
   for (;;) {
     const found = await check()

@@ -64,8 +64,8 @@ export default () => {
     })
 
     test('what takes too long is interrupted, and the next works', async () => {
-      await rejects(box().runCode('import time; time.sleep(60)', { timeoutMs: 1000 }), TimeoutError)
-      assert.equal((await box().runCode('2 + 2', { timeoutMs: 20_000 })).text, '4')
+      await rejects(box().runCode('import time; time.sleep(600)', { timeoutMs: 1000 }), TimeoutError)
+      assert.equal((await box().runCode('2 + 2', { timeoutMs: 60_000 })).text, '4')
     })
   })
 
@@ -74,8 +74,8 @@ export default () => {
       const box = await sandbox(t, CodeSandbox)
       setTimeout(() => box.kill(), 700)
       const began = Date.now()
-      await rejects(box.runCode('import time; time.sleep(60)', { requestTimeoutMs: 5000 }), TimeoutError)
-      assert.ok(Date.now() - began < 10_000)
+      await rejects(box.runCode('import time; time.sleep(600)', { requestTimeoutMs: 5000 }), TimeoutError)
+      assert.ok(Date.now() - began < 60_000)
     })
 
     test('names survive a pause', async (t) => {

@@ -34,10 +34,10 @@ export default () => {
     })
 
     test('at its end it is paused, and traffic wakes it', async (t) => {
-      const box = await sandbox(t, { timeoutMs: 2000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+      const box = await sandbox(t, { timeoutMs: 3000, lifecycle: { onTimeout: 'pause', autoResume: true } })
       await box.files.write('/tmp/www/index.html', 'woken')
       await serve(box, 8000, '/tmp/www')
-      await until('it is paused', async () => (await box.getInfo()).state === 'paused', 12_000)
+      await until('it is paused', async () => (await box.getInfo()).state === 'paused')
       assert.deepEqual(await preview(box, 8000), { status: 200, body: 'woken' })
       assert.equal((await box.getInfo()).state, 'running')
     })

@@ -25,7 +25,7 @@ export const word = (prefix) => `${prefix}-${randomBytes(5).toString('hex')}`
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** Waits for something true and answers it. */
-export async function until(what, check, withinMs = 20_000) {
+export async function until(what, check, withinMs = 60_000) {
   const deadline = Date.now() + withinMs
   for (;;) {
     const found = await check()

@@ -52,7 +52,7 @@ class Templates(AsyncCase):
             status = await AsyncTemplate.get_build_status(info)
             return status.status == TemplateBuildStatus.READY
 
-        await until_async("it is built", ready, within=40, every=0.1)
+        await until_async("it is built", ready, within=120, every=0.1)
         self.assertEqual(await (await self.sandbox(word)).files.read("/tmp/hi"), "hi\n")
         with self.assertRaises(BuildException):
             await AsyncTemplate.build(AsyncTemplate().from_template("base").run_cmd("exit 9"), self.name())

@@ -33,15 +33,22 @@ class Values(SharedCode):
         self.assertEqual(self.run_code("twice(math.floor(21.9))").text, "42")
 
     def test_output_is_told_by_its_stream_while_it_runs(self):
-        out, err, times = [], [], []
+        out, err = [], []
+
+        def hear(message):
+            out.append(message.line)
+            if len(out) == 1:
+                self.box.files.write("/tmp/heard", "")
+
+        # It goes on only after its first line was heard.
         ran = self.run_code(
-            "import sys, time\nprint('one'); time.sleep(1); print('two ä')\nprint('bad', file=sys.stderr)",
-            on_stdout=lambda m: (out.append(m.line), times.append(time.monotonic())),
+            "import os, sys, time\nprint('one')\nwhile not os.path.exists('/tmp/heard'): time.sleep(0.05)\n"
+            "print('two ä')\nprint('bad', file=sys.stderr)",
+            on_stdout=hear,
             on_stderr=lambda m: err.append(m.line),
         )
         self.assertEqual(("".join(out), "".join(err)), ("one\ntwo ä\n", "bad\n"))
         self.assertEqual(("".join(ran.logs.stdout), "".join(ran.logs.stderr)), ("one\ntwo ä\n", "bad\n"))
-        self.assertGreater(times[-1] - times[0], 0.5)
         self.assertEqual(json.loads(ran.logs.to_json())["stderr"], ["bad\n"])
 
     def test_an_error_has_name_value_and_trace(self):
@@ -94,7 +101,7 @@ class Values(SharedCode):
         self.assertTrue(said.endswith("1998\n1999\n"))
 
     def test_asking_for_input_is_an_error_and_not_a_wait(self):
-        self.assertIsNotNone(self.box.run_code("input('?')", timeout=10).error)
+        self.assertIsNotNone(self.box.run_code("input('?')", timeout=60).error)
 
 
 class Rich(SharedCode):
@@ -238,15 +245,18 @@ class Contexts(SharedCode):
         contexts = [self.box.create_code_context() for _ in range(2)]
         done = []
 
-        def one(context):
-            done.append(self.box.run_code("import time; time.sleep(1); 'slept'", context=context).text)
+        # Each waits for the other one, so they end only when both run.
+        def one(n, context):
+            code = (
+                f"import os, time\nopen('/tmp/meet-{n}', 'w').close()\n"
+                f"while not os.path.exists('/tmp/meet-{1 - n}'): time.sleep(0.05)\n'met'"
+            )
+            done.append(self.box.run_code(code, context=context, timeout=60).text)
 
-        began = time.monotonic()
-        threads = [threading.Thread(target=one, args=(context,)) for context in contexts]
+        threads = [threading.Thread(target=one, args=named) for named in enumerate(contexts)]
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
-        self.assertEqual(done, ["slept", "slept"])
-        self.assertLess(time.monotonic() - began, 1.9)
+        self.assertEqual(done, ["met", "met"])
 
 
 class Languages(SharedCode):
@@ -274,13 +284,13 @@ class Languages(SharedCode):
         self.box.files.write("/home/user/node_modules/of-npm/package.json", '{"name": "of-npm", "exports": "./index.mjs"}')
         ran = self.box.run_code("import base, { one } from 'npm:of-npm@1'\nbase + one", language="js")
         self.assertEqual((ran.error, ran.text), (None, "42"))
-        missing = self.box.run_code("import x from 'not-installed'", language="js", timeout=20)
+        missing = self.box.run_code("import x from 'not-installed'", language="js", timeout=60)
         self.assertIn("npm install not-installed", missing.error.value)
 
     def test_a_rejected_promise_is_an_error_and_not_a_wait(self):
-        ran = self.box.run_code("await Promise.reject(new RangeError('no'))", language="js", timeout=20)
+        ran = self.box.run_code("await Promise.reject(new RangeError('no'))", language="js", timeout=60)
         self.assertEqual((ran.error.name, ran.error.value), ("RangeError", "no"))
-        self.assertEqual(self.box.run_code("await (async () => 5)()", language="js", timeout=20).text, "5")
+        self.assertEqual(self.box.run_code("await (async () => 5)()", language="js", timeout=60).text, "5")
 
     def test_typescript_is_taken(self):
         self.assertEqual(self.box.run_code("const n: number = 41; n + 1", language="typescript").text, "42")
@@ -304,32 +314,39 @@ class Ends(Case):
         box.run_code("kept = 1")
         began = time.monotonic()
         with self.assertRaises(TimeoutException):
-            box.run_code("import time; time.sleep(60)", timeout=1)
-        self.assertEqual(box.run_code("kept + 1", timeout=20).text, "2")
-        self.assertLess(time.monotonic() - began, 20)
+            box.run_code("import time; time.sleep(600)", timeout=1)
+        self.assertEqual(box.run_code("kept + 1", timeout=60).text, "2")
+        self.assertLess(time.monotonic() - began, 90)
 
     def test_a_kernel_that_dies_is_told_and_replaced(self):
         box = self.sandbox(kind=Sandbox)
-        ran = box.run_code("import os; os._exit(3)", timeout=20)
+        ran = box.run_code("import os; os._exit(3)", timeout=60)
         self.assertIsNotNone(ran.error, ran)
-        self.assertEqual(until("there is a new one", lambda: box.run_code("6 * 7", timeout=20).text), "42")
+        self.assertEqual(until("there is a new one", lambda: box.run_code("6 * 7", timeout=60).text), "42")
 
     def test_killing_the_sandbox_in_the_middle_of_a_run_is_told(self):
         box = self.sandbox(kind=Sandbox)
         threading.Timer(0.7, box.kill).start()
         began = time.monotonic()
         with self.assertRaises(TimeoutException):
-            box.run_code("import time; time.sleep(60)")
-        self.assertLess(time.monotonic() - began, 10)
+            box.run_code("import time; time.sleep(600)")
+        self.assertLess(time.monotonic() - began, 60)
         with self.assertRaises(TimeoutException):
             box.run_code("1")
 
     def test_killing_the_sandbox_while_the_first_kernel_starts_is_told(self):
         # A variable that counts when Python starts: a kernel that waited for its sandbox is of no use.
         box = self.sandbox(kind=Sandbox, envs={"PYTHONPATH": "/opt/none"})
-        threading.Timer(0.25, box.kill).start()
+        kernels = lambda: set(box.commands.run("pgrep -f '[i]pykernel' || true").stdout.split())
+        before = kernels()
+
+        def kill():
+            until("a kernel starts", lambda: kernels() - before)
+            box.kill()
+
+        threading.Thread(target=kill).start()
         with self.assertRaisesRegex(TimeoutException, "killed while the request was in progress"):
-            box.run_code("import time; time.sleep(60)")
+            box.run_code("import time; time.sleep(600)")
 
     def test_names_survive_a_pause(self):
         box = self.sandbox(kind=Sandbox)

@@ -283,7 +283,7 @@ class Names(Building):
             seen.add(status.status)
             return status if status.status in (TemplateBuildStatus.READY, TemplateBuildStatus.ERROR) else None
 
-        last = until("it is built", ready, within=40, every=0.1)
+        last = until("it is built", ready, within=120, every=0.1)
         self.assertEqual(last.status, TemplateBuildStatus.READY)
         self.assertIn("in-the-log", " ".join(entry.message for entry in last.log_entries))
         offset = len(last.log_entries)

@@ -17,7 +17,7 @@ class Watch(Shared):
             events.extend(handle.get_new_events())
             return enough(events)
 
-        until("the events come", more, within=10)
+        until("the events come", more)
         return events
 
     def kinds(self, events, name):

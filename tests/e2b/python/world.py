@@ -52,7 +52,7 @@ while True:
 """
 
 
-def until(what, check, within=20.0, every=0.05):
+def until(what, check, within=60.0, every=0.05):
     """Waits for something true and answers it."""
     deadline = time.monotonic() + within
     while True:
@@ -64,7 +64,7 @@ def until(what, check, within=20.0, every=0.05):
         time.sleep(every)
 
 
-async def until_async(what, check, within=20.0, every=0.05):
+async def until_async(what, check, within=60.0, every=0.05):
     """As `until`; the check may be a coroutine function."""
     deadline = time.monotonic() + within
     while True:
@@ -94,7 +94,7 @@ class Answer:
 def raw(method, url, headers=None, body=None, host=None):
     """One plain HTTP request, as somebody without the SDK would send it."""
     parts = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=30)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     try:
         path = parts.path + ("?" + parts.query if parts.query else "")
         fields = dict(headers or {})
