@@ -26,7 +26,7 @@ def resolves(name):
         return False
 
 
-def fetch(ask, within=10.0):
+def fetch(ask, within=60.0):
     """Until the app listens the server answers 502 or 503. Every other error is one."""
     deadline = time.monotonic() + within
     while True:

@@ -14,7 +14,7 @@ try:
     print(sandbox.files.read("/home/user/notes/all.txt"), end="")
 
     created = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "all.txt" not in created and time.monotonic() < deadline:
         created += [event.name for event in watcher.get_new_events() if event.type == FilesystemEventType.CREATE]
         time.sleep(0.1)

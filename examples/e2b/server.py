@@ -14,7 +14,7 @@ def get(host):
     """Asks the sandbox's host; a self-hosted server that has no TLS is asked at its own address."""
     local = os.environ.get("E2B_SANDBOX_URL")
     request = urllib.request.Request(local, headers={"Host": host}) if local else f"https://{host}/"
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -25,7 +25,7 @@ try:
     host = sandbox.get_host(3000)
     print("host:", host)
 
-    for attempt in range(50):
+    for attempt in range(300):
         try:
             page = get(host)
             break

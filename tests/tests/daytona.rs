@@ -163,8 +163,8 @@ import os, socket, ssl, urllib.parse, urllib.request
 import requests
 from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaConfig
 plain, tls = os.environ["DAYTONA_API_URL"], "https://127.0.0.1:7443/daytona/api"
-assert requests.get(tls + "/health", timeout=10).status_code == 200
-assert urllib.request.urlopen(tls + "/config", timeout=10).status == 200
+assert requests.get(tls + "/health", timeout=60).status_code == 200
+assert urllib.request.urlopen(tls + "/config", timeout=60).status == 200
 box = Daytona().create(CreateSandboxFromSnapshotParams(snapshot="debian"))
 try:
     same = Daytona(DaytonaConfig(api_url=tls)).get(box.id)
@@ -218,7 +218,7 @@ fn an_example_whose_preview_fails_says_so() {
         // Instead of the app nothing listens.
         let text = std::fs::read_to_string(here("../examples/daytona/preview.py")).unwrap();
         let broken =
-            text.replace("exec python3 -m http.server 3000", "true").replace("within=10.0", "within=1.0");
+            text.replace("exec python3 -m http.server 3000", "true").replace("within=60.0", "within=1.0");
         assert_ne!(text, broken);
         let path = world.folder().join("preview.py");
         std::fs::write(&path, broken).unwrap();
