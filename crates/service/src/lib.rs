@@ -35,6 +35,7 @@ mod health;
 mod holds;
 mod housekeeping;
 mod idle;
+mod invites;
 mod keys;
 mod logs;
 mod metrics;

@@ -37,6 +37,7 @@ use crate::egress::Layers;
 use crate::egress::log::EgressLogs;
 use crate::failpoint::FailPoint;
 use crate::idle::IdleCheckLimiter;
+use crate::invites::Invites;
 use crate::keys::KeyCache;
 use crate::metrics::CpuMemory;
 use crate::preview::PreviewCache;
@@ -77,6 +78,7 @@ pub(crate) struct ServiceShared {
     /// Bytes that are held for callers.
     pub(crate) budget: Budget,
     pub(crate) keys: KeyCache,
+    pub(crate) invites: Invites,
     pub(crate) auth_throttle: AuthThrottle,
     pub(crate) revocations: Arc<Revocations>,
     pub(crate) previews: PreviewCache,
@@ -201,6 +203,7 @@ impl Service {
             deadlines: Deadlines::default(),
             looks: IdleCheckLimiter::default(),
             keys: KeyCache::default(),
+            invites: Invites::default(),
             auth_throttle: AuthThrottle::default(),
             revocations: Arc::default(),
             previews: PreviewCache::default(),

@@ -39,6 +39,21 @@ impl std::fmt::Debug for CreatedKey {
     }
 }
 
+/// A fresh invite; the only time that its code is shown.
+#[derive(Clone)]
+pub struct CreatedInvite {
+    /// `inv_` and 40 hex digits.
+    pub code: String,
+    /// When it ends.
+    pub expires_at_ms: i64,
+}
+
+impl std::fmt::Debug for CreatedInvite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CreatedInvite").field("expires_at_ms", &self.expires_at_ms).finish_non_exhaustive()
+    }
+}
+
 /// A secret to be kept.
 #[derive(Clone)]
 pub struct NewSecret {

@@ -34,6 +34,24 @@ pub struct CreatedKey {
     pub secret: String,
 }
 
+/// A code that hands the caller's key to a browser, once.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct Invite {
+    /// To be sent as the bearer of `POST /v1/keys/invites/redeem`.
+    #[schema(example = "inv_…")]
+    pub code: String,
+    #[schema(format = DateTime)]
+    pub expires_at: String,
+}
+
+/// The key that an invite was made with.
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
+pub struct RedeemedKey {
+    /// The key to send.
+    #[schema(example = "atl_…")]
+    pub secret: String,
+}
+
 /// Request to create a key.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

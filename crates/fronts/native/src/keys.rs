@@ -1,12 +1,13 @@
-//! API keys: create (the secret is shown once), list, delete.
+//! API keys: create (the secret is shown once), list, delete, and hand to a browser by an invite.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
+use atoll_front_kit::{ApiError, Caller, FrontState, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::KeyId;
 use atoll_service::{KeyRecord, NewKey};
-use atoll_wire::keys::{CreatedKey, Key, KeyBody, KeyList, Scope};
+use atoll_wire::keys::{CreatedKey, Invite, Key, KeyBody, KeyList, RedeemedKey, Scope};
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,7 +15,11 @@ use crate::App;
 use crate::convert::{FromCore, IntoApi};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(delete))
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(delete))
+        .routes(routes!(invite))
+        .routes(routes!(redeem))
 }
 
 impl FromCore<KeyRecord> for Key {
@@ -52,9 +57,35 @@ pub(crate) async fn create(
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
     let created = app.service.create_key(&who, new).await?;
     let body = CreatedKey { record: created.key.into_api(), secret: created.secret };
-    let mut response = JsonResponse(StatusCode::CREATED, body).into_response();
+    Ok(unstored(StatusCode::CREATED, body))
+}
+
+/// An answer with a secret, which no cache may keep.
+fn unstored(status: StatusCode, body: impl Serialize) -> Response {
+    let mut response = JsonResponse(status, body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    response
+}
+
+/// Creates a code that hands the key of this request to a browser. It works once, within a minute.
+#[utoipa::path(post, path = "/v1/keys/invites", tag = "keys", responses((status = 201, body = Invite)))]
+pub(crate) async fn invite(
+    State(app): State<App>,
+    Caller(who): Caller,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let key = App::key(&headers).ok_or_else(App::missing_key)?;
+    let made = app.service.create_invite(&who, key)?;
+    let body = Invite { code: made.code, expires_at: rfc3339_millis(made.expires_at_ms) };
+    Ok(unstored(StatusCode::CREATED, body))
+}
+
+/// Returns the key of an invite, whose code is sent in place of a key.
+#[utoipa::path(post, path = "/v1/keys/invites/redeem", tag = "keys", responses((status = 200, body = RedeemedKey)))]
+pub(crate) async fn redeem(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let code = App::key(&headers).ok_or_else(App::missing_key)?;
+    let secret = app.service.redeem_invite(code).await?;
+    Ok(unstored(StatusCode::OK, RedeemedKey { secret }))
 }
 
 /// Deletes a key; it stops working at once.

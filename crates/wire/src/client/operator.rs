@@ -1,10 +1,11 @@
 //! Keys, tenants, secrets, and the server itself.
 
+use reqwest::Method;
 use serde::Serialize;
 
 use super::{Answer, Client, Listing, MapError, segment};
 use crate::health::Health;
-use crate::keys::{CreatedKey, Key, KeyBody, KeyList};
+use crate::keys::{CreatedKey, Invite, Key, KeyBody, KeyList};
 use crate::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use crate::tenants::{Tenant, TenantBody, TenantList, UsageAnswer};
 
@@ -19,6 +20,10 @@ impl<M: MapError> Client<M> {
 
     pub async fn create_key(&self, body: &KeyBody) -> Result<Answer<CreatedKey>, M::Error> {
         self.post("/v1/keys", body).await
+    }
+
+    pub async fn create_invite(&self) -> Result<Answer<Invite>, M::Error> {
+        self.answer(self.request(Method::POST, "/v1/keys/invites")).await
     }
 
     pub async fn keys(&self) -> Result<Listing<Key>, M::Error> {
