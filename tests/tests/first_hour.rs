@@ -157,7 +157,8 @@ fn what_went_wrong_is_said_where_a_person_looks() {
 
         let http = reqwest::Client::new();
         let browser = http.get("http://127.0.0.1:7070/").header("accept", "text/html").send().await.unwrap();
-        assert!(browser.url().path() == "/docs" && browser.status() == 200, "{browser:?}");
+        assert!(browser.url().path() == "/" && browser.status() == 200, "{browser:?}");
+        assert!(browser.text().await.unwrap().contains("<title>Atoll</title>"));
         let program: Value = http.get("http://127.0.0.1:7070/").send().await.unwrap().json().await.unwrap();
         assert_eq!(program["documentation"], "/docs");
     });

@@ -168,6 +168,8 @@ pub(crate) enum Command {
     /// Manage volumes: files that outlive sandboxes and can be mounted into several
     #[command(subcommand)]
     Volume(volume::Volume),
+    /// Open the web page in a browser, or print a link to it that works once, within a minute
+    Open(sandbox::OpenPage),
     /// Manage API keys
     #[command(subcommand)]
     Key(Key),

@@ -27,6 +27,7 @@ mod lifecycle;
 mod list;
 mod logs;
 mod network;
+mod open;
 mod policy;
 mod preview;
 mod process;
@@ -110,6 +111,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Template(args) => template::template(context, args).await.map(done),
         Command::Build(args) => build::build(context, args).await.map(done),
         Command::Volume(args) => volume::volume(context, args).await.map(done),
+        Command::Open(args) => open::open(context, args).await.map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
         Command::Tls(args) => tls::tls(context, args).map(done),

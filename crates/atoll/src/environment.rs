@@ -20,6 +20,8 @@ pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
 pub(crate) const DOMAIN: &str = "ATOLL_DOMAIN";
 /// Origins whose pages may open WebSockets, separated by commas.
 pub(crate) const ALLOW_ORIGIN: &str = "ATOLL_ALLOW_ORIGIN";
+/// Whether the web page is left out.
+pub(crate) const NO_UI: &str = "ATOLL_NO_UI";
 /// Port for TLS; 0 disables it.
 pub(crate) const TLS_PORT: &str = "ATOLL_TLS_PORT";
 /// Certificate for TLS.
@@ -79,6 +81,11 @@ const HOME: &str = "HOME";
 const SUDO_USER: &str = "SUDO_USER";
 const TERM: &str = "TERM";
 const SHELL_COLUMNS: &str = "COLUMNS";
+
+/// Whether a browser could show a window.
+pub(crate) fn has_display() -> bool {
+    ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some_and(|v| !v.is_empty()))
+}
 
 /// Whether the user disabled colours.
 pub(crate) fn no_color() -> bool {

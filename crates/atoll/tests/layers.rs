@@ -95,6 +95,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-toolbox",
         ],
     ),
+    // Files alone: it calls nothing.
+    ("atoll-front-ui", &["atoll-front-kit"]),
     // A small front needs no more than these.
     ("atoll-example-front", &["atoll-front-kit", "atoll-model", "atoll-service"]),
     ("atoll", &[ANY]),

@@ -257,6 +257,15 @@ pub(crate) struct Target {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct OpenPage {
+    /// Name or id prefix of a sandbox to show
+    pub(crate) sandbox: Option<String>,
+    /// Print the link and start no browser
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Targets {
     /// Names or id prefixes of sandboxes
     #[arg(required = true)]

@@ -18,6 +18,9 @@ pub(crate) struct Serve {
     /// Origin (https://app.example) whose web pages may open WebSockets of this server; may be repeated
     #[arg(long, env = env::ALLOW_ORIGIN, hide_env_values = true, value_delimiter = ',', value_name = "ORIGIN", value_parser = origin)]
     pub(crate) allow_origin: Vec<String>,
+    /// Do not serve the web page; a browser gets the API documentation
+    #[arg(long, env = env::NO_UI, hide_env_values = true)]
+    pub(crate) no_ui: bool,
     /// TLS port, at the same address; open when there is a certificate; 0 disables TLS
     #[arg(long, env = env::TLS_PORT, hide_env_values = true, default_value_t = 7443, value_name = "PORT")]
     pub(crate) tls_port: u16,

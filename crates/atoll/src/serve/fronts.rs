@@ -10,6 +10,7 @@ use atoll_front_e2b::{Data, E2b, SignedLinks};
 use atoll_front_kit::Dispatch;
 use atoll_front_leap0::Leap0;
 use atoll_front_native::{Native, Options, PreviewOrigin, Shutdown};
+use atoll_front_ui::Ui;
 use atoll_proxy::{Closing, FieldRoute, HttpServer, Limits, Proxy, StandIn};
 use atoll_service::Service;
 use axum::http::HeaderName;
@@ -22,17 +23,23 @@ struct Fronts {
     e2b: E2b,
     e2b_data: Data,
     leap0: Leap0,
+    /// `None` with `--no-ui`.
+    ui: Option<Ui>,
     native: Native,
 }
 
 /// The fronts, in the order in which they are tried. The native API takes all remaining paths.
 fn table(fronts: Fronts) -> Dispatch {
-    Dispatch::default()
+    let table = Dispatch::default()
         .front(fronts.daytona)
         .front(fronts.e2b)
         .front(fronts.leap0)
-        .front(SignedLinks(fronts.e2b_data))
-        .front(fronts.native)
+        .front(SignedLinks(fronts.e2b_data));
+    let table = match fronts.ui {
+        Some(ui) => table.front(ui),
+        None => table,
+    };
+    table.front(fronts.native)
 }
 
 /// Fronts that answer in place of an app in a sandbox, in the order in which they are tried.
@@ -73,6 +80,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         e2b: e2b::front(settings, service, draining.clone(), port),
         e2b_data: Data::new(service.clone()),
         leap0: leap0::front(settings, service, draining.clone(), port),
+        ui: settings.ui.then_some(Ui),
         native: Native::new(service.clone(), options),
     };
     let stand_ins = sandbox_ports(&fronts);

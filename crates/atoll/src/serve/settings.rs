@@ -50,6 +50,8 @@ pub(super) struct Settings {
     pub(super) archive: Option<String>,
     pub(super) egress: OperatorFloors,
     pub(super) agent: Option<PathBuf>,
+    /// Whether browsers get the web page.
+    pub(super) ui: bool,
     pub(super) tour: bool,
     pub(super) registry_insecure: Vec<String>,
     pub(super) volume_roots: Vec<PathBuf>,
@@ -79,6 +81,7 @@ impl Settings {
             archive: args.archive,
             egress: OperatorFloors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
+            ui: !args.no_ui,
             tour: args.tour,
             registry_insecure: args.registry_insecure,
             volume_roots: args.volume_root,

@@ -31,7 +31,9 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
         }
         Err(failure) => failure.report(out),
     }
-    out.say(&format!("\n  the server is at {url}, its documentation at {url}/docs"));
+    out.say(&format!(
+        "\n  the server is at {url} (in a browser: atoll open), its documentation at {url}/docs"
+    ));
     out.say("  next, in another shell:");
     // The key is in root's folder.
     let sudo = if environment::through_sudo() { "sudo " } else { "" };
