@@ -63,3 +63,4 @@ mod tls;
 mod toolbox;
 mod volumes;
 mod wake;
+mod web;
