@@ -72,10 +72,10 @@ pub(crate) struct ServiceShared {
     pub(crate) looks: IdleCheckLimiter,
     pub(crate) admission: Admission,
     pub(crate) uses: Uses,
-    /// One name is moved from snapshot to snapshot at a time.
+    /// Only one name is moved from snapshot to snapshot at a time.
     pub(crate) snapshot_names: tokio::sync::Mutex<()>,
     pub(crate) creates: Semaphore,
-    /// Bytes that are held for callers.
+    /// The budget of bytes that are held for callers.
     pub(crate) budget: Budget,
     pub(crate) keys: KeyCache,
     pub(crate) invites: Invites,
@@ -85,7 +85,7 @@ pub(crate) struct ServiceShared {
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
     pub(crate) layers: Layers,
-    /// The tenant that the server made at its first start; set before anything is adopted.
+    /// The tenant that the server created at its first start; set before the adoption.
     pub(crate) first_tenant: OnceLock<TenantId>,
     pub(crate) logs: EgressLogs,
     pub(crate) changes: Changes,
@@ -95,7 +95,7 @@ pub(crate) struct ServiceShared {
     kill: CancellationToken,
 }
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) created: AtomicU64,
@@ -223,7 +223,7 @@ impl Service {
         for tenant in service.inner.store.tenants().await? {
             service.inner.layers.put(&tenant.id, tenant.network);
         }
-        // Listen before adopting: what dies in between is not missed.
+        // It listens before the adoption, so that a death in between is not missed.
         let (notices, egressed) = (service.inner.provider.notices(), service.inner.provider.egress());
         crate::build::recover(&service.inner).await?;
         crate::adopt::adopt(&service.inner).await?;

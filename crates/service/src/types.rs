@@ -54,7 +54,7 @@ impl std::fmt::Debug for CreatedInvite {
     }
 }
 
-/// A secret to be kept.
+/// A secret to store.
 #[derive(Clone)]
 pub struct NewSecret {
     /// Unique within its tenant.
