@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::default_names;
 use crate::error::TemplateError;
 use crate::host::hash_file;
 use crate::manifest::{TemplateKind, TemplateManifest};
@@ -39,8 +40,6 @@ pub(crate) struct Recipe {
     more: &'static [&'static [&'static str]],
     /// Packages from the Python registry that Debian does not have.
     pip: &'static [&'static str],
-    /// Aliases that users of other systems expect, besides those with the suite.
-    aliases: &'static [&'static str],
 }
 
 /// The kernel of the code interpreter.
@@ -78,33 +77,22 @@ const PIP_LIBRARIES: &[&str] =
 const R_AND_JAVA: &[&str] = &["default-jdk-headless", "r-base-core"];
 
 pub(crate) const RECIPES: &[Recipe] = &[
-    Recipe { name: NAME, more: &[], pip: &[], aliases: &["base"] },
-    Recipe {
-        name: "code-interpreter",
-        more: &[KERNEL, DATA_SCIENCE, LIBRARIES],
-        pip: PIP_LIBRARIES,
-        aliases: &["code-interpreter-v1", "code-interpreter-beta", "system/code-interpreter:v0.1.0"],
-    },
+    Recipe { name: NAME, more: &[], pip: &[] },
+    Recipe { name: "code-interpreter", more: &[KERNEL, DATA_SCIENCE, LIBRARIES], pip: PIP_LIBRARIES },
     Recipe {
         name: "code-interpreter-full",
         more: &[KERNEL, DATA_SCIENCE, LIBRARIES, R_AND_JAVA],
         pip: PIP_LIBRARIES,
-        aliases: &[],
     },
-    Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[], aliases: &[] },
+    Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[] },
     // Only the kernel and charts; Debian's matplotlib installs numpy, scipy and their compiler too.
-    Recipe {
-        name: "code-interpreter-slim",
-        more: &[KERNEL, &["python3-matplotlib"]],
-        pip: &[],
-        aliases: &["daytona", "daytona-small", "daytona-medium", "daytona-large", "daytonaio/sandbox"],
-    },
+    Recipe { name: "code-interpreter-slim", more: &[KERNEL, &["python3-matplotlib"]], pip: &[] },
 ];
 
 impl Recipe {
     /// Its names, whether it is made or not; names with the suite are added when it is made.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
-        [self.name].into_iter().chain(self.aliases.iter().copied())
+        [self.name].into_iter().chain(default_names::aliases(self.name))
     }
 
     pub(crate) fn find(name: &str) -> Option<&'static Self> {
@@ -117,7 +105,7 @@ impl Recipe {
     }
 
     fn aliases(&self, suite: &str) -> Vec<String> {
-        let mut aliases: Vec<String> = self.aliases.iter().map(|alias| (*alias).to_owned()).collect();
+        let mut aliases: Vec<String> = default_names::aliases(self.name).map(str::to_owned).collect();
         if self.name == NAME {
             aliases.extend([format!("debian:{suite}"), format!("system/debian:{suite}")]);
         }

@@ -58,6 +58,7 @@ mod volumes;
 mod wake;
 
 pub use access::{SandboxPass, TokenOf};
+pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{

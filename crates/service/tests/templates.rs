@@ -476,3 +476,22 @@ async fn sandboxes_of_builds_are_hidden_and_end_with_the_server() {
     world.until(&lease.id, Phase::Deleted).await;
     world.assert_no_leaks().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn images_of_vendors_resolve_to_built_in_templates_whatever_their_release() {
+    let world = World::new().await;
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    for image in [
+        "e2bdev/base".to_owned(),
+        "docker.io/e2bdev/code-interpreter:v1".to_owned(),
+        "daytonaio/sandbox:0.6.0-slim".to_owned(),
+        format!("docker.io/daytonaio/sandbox@{digest}"),
+    ] {
+        let found = world.service.get_template(&world.admin, &image).await.unwrap();
+        assert_eq!((found.name.as_str(), found.notes.len()), ("host", 1), "{image}");
+    }
+    for other in [format!("{TEMPLATE}@{digest}"), "e2bdev/other".to_owned()] {
+        let refused = world.service.get_template(&world.admin, &other).await.unwrap_err();
+        assert_eq!(refused.code, Code::TemplateNotFound, "{other}");
+    }
+}

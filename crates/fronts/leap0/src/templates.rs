@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, rfc3339};
 use atoll_model::{BadTemplateRef, Code, DEFAULT_TAG, Lease, Principal, TemplateRef};
-use atoll_service::{PullImage, RegistryAuth, TemplateRecord, UpdateTemplate};
+use atoll_service::{INTERPRETERS, PullImage, RegistryAuth, TemplateRecord, UpdateTemplate};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,29 +21,12 @@ const NAME_MAX: usize = 64;
 const SYSTEM: &str = "system/";
 /// The working directory of commands in the vendor's templates.
 const WORKDIR: &str = "/workspace";
-const INTERPRETER: &str = "code-interpreter";
-/// The same without the large libraries.
-const INTERPRETER_SLIM: &str = "code-interpreter-slim";
-/// The same with R and Java.
-const INTERPRETER_FULL: &str = "code-interpreter-full";
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
         .route("/v1/template", post(create))
         // Names contain slashes.
         .route("/v1/template/{*id}", patch(rename).delete(remove))
-}
-
-/// Our names for one of the vendor's, in the order in which they are tried.
-fn names(asked: &str) -> Vec<&str> {
-    let system = asked.strip_prefix(SYSTEM).map(|name| name.split(':').next().unwrap_or(name));
-    match system {
-        // The Debian of this server may be a later one than the name says.
-        Some("debian") => vec![asked, "debian"],
-        // Which version is not ours to say; the slim one does where only that was made.
-        Some(INTERPRETER) => vec![asked, INTERPRETER, INTERPRETER_FULL, INTERPRETER_SLIM],
-        Some(_) | None => vec![asked],
-    }
 }
 
 /// Where commands start: in `/workspace`, unless an image says otherwise.
@@ -61,25 +44,12 @@ pub(crate) async fn resolve(
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
     }
-    let mut missing = None;
-    for (tried, name) in names(asked).into_iter().enumerate() {
-        match app.service.get_template(who, name).await {
-            Ok(found) => return Ok(found),
-            // Ours that stands for the vendor's is the one to make; its error says how.
-            Err(error) if error.code == Code::TemplateNotFound && tried <= 1 => missing = Some(error),
-            Err(error) if error.code == Code::TemplateNotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(match missing {
-        Some(error) => error.into(),
-        None => ApiError::new(Code::TemplateNotFound, "there is no such template"),
-    })
+    Ok(app.service.get_template(who, asked).await?)
 }
 
 /// Whether a sandbox was created from an interpreter template.
 pub(crate) fn interprets(lease: &Lease) -> bool {
-    matches!(lease.template.as_str(), INTERPRETER | INTERPRETER_SLIM | INTERPRETER_FULL)
+    INTERPRETERS.contains(&lease.template.as_str())
 }
 
 #[derive(Deserialize)]
@@ -238,22 +208,6 @@ async fn remove(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_vendors_names_lead_to_ours() {
-        assert_eq!(names("system/debian:bookworm"), ["system/debian:bookworm", "debian"]);
-        assert_eq!(
-            names("system/code-interpreter:v0.1.0"),
-            [
-                "system/code-interpreter:v0.1.0",
-                "code-interpreter",
-                "code-interpreter-full",
-                "code-interpreter-slim"
-            ]
-        );
-        assert_eq!(names("mine/debian:bookworm"), ["mine/debian:bookworm"]);
-        assert_eq!(names("busybox"), ["busybox"]);
-    }
 
     #[test]
     fn commands_start_in_workspace_unless_an_image_says_otherwise() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_image::default_names;
+use atoll_image::default_names::{candidates, is_vendor_image};
 use atoll_model::{Code, LimitsAsk, Principal, Scope, SnapshotId, StartSettings, TemplateRef};
 use atoll_store::{TemplateRow, VersionRow};
 use tokio::time::Instant;
@@ -168,12 +168,12 @@ impl Service {
         let sources = Arc::clone(&self.inner.templates.sources);
         blocking(&self.inner, move || {
             if let Some((name, digest)) = exact {
-                let known = sources.resolve(&name)?;
-                let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
-                return match known.version.strip_prefix("sha256:").unwrap_or(&known.version) == digest {
-                    true => Ok(known),
-                    false => sources.pinned(&known.name, digest),
-                };
+                let found = exact_version(&*sources, &name, &digest);
+                // There is one of each image of a vendor here, whatever its release.
+                return found.or_else(|error| match is_vendor_image(&name) {
+                    true => default_template(&*sources, &name).ok_or(error),
+                    false => Err(error),
+                });
             }
             let found = match (sources.resolve(&word), plain) {
                 (Err(error), Some(name)) if error.code == Code::TemplateNotFound => {
@@ -275,9 +275,19 @@ impl Service {
     }
 }
 
+/// A built-in template in exactly this version.
+fn exact_version(sources: &dyn Templates, name: &str, digest: &str) -> Result<TemplateRecord, ServiceError> {
+    let known = sources.resolve(name)?;
+    let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
+    match known.version.strip_prefix("sha256:").unwrap_or(&known.version) == digest {
+        true => Ok(known),
+        false => sources.pinned(&known.name, digest),
+    }
+}
+
 /// What a vendor's default name resolves to on this server: the first candidate that is made.
 fn default_template(sources: &dyn Templates, name: &str) -> Option<TemplateRecord> {
-    let candidates = default_names::candidates(name)?;
+    let candidates = candidates(name)?;
     let mut found = candidates.iter().find_map(|candidate| sources.resolve(candidate).ok())?;
     let real = candidates.first()?;
     if found.name != *real {

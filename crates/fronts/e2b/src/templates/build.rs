@@ -2,6 +2,7 @@
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, upload_reader};
 use atoll_model::{LimitsAsk, TemplateRef};
+use atoll_service::is_vendor_image;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -129,7 +130,9 @@ pub(super) async fn begin(
 ) -> Result<StatusCode, ApiError> {
     let build = builds::find(&app, &who, &template, &build).await?;
     // Images of E2B's own are templates here, which need no preparing.
-    if body.from_template.is_none() && body.from_image.as_deref().and_then(names::built_in).is_some() {
+    if body.from_template.is_none()
+        && body.from_image.as_deref().is_some_and(|image| is_vendor_image(image.trim()))
+    {
         body.from_template = body.from_image.take();
     }
     let base = match body.from_template.as_deref().map(str::trim).filter(|name| !name.is_empty()) {

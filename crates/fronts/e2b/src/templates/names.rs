@@ -9,10 +9,6 @@ use crate::E2bApp;
 pub(super) const DEFAULT: &str = "default";
 /// The stored form of a user's tag `latest`, since `latest` is Atoll's default tag.
 const THEIR_LATEST: &str = "_latest";
-/// Images that are templates here, and built in.
-const IMAGES: [(&str, &str); 2] =
-    [("e2bdev/base", "base"), ("e2bdev/code-interpreter", "code-interpreter-v1")];
-
 /// What a tag of theirs is called here.
 pub(super) fn stored(tag: &str) -> &str {
     match tag {
@@ -37,17 +33,9 @@ pub(super) fn parse(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, bad.to_string()))
 }
 
-/// The built-in template that an image of E2B's is here.
-pub(super) fn built_in(image: &str) -> Option<&'static str> {
-    let image = image.trim().strip_prefix("docker.io/").unwrap_or(image.trim());
-    let (name, _) = image.split_once([':', '@']).unwrap_or((image, ""));
-    IMAGES.iter().find(|(known, _)| *known == name).map(|(_, template)| *template)
-}
-
 /// A template id as our word: a name, with a tag of ours where theirs had one. What is no name stays as it is, and is then
 /// found nowhere.
 pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
-    let id = built_in(id).unwrap_or(id);
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };
     if tag == DEFAULT {
@@ -152,19 +140,6 @@ mod tests {
     fn tags_have_other_names_there() {
         for (theirs, ours) in [("default", "latest"), ("latest", "_latest"), ("v1", "v1")] {
             assert_eq!((stored(theirs), shown(ours)), (ours, theirs));
-        }
-    }
-
-    #[test]
-    fn images_of_theirs_are_built_in_here() {
-        for (image, wanted) in [
-            ("e2bdev/base", Some("base")),
-            ("e2bdev/base:latest", Some("base")),
-            ("docker.io/e2bdev/code-interpreter:v1", Some("code-interpreter-v1")),
-            ("e2bdev/base2", None),
-            ("base", None),
-        ] {
-            assert_eq!(built_in(image), wanted, "{image}");
         }
     }
 }
