@@ -220,9 +220,14 @@ impl Service {
         if !is_there(&handle.lease()) {
             return Err(gone(&pass.sandbox));
         }
+        let place = Arc::clone(&handle.activity.sessions).try_acquire_owned();
+        let place = place.map_err(|_| {
+            ServiceError::new(Code::SandboxExhausted, "the sandbox has too many connections open")
+                .retry_after(1)
+        })?;
         let busy = handle.activity.begin(ActivityKind::Request);
         let lease = awake(&self.inner, &handle).await?;
-        Ok(self.session_with(lease, handle, busy))
+        Ok(self.session_with(lease, handle, busy).in_place(place))
     }
 
     /// Whether somebody shows the token of a sandbox's ports. The current request ends when it is replaced.

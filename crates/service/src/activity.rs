@@ -17,6 +17,9 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::Clock;
 
+/// LIMIT: an SDK keeps a connection per running command and watch; 2,000 at once is its own bound.
+const SESSIONS_MAX: usize = 2_000;
+
 /// What keeps a sandbox awake for as long as it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActivityKind {
@@ -35,6 +38,8 @@ pub(crate) struct Activity {
     looking: AtomicBool,
     /// Whether the driver waits for the result of a check.
     awaited: AtomicBool,
+    /// Sessions that may be held by a pass.
+    pub(crate) sessions: Arc<Semaphore>,
     /// Requests that may wait for it to wake.
     pub(crate) waiters: Semaphore,
     /// Held by the request that asks the driver to wake the sandbox.
@@ -108,6 +113,7 @@ impl Activity {
             pulse: Mutex::new((lease.instance.clone(), pulse)),
             looking: AtomicBool::new(false),
             awaited: AtomicBool::new(false),
+            sessions: Arc::new(Semaphore::new(SESSIONS_MAX)),
             waiters: Semaphore::new(waiters),
             wake_turn: Semaphore::new(1),
         })

@@ -14,6 +14,7 @@ use atoll_model::{Code, InstanceId, Lease};
 use atoll_provider::{ProviderError, Target};
 use futures::Stream;
 use futures::stream::BoxStream;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::ServiceError;
 use crate::activity::{Busy, during};
@@ -35,6 +36,8 @@ pub struct SandboxSession {
     epoch: u64,
     root_files: bool,
     busy: Arc<Busy>,
+    /// Its place among the sessions that are held by a pass.
+    _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl std::fmt::Debug for SandboxSession {
@@ -53,11 +56,17 @@ impl Service {
             inner: Arc::clone(&self.inner),
             root_files: false,
             busy: Arc::new(busy),
+            _place: None,
         }
     }
 }
 
 impl SandboxSession {
+    /// The same session, which takes a place for as long as it is held.
+    pub(crate) fn in_place(self, place: OwnedSemaphorePermit) -> Self {
+        Self { _place: Some(Arc::new(place)), ..self }
+    }
+
     /// The same session, whose file operations have the rights of the sandbox's root. What they create belongs to the user.
     #[must_use]
     pub fn with_root_files(&self) -> Self {

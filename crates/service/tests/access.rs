@@ -212,3 +212,22 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
     let foreign = world.service.create(&stranger, named("moment"), true).await.unwrap_err();
     assert_eq!(foreign.code, Code::TemplateNotFound);
 }
+
+#[tokio::test(start_paused = true)]
+async fn sessions_by_a_pass_are_bounded_and_leave_nothing() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let pass = world.service.admit_key(&world.admin, lease.id.as_str()).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..2_000 {
+        held.push(world.service.session_of(&pass).await.unwrap());
+    }
+    let refused = world.service.session_of(&pass).await.unwrap_err();
+    assert_eq!(refused.code, Code::SandboxExhausted);
+    let copy = held.pop().unwrap().clone();
+    assert!(world.service.session_of(&pass).await.is_err(), "a copy is the same session");
+    drop(copy);
+    held.push(world.service.session_of(&pass).await.unwrap());
+    drop(held);
+    assert!(world.service.session_of(&pass).await.is_ok());
+}

@@ -13,7 +13,6 @@ mod awake;
 mod envd;
 mod files;
 mod interpreter;
-mod places;
 mod refusal;
 
 use std::sync::Arc;
@@ -28,7 +27,6 @@ use axum::routing::any;
 use http::StatusCode;
 
 use crate::{annotations, error};
-use places::Places;
 use refusal::Refusal;
 
 /// The port at which the SDKs expect the agent.
@@ -51,14 +49,13 @@ pub struct DataRequest<'a> {
 #[derive(Clone)]
 pub struct Data {
     service: Service,
-    places: Arc<Places>,
 }
 
 impl Data {
     /// Creates the data plane over a service.
     #[must_use]
     pub fn new(service: Service) -> Self {
-        Self { service, places: Arc::default() }
+        Self { service }
     }
 
     /// Whether a request to this port may be answered here.

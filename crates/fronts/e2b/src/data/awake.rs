@@ -15,22 +15,19 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body::{Frame, SizeHint};
 
-use super::places::Place;
 use super::refusal::Refusal;
 use super::{AGENT, Data};
 
 pub(super) struct AwakeSandbox {
     session: SandboxSession,
     pass: SandboxPass,
-    _place: Place,
 }
 
 impl Data {
     /// Wakes the sandbox if its lease allows that.
     pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
-        let place = self.places.enter(pass.sandbox()).ok_or(Refusal::Busy)?;
         let session = self.service.session_of(&pass).await?;
-        Ok(AwakeSandbox { session, pass, _place: place })
+        Ok(AwakeSandbox { session, pass })
     }
 
     /// Charges the tenant of the sandbox for what is held for the request.
