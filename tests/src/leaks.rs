@@ -141,9 +141,11 @@ fn files(data: &Path) -> Vec<String> {
             let name = entry.path().strip_prefix(data).expect("below").display().to_string();
             // A commit may leave or remove the journal beside the database at any time.
             let of_journal = name.ends_with("-wal") || name.ends_with("-shm") || name.ends_with("-journal");
-            // Images and logs of builds outlive sandboxes on purpose; what is staged or half removed does not.
-            let is_kept = ["templates", "images", "builds"].iter().any(|kept| name.starts_with(kept));
-            let is_staged = name.contains(".build-") || name.contains(".trash-");
+            // Images, uploads and logs of builds outlive sandboxes on purpose; what is staged or half removed does not.
+            let kept = ["templates", "images", "builds", "uploads"];
+            let is_kept = kept.iter().any(|kept| name.starts_with(kept));
+            let is_half_sent = name.starts_with("uploads") && name.ends_with(".part");
+            let is_staged = name.contains(".build-") || name.contains(".trash-") || is_half_sent;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_folder && depth < 3 && !name.starts_with("templates") {
                 next.push((entry.path(), depth + 1));

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_tests::image;
-use atoll_tests::{Client, Options, World, json, run_with};
+use atoll_tests::{Client, Options, World, image, json, run_with};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -47,6 +46,164 @@ async fn with_ground(w: &World, name: &str, quota: Value) -> Client {
     let client = w.tenant_with(name, quota).await;
     client.import("ground", image::busybox().docker_archive("x")).await.ok();
     client
+}
+
+fn archive(name: &str, content: &str) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    tar.append_data(&mut header, name, content.as_bytes()).unwrap();
+    tar.into_inner().unwrap()
+}
+
+/// The object storage as an SDK of Daytona's uses it, with one set of credentials.
+struct Storage {
+    access: Value,
+}
+
+impl Storage {
+    async fn open(client: &Client) -> Self {
+        let (status, access) = ask(client, Method::GET, "/object-storage/push-access", None).await;
+        assert_eq!(status, 200, "{access}");
+        Self { access }
+    }
+
+    fn token(&self) -> &str {
+        self.access["sessionToken"].as_str().unwrap()
+    }
+
+    /// Sends a request for the object of a hash; the status and the answer.
+    async fn send(
+        &self,
+        client: &Client,
+        method: Method,
+        hash: &str,
+        query: &str,
+        body: Vec<u8>,
+    ) -> (u16, String) {
+        let organisation = self.access["organizationId"].as_str().unwrap();
+        let path = format!("/daytona/s3/contexts/{organisation}/{hash}/context.tar{query}");
+        let request = client.raw(method, &path).header("x-amz-security-token", self.token()).body(body);
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}
+
+/// Sends an archive as E2B's SDKs do: by a link that needs no key.
+async fn send_as_e2b(client: &Client, hash: &str, body: Vec<u8>) -> u16 {
+    let path = format!("/e2b/templates/app/files/{hash}");
+    let asked = client.raw(Method::GET, &path).header("x-api-key", client.key()).send().await.unwrap();
+    let answer: Value = asked.json().await.unwrap();
+    let url = answer["url"].as_str().unwrap();
+    let put = client.raw(Method::PUT, &url[url.find("/e2b/").unwrap()..]).body(body);
+    put.send().await.unwrap().status().as_u16()
+}
+
+#[test]
+fn contexts_and_their_credentials_survive_a_kill_of_the_server() {
+    run_with(Options::default(), async |w: &World| {
+        let client = with_ground(w, "acme", json!({})).await;
+        let storage = Storage::open(&client).await;
+        let [one, two] = ["a1".repeat(32), "b2".repeat(32)];
+        let put = storage.send(&client, Method::PUT, &one, "", archive("one.txt", "1")).await;
+        assert_eq!(put.0, 200, "{}", put.1);
+        let parts = archive("two.txt", "2");
+        let (head, tail) = parts.split_at(700);
+        let (_, begun) = storage.send(&client, Method::POST, &two, "?uploads=", Vec::new()).await;
+        let upload = begun.split("<UploadId>").nth(1).unwrap().split('<').next().unwrap();
+        let part = |number: u8| format!("?partNumber={number}&uploadId={upload}");
+        assert_eq!(storage.send(&client, Method::PUT, &two, &part(2), tail.to_vec()).await.0, 200);
+        w.crash_server().await;
+        let client = w.client(client.key());
+        assert_eq!(storage.send(&client, Method::PUT, &two, &part(1), head.to_vec()).await.0, 200);
+        let finish = format!("?uploadId={upload}");
+        assert_eq!(storage.send(&client, Method::POST, &two, &finish, Vec::new()).await.0, 200);
+        assert_eq!(storage.send(&client, Method::POST, &two, &finish, Vec::new()).await.0, 404);
+        // A forged token, with the same credentials otherwise.
+        let mut forged = storage.access.clone();
+        forged["sessionToken"] =
+            json!(storage.token().replace(storage.token().split('.').nth(2).unwrap(), "9999999999"));
+        let refused = Storage { access: forged }.send(&client, Method::HEAD, &one, "", Vec::new()).await;
+        assert_eq!(refused.0, 403);
+        let text = "FROM ground\nCOPY one.txt two.txt /in/\n";
+        let build = json!({ "dockerfileContent": text, "contextHashes": [one, two] });
+        let body = json!({ "name": "app", "buildInfo": build, "cpu": 1, "memory": 1, "disk": 1 });
+        let (status, made) = ask(&client, Method::POST, "/sandbox", Some(body)).await;
+        assert_eq!(status, 200, "{made}");
+        let id = made["id"].as_str().unwrap();
+        until_state(&client, id, "started").await;
+        assert_eq!(client.sh(id, "cat /in/one.txt /in/two.txt").await.text(), "12");
+        client.remove(id).await;
+    });
+}
+
+#[test]
+fn uploads_by_every_front_share_one_bound() {
+    // A context has 1 MiB at most, so all uploads of a tenant together have 4 MiB.
+    run_with(Options::default().env("ATOLL_BUILD_CONTEXT_MAX", "1"), async |w: &World| {
+        let client = w.tenant("acme").await;
+        let storage = Storage::open(&client).await;
+        let whole = || vec![0; 1 << 20];
+        let hash = |number: u8| format!("{number:02x}").repeat(32);
+        for number in 1..=2 {
+            assert_eq!(send_as_e2b(&client, &hash(number), whole()).await, 200);
+            assert_eq!(storage.send(&client, Method::PUT, &hash(number + 2), "", whole()).await.0, 200);
+        }
+        // The oldest one, which came by E2B's front, makes room for a new one of Daytona's.
+        assert_eq!(storage.send(&client, Method::PUT, &hash(5), "", whole()).await.0, 200);
+        assert_eq!(storage.send(&client, Method::HEAD, &hash(1), "", Vec::new()).await.0, 404);
+        assert_eq!(storage.send(&client, Method::HEAD, &hash(2), "", Vec::new()).await.0, 200);
+        // An unfinished upload of Daytona's leaves no room for one of E2B's or for a native build.
+        let (_, begun) = storage.send(&client, Method::POST, &hash(6), "?uploads=", Vec::new()).await;
+        let upload = begun.split("<UploadId>").nth(1).unwrap().split('<').next().unwrap();
+        for number in 1..=4 {
+            let part = format!("?partNumber={number}&uploadId={upload}");
+            assert_eq!(storage.send(&client, Method::PUT, &hash(6), &part, whole()).await.0, 200);
+        }
+        assert_eq!(send_as_e2b(&client, &hash(7), vec![0; 10]).await, 429);
+        let full = storage.send(&client, Method::PUT, &hash(7), "", vec![0; 10]).await;
+        assert!(full.0 == 503 && full.1.contains("<Code>SlowDown</Code>"), "{full:?}");
+        let finish =
+            storage.send(&client, Method::POST, &hash(6), &format!("?uploadId={upload}"), Vec::new()).await;
+        assert!(finish.0 == 400 && finish.1.contains("<Code>EntityTooLarge</Code>"), "{finish:?}");
+        let abort =
+            storage.send(&client, Method::DELETE, &hash(6), &format!("?uploadId={upload}"), Vec::new()).await;
+        assert_eq!(abort.0, 204);
+        assert_eq!(send_as_e2b(&client, &hash(7), vec![0; 10]).await, 200);
+    });
+}
+
+#[test]
+fn a_failed_snapshot_that_was_deleted_stays_deleted() {
+    run_with(Options::default(), async |w: &World| {
+        let client = with_ground(w, "acme", json!({})).await;
+        let snapshot =
+            json!({ "name": "broken", "buildInfo": { "dockerfileContent": "FROM ground\nRUN false\n" } });
+        let failed = async |client: &Client| {
+            atoll_tests::until("the build has failed", async || {
+                let (_, found) = ask(client, Method::GET, "/snapshots/broken", None).await;
+                (found["state"] == "build_failed").then_some(())
+            })
+            .await;
+        };
+        for _ in 0..2 {
+            let (status, made) = ask(&client, Method::POST, "/snapshots", Some(snapshot.clone())).await;
+            assert_eq!(status, 200, "{made}");
+            failed(&client).await;
+        }
+        w.crash_server().await;
+        let client = w.client(client.key());
+        failed(&client).await;
+        assert_eq!(ask(&client, Method::DELETE, "/snapshots/broken", None).await.0, 200);
+        for _ in 0..2 {
+            let client = w.client(client.key());
+            assert_eq!(ask(&client, Method::GET, "/snapshots/broken", None).await.0, 404);
+            let (_, page) = ask(&client, Method::GET, "/snapshots", None).await;
+            assert!(page["items"].as_array().unwrap().iter().all(|item| item["name"] != "broken"), "{page}");
+            w.crash_server().await;
+        }
+    });
 }
 
 #[test]

@@ -102,6 +102,7 @@ fn every_writer_leaves_the_reserve_alone_and_uploads_count_for_their_tenant() {
         assert_eq!(status, 507, "{said}");
         assert!(said.contains("<Code>InsufficientStorage</Code>"), "{said}");
         assert_eq!(files_below(&w.data().join("builds")), 0, "half an upload is left");
+        assert_eq!(files_below(&w.data().join("uploads")), 0, "half an upload is left");
         reserve_is_there();
         // Archives: refused, and the sandbox has its files still.
         let refused = client.act(&kept, "archive").await;

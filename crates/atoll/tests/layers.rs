@@ -82,7 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "atoll-front-daytona",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-tar", "atoll-toolbox"],
+        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
     ),
     (
         "atoll-front-e2b",

@@ -259,6 +259,25 @@ impl ServiceShared {
     pub(crate) fn derived_is(&self, kind: &str, parts: &[&str], shown: &str) -> bool {
         same(&self.derived(kind, parts), shown)
     }
+
+    /// Signs parts, which contain no dot, for a while: `PART.PART….UNTIL.PROOF`. It is stored nowhere and survives a restart.
+    pub(crate) fn ticket(&self, kind: &str, parts: &[&str], lives_s: i64) -> String {
+        let until = (self.clock.now().wall_ms / 1_000 + lives_s).to_string();
+        let signed: Vec<&str> = parts.iter().copied().chain([until.as_str()]).collect();
+        format!("{}.{}", signed.join("."), self.derived(kind, &signed))
+    }
+
+    /// The parts of a ticket that was signed here and has not expired.
+    pub(crate) fn open_ticket<'a, const N: usize>(&self, kind: &str, shown: &'a str) -> Option<[&'a str; N]> {
+        let (signed, proof) = shown.rsplit_once('.')?;
+        let signed: Vec<&str> = signed.split('.').collect();
+        if !self.derived_is(kind, &signed, proof) {
+            return None;
+        }
+        let (until, parts) = signed.split_last()?;
+        let is_open = self.clock.now().wall_ms / 1_000 <= until.parse::<i64>().ok()?;
+        parts.try_into().ok().filter(|_| is_open)
+    }
 }
 
 fn derive(inner: &ServiceShared, sandbox: &SandboxId, epoch: u32, of: TokenOf) -> String {

@@ -31,17 +31,18 @@ mod uploads;
 
 use std::sync::Arc;
 
-use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal};
+use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal, TemplateRef};
 use atoll_store::{BuildQuery, Page};
 use futures::stream::BoxStream;
 
 pub use announce::BuildSteps;
-pub use ask::{BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
+pub use ask::{BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
 pub use finish::AFTER_THE_STEPS;
 pub(crate) use prepared::PreparedBuild;
 pub(crate) use queue::Builds;
 pub(crate) use recover::recover;
 pub(crate) use uploads::collect as collect_uploads;
+pub use uploads::{BadUploadHash, StorageAccess, TenantUploads, UploadError, UploadHash};
 
 use crate::ServiceError;
 use crate::keys::visible;
@@ -148,6 +149,40 @@ impl Service {
             })?;
         }
         self.get_build(who, build.id.as_str()).await
+    }
+
+    /// Ends all builds of the caller's tenant that have not made this template yet, and forgets them and the failed ones with
+    /// their logs. Builds that made it stay on record.
+    pub async fn delete_builds(&self, who: &Principal, template: &TemplateRef) -> Result<(), ServiceError> {
+        let query = BuildQuery {
+            tenant: Some(who.tenant.clone()),
+            template: Some(template.name.clone()),
+            limit: PAGE_MAX,
+            ..BuildQuery::default()
+        };
+        let mut page = self.inner.store.builds(query.clone()).await?;
+        loop {
+            for build in page.items.into_iter().filter(|build| build.status != BuildStatus::Ready) {
+                if build.template.tag_or_default() == template.tag_or_default() {
+                    self.delete_build(who, &build).await?;
+                }
+            }
+            let Some(cursor) = page.next_cursor else { return Ok(()) };
+            page = self.inner.store.builds(BuildQuery { cursor: Some(cursor), ..query.clone() }).await?;
+        }
+    }
+
+    async fn delete_build(&self, who: &Principal, build: &Build) -> Result<(), ServiceError> {
+        let build = self.cancel_build(who, build.id.as_str()).await?;
+        self.inner.store.delete_build(&build.id).await?;
+        let folder = folder(&self.inner.config.data, &build.id);
+        match tokio::fs::remove_dir_all(&folder).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(build = %build.id, %error, "the log of a build stays until the next start of the server");
+            }
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
     }
 
     /// The log of a build from line `from` on (the first has number 1); with `follow` until the build ends.

@@ -21,8 +21,6 @@ pub struct ServiceConfig {
     pub overcommit: f64,
     /// Disk limits of sandboxes and volumes may add up to this many times the available space.
     pub disk_overcommit: f64,
-    /// Folders with uploads of tenants, each with one folder per tenant; they count against the tenant's disk quota.
-    pub upload_folders: Vec<PathBuf>,
     /// Limits of a create that names none.
     pub default_limits: Limits,
     /// The operator's network policy, which narrows the network of every sandbox; the code that sets it must check it.
@@ -71,7 +69,6 @@ impl ServiceConfig {
             overcommit: 50.0,
             // LIMIT: most sandboxes write a small part of their limit; 1 disables overcommitment.
             disk_overcommit: 50.0,
-            upload_folders: vec![data.join("builds/uploads")],
             data,
             default_limits: Limits::default(),
             egress: OperatorFloors::default(),

@@ -53,20 +53,20 @@ mod templates;
 mod terminals;
 mod timed;
 mod types;
-mod upload_space;
 mod volumes;
 mod wake;
 
 pub use access::{SandboxPass, TokenOf};
-pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
+pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
 pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
     TenantRecord, Terminal,
 };
 pub use build::{
-    AFTER_THE_STEPS, BuildContext, BuildFilter, BuildSecret, BuildSource, BuildSteps, StartBuild,
+    AFTER_THE_STEPS, BadUploadHash, BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource,
+    BuildSteps, StartBuild, StorageAccess, TenantUploads, UploadError, UploadHash,
 };
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
@@ -88,5 +88,4 @@ pub use templates::{
 };
 pub use terminals::TerminalInput;
 pub use types::*;
-pub use upload_space::UploadSpace;
 pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};

@@ -212,4 +212,50 @@ async fn what_cannot_be_built_is_refused_before_anything_is_kept() {
     let answer = world.service.start_build(&world.admin, ask("x", QUICK), Some(Box::new(broken))).await;
     assert_eq!(answer.unwrap_err().code, Code::InvalidRequest);
     assert!(std::fs::read_dir(world.data().join("builds")).unwrap().next().is_none());
+    let uploads = world.data().join("uploads").join(world.admin.tenant.as_str());
+    assert!(std::fs::read_dir(uploads).unwrap().next().is_none(), "a part of the context is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_builds_of_a_template_are_forgotten_with_their_logs() {
+    let world = World::new().await;
+    let stranger = world.stranger().await;
+    let made = ended(&world, &begin(&world, &world.admin, "app", QUICK).await).await;
+    let failing = "FROM scratch\nRUM\n";
+    let mut gone = vec![
+        begin(&world, &world.admin, "app", failing).await,
+        begin(&world, &world.admin, "app:latest", failing).await,
+    ];
+    for build in &gone {
+        assert_eq!(ended(&world, build).await.status, BuildStatus::Failed);
+    }
+    gone.push(at_work(&world, &begin(&world, &world.admin, "app", ENDLESS).await).await);
+    let kept = [
+        made,
+        begin(&world, &world.admin, "app:other", failing).await,
+        begin(&world, &world.admin, "app2", failing).await,
+        begin(&world, &stranger, "app", failing).await,
+    ];
+    world.service.delete_builds(&world.admin, &"app".parse().unwrap()).await.unwrap();
+    for build in &gone {
+        let found = world.service.get_build(&world.admin, build.id.as_str()).await;
+        assert_eq!(found.unwrap_err().code, Code::BuildNotFound, "{build:?}");
+        assert!(!world.data().join("builds").join(build.id.as_str()).exists());
+    }
+    for build in &kept {
+        ended(&world, build).await;
+        assert!(!log(&world, build).await.is_empty());
+    }
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dockerfile_may_name_a_default_template_but_never_gets_the_files_of_the_machine() {
+    let world = World::new().await;
+    for name in ["daytona", "daytonaio/sandbox:0.4.3", "docker.io/daytonaio/sandbox"] {
+        let build = begin(&world, &world.admin, "vendors", &format!("FROM {name}\n")).await;
+        let failure = ended(&world, &build).await.failure.unwrap();
+        assert_eq!(failure.code, Code::TemplateNotFound, "{failure:?}");
+        assert!(failure.hint.unwrap().contains("atoll template make code-interpreter-slim"));
+    }
 }

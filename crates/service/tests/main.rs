@@ -15,6 +15,7 @@ mod lifetimes;
 mod previews;
 mod templates;
 mod timers;
+mod uploads;
 mod verbs;
 mod volumes;
 mod wake;

@@ -26,6 +26,9 @@ pub trait BuildStore: Send + Sync + 'static {
     /// Stores a build, or replaces its row.
     async fn put_build(&self, build: Build) -> Result<(), StoreError>;
 
+    /// Deletes a build; that there is none is no error.
+    async fn delete_build(&self, id: &BuildId) -> Result<(), StoreError>;
+
     /// A build by its id.
     async fn build(&self, id: &BuildId) -> Result<Option<Build>, StoreError>;
 

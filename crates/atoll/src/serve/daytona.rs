@@ -1,23 +1,12 @@
 //! The Daytona front: its settings.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use atoll_front_daytona::{Daytona, DaytonaOptions, Hosts, TlsHosts};
 use atoll_service::Service;
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
-
-/// Below DATA: build contexts that SDKs upload.
-const FOLDER: &str = "builds/daytona";
-
-/// The folder of this front's uploads, with one folder per tenant.
-pub(super) fn uploads(data: &Path) -> PathBuf {
-    data.join(FOLDER).join("contexts")
-}
 
 /// The front of a server whose plain port is `port`.
 pub(super) fn front(
@@ -36,11 +25,6 @@ pub(super) fn front(
         });
         Hosts { domain: domain.as_str().to_owned(), port, tls }
     };
-    let options = DaytonaOptions {
-        closing,
-        hosts: Arc::new(hosts),
-        folder: settings.data.join(FOLDER),
-        context_bytes: settings.build_context_bytes,
-    };
+    let options = DaytonaOptions { closing, hosts: Arc::new(hosts) };
     Daytona::new(service.clone(), options)
 }

@@ -13,11 +13,7 @@ use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::policy::egress::{OperatorFloors, PrivateRanges};
 use atoll_proxy::CertificateFiles;
 
-use super::{
-    daytona,
-    tls::TlsPort,
-    warm_kernels::{self, Kernels},
-};
+use super::{tls::TlsPort, warm_kernels::Kernels};
 use crate::{
     cli::{
         serve::{EgressPrivate, MakeTemplates, Serve},
@@ -97,8 +93,7 @@ impl Settings {
 
     /// The settings of the service.
     pub(super) fn service(&self) -> atoll_service::ServiceConfig {
-        let mut defaults = atoll_service::ServiceConfig::new(&self.data);
-        defaults.upload_folders.push(daytona::uploads(&self.data));
+        let defaults = atoll_service::ServiceConfig::new(&self.data);
         atoll_service::ServiceConfig {
             default_template: self.template.clone(),
             live_max: self.live_max,
@@ -136,7 +131,11 @@ impl Settings {
         };
         let warm = if self.pool == 0 { 0 } else { usize::from(self.warm_kernels) };
         if warm > 0 {
-            pool.extend(warm_kernels::TEMPLATES.iter().map(|template| ((*template).to_owned(), warm)));
+            pool.extend(
+                atoll_image::default_names::INTERPRETERS
+                    .iter()
+                    .map(|template| ((*template).to_owned(), warm)),
+            );
         }
         atoll_container::EngineConfig {
             pool,

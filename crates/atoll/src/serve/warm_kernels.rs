@@ -6,12 +6,10 @@ use std::error::Error;
 
 use atoll_agentapi::AgentClient;
 use atoll_budget::{Budget, BudgetOwner};
+use atoll_image::default_names::INTERPRETERS;
 use atoll_provider::Prepare;
 use atoll_toolbox::{Language, Toolbox};
 
-/// The built-in templates that have a kernel.
-pub(super) const TEMPLATES: [&str; 3] =
-    ["code-interpreter", "code-interpreter-slim", "code-interpreter-full"];
 /// The user of kernels in E2B's front, where the first code matters most. Other fronts start their own.
 const USER: &str = "root";
 
@@ -21,7 +19,7 @@ pub(super) struct Kernels;
 #[async_trait::async_trait]
 impl Prepare for Kernels {
     fn wants(&self, template: &str) -> bool {
-        TEMPLATES.contains(&template)
+        INTERPRETERS.contains(&template)
     }
 
     async fn prepare(&self, _template: &str, agent: AgentClient) -> Result<(), Box<dyn Error + Send + Sync>> {

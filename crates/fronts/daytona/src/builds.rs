@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
 use atoll_model::{Build, BuildId, LimitsAsk, Principal, StartSettings, TemplateRef};
-use atoll_service::{BuildContext, BuildSource, StartBuild};
+use atoll_service::{BaseUser, BuildSource, StartBuild};
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,6 @@ use futures::StreamExt;
 use sha2::{Digest, Sha256};
 
 use crate::DaytonaApp;
-use crate::bases;
 use crate::naming;
 use crate::sandboxes::BuildAsk;
 
@@ -49,62 +48,27 @@ pub(crate) fn name_of(build: &BuildAsk) -> String {
     format!("{NAMELESS}{}", &hex::encode(hash.finalize())[..32])
 }
 
-/// Begins a build.
-pub(crate) async fn start(app: &DaytonaApp, who: &Principal, ask: Ask) -> Result<Build, ApiError> {
-    let (build, context) = request(app, who, ask).await?;
-    Ok(app.service.start_build(who, build, context).await?)
-}
-
-/// A build as the core takes it, with the files that it may copy from.
-pub(crate) async fn request(
-    app: &DaytonaApp,
-    who: &Principal,
-    ask: Ask,
-) -> Result<(StartBuild, Option<BuildContext>), ApiError> {
+/// A build as the core takes it.
+pub(crate) fn request(ask: Ask) -> Result<StartBuild, ApiError> {
     if ask.build.dockerfile_content.trim().is_empty() {
         return Err(ApiError::invalid("buildInfo.dockerfileContent: is empty"));
     }
     let template: TemplateRef =
         ask.word.parse().map_err(|why: atoll_model::BadTemplateRef| ApiError::invalid(why.to_string()))?;
-    let text = with_bases(app, who, &ask.build.dockerfile_content).await?;
-    let (user, workdir) = place(app, who, &text).await?;
-    let settings =
-        StartSettings { user, workdir, limits: ask.limits, command: ask.command, ..StartSettings::default() };
-    let labels = labels(&ask.notes);
-    let build = StartBuild { settings, labels, ..StartBuild::of(template, BuildSource::Text(text)) };
-    let hashes = ask.build.context_hashes.unwrap_or_default();
-    let context = match hashes.is_empty() {
-        true => None,
-        false => Some(app.storage.context(&who.tenant, &hashes).await?),
+    let settings = StartSettings { limits: ask.limits, command: ask.command, ..StartSettings::default() };
+    // COMPAT(daytona): what is built on the vendor's image has its user and home.
+    let base_user = BaseUser {
+        base: naming::DEFAULT.to_owned(),
+        user: naming::USER.to_owned(),
+        workdir: naming::HOME.to_owned(),
     };
-    Ok((build, context))
-}
-
-/// The Dockerfile with our names for the vendor's.
-async fn with_bases(app: &DaytonaApp, who: &Principal, text: &str) -> Result<String, ApiError> {
-    let mut names = BTreeMap::new();
-    for base in bases::all(text).into_iter().filter(|base| naming::is_general(base)) {
-        let Some(template) = naming::template(app, who, &base).await? else {
-            return Err(naming::none_made(&base));
-        };
-        names.insert(base, template.name);
-    }
-    Ok(if names.is_empty() { text.to_owned() } else { bases::renamed(text, &names) })
-}
-
-/// Who commands of it run as, and where: as in its base where that has the user `daytona`, unless the Dockerfile says so.
-async fn place(
-    app: &DaytonaApp,
-    who: &Principal,
-    text: &str,
-) -> Result<(Option<String>, Option<String>), ApiError> {
-    let Some(last) = bases::last(text).filter(|last| !last.says_user) else { return Ok((None, None)) };
-    let base = naming::template(app, who, &last.base).await?;
-    if !base.is_some_and(|base| naming::has_daytona(&base)) {
-        return Ok((None, None));
-    }
-    let workdir = (!last.says_workdir).then(|| naming::HOME.to_owned());
-    Ok((Some(naming::USER.to_owned()), workdir))
+    Ok(StartBuild {
+        contexts: ask.build.context_hashes.unwrap_or_default(),
+        settings,
+        base_user: Some(base_user),
+        labels: labels(&ask.notes),
+        ..StartBuild::of(template, BuildSource::Text(ask.build.dockerfile_content))
+    })
 }
 
 /// Notes are labels in the image's configuration, so that they are kept as long as the template.

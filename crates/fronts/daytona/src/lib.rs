@@ -15,7 +15,6 @@
 //! a key.
 
 mod account;
-mod bases;
 mod builds;
 mod error;
 mod metrics;
@@ -35,7 +34,6 @@ mod toolbox;
 mod volumes;
 mod whole_number;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
@@ -55,10 +53,6 @@ pub struct DaytonaOptions {
     pub closing: CancellationToken,
     /// Returns the current form of sandbox host names.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
-    /// A folder of this front alone, for contexts of builds on their way.
-    pub folder: PathBuf,
-    /// The most that one of them may hold.
-    pub context_bytes: u64,
 }
 
 /// The form of a sandbox's own host: `SCHEME://LABEL.DOMAIN:PORT`.
@@ -103,10 +97,6 @@ pub(crate) struct DaytonaApp {
     pub(crate) service: Service,
     pub(crate) options: DaytonaOptions,
     pub(crate) toolbox: toolbox::ToolboxState,
-    /// Failed builds that their users deleted.
-    pub(crate) forgotten: snapshots::Forgotten,
-    /// Contexts of builds.
-    pub(crate) storage: storage::Storage,
 }
 
 impl FrontState for DaytonaApp {
@@ -137,19 +127,7 @@ impl Daytona {
     /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: DaytonaOptions) -> Self {
-        let storage = storage::Storage::new(
-            options.folder.join("contexts"),
-            options.context_bytes,
-            Some(service.clone()),
-        );
-        let app = DaytonaApp {
-            service,
-            options,
-            toolbox: toolbox::ToolboxState::default(),
-            forgotten: snapshots::Forgotten::default(),
-            storage,
-        };
-        Self { app }
+        Self { app: DaytonaApp { service, options, toolbox: toolbox::ToolboxState::default() } }
     }
 }
 

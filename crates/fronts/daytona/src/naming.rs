@@ -7,7 +7,6 @@
 use atoll_front_kit::ApiError;
 use atoll_model::{Code, LimitsAsk, Principal, TemplateRef};
 use atoll_service::TemplateRecord;
-use axum::http::StatusCode;
 
 use crate::DaytonaApp;
 use crate::sandboxes::limits;
@@ -21,17 +20,6 @@ pub(crate) const HOME: &str = "/home/daytona";
 const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
 const CASED: &str = "cased/";
-
-/// Whether a name is one of the vendor's own for what this server brings.
-pub(crate) fn is_general(name: &str) -> bool {
-    name == DEFAULT || SIZES.iter().any(|(size, ..)| *size == name) || is_image(name)
-}
-
-/// The vendor's image of its sandboxes, whatever its tag: there is one of it here.
-fn is_image(name: &str) -> bool {
-    let name = name.strip_prefix("docker.io/").unwrap_or(name);
-    name.split([':', '@']).next() == Some("daytonaio/sandbox")
-}
 
 /// What the vendor's sizes grant.
 pub(crate) fn size(name: &str) -> Option<LimitsAsk> {
@@ -108,13 +96,9 @@ pub(crate) async fn template(
     who: &Principal,
     name: &str,
 ) -> Result<Option<TemplateRecord>, ApiError> {
-    if is_image(name) {
-        return default(app, who).await;
-    }
     let Ok(word) = word(name) else { return Ok(None) };
     match app.service.get_template(who, &word).await {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.code == Code::TemplateNotFound && is_general(name) => default(app, who).await,
         Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -122,15 +106,7 @@ pub(crate) async fn template(
 
 /// Whether a template is the one made for this front, which has a user `daytona`.
 pub(crate) fn has_daytona(template: &TemplateRecord) -> bool {
-    template.tenant.is_none() && template.aliases.iter().any(|alias| alias == DEFAULT)
-}
-
-/// What is said where no template was made that could be the default. COMPAT(daytona): the request is bad then.
-pub(crate) fn none_made(name: &str) -> ApiError {
-    let message = format!(
-        "Snapshot {name} not found: no template is made on this server yet (run `atoll template make code-interpreter-slim`)"
-    );
-    ApiError::new(Code::TemplateNotFound, message).with_status(StatusCode::BAD_REQUEST)
+    template.tenant.is_none() && template.is_called(DEFAULT)
 }
 
 /// The vendor's names of a general template.
@@ -139,15 +115,6 @@ pub(crate) fn general_names(template: &TemplateRecord) -> Vec<&'static str> {
         return Vec::new();
     }
     std::iter::once(DEFAULT).chain(SIZES.iter().map(|(name, ..)| *name)).collect()
-}
-
-/// What the vendor's default name resolves to on this server.
-pub(crate) async fn default(app: &DaytonaApp, who: &Principal) -> Result<Option<TemplateRecord>, ApiError> {
-    match app.service.get_template(who, DEFAULT).await {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.code == Code::TemplateNotFound => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 #[cfg(test)]
@@ -177,24 +144,8 @@ mod tests {
     }
 
     #[test]
-    fn the_vendors_own_names_are_known() {
-        assert!(
-            is_general("daytona") && is_general("daytona-small") && is_general("daytonaio/sandbox:0.4.3")
-        );
-        for image in
-            ["daytonaio/sandbox", "docker.io/daytonaio/sandbox:0.6.0-slim", "daytonaio/sandbox@sha256:00"]
-        {
-            assert!(is_general(image), "{image}");
-        }
-        assert!(!is_general("mine") && !is_general("daytonaio/sandbox-mine"));
+    fn the_vendors_sizes_are_known() {
         assert_eq!(size("daytona-medium").unwrap().memory_mib, Some(4_096));
         assert_eq!(size("mine"), None);
-    }
-
-    #[test]
-    fn where_nothing_is_made_the_refusal_says_how_to() {
-        let refused = none_made(DEFAULT);
-        assert_eq!(refused.status().as_u16(), 400);
-        assert!(refused.message.contains("not found") && refused.message.contains("atoll template make"));
     }
 }

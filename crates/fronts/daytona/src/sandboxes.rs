@@ -94,8 +94,8 @@ async fn create_built(
         return Ok(app.service.create(who, spec, true).await?.0);
     }
     let ask = builds::Ask { word, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
-    let (build, context) = builds::request(app, who, ask).await?;
-    Ok(app.service.create_from_build(who, spec, build, context).await?.0)
+    let build = builds::request(ask)?;
+    Ok(app.service.create_from_build(who, spec, build, None).await?.0)
 }
 
 /// Sets the source of a new sandbox, with the resources of its snapshot, or else the vendor's defaults.
@@ -106,18 +106,10 @@ async fn begin_from(
     names_user: bool,
     spec: &mut CreateSandbox,
 ) -> Result<(), ApiError> {
-    let template = match named {
-        Some(name) => naming::template(app, who, name).await?,
-        None => naming::default(app, who).await?,
-    };
-    let Some(template) = template else {
-        match named {
-            // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
-            Some(name) if naming::is_general(name) => return Err(naming::none_made(name)),
-            Some(name) => spec.from = From::Named(name.to_owned()),
-            // The host's own file system, which this server starts from by itself, is no snapshot of theirs.
-            None => return Err(naming::none_made(naming::DEFAULT)),
-        }
+    let name = named.unwrap_or(naming::DEFAULT);
+    let Some(template) = naming::template(app, who, name).await? else {
+        // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
+        spec.from = From::Named(name.to_owned());
         return Ok(());
     };
     spec.entrypoint = template.tenant.is_some();

@@ -1,12 +1,9 @@
 //! Snapshots: the possible sources of sandboxes in Daytona's API. One list contains Atoll's templates, running builds
 //! of templates, and Atoll's snapshots of sandboxes.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use atoll_front_kit::paging::{READ_AT_ONCE, numbered_page, read_all};
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok};
-use atoll_model::{BuildId, BuildStatus, Code, Principal};
+use atoll_model::{BuildStatus, Code, Principal};
 use atoll_service::{BuildFilter, SnapshotFilter};
 use axum::Router;
 use axum::extract::State;
@@ -26,30 +23,10 @@ mod response;
 
 pub(crate) use response::SnapshotResponse;
 
-/// LIMIT: of all tenants together; the oldest are shown again then.
-const FORGOTTEN_MAX: usize = 4_096;
 const PAGE_SIZE: usize = 100;
 const PAGE_SIZE_MAX: usize = 200;
 /// LIMIT: how long a failed build is in the list.
 const FAILED_FOR_MS: i64 = 3_600_000;
-
-/// Failed builds that their users deleted: the core keeps their logs for a while yet. Cloning is cheap.
-#[derive(Clone, Default)]
-pub(crate) struct Forgotten(Arc<Mutex<VecDeque<BuildId>>>);
-
-impl Forgotten {
-    fn add(&self, build: BuildId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= FORGOTTEN_MAX {
-            all.pop_front();
-        }
-        all.push_back(build);
-    }
-
-    fn holds(&self, build: &BuildId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(build)
-    }
-}
 
 pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()
@@ -91,9 +68,7 @@ async fn create(
     }
     let name = body.name.trim().to_owned();
     let word = naming::word(&name)?;
-    let exists =
-        naming::is_general(&name) || existing(&app, &who, &name).await?.is_some_and(|found| !found.failed());
-    if exists {
+    if existing(&app, &who, &name).await?.is_some_and(|found| !found.failed()) {
         return Err(crate::sandboxes::taken(&name));
     }
     let image = body.image_name.map(|image| image.trim().to_owned()).filter(|image| !image.is_empty());
@@ -117,7 +92,7 @@ async fn create(
     let command = body.entrypoint.filter(|entrypoint| !entrypoint.is_empty());
     let limits = limits(body.cpu, body.memory, body.disk);
     let ask = builds::Ask { word, build, limits, command, notes };
-    let begun = builds::start(&app, &who, ask).await?;
+    let begun = app.service.start_build(&who, builds::request(ask)?, None).await?;
     // COMPAT(daytona): the SDKs read the log of what is being built, and not of what waits for its turn; the next look
     // may find it done.
     Ok(ok(SnapshotResponse::of_build(&begun).begun()))
@@ -154,7 +129,7 @@ async fn existing(
         Err(error) => return Err(error.into()),
     }
     let Some(build) = newest_build(app, who, name).await? else { return Ok(None) };
-    Ok(is_shown(app, &build).then(|| SnapshotResponse::of_build(&build)))
+    Ok(is_shown(&build).then(|| SnapshotResponse::of_build(&build)))
 }
 
 /// The last build of this name.
@@ -171,13 +146,9 @@ async fn newest_build(
     Ok(builds.items.into_iter().find(same))
 }
 
-/// One that is under way, or failed and nobody deleted it since.
-fn is_shown(app: &DaytonaApp, build: &atoll_model::Build) -> bool {
-    match build.status {
-        BuildStatus::Waiting | BuildStatus::Building => true,
-        BuildStatus::Failed => !app.forgotten.holds(&build.id),
-        BuildStatus::Ready | BuildStatus::Cancelled => false,
-    }
+/// One that runs or waits, or has failed.
+const fn is_shown(build: &atoll_model::Build) -> bool {
+    matches!(build.status, BuildStatus::Waiting | BuildStatus::Building | BuildStatus::Failed)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -260,7 +231,7 @@ async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>,
         let fresh = build.ended_at.as_ref().is_none_or(|at| now_ms - at.wall_ms < FAILED_FOR_MS);
         let shown = SnapshotResponse::of_build(&build);
         let named = build.template.name.starts_with(builds::NAMELESS);
-        if fresh && !named && is_shown(app, &build) && !all.iter().any(|known| known.name() == shown.name()) {
+        if fresh && !named && is_shown(&build) && !all.iter().any(|known| known.name() == shown.name()) {
             all.push(shown);
         }
     }
@@ -284,8 +255,7 @@ async fn remove(
         response::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
         response::Kind::Build => {
             if let Some(build) = newest_build(&app, &who, &id).await? {
-                app.service.cancel_build(&who, build.id.as_str()).await?;
-                app.forgotten.add(build.id);
+                app.service.delete_builds(&who, &build.template).await?;
             }
         }
     }

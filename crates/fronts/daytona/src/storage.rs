@@ -1,27 +1,21 @@
 //! Where contexts of builds are put: as much of S3 as the SDKs use, for one kind of object, `ORGANISATION/HASH/context.tar`.
 //!
 //! ```text
-//! GET /api/object-storage/push-access ─► a session: short, of one tenant
+//! GET /api/object-storage/push-access ─► credentials of one tenant, for an hour
 //! GET  /s3/BUCKET/?list-type=2&prefix=      is it there?          HEAD the same of one object
 //! PUT  /s3/BUCKET/KEY                        one piece             POST ?uploads, PUT ?partNumber&uploadId, POST ?uploadId
 //! ```
 //!
-//! Whoever shows the session's token may put objects of its tenant for as long as it lives; signatures are not looked at,
-//! since the token is as secret as they are. Objects go to disk as they come, are bounded, and are forgotten a day after
-//! they were last used. Never: gives an object out again, except to a build of its tenant.
+//! Objects, parts, credentials and bounds belong to the service's store of uploads; this is its S3 wire. The session token of a
+//! request decides; signatures are not checked, since the token is as secret as they are. No request reads an object.
 
 mod chunks;
-mod context;
-mod objects;
-mod sessions;
+mod key;
 mod xml;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok};
-use atoll_model::{Code, TenantId};
-use atoll_service::{Service, ServiceError};
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, ok, upload_stream};
+use atoll_model::Code;
+use atoll_service::{BuildContext, ServiceError, TenantUploads, UploadError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Query, State};
@@ -29,42 +23,27 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use serde::{Deserialize, Serialize};
+use tokio_util::io::StreamReader;
 
 use crate::DaytonaApp;
 use crate::origin::Origin;
-use objects::{ObjectKey, Objects};
-use sessions::Sessions;
+use key::ObjectKey;
 
 const BUCKET: &str = "contexts";
 const REGION: &str = "local";
-/// The field in which every request shows its session.
+/// The field in which every request shows its session token.
 const TOKEN: &str = "x-amz-security-token";
 
-/// Sessions and objects. Cloning is cheap.
-#[derive(Clone)]
-pub(crate) struct Storage {
-    sessions: Arc<Sessions>,
-    objects: Objects,
-}
-
-impl Storage {
-    /// Below a folder of its own; an object holds this much at most.
-    ///
-    /// The service says whether there is room; without one there always is.
-    pub(crate) fn new(folder: PathBuf, bytes_max: u64, service: Option<Service>) -> Self {
-        Self { sessions: Arc::default(), objects: Objects::new(folder, bytes_max, service) }
-    }
-}
-
-/// The tenant whose session a request shows, while the key that opened the session exists.
-async fn tenant_of(app: &DaytonaApp, headers: &HeaderMap, query: &S3Query) -> Result<TenantId, Refused> {
+/// The uploads of the tenant whose session token a request shows.
+async fn uploads(
+    app: &DaytonaApp,
+    bucket: &str,
+    headers: &HeaderMap,
+    query: &S3Query,
+) -> Result<TenantUploads, Refused> {
     let shown = headers.get(TOKEN).and_then(|token| token.to_str().ok()).or(query.token.as_deref());
-    let session = shown.and_then(|token| app.storage.sessions.find(token)).ok_or(Refused::Denied)?;
-    match app.service.key_exists(&session.tenant, &session.key).await {
-        Ok(true) => Ok(session.tenant),
-        Ok(false) => Err(Refused::Denied),
-        Err(_) => Err(Refused::Broken),
-    }
+    let uploads = app.service.admit_storage(shown.ok_or(Refused::Denied)?).await?;
+    if bucket == BUCKET { Ok(uploads) } else { Err(Refused::NoBucket) }
 }
 
 /// Routes of the main API.
@@ -97,13 +76,11 @@ async fn push_access(
     Caller(who): Caller,
     origin: Origin,
 ) -> Result<JsonResponse<PushAccess>, ApiError> {
-    app.storage.objects.sweep().await;
-    let failed = || ApiError::new(Code::NoCapacity, "no session could be made; try again");
-    let session = app.storage.sessions.open(&who).ok_or_else(failed)?;
+    let access = app.service.storage_access(&who);
     Ok(ok(PushAccess {
-        access_key: session.access_key,
-        secret: session.secret,
-        session_token: session.token,
+        access_key: access.access_key,
+        secret: access.secret,
+        session_token: access.token,
         storage_url: origin.storage(),
         organization_id: who.tenant.to_string(),
         bucket: BUCKET,
@@ -144,9 +121,24 @@ enum Refused {
 impl From<ServiceError> for Refused {
     fn from(error: ServiceError) -> Self {
         match error.code {
+            Code::Forbidden => Self::Denied,
+            // More would fit after a while.
+            Code::QuotaExceeded if error.retry_after_s.is_some() => Self::TooMuch,
             Code::QuotaExceeded => Self::Quota,
             Code::NoCapacity => Self::Full,
+            Code::PayloadTooLarge => Self::TooLarge,
+            Code::InvalidRequest | Code::DeadlineExceeded => Self::BadBody,
             _ => Self::Broken,
+        }
+    }
+}
+
+impl From<UploadError> for Refused {
+    fn from(error: UploadError) -> Self {
+        match error {
+            UploadError::NoSuchUpload => Self::NoUpload,
+            UploadError::InvalidPart => Self::BadPart,
+            UploadError::Refused(error) => error.into(),
         }
     }
 }
@@ -168,9 +160,11 @@ impl Refused {
             Self::TooLarge => {
                 (StatusCode::BAD_REQUEST, "EntityTooLarge", "the context is larger than allowed")
             }
-            Self::TooMuch => {
-                (StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "this organisation stores too many objects")
-            }
+            Self::TooMuch => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "SlowDown",
+                "this organisation has too many unfinished uploads",
+            ),
             Self::Quota => {
                 (StatusCode::FORBIDDEN, "QuotaExceeded", "the disk quota of this organisation is used up")
             }
@@ -197,12 +191,11 @@ async fn list(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = tenant_of(&app, &headers, &query).await?;
-    of_bucket(&bucket)?;
+    let uploads = uploads(&app, &bucket, &headers, &query).await?;
     let prefix = query.prefix.unwrap_or_default();
     // Nothing but whether one object is there can be asked.
-    let key = ObjectKey::of_prefix(&prefix, &tenant)?;
-    let size = app.storage.objects.size(&key).await;
+    let key = ObjectKey::of_prefix(&prefix, uploads.tenant())?;
+    let size = uploads.size(key.hash()).await;
     Ok(xml::answer(StatusCode::OK, xml::list(BUCKET, &prefix, &key.text(), size)))
 }
 
@@ -212,10 +205,9 @@ async fn head(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = tenant_of(&app, &headers, &query).await?;
-    of_bucket(&bucket)?;
-    let key = ObjectKey::parse(&key, &tenant)?;
-    let size = app.storage.objects.size(&key).await.ok_or(Refused::NoKey)?;
+    let uploads = uploads(&app, &bucket, &headers, &query).await?;
+    let key = ObjectKey::parse(&key, uploads.tenant())?;
+    let size = uploads.size(key.hash()).await.ok_or(Refused::NoKey)?;
     let mut response = StatusCode::OK.into_response();
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(size));
     response.headers_mut().insert(header::ETAG, etag(&key.text()));
@@ -233,13 +225,19 @@ async fn write(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refused> {
-    let tenant = tenant_of(&app, &headers, &query).await?;
-    of_bucket(&bucket)?;
-    let key = ObjectKey::parse(&key, &tenant)?;
-    let body = chunks::plain(&headers, body);
+    let uploads = uploads(&app, &bucket, &headers, &query).await?;
+    let key = ObjectKey::parse(&key, uploads.tenant())?;
+    let (stream, _) = upload_stream(body);
+    let body: BuildContext = Box::new(StreamReader::new(chunks::plain(&headers, stream)));
     let written = match (query.upload, query.part) {
-        (Some(upload), Some(part)) => app.storage.objects.write_part(&key, &upload, part, body).await?,
-        (None, None) => app.storage.objects.write(&key, body).await?,
+        (Some(upload), Some(part)) => {
+            let size = uploads.put_part(key.hash(), &upload, part, body).await?;
+            format!("p{part}b{size}")
+        }
+        (None, None) => {
+            uploads.put(key.hash(), body).await?;
+            key.hash().as_str().to_owned()
+        }
         _ => return Err(Refused::BadPart),
     };
     let mut response = StatusCode::OK.into_response();
@@ -254,16 +252,15 @@ async fn parts(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = tenant_of(&app, &headers, &query).await?;
-    of_bucket(&bucket)?;
-    let key = ObjectKey::parse(&key, &tenant)?;
+    let uploads = uploads(&app, &bucket, &headers, &query).await?;
+    let key = ObjectKey::parse(&key, uploads.tenant())?;
     match (query.uploads, query.upload) {
         (Some(_), None) => {
-            let upload = app.storage.objects.begin(&key).await?;
+            let upload = uploads.begin(key.hash()).await?;
             Ok(xml::answer(StatusCode::OK, xml::begun(BUCKET, &key.text(), &upload)))
         }
         (None, Some(upload)) => {
-            app.storage.objects.finish(&key, &upload).await?;
+            uploads.finish(key.hash(), &upload).await?;
             Ok(xml::answer(StatusCode::OK, xml::finished(BUCKET, &key.text())))
         }
         _ => Err(Refused::NoUpload),
@@ -276,16 +273,11 @@ async fn abort(
     Query(query): Query<S3Query>,
     headers: HeaderMap,
 ) -> Result<Response, Refused> {
-    let tenant = tenant_of(&app, &headers, &query).await?;
-    of_bucket(&bucket)?;
-    let key = ObjectKey::parse(&key, &tenant)?;
+    let uploads = uploads(&app, &bucket, &headers, &query).await?;
+    let key = ObjectKey::parse(&key, uploads.tenant())?;
     let upload = query.upload.ok_or(Refused::NoUpload)?;
-    app.storage.objects.abort(&key, &upload).await?;
+    uploads.abort(key.hash(), &upload).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-fn of_bucket(bucket: &str) -> Result<(), Refused> {
-    if bucket == BUCKET { Ok(()) } else { Err(Refused::NoBucket) }
 }
 
 /// Any text that is the same for the same thing will do.

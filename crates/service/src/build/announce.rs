@@ -7,7 +7,7 @@ use atoll_model::{Build, Code, LimitsAsk, Principal, StartSettings, TemplateRef}
 use tokio::sync::oneshot;
 
 use super::ask::{BuildSource, StartBuild};
-use super::context::{Staged, Staging, folder};
+use super::context::{Staging, folder};
 use super::queue::{Announced, BuildStart};
 use super::run::{self, BuildEnd, BuildJob};
 use crate::service::Service;
@@ -115,12 +115,7 @@ impl Service {
         };
         ask.check()?;
         let admitted = inner.builds.admit(&who.tenant)?;
-        let staged = match &ask.source {
-            BuildSource::Declared(declared) => {
-                self.link_uploads(who, declared, &folder(&inner.config.data, &build.id))?
-            }
-            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
-        };
+        let staged = self.stage_uploads(who, &ask, &folder(&inner.config.data, &build.id))?;
         let begin = inner.builds.take_announced(&build.id).ok_or_else(|| begun_already(&build))?;
         let begun = BuildStart { who: who.clone(), ask, staged, admitted };
         begin.send(begun).map_err(|_| begun_already(&build))?;

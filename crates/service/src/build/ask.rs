@@ -20,6 +20,8 @@ pub struct StartBuild {
     pub tags: Vec<String>,
     /// Its steps.
     pub source: BuildSource,
+    /// Uploaded archives that a Dockerfile copies from, by their hashes. Together they are the context.
+    pub contexts: Vec<String>,
     /// Values for `ARG`.
     pub args: BTreeMap<String, String>,
     /// Files that steps may use by `RUN --mount=type=secret`.
@@ -30,6 +32,8 @@ pub struct StartBuild {
     pub no_cache: bool,
     /// The start settings of its sandboxes, in addition to those of the steps.
     pub settings: StartSettings,
+    /// Who commands run as in templates that are built on a given one.
+    pub base_user: Option<BaseUser>,
     /// Labels of the image, on top of those that the steps give it; no step of the log.
     pub labels: BTreeMap<String, String>,
     /// The network policy of its steps; `None`: that of the tenant's sandboxes.
@@ -44,6 +48,15 @@ pub struct StartBuild {
     pub auth: Option<RegistryAuth>,
     /// The platform of a base with several; `None`: this machine's.
     pub platform: Option<String>,
+}
+
+/// Who commands run as, and where, in a template whose base is this built-in one, unless its steps say otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseUser {
+    /// A name or an alias of the base.
+    pub base: String,
+    pub user: String,
+    pub workdir: String,
 }
 
 /// Where the steps of a build come from.
@@ -100,6 +113,7 @@ const TIMEOUT_S_MAX: u64 = 12 * 3_600;
 const READY_S_MAX: u64 = 20 * 60;
 // LIMIT: large enough for any reasonable build; together they keep the memory per build below 5 MiB.
 const TAGS_MAX: usize = 32;
+const CONTEXTS_MAX: usize = 64;
 const ARGS_MAX: usize = 256;
 const ARGS_BYTES_MAX: usize = 256 << 10;
 const SECRETS_MAX: usize = 64;
@@ -115,11 +129,13 @@ impl StartBuild {
             template,
             tags: Vec::new(),
             source,
+            contexts: Vec::new(),
             args: BTreeMap::new(),
             secrets: BTreeMap::new(),
             target: None,
             no_cache: false,
             settings: StartSettings::default(),
+            base_user: None,
             labels: BTreeMap::new(),
             network: None,
             limits: LimitsAsk::default(),
@@ -149,6 +165,9 @@ impl StartBuild {
         for tag in &self.tags {
             let named = format!("{}:{tag}", self.template.name);
             named.parse::<TemplateRef>().map_err(|why| bad("tags", why.to_string()))?;
+        }
+        if self.contexts.len() > CONTEXTS_MAX {
+            return Err(bad("contexts", format!("has more than {CONTEXTS_MAX} entries")));
         }
         let text = match &self.source {
             BuildSource::Dockerfile { path } => path.as_ref().map_or(0, String::len),
@@ -237,6 +256,7 @@ mod tests {
             (ask(&digest), "template"),
             (ask("127.0.0.1:5000/app"), "template"),
             (StartBuild { tags: vec!["no good".into()], ..ask("app") }, "tags"),
+            (StartBuild { contexts: vec![String::new(); CONTEXTS_MAX + 1], ..ask("app") }, "contexts"),
             (StartBuild { timeout_s: Some(0), ..ask("app") }, "timeout_s"),
             (StartBuild { timeout_s: Some(u64::MAX), ..ask("app") }, "timeout_s"),
             (StartBuild { args: [("A=".to_owned(), String::new())].into(), ..ask("app") }, "args"),

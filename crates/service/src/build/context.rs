@@ -1,8 +1,8 @@
-//! The folder of a build, and the files it may copy from: a tar that is brought in whole before anything is done with it.
-//! What comes is bounded before and after it is decompressed; the tar itself is read by `image::build`, which believes nothing.
+//! The folder of a build, and the files it may copy from: archives that the store of uploads received ([`super::uploads`]) as one
+//! plain tar. They are bounded before and after they are decompressed; the tar is untrusted, and read by `image::build`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,9 @@ use atoll_disk::{Guarded, Purpose};
 use atoll_image::Images;
 use atoll_image::build::{BadContext, gather};
 use atoll_model::{BuildId, Code};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::BuildContext;
-use crate::{ServiceError, UploadSpace};
+use crate::ServiceError;
 
 const PIECE: usize = 256 << 10;
 
@@ -28,10 +26,17 @@ const UPLOAD: &str = "upload.";
 pub(super) enum Staged {
     /// Nothing.
     Nothing,
-    /// One archive, which came with the request.
+    /// One archive.
     Sent,
-    /// Archives that were sent before, by their hashes.
+    /// Archives that were sent before, by their hashes. Each is a folder of the context.
     Uploads(Vec<String>),
+    /// Archives that were sent before, by their hashes. Together they are the context.
+    Merged(Vec<String>),
+}
+
+/// Where the one archive lies in the folder of a build.
+pub(super) fn sent_in(folder: &Path) -> PathBuf {
+    folder.join(SENT)
 }
 
 /// The path of an archive that was sent before, in the folder of a build.
@@ -88,45 +93,6 @@ impl Drop for Staging {
     }
 }
 
-/// Brings the context to disk as it comes.
-pub(super) async fn receive(
-    from: BuildContext,
-    folder: &Path,
-    space: UploadSpace,
-    limit: u64,
-) -> Result<(), ServiceError> {
-    receive_as(from, &folder.join(SENT), space, limit).await
-}
-
-/// Brings an archive to disk as it comes.
-pub(super) async fn receive_as(
-    mut from: BuildContext,
-    path: &Path,
-    mut space: UploadSpace,
-    limit: u64,
-) -> Result<(), ServiceError> {
-    let file = create(path)?;
-    let mut file = tokio::fs::File::from_std(file);
-    let mut piece = vec![0; PIECE];
-    let mut bytes = 0u64;
-    loop {
-        let read = from.read(&mut piece).await.map_err(|cause| {
-            ServiceError::new(Code::InvalidRequest, "the context ended before it was complete")
-                .caused_by(cause)
-        })?;
-        if read == 0 {
-            break;
-        }
-        bytes += read as u64;
-        if bytes > limit {
-            return Err(too_large(limit));
-        }
-        space.take(read as u64).await?;
-        file.write_all(&piece[..read]).await.map_err(not_written)?;
-    }
-    file.flush().await.map_err(not_written)
-}
-
 /// The received context as a plain tar; blocks.
 pub(super) fn unfold(folder: &Path, images: &Images, limit: u64) -> Result<PathBuf, ServiceError> {
     let (sent, tar) = (folder.join(SENT), folder.join(TAR));
@@ -180,6 +146,31 @@ pub(super) fn gathered(
     Ok(tar)
 }
 
+/// All archives that were sent before as one plain tar, the entries of each behind those of the one before; blocks.
+pub(super) fn merged(
+    folder: &Path,
+    hashes: &[String],
+    images: &Images,
+    limit: u64,
+) -> Result<PathBuf, ServiceError> {
+    let tar = folder.join(TAR);
+    let paths: Vec<PathBuf> = hashes.iter().map(|hash| upload_in(folder, hash)).collect();
+    let sizes = paths.iter().map(|path| path.metadata().map(|found| found.len()));
+    if sizes.sum::<std::io::Result<u64>>().map_err(not_written)? > limit {
+        return Err(too_large(limit));
+    }
+    let archives = paths.iter().map(|path| File::open(path).map(BufReader::new));
+    atoll_tar::concat(archives, BufWriter::new(guarded(&tar, images)?)).map_err(|cause| {
+        match cause.kind() {
+            std::io::ErrorKind::Other => {
+                ServiceError::new(Code::InvalidRequest, "a context is not a tar archive").caused_by(cause)
+            }
+            _ => not_written(cause),
+        }
+    })?;
+    Ok(tar)
+}
+
 /// Whether it begins as gzip or zstd does.
 fn is_compressed(file: &File) -> std::io::Result<bool> {
     use std::os::unix::fs::FileExt;
@@ -188,7 +179,7 @@ fn is_compressed(file: &File) -> std::io::Result<bool> {
     Ok(magic[..read].starts_with(&[0x1f, 0x8b]) || magic[..read] == [0x28, 0xb5, 0x2f, 0xfd])
 }
 
-fn create(path: &Path) -> Result<File, ServiceError> {
+pub(super) fn create(path: &Path) -> Result<File, ServiceError> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(not_written)
 }
 
@@ -199,12 +190,12 @@ fn guarded(path: &Path, images: &Images) -> Result<Guarded<File>, ServiceError> 
     Ok(Guarded::new(file, space))
 }
 
-fn too_large(limit: u64) -> ServiceError {
+pub(super) fn too_large(limit: u64) -> ServiceError {
     ServiceError::new(Code::PayloadTooLarge, format!("the context is larger than {} MiB", limit >> 20))
         .hint("exclude files that are not copied with .dockerignore")
 }
 
-fn not_written(cause: std::io::Error) -> ServiceError {
+pub(super) fn not_written(cause: std::io::Error) -> ServiceError {
     if atoll_disk::is_full(&cause) {
         return ServiceError::new(Code::NoCapacity, "the server's disk has no space for this context")
             .retry_after(60)

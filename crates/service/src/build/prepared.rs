@@ -8,7 +8,7 @@ use atoll_model::{Build, BuildId, BuildStatus, Code, Principal};
 use tokio::sync::watch;
 
 use super::ask::{BuildContext, BuildSource, StartBuild};
-use super::context::{self, Staged, Staging, folder};
+use super::context::{Staged, Staging, folder};
 use super::log::Log;
 use super::queue::Admitted;
 use super::run::BuildJob;
@@ -65,7 +65,11 @@ impl Service {
     ) -> Result<PreparedBuild, ServiceError> {
         ask.check()?;
         self.refuse_built_in(&ask.template, &ask.tags).await?;
-        if context.is_none() && matches!(ask.source, BuildSource::Dockerfile { .. }) {
+        if context.is_some() && !ask.contexts.is_empty() {
+            return Err(ServiceError::field("contexts", "cannot be combined with a context"));
+        }
+        let has_files = context.is_some() || !ask.contexts.is_empty();
+        if !has_files && matches!(ask.source, BuildSource::Dockerfile { .. }) {
             return Err(ServiceError::field("context", "is needed for its Dockerfile")
                 .hint("send a tar of the folder, or the text of the Dockerfile"));
         }
@@ -78,21 +82,10 @@ impl Service {
         let folder = folder(&inner.config.data, &build.id);
         let staging = Staging::new(&folder);
         let log = self.new_log(&folder)?;
-        let mut staged = match &ask.source {
-            BuildSource::Declared(declared) => self.link_uploads(who, declared, &folder)?,
-            BuildSource::Dockerfile { .. } | BuildSource::Text(_) => Staged::Nothing,
+        let staged = match context {
+            Some(context) => self.receive_context(&who.tenant, context, &folder).await?,
+            None => self.stage_uploads(who, &ask, &folder)?,
         };
-        if let Some(context) = context {
-            let bytes = inner.config.build_context_bytes;
-            let space = self.upload_space(&who.tenant, &folder).await?;
-            let received = context::receive(context, &folder, space, bytes);
-            // Somebody who sends a byte now and then must not hold a place for ever.
-            let received = tokio::time::timeout(inner.config.build_timeout, received).await;
-            received.map_err(|_| {
-                ServiceError::new(Code::DeadlineExceeded, "the context did not arrive in time")
-            })??;
-            staged = Staged::Sent;
-        }
         let (service, who) = (self.clone(), who.clone());
         Ok(PreparedBuild { service, who, ask, build, staged, staging, folder, log, admitted })
     }

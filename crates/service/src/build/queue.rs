@@ -26,6 +26,8 @@ const AT_ONCE_PER_TENANT: usize = 2;
 pub(super) const TURN_MAX: Duration = Duration::from_secs(60);
 /// LIMIT: each has a staged context; further builds are refused with a time to retry.
 const OPEN_PER_TENANT: usize = 16;
+/// LIMIT: S3 clients send ten parts of an object at once.
+const UPLOADS_PER_TENANT: usize = 32;
 /// LIMIT: each holds a row and a few names.
 const ANNOUNCED_PER_TENANT: usize = 64;
 
@@ -125,8 +127,8 @@ impl Builds {
     pub(super) fn admit_upload(self: &Arc<Self>, tenant: &TenantId) -> Result<Uploading, ServiceError> {
         let mut state = self.lock();
         let held = state.uploads.entry(tenant.clone()).or_default();
-        if *held >= OPEN_PER_TENANT {
-            let message = format!("this tenant has {held} archive uploads in progress");
+        if *held >= UPLOADS_PER_TENANT {
+            let message = format!("this tenant has {held} uploads in progress");
             return Err(ServiceError::new(Code::QuotaExceeded, message).retry_after(10));
         }
         *held += 1;

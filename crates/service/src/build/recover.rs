@@ -25,7 +25,13 @@ pub(crate) async fn recover(inner: &Arc<ServiceShared>) -> Result<(), StoreError
             gone.push(folder(&inner.config.data, &id));
         }
     }
+    let data = inner.config.data.clone();
     let removal = tokio::task::spawn_blocking(move || {
+        super::uploads::recover(&data);
+        // Here older servers kept uploads.
+        for old in ["uploads", "daytona"] {
+            let _ = std::fs::remove_dir_all(root(&data).join(old));
+        }
         for path in gone {
             if let Err(error) = std::fs::remove_dir_all(&path) {
                 tracing::warn!(folder = %path.display(), %error, "the folder of an unknown build could not be removed");

@@ -86,6 +86,10 @@ impl<'a> Stages<'a> {
                     let tar = context::gathered(&folder, hashes, &images, limit, &cancel)?;
                     BuildContext::open(&tar, &cancel).map_err(bad_context)?
                 }
+                Staged::Merged(hashes) => {
+                    let tar = context::merged(&folder, hashes, &images, limit)?;
+                    BuildContext::open(&tar, &cancel).map_err(bad_context)?
+                }
                 Staged::Nothing => BuildContext::empty(),
             };
             let plan = plan_of(&ask, &context)?;
@@ -224,11 +228,11 @@ impl Stages<'_> {
         }
         let base = Some((record.name.clone(), record.version.clone()));
         let files = BuildFiles::of(images, base, Vec::new()).await?;
-        let settings = StartSettings {
-            user: Some(record.user.clone()),
-            workdir: Some(record.workdir.clone()),
-            ..StartSettings::default()
+        let (user, workdir) = match &ask.base_user {
+            Some(of) if record.is_called(&of.base) => (of.user.clone(), of.workdir.clone()),
+            Some(_) | None => (record.user.clone(), record.workdir.clone()),
         };
+        let settings = StartSettings { user: Some(user), workdir: Some(workdir), ..StartSettings::default() };
         Ok(FinishedStage { files, config: with_env(&record.env), settings })
     }
 

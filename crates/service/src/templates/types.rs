@@ -66,6 +66,12 @@ pub struct TemplateRecord {
 }
 
 impl TemplateRecord {
+    /// Whether this is its name or one of its aliases.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
     /// The image's entrypoint with its arguments. A `CMD` alone, such as the `python3` of Python's images, waits for input and
     /// would end at once.
     #[must_use]

@@ -227,6 +227,10 @@ pub(super) async fn builds_are_kept_found_and_swept(store: Subject) {
         3,
         "open ones and the newest"
     );
+    for _ in 0..2 {
+        store.delete_build(&first.id).await.unwrap();
+        assert_eq!(store.build(&first.id).await.unwrap(), None);
+    }
 }
 
 pub(super) async fn a_sandbox_of_a_build_is_in_no_list(store: Subject) {

@@ -19,6 +19,15 @@ impl BuildStore for SqliteStore {
         self.write(move |conn| put(conn, &build)).await
     }
 
+    async fn delete_build(&self, id: &BuildId) -> Result<(), StoreError> {
+        let id = id.clone();
+        self.write(move |conn| {
+            conn.prepare_cached("DELETE FROM builds WHERE id = ?1")?.execute([id.as_str()])?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn build(&self, id: &BuildId) -> Result<Option<Build>, StoreError> {
         let id = id.clone();
         self.read(move |conn| by_id(conn, &id)).await

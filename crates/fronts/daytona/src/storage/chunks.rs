@@ -6,7 +6,6 @@
 
 use std::io;
 
-use axum::body::Body;
 use axum::http::{HeaderMap, header};
 use bytes::{Buf, Bytes, BytesMut};
 use futures::stream::BoxStream;
@@ -18,8 +17,7 @@ const LINE_MAX: usize = 1_024;
 /// The bytes of an object as they arrive.
 pub(super) type Bytestream = BoxStream<'static, io::Result<Bytes>>;
 
-pub(super) fn plain(headers: &HeaderMap, body: Body) -> Bytestream {
-    let stream = body.into_data_stream().map_err(io::Error::other).boxed();
+pub(super) fn plain(headers: &HeaderMap, stream: Bytestream) -> Bytestream {
     if is_framed(headers) { unframed(stream) } else { stream }
 }
 
