@@ -12,6 +12,7 @@ use serde_json::Value;
 
 mod dependencies;
 mod duplicates;
+mod front_state;
 mod robustness;
 mod typed_answers;
 
