@@ -1,10 +1,10 @@
 //! A server's state folder, looked at from the host: works while the server is down.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::poll::PATIENCE;
 use crate::proc;
 
 /// Looks at one state folder.
@@ -40,7 +40,7 @@ impl DataFolderView {
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let database =
             rusqlite::Connection::open_with_flags(self.data.join("sandbox.db"), flags).expect("the database");
-        database.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        database.busy_timeout(PATIENCE).expect("a timeout");
         database
     }
 

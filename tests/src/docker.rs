@@ -42,7 +42,7 @@ impl Docker {
         let docker = Self { daemon, socket, folder: folder.to_path_buf() };
         let begin = Instant::now();
         while !docker.run(["version"]).status.success() {
-            assert!(begin.elapsed() < Duration::from_secs(30), "the docker daemon does not answer");
+            assert!(begin.elapsed() < Duration::from_secs(60), "the docker daemon does not answer");
             std::thread::sleep(Duration::from_millis(100));
         }
         docker

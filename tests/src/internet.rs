@@ -14,11 +14,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
 use crate::namespaces::ip;
+use crate::poll::PATIENCE;
 
 pub mod names;
 pub mod packets;
@@ -208,7 +208,7 @@ pub(crate) fn start() -> Internet {
     ip("route add default via 203.0.113.1");
     ip(&format!("-6 route add default via {GATE6}"));
     joined.send(()).expect("the internet waits");
-    ready.recv_timeout(Duration::from_secs(10)).expect("the internet is up");
+    ready.recv_timeout(PATIENCE).expect("the internet is up");
     internet
 }
 

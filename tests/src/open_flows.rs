@@ -19,12 +19,12 @@ n = 0
 try:
     if where.startswith("http"):
         c = ssl.create_default_context(cafile=roots)
-        r = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=c)).open(where, timeout=20)
+        r = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=c)).open(where, timeout=60)
         while r.readline(): n += 1; tell(str(n))
     else:
         host, port = where.rsplit(":", 1)
-        s = socket.create_connection((host, int(port)), 5)
-        s.settimeout(20)
+        s = socket.create_connection((host, int(port)), 60)
+        s.settimeout(60)
         while True:
             s.sendall(b"x" * 64)
             if not s.recv(4096): break

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::state_model::{self, Dice};
 use crate::world::World;
-use crate::{probe, template};
+use crate::{probe, template, until};
 use calls::Shared;
 use steps::Actor;
 
@@ -198,8 +198,10 @@ async fn disasters(
         tokio::time::sleep(Duration::from_millis(700 + dice.below(3_500))).await;
         let what = match dice.below(100) {
             0..25 => {
+                // One that was killed before may still be on its way back.
+                let launcher = until("the server has a launcher", async || w.find_launcher()).await;
                 *shared.hurt_at.lock().expect("no panic holds it") = Some(Instant::now());
-                let _ = kill(Pid::from_raw(w.launcher_pid()), Signal::SIGKILL);
+                let _ = kill(Pid::from_raw(launcher), Signal::SIGKILL);
                 "launcher kill -9"
             }
             25..50 => {

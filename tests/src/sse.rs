@@ -6,6 +6,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use serde_json::Value;
 
+use crate::poll::PATIENCE;
+
 /// One event; comments are left out.
 #[derive(Debug, Clone)]
 pub struct SseEvent {
@@ -29,9 +31,11 @@ impl Events {
         Self { bytes: response.bytes_stream().boxed(), pending: Vec::new() }
     }
 
-    /// The next event; `None` when the stream ended. Fails after ten seconds of silence.
+    /// The next event; `None` when the stream ended. Fails after [`PATIENCE`] of silence.
     pub async fn next(&mut self) -> Option<SseEvent> {
-        self.next_within(Duration::from_secs(10)).await.expect("an event or the end within ten seconds")
+        self.next_within(PATIENCE)
+            .await
+            .unwrap_or_else(|_| panic!("neither an event nor the end within {PATIENCE:?}"))
     }
 
     /// The next event; `Err` when none came in time.

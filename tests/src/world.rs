@@ -399,12 +399,17 @@ impl World {
 
     /// The launcher of the server that runs now.
     pub fn launcher_pid(&self) -> i32 {
+        self.find_launcher().expect("the server has a launcher")
+    }
+
+    /// As [`World::launcher_pid`], `None` while one that died is being replaced.
+    pub fn find_launcher(&self) -> Option<i32> {
         let is_launcher = |pid: i32| {
             std::fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.split(|b| *b == 0).any(|word| word == b"launcher"))
         };
         let below = proc::descendants(self.server_pid());
-        below.iter().map(|p| p.pid).find(|pid| is_launcher(*pid)).expect("the server has a launcher")
+        below.iter().map(|p| p.pid).find(|pid| is_launcher(*pid))
     }
 
     /// The server's process id.

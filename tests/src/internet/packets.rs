@@ -12,6 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsocko
 use tokio::net::TcpListener;
 
 use super::PUBLIC;
+use crate::poll::PATIENCE;
 
 /// Discard: where markers go.
 const MARKER_PORT: u16 = 9;
@@ -77,7 +78,7 @@ impl Counter {
         let started = Instant::now();
         marker.send_to(b"marker", (public, MARKER_PORT)).expect("the wire takes a marker");
         while count() == before {
-            assert!(started.elapsed() < Duration::from_secs(10), "the witness is blind");
+            assert!(started.elapsed() < PATIENCE, "the witness is blind");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -14,7 +14,7 @@ use crate::data_folder::DataFolderView;
 use crate::world::World;
 
 /// LIMIT: how long after the death of a launcher a request may still fail of it.
-const HURT: Duration = Duration::from_secs(3);
+const HURT: Duration = Duration::from_secs(5);
 
 /// What all sandboxes of a soak share.
 pub struct Shared {
@@ -151,7 +151,7 @@ impl Shared {
 
     /// Sends something that may be repeated until it is answered.
     pub async fn insist(&self, method: Method, path: &str, body: Option<Value>) -> Result<Answer, Loss> {
-        for _ in 0..200 {
+        for _ in 0..1_000 {
             if let Reply::Answer(answer) = self.call(method.clone(), path, body.clone()).await? {
                 return Ok(answer);
             }

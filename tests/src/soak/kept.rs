@@ -74,7 +74,7 @@ pub struct Kept {
 
 const RESTING: [&str; 5] = ["running", "paused", "stopped", "archived", "failed"];
 /// LIMIT: a restart of the server, a checkpoint and a restore on a busy machine with two cores.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Kept {
     /// Of a sandbox that runs.
@@ -163,7 +163,7 @@ impl Kept {
     pub async fn look(&mut self, shared: &Shared, changes: Option<&str>) -> Result<Option<Look>, Loss> {
         let verb = if changes.is_some() { "do" } else { "look" };
         let body = json!({ "argv": [PROGRAM, verb, FOLDER], "stdin": changes.unwrap_or_default() });
-        for _ in 0..200 {
+        for _ in 0..1_000 {
             match shared.call(Method::POST, &self.path("/exec"), Some(body.clone())).await? {
                 Reply::Answer(answer) => return Ok(Some(understand(&answer)?)),
                 Reply::Lost if changes.is_some() => {
@@ -172,6 +172,7 @@ impl Kept {
                 }
                 Reply::Lost => self.lost_look(),
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         Err("a look was never answered".to_owned())
     }
@@ -203,7 +204,7 @@ impl Kept {
                 self.may = fitting;
                 return Ok(());
             }
-            if self.may.len() == 1 || started.elapsed() > Duration::from_secs(8) {
+            if self.may.len() == 1 || started.elapsed() > PATIENCE {
                 return Err(self.mismatch(&seen.sight, seen.held.as_ref()));
             }
             self.loosen();

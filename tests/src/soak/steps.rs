@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::calls::{Loss, Reply, Shared, refusal};
-use super::kept::{Kept, Moment, Version};
+use super::kept::{Kept, Moment, PATIENCE, Version};
 use crate::client::Answer;
 use crate::state_model::{Dice, FILL, FOLDER, Tree};
 
@@ -466,7 +466,7 @@ impl Actor {
                 Reply::Answer(answer) if answer.code() != "disk_full" => {
                     return Err(format!("no room: {answer}"));
                 }
-                _ if started.elapsed() > Duration::from_secs(30) => {
+                _ if started.elapsed() > PATIENCE => {
                     return Err(format!("LOSS: the disk stays full: {}", said(&reply)));
                 }
                 _ => tokio::time::sleep(Duration::from_millis(50)).await,
