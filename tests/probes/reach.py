@@ -61,11 +61,13 @@ def dns(t, limit):
         s.send(q)
         return read_answer(s.recv(65535))
 
-def until_end(s, limit):
+# Reads to the end, until nothing comes any more, or until a text came.
+def until_end(s, limit, until):
     got, end = b"", time.time() + limit
     s.settimeout(limit)
     try:
         while time.time() < end and len(got) < 1 << 20:
+            if until is not None and len(got) > 0 and until.encode("latin-1") in got: return got, "until"
             part = s.recv(65536)
             if not part: return got, "end"
             got += part
@@ -79,7 +81,7 @@ def send_all(t, s, limit):
         try: s.sendall(bytes.fromhex(part[4:]) if part.startswith("hex:") else part.encode("latin-1"))
         except OSError: break
     if t.get("half"): s.shutdown(socket.SHUT_WR)
-    got, how = until_end(s, t.get("quiet", limit))
+    got, how = until_end(s, t.get("quiet", limit), t.get("until"))
     return {"got": got.decode("latin-1")[:t.get("keep", 4000)], "bytes": len(got), "how": how}
 
 def connect(t, limit):
@@ -163,7 +165,7 @@ def raw(t, limit):
     return {"got": "a raw socket"}
 
 def run(t):
-    limit = t.get("limit", 3)
+    limit = t.get("limit", 10)
     began = time.time()
     try: result = {"dns": dns, "tcp": tcp, "tls": tls, "hello": hello, "udp": udp, "url": url, "raw": raw}[t["do"]](t, limit)
     except Exception as e: result = {"error": f"{type(e).__name__}: {e}"}

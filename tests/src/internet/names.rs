@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
 
 /// Kinds of records by their numbers.
 pub mod kind {
@@ -41,6 +42,7 @@ pub struct Say {
     ttl_s: u32,
     code: u8,
     delay: Duration,
+    held: Option<watch::Receiver<bool>>,
     twist: Option<Twist>,
 }
 
@@ -98,6 +100,18 @@ impl Say {
     /// Said only after a while.
     pub fn late(self, delay: Duration) -> Self {
         Self { delay, ..self }
+    }
+
+    /// Said only when the channel says so.
+    pub fn held_until(self, released: watch::Receiver<bool>) -> Self {
+        Self { held: Some(released), ..self }
+    }
+
+    async fn until_due(&self) {
+        tokio::time::sleep(self.delay).await;
+        if let Some(mut released) = self.held.clone() {
+            let _ = released.wait_for(|is| *is).await;
+        }
     }
 
     /// A lie before it.
@@ -180,7 +194,7 @@ async fn answer_datagram(zone: &Zone, socket: &UdpSocket, server: IpAddr, from: 
     let Some(question) = Question::read(query) else { return };
     let asked = Asked { server, name: question.name.to_lowercase(), kind: question.kind, tcp: false };
     let say = zone.say(&asked);
-    tokio::time::sleep(say.delay).await;
+    say.until_due().await;
     let lie = |address| Say::a([address]);
     let first = match say.twist {
         None => None,
@@ -217,7 +231,7 @@ async fn answer_stream(zone: &Zone, mut stream: TcpStream, server: IpAddr) -> Op
         let question = Question::read(&query)?;
         let asked = Asked { server, name: question.name.to_lowercase(), kind: question.kind, tcp: true };
         let say = zone.say(&asked);
-        tokio::time::sleep(say.delay).await;
+        say.until_due().await;
         let answer = question.answer(&say);
         stream.write_u16(u16::try_from(answer.len()).ok()?).await.ok()?;
         stream.write_all(&answer).await.ok()?;
