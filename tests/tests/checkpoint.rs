@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentToken, ProcessEvent, StartProcess, TerminalSize};
 use atoll_store::{SqliteStore, Store};
-use atoll_tests::{Options, Value, World, json, probe, proc, run, run_with, template, until, until_within};
+use atoll_tests::poll::PATIENCE;
+use atoll_tests::{Options, Value, World, json, probe, proc, run, run_with, template, until};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -246,7 +247,7 @@ async fn open_terminal(agent: &AgentClient, shell: &str, cols: u16) -> u32 {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), prompted).await.expect("a prompt");
+    tokio::time::timeout(PATIENCE, prompted).await.expect("a prompt");
     terminal.pid
 }
 
@@ -262,7 +263,7 @@ async fn types(agent: &AgentClient, terminal: u32, line: &str, shows: &str) {
             }
         }
     };
-    let shown = tokio::time::timeout(Duration::from_secs(10), shown).await;
+    let shown = tokio::time::timeout(PATIENCE, shown).await;
     assert!(shown.is_ok(), "after {line:?} the terminal shows {seen:?}");
 }
 
@@ -300,7 +301,7 @@ async fn token(w: &World, id: &str) -> String {
 }
 
 async fn gone(w: &World, pid: i32) {
-    until_within(Duration::from_secs(5), "it ends", async || {
+    until("it ends", async || {
         w.reap();
         proc::Process::read(pid).is_none_or(|p| p.state == 'Z').then_some(())
     })
@@ -430,7 +431,7 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         types(&before, stopped, "jobs -l", "tty input").await;
         // A program that took the terminal for itself: raw, in the foreground, with its keys from /dev/tty.
         let pager = open_terminal(&before, "/bin/bash", 60).await;
-        types(&before, pager, "seq 1 500 > /tmp/n; python3 -c \"import tty,sys; t=open('/dev/tty','rb',0); tty.setraw(t); print('r'+'aw',flush=True); [print('key',t.read(1),flush=True) for _ in range(3)]\"; stty sane; echo d''one", "raw").await;
+        types(&before, pager, "seq 1 500 > /tmp/n; python3 -c \"import tty,sys; t=open('/dev/tty','rb',0); tty.setraw(t); print('rea'+'dy',flush=True); [print('key',t.read(1),flush=True) for _ in range(3)]\"; stty sane; echo d''one", "ready").await;
 
         // Twice: what was restored lives in a time namespace of its own and holds other files where /dev/tty was.
         let mut restored = agent;

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use atoll_tests::{Client, Options, Value, World, json, run_with};
+use atoll_tests::{Client, Options, Value, World, json, run_with, until};
 use reqwest::Method;
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {
@@ -89,15 +89,17 @@ fn code_that_waits_behind_code_that_hangs_is_given_up_in_time() {
         let client = w.tenant("acme").await;
         let id = client.create(json!({ "template": "code-interpreter-slim" })).await;
         execute(&client, &id, python("1", 60_000)).await;
-        let hang = execute(&client, &id, python("import time; time.sleep(40)", 60_000));
+        let code = "import time; open('/tmp/hangs', 'w').close(); time.sleep(100)";
+        let hang = execute(&client, &id, python(code, 110_000));
         let behind = async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            until("it hangs", async || (client.sh(&id, "test -e /tmp/hangs").await.code == 0).then_some(()))
+                .await;
             let begun = Instant::now();
             let (status, said) = execute(&client, &id, python("2", 1_000)).await;
             (status, said, begun.elapsed())
         };
         let behind = tokio::select! { _ = hang => panic!("it did not hang"), behind = behind => behind };
-        assert!(behind.2 < Duration::from_secs(15), "{behind:?}");
+        assert!(behind.2 < Duration::from_secs(30), "{behind:?}");
         assert_eq!(behind.1["error"]["name"], "TimeoutError", "{behind:?}");
     });
 }

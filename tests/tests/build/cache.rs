@@ -1,6 +1,6 @@
 //! What is not done twice.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atoll_tests::world;
 use serde_json::{Value, json};
@@ -27,17 +27,19 @@ fn ten_steps(name: &str) -> Ask {
 fn the_same_build_again_makes_no_sandbox_and_is_there_at_once() {
     world::run(async |world| {
         let me = world.tenant("builder").await;
+        let begun = Instant::now();
         let first = ten_steps("ten").build(&me).await;
-        let mut best = u128::MAX;
+        let first_took = begun.elapsed();
+        let mut best = Duration::MAX;
         for _ in 0..5 {
             let begun = Instant::now();
             let again = ten_steps("ten").build(&me).await;
-            best = best.min(begun.elapsed().as_millis());
+            best = best.min(begun.elapsed());
             assert_eq!(again["version"], first["version"]);
             assert_eq!(again["cached_steps"], 8, "{again:#}");
         }
-        // The bar is 150 ms in a release build on a quiet machine.
-        assert!(best < 1_000, "a cached build took {best} ms");
+        // The bar is 150 ms in a release build on a quiet machine, which `make bench` holds.
+        assert!(best < first_took / 2, "a cached build took {best:?}, the first one {first_took:?}");
         let made = world.log().matches("a sandbox was requested").count();
         ten_steps("ten").build(&me).await;
         assert_eq!(world.log().matches("a sandbox was requested").count(), made);
