@@ -6,14 +6,16 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Client, Options, Value, World, json, run_with, until};
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const SERVER: &str = "127.0.0.1:7070";
-/// What a stream may take to end after its credential was withdrawn.
-const ENDS_WITHIN: Duration = Duration::from_secs(1);
+/// LIMIT: what a stream may take to end after its credential was withdrawn, on a busy machine. One that ends only because
+/// something else looks at it now and then takes fifteen seconds or more.
+const ENDS_WITHIN: Duration = Duration::from_secs(6);
 
 /// Streams without end on `/stream`, an echo behind any upgrade, and a kilobyte that unpacks to 64 MiB on `/bomb`.
 const APP: &str = r#"
@@ -77,7 +79,7 @@ impl Stream {
                 assert!(self.tcp.read_buf(&mut self.seen).await.unwrap() > 0, "{} ended", self.name);
             }
         };
-        let found = tokio::time::timeout(Duration::from_secs(10), found).await;
+        let found = tokio::time::timeout(PATIENCE, found).await;
         let seen = || String::from_utf8_lossy(&self.seen).into_owned();
         assert!(found.is_ok(), "{}: no {:?} in {}", self.name, String::from_utf8_lossy(wanted), seen());
     }
@@ -129,7 +131,7 @@ fn bearer(key: &str) -> String {
 /// The whole answer to a request that is the last one of its connection.
 async fn whole(request: &str) -> String {
     let stream = Stream::send("a request", request).await;
-    let seen = stream.ends_by(Instant::now() + Duration::from_secs(10)).await.unwrap_or_default();
+    let seen = stream.ends_by(Instant::now() + PATIENCE).await.unwrap_or_default();
     String::from_utf8_lossy(&seen).into_owned()
 }
 
@@ -207,7 +209,7 @@ async fn streams_of_key(on: &Ground, key: &str) -> Vec<Stream> {
     .await;
     notices.text(&format!("40{}", json!({ "token": key }))).await;
     notices.until(b"40{\"sid\"").await;
-    let in_flight = r#"{"argv":["sleep","60"]}"#;
+    let in_flight = r#"{"argv":["sleep","600"]}"#;
     vec![
         notices,
         Stream::open(
@@ -327,7 +329,7 @@ fn replaced_tokens_and_closed_previews_end_what_they_hold_open() {
         let previews = format!("/v1/sandboxes/{id}/previews");
         let preview = client.post(&previews, json!({ "port": 8080 })).await.ok();
         let signed = format!("/p/{id}/8080/stream?atoll_token={}", preview["token"].as_str().unwrap());
-        let short = client.post(&previews, json!({ "port": 8080, "expires_s": 2 })).await.ok();
+        let short = client.post(&previews, json!({ "port": 8080, "expires_s": 5 })).await.ok();
         let expiring = format!("/p/{id}/8080/stream?atoll_token={}", short["token"].as_str().unwrap());
         let expiring = Stream::open("preview that expires", &get(&expiring, ""), 200).await;
         let of_preview = vec![
@@ -338,7 +340,7 @@ fn replaced_tokens_and_closed_previews_end_what_they_hold_open() {
         all_end(of_tokens).await;
         client.delete(&format!("{previews}/{}", preview["id"].as_str().unwrap())).await.ok();
         all_end(of_preview).await;
-        let deadline = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(5) + ENDS_WITHIN;
         assert!(expiring.ends_by(deadline).await.is_ok(), "a preview ends with its time");
         // Public ports, by a preview and by the sandbox.
         let public = client.post(&previews, json!({ "port": 8080, "public": true })).await.ok();
@@ -396,8 +398,12 @@ fn wrong_keys_of_one_address_are_throttled_and_valid_ones_pass() {
             ("preview", get(&format!("/p/{id}/8080/?atoll_token={wrong}"), close)),
             ("preview by key", get(&format!("/p/{id}/8080/"), &format!("{}{close}", bearer(&wrong)))),
         ] {
-            let said = whole(&request).await;
-            assert_eq!(status_of(said.as_bytes()), 429, "{front}: {said}");
+            // A wrong key passes every half second; whoever takes that place is refused for another reason.
+            let said = until(&format!("{front} refuses by the throttle"), async || {
+                let said = whole(&request).await;
+                (status_of(said.as_bytes()) == 429).then_some(said)
+            })
+            .await;
             assert!(said.to_ascii_lowercase().contains("\r\nretry-after: "), "{front}: {said}");
             assert!(said.contains("too many wrong keys"), "{front}: {said}");
         }

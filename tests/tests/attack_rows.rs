@@ -42,14 +42,14 @@ fn a_storm_of_file_events_is_cut_and_told() {
             "i=0; while [ $i -lt 60000 ]; do : > {deep}/{}$((i % 500)); i=$((i+1)); done; rm -rf /tmp/watched",
             "x".repeat(200)
         );
-        let done = client.exec(&id, json!({ "argv": ["sh", "-c", storm], "timeout_s": 60 })).await;
+        let done = client.exec(&id, json!({ "argv": ["sh", "-c", storm], "timeout_s": 110 })).await;
         assert_eq!(done.code, 0, "{done:?}");
         let grown = memory_kib(w.server_pid()).saturating_sub(before);
         assert!(grown < 64 << 10, "the server holds {grown} KiB more for a watch that nobody reads");
         let mut overflow = false;
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         // Less than the reader's own patience, so that a silence is told as what it is.
-        let pause = Duration::from_secs(8);
+        let pause = Duration::from_secs(30);
         while let Ok(Some(event)) = tokio::time::timeout(pause, events.next()).await {
             assert!(Instant::now() < end, "the watch goes on and on without an overflow");
             overflow |= event.name == "overflow" || event.data["kind"] == "overflow";

@@ -4,8 +4,9 @@
 
 use std::io::Write;
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Options, Value, World, json, run, run_with, until};
 
 /// Runs `atoll` with these words.
@@ -232,7 +233,7 @@ fn logs_show_the_start_command_and_follow() {
             }
             seen
         });
-        let seen = tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap().unwrap();
+        let seen = tokio::time::timeout(PATIENCE, seen).await.unwrap().unwrap();
         assert!(seen.contains("first"));
         following.kill().unwrap();
         following.wait().unwrap();
@@ -268,7 +269,7 @@ fn a_shell_in_a_terminal_is_a_terminal() {
             let _ = std::io::Read::read_to_string(&mut screen, &mut String::new());
             seen
         });
-        let seen = tokio::time::timeout(Duration::from_secs(20), typed).await.unwrap().unwrap();
+        let seen = tokio::time::timeout(PATIENCE, typed).await.unwrap().unwrap();
         assert!(seen.contains("/dev/pts/") && seen.contains("31 97"), "{seen}");
         let status = until("it ends", async || child.try_wait().unwrap()).await;
         assert_eq!(status.code(), Some(3));
@@ -352,7 +353,7 @@ fn run_starts_a_server_by_itself_when_none_answers() {
             "{}",
             text(&done.stderr)
         );
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < PATIENCE);
         let again = w
             .command()
             .env_remove("ATOLL_URL")

@@ -209,7 +209,7 @@ const STEPS: &[(Ask, &[&str])] = &[
 ];
 
 /// LIMIT: how long after an answer work behind it may take on a busy machine to come to its place.
-const BEHIND_THE_ANSWER: Duration = Duration::from_secs(2);
+const BEHIND_THE_ANSWER: Duration = Duration::from_secs(10);
 /// LIMIT: what is taken up after a restart is done by then. Less than it takes to give up an agent that does not answer.
 const TAKEN_UP_WITHIN: Duration = Duration::from_secs(8);
 

@@ -19,7 +19,7 @@ const INJECTED: &str = "by the rule";
 const SECRET: &str = "canary-of-a-secret";
 
 /// How long what was ended may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One of the things that `scripts/get-e2b-sdk` gives; `None` where it cannot be had, which on CI is a failure.
 fn sdk(what: &str) -> Option<PathBuf> {

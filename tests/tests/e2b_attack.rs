@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Client, Options, World, json, run_with, until};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -39,15 +40,16 @@ async fn make(client: &Client, more: Value) -> Made {
     }
 }
 
-/// All that comes back to these bytes until the server closes or is silent for a second.
+/// All that comes back to these bytes until the server closes or, after its first bytes, is silent for a second.
 async fn raw(bytes: &str) -> String {
     let mut stream = TcpStream::connect(SERVER).await.unwrap();
     stream.write_all(bytes.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let mut piece = [0; 65_536];
-    while let Ok(Ok(size @ 1..)) = tokio::time::timeout(Duration::from_secs(1), stream.read(&mut piece)).await
-    {
+    let mut silence = PATIENCE;
+    while let Ok(Ok(size @ 1..)) = tokio::time::timeout(silence, stream.read(&mut piece)).await {
         answer.extend_from_slice(&piece[..size]);
+        silence = Duration::from_secs(1);
     }
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -280,7 +282,7 @@ fn nobody_is_woken_by_a_stranger() {
 fn a_sandbox_that_ends_in_the_middle_breaks_the_answer_off() {
     run(async |_, client| {
         let mine = make(&client, json!({})).await;
-        let body = r#"{"process":{"cmd":"/bin/sh","args":["-c","echo begun; sleep 60"]}}"#;
+        let body = r#"{"process":{"cmd":"/bin/sh","args":["-c","echo begun; sleep 600"]}}"#;
         let mut frame = vec![0u8];
         frame.extend(u32::try_from(body.len()).unwrap().to_be_bytes());
         frame.extend(body.as_bytes());
@@ -304,7 +306,7 @@ fn a_sandbox_that_ends_in_the_middle_breaks_the_answer_off() {
         }
         client.remove(&mine.id).await;
         let mut rest = Vec::new();
-        let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "the connection stays open");
         assert!(!rest.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&rest));
         let said =

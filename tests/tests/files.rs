@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use atoll_tests::client::escape;
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Client, Value, json, run, until};
 use futures::StreamExt;
 use reqwest::Method;
@@ -188,7 +189,7 @@ fn a_watcher_hears_of_changes_also_below() {
         });
         let mut heard = std::collections::BTreeSet::new();
         let wanted = ["create", "write", "remove", "rename"];
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(15);
+        let deadline = tokio::time::Instant::now() + PATIENCE;
         while !wanted.iter().all(|name| heard.contains(*name)) {
             let event = tokio::time::timeout_at(deadline, events.next()).await;
             let event = event.unwrap_or_else(|_| panic!("only heard {heard:?}")).unwrap();
@@ -276,9 +277,8 @@ fn a_client_that_sends_before_it_reads_still_gets_its_refusal() {
         let address = w.admin().base().trim_start_matches("http://").to_owned();
         let refused = tokio::task::spawn_blocking(move || {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
-            let second = Some(Duration::from_secs(1));
-            stream.set_write_timeout(second).unwrap();
-            stream.set_read_timeout(second).unwrap();
+            stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let head = "PUT /v1/sandboxes/x/files?path=/x HTTP/1.1\r\nhost: localhost\r\n\
                         authorization: Bearer wrong\r\ncontent-length: 1000000000\r\n\r\n";
             stream.write_all(head.as_bytes()).unwrap();

@@ -50,6 +50,12 @@ fn unfinished(w: &World) -> Vec<PathBuf> {
     found
 }
 
+/// What a server that was killed left behind is removed when the next one starts.
+async fn nothing_is_unfinished(w: &World, round: u64) {
+    until(&format!("round {round}: nothing is unfinished"), async || unfinished(w).is_empty().then_some(()))
+        .await;
+}
+
 /// Does a thing, kills the server somewhere within it, and starts it again.
 async fn struck(
     w: &World,
@@ -93,7 +99,7 @@ fn a_kill_within_a_pull_loses_nothing_that_was_pulled() {
                 }
             })
             .await;
-            assert_eq!(unfinished(w), Vec::<PathBuf>::new(), "round {round}");
+            nothing_is_unfinished(w, round).await;
             let name = proxy.name(&format!("r{round}"));
             w.admin().pull(&name).await.unwrap();
             is_whole(&w.admin(), &name, round).await;
@@ -125,7 +131,7 @@ fn a_kill_within_an_import_leaves_the_old_or_the_new() {
                 attempt(&client, reqwest::Method::POST, "/v1/templates/import?name=app", Some(archive)).await;
             })
             .await;
-            assert_eq!(unfinished(w), Vec::<PathBuf>::new(), "round {round}");
+            nothing_is_unfinished(w, round).await;
             let id = w.admin().create(json!({ "template": "app" })).await;
             let now: u64 = w.admin().sh(&id, "cat /round").await.text().parse().unwrap();
             w.admin().remove(&id).await;
@@ -169,7 +175,7 @@ fn a_kill_within_a_build_fails_it_and_keeps_what_was_done() {
                 let status = build["status"].as_str().unwrap();
                 assert!(["failed", "ready"].contains(&status), "round {round}: {build}");
             }
-            assert_eq!(unfinished(w), Vec::<PathBuf>::new(), "round {round}");
+            nothing_is_unfinished(w, round).await;
             assert_eq!(
                 client.get("/v1/sandboxes").await.ok()["items"],
                 json!([]),
@@ -205,7 +211,7 @@ fn a_kill_within_a_collection_takes_nothing_that_is_used() {
                 attempt(&asking, reqwest::Method::POST, "/v1/templates/gc", None).await;
             })
             .await;
-            assert_eq!(unfinished(w), Vec::<PathBuf>::new(), "round {round}");
+            nothing_is_unfinished(w, round).await;
             assert_eq!(client.sh(&sandbox, "cat /round; cat /many/* | wc -c").await.text(), "100\n3200000");
             is_whole(&client, "named", 101).await;
         }

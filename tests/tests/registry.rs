@@ -224,7 +224,7 @@ fn what_a_registry_does_wrong_is_said_and_leaves_nothing() {
             let code_right =
                 refused["code"] == code || (code == "registry_unavailable" && refused["code"] == "damaged");
             assert!(code_right, "{what}: {refused}");
-            assert!(began.elapsed() < Duration::from_secs(40), "{what} took {:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(100), "{what} took {:?}", began.elapsed());
             if code == "damaged" {
                 let packed = app().packed();
                 let named = packed.layers.iter().chain([&packed.config]).any(|blob| {

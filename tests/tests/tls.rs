@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Client, Options, Value, World, json, run_with, until};
 use bytes::Bytes;
 use nix::sys::signal::Signal;
@@ -111,7 +112,7 @@ async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), host: &str, mor
     let head = format!("GET /x?y HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut answer)).await;
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -143,7 +144,7 @@ async fn ask_http2(
     if let Some(body) = body {
         sends.send_data(Bytes::from_static(body), true).unwrap();
     }
-    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.unwrap().unwrap();
+    let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
     let status = answer.status().as_u16();
     let mut receives = answer.into_body();
     let mut all = Vec::new();
