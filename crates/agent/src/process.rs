@@ -327,7 +327,7 @@ mod tests {
                 told.send(written.is_err()).unwrap();
             });
         });
-        let ended = heard.recv_timeout(std::time::Duration::from_secs(10));
+        let ended = heard.recv_timeout(std::time::Duration::from_secs(60));
         assert_eq!(ended, Ok(true), "the write ends, with a refusal");
     }
 }

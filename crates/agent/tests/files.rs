@@ -166,18 +166,14 @@ async fn fifos_sockets_devices_and_waiting_kernel_files_are_refused_at_once() {
     let socket = agent.path("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     for path in [fifo.as_str(), &socket, "/dev/zero", "/dev/tty", "/dev/null"] {
-        let reading =
-            tokio::time::timeout(Duration::from_secs(2), agent.client.read_file(path, None, None)).await;
+        let reading = tokio::time::timeout(PATIENCE, agent.client.read_file(path, None, None)).await;
         assert_eq!(
             reading.expect("no thread may wait").unwrap_err().kind(),
             ErrorKind::Invalid,
             "read {path}"
         );
-        let writing = tokio::time::timeout(
-            Duration::from_secs(2),
-            agent.client.write_bytes(path, None, None, &b"x"[..]),
-        )
-        .await;
+        let writing =
+            tokio::time::timeout(PATIENCE, agent.client.write_bytes(path, None, None, &b"x"[..])).await;
         assert_eq!(
             writing.expect("no thread may wait").unwrap_err().kind(),
             ErrorKind::Invalid,
@@ -185,8 +181,7 @@ async fn fifos_sockets_devices_and_waiting_kernel_files_are_refused_at_once() {
         );
         assert_eq!(agent.client.stat(path, None).await.unwrap().kind, EntryKind::Other);
     }
-    let kmsg =
-        tokio::time::timeout(Duration::from_secs(2), agent.client.read_file("/proc/kmsg", None, None)).await;
+    let kmsg = tokio::time::timeout(PATIENCE, agent.client.read_file("/proc/kmsg", None, None)).await;
     assert!(kmsg.expect("no thread may wait").is_err());
     let status = read(&agent, "/proc/self/status").await;
     assert!(String::from_utf8_lossy(&status).contains("atoll-agent"));

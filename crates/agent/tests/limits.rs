@@ -44,7 +44,7 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
     let (mut asked, mut refused, first) = (0, 0, Instant::now());
     while asked < 50 || refused == 0 {
         asked += 1;
-        assert!(first.elapsed() < Duration::from_secs(60), "the bomb never met the limit");
+        assert!(first.elapsed() < Duration::from_secs(120), "the bomb never met the limit");
         let begun = Instant::now();
         match agent.client.run(command(&["/bin/true"]), 10).await {
             Ok(_) => {}
@@ -53,14 +53,14 @@ async fn a_fork_bomb_at_the_limit_leaves_an_agent_that_answers_and_can_end_it() 
                 refused += 1;
             }
         }
-        assert!(begun.elapsed() < Duration::from_secs(5), "an answer takes too long");
+        assert!(begun.elapsed() < Duration::from_secs(30), "an answer takes too long");
     }
     // File operations need no new process, and the bomb can be ended.
     assert!(agent.client.stat("/etc/passwd", None).await.is_ok());
     let begun = Instant::now();
     while agent.client.run(command(&["/bin/true"]), 10).await.is_err() {
         let _ = agent.client.signal(bombs.pid, libc::SIGKILL).await;
-        assert!(begun.elapsed() < Duration::from_secs(10), "the bomb cannot be ended");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the bomb cannot be ended");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     drop(agent);
@@ -90,7 +90,7 @@ async fn an_agent_out_of_descriptors_refuses_and_recovers() {
                 if error.kind() == ErrorKind::NotFound {
                     break;
                 }
-                assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+                assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
             }
         }
         assert_eq!(agent.sh("echo back").await.stdout, b"back\n");
@@ -131,7 +131,7 @@ async fn with_any_number_of_descriptors_left_the_agent_does_all_or_says_what_is_
     drop(strangers);
     let begun = Instant::now();
     while let Err(error) = agent.client.run(command(&["/bin/true"]), 0).await {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -65,7 +65,7 @@ async fn a_reader_that_stops_reading_blocks_neither_the_process_nor_others() {
         agent.client.start(sh(&format!("head -c 30000000 /dev/zero; touch {done}"))).await.unwrap();
     let begun = Instant::now();
     while !std::path::Path::new(&done).exists() {
-        assert!(begun.elapsed() < Duration::from_secs(25), "the process is blocked by its dead reader");
+        assert!(begun.elapsed() < PATIENCE, "the process is blocked by its dead reader");
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(agent.sh("echo ok").await.stdout, b"ok\n");
     }
@@ -83,7 +83,8 @@ async fn a_reader_that_goes_away_frees_the_process_soon() {
     drop(stream);
     let begun = Instant::now();
     while !std::path::Path::new(&done).exists() {
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        // Less than what a reader gets that is still there.
+        assert!(begun.elapsed() < Duration::from_secs(9));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -158,12 +159,13 @@ async fn attaching_again_gets_the_tail_and_then_what_comes() {
 #[tokio::test]
 async fn a_timeout_kills_the_whole_group_and_says_so() {
     let agent = TestAgent::start();
-    let what = StartProcess { timeout: Some(Duration::from_millis(300)), ..sh("sleep 60 & echo $!; wait") };
+    let what = StartProcess { timeout: Some(Duration::from_secs(2)), ..sh("sleep 600 & echo $!; wait") };
     let begun = Instant::now();
     let output = agent.client.run(what, 1024).await.unwrap();
     assert!(output.status.timed_out && output.status.shell_code() == 124);
     assert!(begun.elapsed() < PATIENCE);
     let sleeper = String::from_utf8(output.stdout).unwrap();
+    assert_ne!(sleeper, "", "it has started");
     agent.sh_until(&format!("kill -0 {} 2>/dev/null || echo gone", sleeper.trim()), "gone\n").await;
 }
 
@@ -337,11 +339,11 @@ async fn stdin_is_carried_closed_and_bounded() {
     assert_eq!(collect(&mut stream).await.0, b"hello\nend\n");
 
     let (deaf, _stream) =
-        agent.client.start(StartProcess { stdin: true, ..command(&["sleep", "30"]) }).await.unwrap();
+        agent.client.start(StartProcess { stdin: true, ..command(&["sleep", "600"]) }).await.unwrap();
     let begun = Instant::now();
     let error = agent.client.send_stdin(deaf.pid, vec![b'x'; 1 << 20]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Exhausted);
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < PATIENCE);
     agent.client.signal(deaf.pid, 9).await.unwrap();
 
     let (none, _stream) = agent.client.start(command(&["sleep", "30"])).await.unwrap();
@@ -355,9 +357,9 @@ async fn a_background_grandchild_delays_the_exit_only_by_the_grace_and_is_never_
     let done = agent.path("done");
     let begun = Instant::now();
     let output =
-        agent.sh(&format!("(sleep 3; head -c 1000000 /dev/zero; touch {done}) & echo started")).await;
+        agent.sh(&format!("(sleep 6; head -c 1000000 /dev/zero; touch {done}) & echo started")).await;
     assert_eq!(output.stdout, b"started\n");
-    assert!(begun.elapsed() < Duration::from_millis(2900), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_millis(5_900), "{:?}", begun.elapsed());
     while !std::path::Path::new(&done).exists() {
         assert!(begun.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(20)).await;

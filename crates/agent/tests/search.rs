@@ -54,7 +54,7 @@ async fn pipes_devices_loops_and_endless_files_do_not_hold_a_search() {
     agent.sh(&format!("cd {dir} && truncate -s 4G sub/holes && echo needle > sub/real")).await;
     let began = std::time::Instant::now();
     assert_eq!(lines(&agent, search(&dir, "needle"), None).await, [("real".to_owned(), 1)]);
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

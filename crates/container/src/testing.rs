@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// LIMIT: the kernel frees namespaces and loop devices with a delay.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// The state before a test.
 #[derive(Debug)]

@@ -11,6 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// The test waits for this file.
+static void ready(void) {
+    close(open("/tmp/caught", O_CREAT | O_WRONLY, 0600));
+}
+
 static void wait_in_vfork(unsigned microseconds) {
     pid_t child = vfork();
     if (child == 0) {
@@ -24,6 +29,7 @@ static void watch(void) {
     char event[4096];
     int watches = inotify_init();
     if (inotify_add_watch(watches, "/root/deep/watched", IN_MODIFY) < 0) exit(1);
+    ready();
     while (read(watches, event, sizeof event) > 0) close(open("/tmp/seen", O_CREAT | O_WRONLY, 0600));
 }
 
@@ -35,9 +41,11 @@ static void map_wide(void) {
 int main(int count, char **words) {
     const char *how = count > 1 ? words[1] : "";
     if (!strcmp(how, "stuck")) {
+        ready();
         for (;;) wait_in_vfork(900000000);
     }
     if (!strcmp(how, "busy")) {
+        ready();
         for (;;) {
             wait_in_vfork(3000);
             usleep(1500);
@@ -46,6 +54,7 @@ int main(int count, char **words) {
     if (!strcmp(how, "watch")) watch();
     if (!strcmp(how, "wide")) {
         map_wide();
+        ready();
         for (;;) pause();
     }
     pid_t child = fork();
@@ -55,5 +64,6 @@ int main(int count, char **words) {
         for (;;) pause();
     }
     waitpid(child, 0, 0);
+    ready();
     for (;;) pause();
 }

@@ -41,7 +41,7 @@ async fn holding(world: &World) -> (InstanceSpec, Booted) {
     agent.write_bytes("/held", Some("root"), Some(0o755), built(folder.path(), "held")).await.unwrap();
     let address = booted.facts["link"]["address"].as_str().unwrap();
     let line = format!(
-        "setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 200); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1"
+        "setsid /held {address} </dev/null >/tmp/out 2>&1 & for i in $(seq 2000); do [ -e /tmp/holding ] && exit 0; usleep 10000; done; cat /tmp/out; exit 1"
     );
     let (code, said) = world.sh(&spec, &booted, &line).await;
     assert_eq!(code, 0, "{said}");
@@ -50,7 +50,7 @@ async fn holding(world: &World) -> (InstanceSpec, Booted) {
 
 /// The report of `held` about the resources that it holds.
 async fn report(world: &World, spec: &InstanceSpec, booted: &Booted) -> String {
-    let line = "rm -f /tmp/report; printf c > /tmp/ask; for i in $(seq 300); do [ -e /tmp/report ] && break; usleep 10000; done; cat /tmp/report";
+    let line = "rm -f /tmp/report; printf c > /tmp/ask; for i in $(seq 2000); do [ -e /tmp/report ] && break; usleep 10000; done; cat /tmp/report";
     world.sh(spec, booted, line).await.1
 }
 
@@ -173,7 +173,8 @@ fn a_sandbox_at_its_cpu_limit_freezes_as_quickly() {
             }
             took.sort();
             eprintln!("freeze of a throttled one: {took:?}");
-            assert!(took[7] < Duration::from_millis(20), "{took:?}");
+            // Half of a period: one that waited for the next one would often wait longer.
+            assert!(took[7] < Duration::from_millis(50), "{took:?}");
             let quota = "cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null || echo 10000";
             assert_eq!(world.sh(&spec, &booted, quota).await.1, "10000", "its limit is in force again");
             world.destroy(&spec).await;
@@ -256,7 +257,8 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
         world.sh(&spec, &booted, "printf o > /tmp/ask").await;
         let mut outside = world.engine.dial(&target(&spec), 7_000).await.unwrap();
         outside.write_all(b"").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // The holder has taken the connection when it says so.
+        assert!(report(&world, &spec, &booted).await.contains(" outside "));
         let before = identity(&booted);
         let boot_id = "cat /proc/sys/kernel/random/boot_id";
         let booted_as = world.sh(&spec, &booted, boot_id).await.1;
@@ -289,7 +291,7 @@ fn comes_back(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
             assert_eq!(world.sh(&spec, &booted, boot_id).await.1, booted_as);
         }
         // The host's end was closed too.
-        let heard = tokio::time::timeout(Duration::from_secs(5), outside.read(&mut [0; 8])).await.unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(60), outside.read(&mut [0; 8])).await.unwrap();
         assert!(!matches!(heard, Ok(1..)), "{heard:?}");
         world.engine.halt(&target(&spec)).await.unwrap();
         world.destroy(&spec).await;
@@ -509,7 +511,7 @@ async fn typed(agent: &AgentClient, terminal: u32, line: &str, expected: &str) {
             }
         }
     };
-    let in_time = tokio::time::timeout(Duration::from_secs(10), shown).await.is_ok();
+    let in_time = tokio::time::timeout(Duration::from_secs(60), shown).await.is_ok();
     assert!(in_time, "{line:?} shows {seen:?}");
 }
 

@@ -116,7 +116,7 @@ fn instances_live_on_without_a_server_and_are_adopted() {
             let mut notices = world.engine.notices();
             kill(World::pid(&booted));
             let notice =
-                tokio::time::timeout(Duration::from_secs(20), notices.recv()).await.unwrap().unwrap();
+                tokio::time::timeout(Duration::from_secs(60), notices.recv()).await.unwrap().unwrap();
             assert_eq!((notice.instance, notice.what), (kept.instance.clone(), NoticeKind::Died));
             world.destroy(&kept).await;
             world
@@ -132,7 +132,7 @@ fn kill(pid: i32) {
 async fn wait_for_pool(world: &World, ready: usize) {
     let begun = Instant::now();
     while world.engine.pool_stats()[0].ready < ready {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the pool fills");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the pool fills");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -281,7 +281,7 @@ fn deaths_and_memory_are_told_once() {
             // A child that uses too much memory is killed, not the agent.
             let (code, _) = world.sh(&spec, &booted, "awk 'BEGIN { s = \"x\"; while (1) s = s s }'").await;
             assert_ne!(code, 0);
-            let mut next = async || tokio::time::timeout(Duration::from_secs(20), notices.recv()).await;
+            let mut next = async || tokio::time::timeout(Duration::from_secs(60), notices.recv()).await;
             assert_eq!(next().await.unwrap().unwrap().what, NoticeKind::OutOfMemory);
             let (code, _) = world.sh(&spec, &booted, "true").await;
             assert_eq!(code, 0, "the agent survived");
@@ -379,7 +379,7 @@ fn cold_starts_are_fast() {
             eprintln!("create p50 {:?} p95 {:?}; destroy p50 {:?}", creates[20], creates[38], ends[20]);
             eprintln!("{:?}", world.engine.timings());
             // A loose bound: the benchmark checks the real ones, on a quiet machine.
-            assert!(creates[20] < Duration::from_millis(100));
+            assert!(creates[20] < Duration::from_millis(400));
             world
         },
     );
@@ -417,7 +417,7 @@ async fn pools_are(world: &World, wanted: &[(&str, Option<&str>, usize)]) {
         if seen == wanted {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{seen:?}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{seen:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -452,7 +452,7 @@ fn pools_that_are_wished_for_are_filled_and_shrink_when_the_wish_goes() {
             let layers = || std::fs::read_dir(world.config.data.join("pool/layers")).unwrap().count();
             let begun = Instant::now();
             while layers() != 1 {
-                assert!(begun.elapsed() < Duration::from_secs(10), "unwanted instances are gone");
+                assert!(begun.elapsed() < Duration::from_secs(60), "unwanted instances are gone");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             world.engine.wish_pool(vec![wish(version, 1_000)]).await;

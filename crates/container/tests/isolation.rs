@@ -298,7 +298,7 @@ fn memory_pids_disk_and_cpu_limits_hold() {
             assert_eq!(memory, (128u64 << 20).to_string());
             let begun = Instant::now();
             world.destroy(&spec).await;
-            assert!(begun.elapsed() < Duration::from_secs(2));
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
             world
         },
     );
@@ -395,7 +395,7 @@ fn the_host_template_shows_usr_and_nothing_else_of_the_host() {
     in_world(
         |_| {},
         |world| async {
-            std::fs::write("/tmp/atoll-canary", "secret").unwrap();
+            let canary = tempfile::Builder::new().prefix("atoll-canary").tempfile_in("/tmp").unwrap();
             let spec = world.spec_of("host");
             let booted = world.create(&spec).await;
             let line = "ls /usr/bin/env && touch /usr/bin/mine && ls /usr/bin/mine; ls /tmp /root /home; cat /etc/shadow | head -2; ls /etc/ssh 2>&1";
@@ -404,7 +404,7 @@ fn the_host_template_shows_usr_and_nothing_else_of_the_host() {
             assert!(!said.contains("atoll-canary") && !said.contains("$y$"), "{said}");
             assert!(!Path::new("/usr/bin/mine").exists());
             world.destroy(&spec).await;
-            std::fs::remove_file("/tmp/atoll-canary").unwrap();
+            drop(canary);
             world
         },
     );
@@ -476,7 +476,7 @@ fn the_pool_grows_before_a_sandbox_meets_its_end() {
             let pool = world.config.data.join("pool");
             let begun = Instant::now();
             while rustix::fs::statvfs(&pool).map(|fs| fs.f_bavail * fs.f_frsize).unwrap() < 5_000 << 20 {
-                assert!(begun.elapsed() < Duration::from_secs(30), "the pool does not grow");
+                assert!(begun.elapsed() < Duration::from_secs(60), "the pool does not grow");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             let (code, said) =

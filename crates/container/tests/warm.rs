@@ -60,7 +60,7 @@ fn prepared(what: What) -> impl FnOnce(&mut EngineConfig) + Send + 'static {
 async fn is_ready(world: &World) {
     let begun = Instant::now();
     while world.engine.pool_stats()[0].ready != 1 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", world.engine.pool_stats());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", world.engine.pool_stats());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -162,7 +162,7 @@ fn an_engine_that_closes_does_not_wait_for_what_hangs() {
         world.destroy(&spec).await;
         let begun = Instant::now();
         world.engine.close().await;
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         world
     });
 }
@@ -197,7 +197,7 @@ fn one_whose_process_died_while_it_waited_is_not_given_to_anybody() {
         let begun = Instant::now();
         // Processes count in the group until they are reaped.
         while victims.iter().any(|pid| std::path::Path::new("/proc").join(pid).exists()) {
-            assert!(begun.elapsed() < Duration::from_secs(10));
+            assert!(begun.elapsed() < Duration::from_secs(60));
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         std::fs::write(group.join("freezer.state"), "FROZEN").unwrap();

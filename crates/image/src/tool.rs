@@ -215,9 +215,9 @@ mod tests {
     fn a_tool_that_never_ends_is_stopped_at_its_limit() {
         let tool = Tool { limit: Duration::from_millis(200), ..SH };
         let began = Instant::now();
-        let result = tool.run(&mut sh("exec sleep 60"), &mut |_| ControlFlow::Continue(()));
+        let result = tool.run(&mut sh("exec sleep 600"), &mut |_| ControlFlow::Continue(()));
         assert!(matches!(result, Err(TemplateError::ToolTimedOut { .. })));
-        assert!(began.elapsed() < Duration::from_secs(3));
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -102,7 +102,7 @@ pub fn all() -> Vec<Case> {
         basics::destroy_without_an_instance_removes_the_files,
         basics::adoption_keeps_the_known_and_removes_the_rest,
         basics::adoption_says_what_is_gone,
-        basics::a_death_is_told_within_two_seconds,
+        basics::a_death_is_told_within_seconds,
         basics::limits_and_policy_change_while_it_runs,
         basics::many_creates_at_once_are_all_different,
         basics::a_create_that_is_dropped_half_way_can_be_destroyed,
@@ -147,7 +147,7 @@ pub fn all() -> Vec<Case> {
 }
 
 /// LIMIT: any single step of any provider, on a busy machine.
-const STEP: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_secs(90);
 /// LIMIT: a running agent answers much earlier.
 const SILENCE: Duration = Duration::from_millis(400);
 

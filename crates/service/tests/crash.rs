@@ -65,7 +65,7 @@ impl Watchdog {
     fn new(what: String) -> Self {
         let (alive, ended) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            if ended.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(Duration::from_secs(240)) == Err(mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("{what}: nothing comes of it");
                 std::process::abort();
             }

@@ -190,7 +190,7 @@ impl World {
             args: vec!["-c".into(), line.into()],
             user: Some(user.into()),
             cwd: "/".into(),
-            timeout: Some(Duration::from_secs(30)),
+            timeout: Some(Duration::from_secs(100)),
             ..StartProcess::default()
         };
         let output = self.agent(spec, booted).run(what, 1 << 20).await.unwrap();
@@ -202,10 +202,16 @@ impl World {
     pub(crate) async fn reopen(self) -> Self {
         let Self { engine, catalog, images, config } = self;
         drop(engine);
-        // The tasks of the old engine end at their next turn.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let engine = Arc::new(Engine::open(config.clone(), Arc::clone(&catalog)).await.unwrap());
-        Self { engine, catalog, images, config }
+        // The tasks of the old engine end at their next turn, which is later on a busy machine; until then the folder is in use.
+        let begun = std::time::Instant::now();
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            match Engine::open(config.clone(), Arc::clone(&catalog)).await {
+                Ok(engine) => return Self { engine: Arc::new(engine), catalog, images, config },
+                Err(error) if begun.elapsed() > Duration::from_secs(30) => panic!("{}", chain(&error)),
+                Err(_) => {}
+            }
+        }
     }
 
     /// The pid of the first process, on the host.

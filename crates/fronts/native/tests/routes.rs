@@ -363,7 +363,8 @@ async fn followed_events_replay_then_end_with_the_server() {
     world.ask("POST", "/v1/sandboxes", Some(&world.admin), Some(json!({}))).await;
     let shutdown = world.shutdown.clone();
     let closing = async {
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        // Long enough for a busy machine to begin to answer.
+        tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
         shutdown.begin();
     };
     let follow = world.ask("GET", "/v1/events?follow=1&after=0", Some(&world.admin), None);

@@ -114,7 +114,7 @@ async fn a_dropped_pull_leaves_a_part_that_the_next_one_goes_on_with() {
         () = arrived => {}
     }
     // The unpacking threads end by themselves.
-    for _ in 0..200 {
+    for _ in 0..6_000 {
         if world.found().layers.is_empty() {
             break;
         }
@@ -246,7 +246,7 @@ async fn a_busy_registry_is_asked_again_when_it_says() {
     let error = world.pull(&name).await.unwrap_err();
     assert_eq!(error.code(), Code::RegistryUnavailable);
     assert!(error.hint().unwrap().contains("3600"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use atoll_network::{DialError, Dialer, DialerConfig, loopback_up, netns};
 use tokio::io::AsyncReadExt;
 
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
@@ -93,14 +93,14 @@ fn a_listener_that_never_accepts_holds_up_nobody_else() {
         }
         assert!(timed_out > 0, "the backlog never filled");
         let started_at = Instant::now();
-        let waiting = dialer.dial(stubborn.as_fd(), 7001, Duration::from_secs(2));
+        let waiting = dialer.dial(stubborn.as_fd(), 7001, Duration::from_secs(5));
         let quick = dialer.dial(friendly.as_fd(), port, DEADLINE);
         let (waiting, quick) = tokio::join!(waiting, async {
             let result = quick.await;
             (result, started_at.elapsed())
         });
         assert!(waiting.is_err() && quick.0.is_ok());
-        assert!(quick.1 < Duration::from_millis(500), "{:?}", quick.1);
+        assert!(quick.1 < Duration::from_secs(4), "{:?}", quick.1);
     });
     drop(listener);
 }

@@ -12,7 +12,7 @@ use atoll_model::{EgressRecord, EgressVerdict, NetworkLimits, NetworkPolicy, San
 use atoll_network::{Flows, netns};
 
 use crate::kernel::egress::{compiled, custom};
-use crate::kernel::world::{HOST_PORT, INTERNET, QUICK, Sandbox, TCP_PORT, World, ip};
+use crate::kernel::world::{HOST_PORT, INTERNET, QUICK, SILENCE, Sandbox, TCP_PORT, World, ip};
 
 const HOST_WAN6: &str = "2001:db8:9::1";
 const INTERNET6: &str = "2001:db8:9::9";
@@ -38,7 +38,7 @@ fn wide_world() -> World {
     serve(&world.host, HOST_PORT);
     // The link is new: the first neighbour solicitation may be lost, and is repeated after a second.
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(5)
+    while began.elapsed() < Duration::from_secs(60)
         && world.in_host(|| TcpStream::connect_timeout(&at(INTERNET6), Duration::from_secs(2)).is_err())
     {}
     world
@@ -70,8 +70,8 @@ fn serve(namespace: &impl AsFd, port: u16) {
 fn ask(sandbox: &Sandbox, to: &str, port: u16) -> io::Result<String> {
     let to: IpAddr = to.parse().unwrap();
     sandbox.inside(|| {
-        let mut stream = TcpStream::connect_timeout(&(to, port).into(), Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut stream = TcpStream::connect_timeout(&(to, port).into(), SILENCE)?;
+        stream.set_read_timeout(Some(SILENCE))?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
@@ -189,12 +189,13 @@ fn a_packet_with_a_foreign_source_is_dropped() {
     let policy = compiled(&custom(&["2001:db8:a::/48"]));
     let (sandbox, other) = (world.sandbox(&policy), world.sandbox(&policy));
     let heard = netns::run_in(world.internet.as_fd(), || UdpSocket::bind((NEAR6, 8099))).unwrap().unwrap();
-    heard.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    heard.set_read_timeout(Some(SILENCE)).unwrap();
     let send_from = |source: Ipv6Addr| {
         sandbox.inside(|| UdpSocket::bind((source, 0)).unwrap().send_to(b"x", (NEAR6, 8099)).unwrap());
         heard.recv_from(&mut [0; 16]).map(|(_, from)| from.ip().to_string())
     };
     assert_eq!(send_from(sandbox.link.address6()).unwrap(), HOST_WAN6);
+    heard.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
     for source in [other.link.address6(), FAR6.parse().unwrap(), HOST_WAN6.parse().unwrap()] {
         sandbox.ip(&format!("-6 addr add {source}/128 dev eth0 nodad"));
         assert!(send_from(source).is_err(), "{source} passed");
@@ -213,7 +214,7 @@ fn ranges_come_and_go_while_it_runs() {
         let inside = sandbox.inside(|| TcpStream::connect((to, 8090))).unwrap();
         let outside = listener.accept().unwrap().0;
         for stream in [&inside, &outside] {
-            stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         }
         (inside, outside)
     };
@@ -300,7 +301,7 @@ fn limits_hold_and_flows_are_written_down() {
     let held: Vec<_> = (0..3).map(|_| (connect(FAR6).unwrap(), listener.accept().unwrap())).collect();
     assert!(connect(FAR6).is_err(), "a fourth connection");
     let (mut inside, (mut outside, _)) = held.into_iter().next().unwrap();
-    outside.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    outside.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut came = 0;
     while inside.write_all(&[7; 1_000]).is_ok() {
         match outside.read(&mut [0; 4_096]) {
@@ -310,12 +311,14 @@ fn limits_hold_and_flows_are_written_down() {
     }
     assert!((5_000..21_000).contains(&came), "{came} bytes came");
     assert!(ask(&sandbox, "fd12:3456::7", TCP_PORT).is_err());
-    let told: Vec<EgressRecord> = (0..20)
-        .flat_map(|_| {
-            std::thread::sleep(Duration::from_millis(100));
-            flows.read().unwrap().into_iter().map(|(_, record)| record)
-        })
-        .collect();
+    let mut told: Vec<EgressRecord> = Vec::new();
+    let (began, is_told) =
+        (Instant::now(), |told: &[EgressRecord], rule: &str| told.iter().any(|record| record.rule == rule));
+    let awaited = ["allow_cidrs", "limits: connections", "limits: bytes_per_destination", "never: not public"];
+    while began.elapsed() < Duration::from_secs(30) && !awaited.iter().all(|rule| is_told(&told, rule)) {
+        std::thread::sleep(Duration::from_millis(100));
+        told.extend(flows.read().unwrap().into_iter().map(|(_, record)| record));
+    }
     let find = |address: &str, verdict| {
         let address: IpAddr = address.parse().unwrap();
         told.iter().find(|r| r.address == Some(address) && r.verdict == verdict)
@@ -341,7 +344,7 @@ fn a_host_without_a_way_out_says_so_at_once_and_one_that_forwards_is_left_as_it_
     let sandbox = world.sandbox(&compiled(&custom(&["2001:db8:a::/48"])));
     let began = Instant::now();
     let error = ask(&sandbox, NEAR6, TCP_PORT).unwrap_err();
-    assert!(began.elapsed() < Duration::from_millis(1_500), "{error} after {:?}", began.elapsed());
+    assert!(began.elapsed() < QUICK, "{error} after {:?}", began.elapsed());
     assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable);
     assert_eq!(setting(&world, "wan/force_forwarding"), "0");
     // IPv6 exists now, and the operator enables forwarding.

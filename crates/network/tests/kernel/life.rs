@@ -89,7 +89,7 @@ fn numbers_and_addresses_come_back_only_when_the_kernel_is_done() {
     // The namespace ends with a delay.
     let started_at = Instant::now();
     while !world.handle().release(link).unwrap() {
-        assert!(started_at.elapsed() < Duration::from_secs(10), "the link never went");
+        assert!(started_at.elapsed() < Duration::from_secs(60), "the link never went");
         std::thread::sleep(Duration::from_millis(5));
     }
     let again = world.handle().reserve(Some(link.address)).unwrap();
@@ -136,7 +136,7 @@ fn a_namespace_that_belongs_to_another_user_namespace_is_attached_and_set_up() {
     let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
     let started_at = Instant::now();
     while std::fs::read_link(format!("{path}/net")).unwrap() == ours {
-        assert!(started_at.elapsed() < Duration::from_secs(5));
+        assert!(started_at.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
     let namespace = std::fs::File::open(format!("{path}/net")).unwrap().into();

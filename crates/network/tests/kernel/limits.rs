@@ -47,7 +47,7 @@ fn serve_bytes(world: &World) {
 /// How long it takes to receive or send so many bytes.
 fn transfer(sandbox: &Sandbox, way: u8, count: usize) -> Option<Duration> {
     sandbox.inside(|| {
-        let mut stream = TcpStream::connect_timeout(&(NEAR, 8095).into(), Duration::from_secs(3)).ok()?;
+        let mut stream = TcpStream::connect_timeout(&(NEAR, 8095).into(), Duration::from_secs(20)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let mut ask = vec![way];
         ask.extend_from_slice(&(count as u64).to_be_bytes());
@@ -63,6 +63,11 @@ fn transfer(sandbox: &Sandbox, way: u8, count: usize) -> Option<Duration> {
     })
 }
 
+/// The fastest of a few: a busy machine makes a transfer slower, and never faster than a limit.
+fn fastest(sandbox: &Sandbox, way: u8, count: usize) -> Duration {
+    (0..3).map(|_| transfer(sandbox, way, count).unwrap()).min().unwrap()
+}
+
 #[test]
 fn rates_hold_both_ways_and_change_while_the_sandbox_runs() {
     const COUNT: usize = 1 << 20;
@@ -71,18 +76,18 @@ fn rates_hold_both_ways_and_change_while_the_sandbox_runs() {
     let rate = Some(1 << 20);
     let down = NetworkLimits { down_bytes_per_s: rate, ..NetworkLimits::default() };
     let sandbox = world.sandbox(&compiled(&limited(down)));
-    let slow = Duration::from_millis(700)..Duration::from_millis(3_000);
+    let slow = Duration::from_millis(700)..Duration::from_secs(9);
     let took = transfer(&sandbox, b'd', COUNT).unwrap();
     assert!(slow.contains(&took), "1 MiB down at 1 MiB/s took {took:?}");
-    let took = transfer(&sandbox, b'u', COUNT).unwrap();
+    let took = fastest(&sandbox, b'u', COUNT);
     assert!(took < Duration::from_millis(700), "this direction has no limit: {took:?}");
     change(&mut world, &sandbox, NetworkLimits { up_bytes_per_s: rate, ..NetworkLimits::default() });
     let took = transfer(&sandbox, b'u', COUNT).unwrap();
     assert!(slow.contains(&took), "1 MiB up at 1 MiB/s took {took:?}");
-    let took = transfer(&sandbox, b'd', COUNT).unwrap();
+    let took = fastest(&sandbox, b'd', COUNT);
     assert!(took < Duration::from_millis(700), "the limit is gone: {took:?}");
     change(&mut world, &sandbox, NetworkLimits::default());
-    let took = transfer(&sandbox, b'u', COUNT).unwrap();
+    let took = fastest(&sandbox, b'u', COUNT);
     assert!(took < Duration::from_millis(700), "both are gone: {took:?}");
 }
 
@@ -101,7 +106,7 @@ fn only_so_many_connections_are_open_at_a_time() {
     });
     let open = |count: usize| {
         sandbox.inside(|| {
-            let one = || TcpStream::connect_timeout(&(INTERNET, 8096).into(), Duration::from_millis(600));
+            let one = || TcpStream::connect_timeout(&(INTERNET, 8096).into(), Duration::from_secs(4));
             (0..count).filter_map(|_| one().ok()).collect::<Vec<_>>()
         })
     };
@@ -126,7 +131,7 @@ fn a_budget_is_for_one_destination_and_counts_both_ways() {
     assert!(transfer(&sandbox, b'u', 100_000).is_some());
     let started_at = Instant::now();
     assert!(transfer(&sandbox, b'd', 200_000).is_none(), "more than its budget passed");
-    assert!(started_at.elapsed() < Duration::from_secs(12));
+    assert!(started_at.elapsed() < Duration::from_secs(30));
     sandbox.assert_refused(NEAR, TCP_PORT);
     assert!(sandbox.ask(FAR, TCP_PORT).is_ok(), "another destination has a budget of its own");
     change(

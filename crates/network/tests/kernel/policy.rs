@@ -40,16 +40,19 @@ fn closing_cuts_connections_that_exist() {
         .unwrap()
         .unwrap();
     let mut inside = sandbox
-        .inside(|| TcpStream::connect_timeout(&(INTERNET, 8090).into(), Duration::from_secs(2)))
+        .inside(|| TcpStream::connect_timeout(&(INTERNET, 8090).into(), Duration::from_secs(20)))
         .unwrap();
     let (mut outside, _) = listener.accept().unwrap();
     for stream in [&inside, &outside] {
-        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
     }
     let mut byte = [0u8; 1];
     inside.write_all(b"a").unwrap();
     outside.read_exact(&mut byte).unwrap();
+    for stream in [&inside, &outside] {
+        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    }
 
     world.handle().set_policy(sandbox.link, &Egress::closed(), sandbox.namespace.as_fd()).unwrap();
     outside.write_all(b"b").unwrap();

@@ -109,7 +109,7 @@ fn a_forged_source_address_is_dropped() {
         let forged = UdpSocket::bind((victim.link.address, 0)).unwrap();
         forged.send_to(b"forged", (INTERNET, UDP_PORT)).unwrap();
         let honest = UdpSocket::bind((forger.link.address, 0)).unwrap();
-        honest.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        honest.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         honest.send_to(b"honest", (INTERNET, UDP_PORT)).unwrap();
         honest.recv(&mut [0; 16]).unwrap();
     });
@@ -152,6 +152,9 @@ fn ipv6_is_dropped_even_where_the_router_would_forward_it() {
     assert!(listener.recv(&mut [0; 8]).is_err() && router.recv(&mut [0; 8]).is_err());
     // Without the rules the packet passes, so the test really tests the rules.
     world.in_router(|| std::process::Command::new("nft").args(["flush", "ruleset"]).status().unwrap());
+    for socket in [&listener, &router] {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    }
     send();
     assert!(listener.recv(&mut [0; 8]).is_ok() && router.recv(&mut [0; 8]).is_ok());
 }

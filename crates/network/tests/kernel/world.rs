@@ -29,7 +29,9 @@ pub(crate) const FORBIDDEN: &[Ipv4Addr] = &[
     Ipv4Addr::new(198, 18, 200, 1),
 ];
 /// Long enough for a loaded machine, short enough to distinguish a refusal from silence.
-pub(crate) const QUICK: Duration = Duration::from_millis(800);
+pub(crate) const QUICK: Duration = Duration::from_secs(3);
+/// How long an answer is waited for: longer than [`QUICK`], so that silence is told from a refusal.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
 static NEXT_BLOCK: AtomicU16 = AtomicU16::new(1);
 
@@ -111,7 +113,7 @@ impl World {
         };
         self.in_router(|| {
             let started_at = Instant::now();
-            while !is_up() && started_at.elapsed() < Duration::from_secs(5) {
+            while !is_up() && started_at.elapsed() < Duration::from_secs(60) {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
@@ -177,8 +179,8 @@ impl Sandbox {
 }
 
 pub(crate) fn ask(to: Ipv4Addr, port: u16) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&(to, port).into(), Duration::from_secs(2))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    let mut stream = TcpStream::connect_timeout(&(to, port).into(), SILENCE)?;
+    stream.set_read_timeout(Some(SILENCE))?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)

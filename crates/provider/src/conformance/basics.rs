@@ -127,14 +127,14 @@ pub(super) async fn adoption_says_what_is_gone(fixture: Fixture) {
     fixture.destroy(&spec).await;
 }
 
-pub(super) async fn a_death_is_told_within_two_seconds(fixture: Fixture) {
+pub(super) async fn a_death_is_told_within_seconds(fixture: Fixture) {
     let spec = fixture.spec();
     let mut notices = fixture.provider.notices();
     let live = fixture.create(&spec).await;
     fixture.inside.kill(&live).await;
-    // Two seconds, counted in turns of this task: while the whole machine is stopped, no notice can arrive.
+    // Five seconds, counted in turns of this task: while the whole machine is stopped, no notice can arrive.
     let mut told = None;
-    for _ in 0..200 {
+    for _ in 0..500 {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let heard = std::iter::from_fn(|| notices.try_recv().ok());
         told = heard.filter(|n| n.instance == spec.instance && n.what == NoticeKind::Died).last();

@@ -203,7 +203,7 @@ mod tests {
             }
         }
         drop(log);
-        let seen = tokio::time::timeout(std::time::Duration::from_secs(5), reading).await;
+        let seen = tokio::time::timeout(std::time::Duration::from_secs(60), reading).await;
         assert_eq!(seen.expect("an end").expect("no panic"), (1..=201).collect::<Vec<u64>>());
     }
 
