@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::time::Duration;
-
 use atoll_tests::{Client, Options, World, image, json, run_with};
 use reqwest::Method;
 use serde_json::Value;

@@ -314,7 +314,8 @@ fn limits_hold_and_flows_are_written_down() {
     let mut told: Vec<EgressRecord> = Vec::new();
     let (began, is_told) =
         (Instant::now(), |told: &[EgressRecord], rule: &str| told.iter().any(|record| record.rule == rule));
-    let awaited = ["allow_cidrs", "limits: connections", "limits: bytes_per_destination", "never: not public"];
+    let awaited =
+        ["allow_cidrs", "limits: connections", "limits: bytes_per_destination", "never: not public"];
     while began.elapsed() < Duration::from_secs(30) && !awaited.iter().all(|rule| is_told(&told, rule)) {
         std::thread::sleep(Duration::from_millis(100));
         told.extend(flows.read().unwrap().into_iter().map(|(_, record)| record));
