@@ -242,7 +242,7 @@ fn a_killed_dump_leaves_a_sandbox_that_can_be_paused() {
         );
         assert!(met >= 2, "{met} kills met a dump");
         // Measured with an earlier build of the repair: 3 of 54 tries ended. Before the repair 6 of 40 could not be paused any more.
-        assert!(ended <= 3, "{ended} of {met}");
+        assert!(ended <= 2, "{ended} of {met}");
     });
 }
 

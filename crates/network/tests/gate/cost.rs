@@ -44,7 +44,7 @@ fn an_answer_of_the_gate_costs_little() {
         "dns p50: direct {direct} µs, through the gate {gated} µs, added {} µs",
         gated.saturating_sub(direct)
     );
-    assert!(gated < direct * 3 + 20_000);
+    assert!(gated < direct + 5_000);
 }
 
 #[test]
@@ -66,5 +66,5 @@ fn a_tunnel_passes_hundreds_of_megabytes_a_second() {
     }
     let rate = got as f64 / started_at.elapsed().as_secs_f64() / 1e6;
     println!("tunnel: {} MiB of TLS at {rate:.0} MB/s", got >> 20);
-    assert!(rate > 3.0);
+    assert!(rate > 10.0);
 }
