@@ -14,7 +14,7 @@ use crate::data_folder::DataFolderView;
 use crate::world::World;
 
 /// LIMIT: how long after the death of a launcher a request may still fail of it.
-const HURT: Duration = Duration::from_secs(5);
+const HURT: Duration = Duration::from_secs(3);
 
 /// What all sandboxes of a soak share.
 pub struct Shared {
