@@ -74,7 +74,13 @@ fn a_closed_sandbox_reaches_nothing_and_is_told_at_once() {
         );
         assert!(started.elapsed() < Duration::from_secs(90));
         // Its own loopback works.
-        assert_eq!(client.sh(&id, "(echo hi | nc -l -p 8099 -w 60 > /dev/null &) ; for i in $(seq 100); do nc -w 20 127.0.0.1 8099 < /dev/null 2> /dev/null && break; sleep 0.1; done").await.stdout.trim(), "hi");
+        let served = client
+            .sh(
+                &id,
+                "mkdir /tmp/www && echo hi > /tmp/www/greeting && httpd -p 127.0.0.1:8099 -h /tmp/www && wget -q -O - http://127.0.0.1:8099/greeting",
+            )
+            .await;
+        assert_eq!(served.stdout.trim(), "hi", "{served:?}");
     });
 }
 
