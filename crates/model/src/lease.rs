@@ -147,6 +147,12 @@ impl Phase {
         matches!(self, Self::Creating | Self::Starting)
     }
 
+    /// It runs soon, without another request.
+    #[must_use]
+    pub const fn is_waking(self) -> bool {
+        matches!(self, Self::Creating | Self::Starting | Self::Resuming)
+    }
+
     /// It is paused, being paused or being resumed: its processes may be frozen.
     #[must_use]
     pub const fn is_suspended(self) -> bool {

@@ -17,6 +17,9 @@
 //! ```
 
 pub mod picture;
+mod verb;
+
+pub use verb::{PhaseSet, Verb};
 
 use serde::{Deserialize, Serialize};
 

@@ -2,28 +2,40 @@
 
 use atoll_model::{Code, Lease, Phase, Principal};
 
-use crate::ServiceError;
-use crate::driver::Verb;
+use crate::driver::Action;
 use crate::sandboxes::{EndWait, is_under_way};
 use crate::service::Service;
+use crate::{ServiceError, VerbOptions};
 
 impl Service {
     /// Stops it, brings its files to object storage and frees the disk here.
-    pub async fn archive(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Archive).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
+    pub async fn archive(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        let options = options.into();
+        let told = self.told(who, ident, Action::Archive, options).await?;
+        if !options.wait {
+            return Ok(told.lease());
         }
-        self.wanted(handle, Phase::Archived, EndWait::Transfer, |state| !is_under_way(state)).await
+        self.wanted(told.handle, Phase::Archived, EndWait::Transfer, |state| !is_under_way(state)).await
     }
 
     /// Brings the files of an archived sandbox back without starting it. A stopped one is left as it is.
-    pub async fn restore(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Restore).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
+    pub async fn restore(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        let options = options.into();
+        let told = self.told(who, ident, Action::Restore, options).await?;
+        if !options.wait {
+            return Ok(told.lease());
         }
-        self.wanted(handle, Phase::Stopped, EndWait::Transfer, |state| !is_under_way(state)).await
+        self.wanted(told.handle, Phase::Stopped, EndWait::Transfer, |state| !is_under_way(state)).await
     }
 
     /// The description of an archive in object storage. Access requires its key, and is never given to another tenant.

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::activity::ActivityKind;
-use crate::driver::{self, CreationOutcome, DriverMessage, Verb};
+use crate::driver::{self, Action, CreationOutcome, DriverMessage};
 use crate::random::entropy;
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::{EndWait, is_under_way, tell};
@@ -332,7 +332,7 @@ fn forget_without_image(handle: &Handle) {
         return;
     }
     let (reply, _) = oneshot::channel();
-    let delete = DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Completed, reply };
+    let delete = DriverMessage::verb(Action::Delete, Reason::Completed, reply);
     if let Err(error) = tell(handle, delete) {
         tracing::warn!(sandbox = %lease.id, %error, "a sandbox without an image could not be deleted");
     }

@@ -28,7 +28,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use atoll_agentapi::AgentClient;
-use atoll_model::lifecycle::Event;
+use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
     ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
 };
@@ -50,14 +50,14 @@ use effects::{Done, UnderWay, Work};
 pub(crate) use image::ImageProgress;
 use steps::Transition;
 pub(crate) use take_snapshot::SnapshotJob;
-pub(crate) use verbs::Verb;
+pub(crate) use verbs::Action;
 
 /// A message to a driver.
 pub(crate) enum DriverMessage {
     /// Somebody asks for something, and why.
-    Verb { verb: Verb, reason: Reason, reply: Reply },
-    /// Somebody changes something.
-    Update { change: Box<UpdateSandbox>, reply: Reply },
+    Verb { action: Action, reason: Reason, expect: Option<PhaseSet>, reply: VerbReply },
+    /// Somebody changes something: [`Verb::Update`] or [`Verb::Resize`].
+    Update { verb: Verb, change: Box<UpdateSandbox>, expect: Option<PhaseSet>, reply: Reply },
     /// What stands above the lease's network policy changed: its tenant's, or a secret that it uses.
     Refresh { reply: Option<Reply> },
     /// A change that affects the lease alone.
@@ -76,6 +76,16 @@ pub(crate) enum DriverMessage {
 
 /// The answer when the change is recorded; its effects continue.
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
+
+/// Answered like a [`Reply`], with the phase in which the verb found the sandbox.
+pub(crate) type VerbReply = oneshot::Sender<Result<Phase, ServiceError>>;
+
+impl DriverMessage {
+    /// A verb that is taken in every phase that it accepts.
+    pub(crate) const fn verb(action: Action, reason: Reason, reply: VerbReply) -> Self {
+        Self::Verb { action, reason, expect: None, reply }
+    }
+}
 
 /// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
 pub(crate) type Edit =
@@ -270,17 +280,15 @@ impl Driver {
 
     async fn on_mail(&mut self, mail: DriverMessage) {
         match mail {
-            DriverMessage::Verb { verb, reason, reply } => {
-                self.failure = None;
-                let outcome = self.on_verb(&verb, reason).await.map_err(|error| self.explain(&verb, error));
-                let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
+            DriverMessage::Verb { action, reason, expect, reply } => {
+                let _ = reply.send(self.on_request(&action, reason, expect).await);
             }
             DriverMessage::Edit { edit, reply } => {
                 let outcome = self.on_edit(edit).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
-            DriverMessage::Update { change, reply } => {
-                let outcome = self.on_update(&change).await;
+            DriverMessage::Update { verb, change, expect, reply } => {
+                let outcome = self.on_update(verb, &change, expect).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
             DriverMessage::Refresh { reply } => {
@@ -295,6 +303,22 @@ impl Driver {
             DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
             DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
             DriverMessage::Due => self.on_due().await,
+        }
+    }
+
+    /// A verb that somebody waits for. Answers with the phase in which it found the sandbox.
+    async fn on_request(
+        &mut self,
+        action: &Action,
+        reason: Reason,
+        expect: Option<PhaseSet>,
+    ) -> Result<Phase, ServiceError> {
+        let (verb, found) = (action.verb(), self.lease.phase);
+        self.guard(verb, expect)?;
+        self.failure = None;
+        match self.on_verb(action, reason).await {
+            Ok(()) => Ok(found),
+            Err(error) => Err(self.explain(verb, error)),
         }
     }
 

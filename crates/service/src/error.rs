@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use atoll_budget::{Exhausted, SocketsExhausted};
+use atoll_model::lifecycle::Verb;
 use atoll_model::policy::authz::Denied;
 use atoll_model::{BadLimit, BadSpec, Code, ErrorKind, Lease, Phase};
 use atoll_provider::ProviderError;
@@ -28,8 +29,20 @@ pub struct ServiceError {
     pub hint: Option<String>,
     /// When to retry, if that helps.
     pub retry_after_s: Option<u32>,
+    /// The verb that the phase of a sandbox does not allow, where that is the error.
+    pub refused: Option<Box<RefusedVerb>>,
     /// Why, for the log; never shown.
     pub cause: Option<Cause>,
+}
+
+/// A verb that a sandbox does not take in its phase, or in a phase that the caller did not expect. Nothing was changed.
+/// Fronts write it in the words of their vendor.
+#[derive(Debug, Clone)]
+pub struct RefusedVerb {
+    /// What was asked.
+    pub verb: Verb,
+    /// The sandbox as it was found.
+    pub lease: Arc<Lease>,
 }
 
 /// A field of a request and what is wrong with it. Fronts whose clients know the field by another name translate it.
@@ -44,7 +57,15 @@ pub struct InvalidField {
 impl ServiceError {
     /// An error with a text that is safe to show.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), field: None, hint: None, retry_after_s: None, cause: None }
+        Self {
+            code,
+            message: message.into(),
+            field: None,
+            hint: None,
+            retry_after_s: None,
+            refused: None,
+            cause: None,
+        }
     }
 
     /// An invalid request because of one field.
@@ -118,6 +139,17 @@ pub(crate) fn phase_conflict(lease: &Lease, what: &str) -> ServiceError {
     };
     let message = format!("sandbox {} is {}, which does not allow {what}", lease.id, lease.phase.as_str());
     ServiceError::new(Code::PhaseConflict, message).hint(hint)
+}
+
+/// The sandbox does not take this verb as it is.
+pub(crate) fn refused(lease: &Lease, verb: Verb) -> ServiceError {
+    refused_as(lease, verb, verb.as_str())
+}
+
+/// The same, where the text names a part of what was asked.
+pub(crate) fn refused_as(lease: &Lease, verb: Verb, what: &str) -> ServiceError {
+    let refused = RefusedVerb { verb, lease: Arc::new(lease.clone()) };
+    ServiceError { refused: Some(Box::new(refused)), ..phase_conflict(lease, what) }
 }
 
 impl From<Exhausted> for ServiceError {

@@ -7,7 +7,7 @@ use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason}
 use futures::StreamExt;
 
 use crate::ServiceError;
-use crate::driver::{DriverMessage, Verb};
+use crate::driver::{Action, DriverMessage};
 use crate::keys::visible;
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
@@ -73,16 +73,16 @@ impl Service {
 /// Does what the lease says and waits for its end.
 async fn leave(handle: &Handle) -> Result<(), ServiceError> {
     let lease = handle.lease();
-    let verb = match (lease.on_exit, lease.phase) {
+    let action = match (lease.on_exit, lease.phase) {
         (OnExit::Keep, _) | (_, Phase::Deleting | Phase::Deleted) => return Ok(()),
-        (OnExit::Destroy, _) => Verb::Delete,
+        (OnExit::Destroy, _) => Action::Delete,
         (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => {
-            Verb::Pause(MemoryLocation::Live)
+            Action::Pause(MemoryLocation::Live)
         }
         // It does not run: there is no memory to keep.
         (OnExit::Pause, _) => return Ok(()),
     };
-    ask(handle, |reply| DriverMessage::Verb { verb, reason: Reason::Exit, reply }).await?;
+    ask(handle, |reply| DriverMessage::verb(action, Reason::Exit, reply)).await?;
     let mut state = handle.state.clone();
     // A driver that ended has deleted its sandbox.
     let _ = state.wait_for(has_left).await;

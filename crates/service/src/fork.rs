@@ -15,13 +15,13 @@ use atoll_store::{NewEvent, NewLease};
 use futures::future::join_all;
 
 use crate::create::timeout_at;
-use crate::driver::{CreationOutcome, DriverMessage, Verb};
+use crate::driver::{Action, CreationOutcome, DriverMessage};
 use crate::random::entropy;
 use crate::registry::Handle;
 use crate::sandboxes::ask;
 use crate::service::Service;
-use crate::snapshots::Seed;
-use crate::{Fork, Forked, Lineage, ServiceError};
+use crate::snapshots::{Seed, SnapshotRequest};
+use crate::{Fork, Forked, Lineage, ServiceError, VerbOptions};
 
 /// LIMIT: more than a caller can use at once.
 const CHILDREN_MAX: u32 = 100;
@@ -48,14 +48,15 @@ impl Service {
         self.admitted(&lease.tenant, lease.network.clone(), None).await?;
         let refused = if ask.memory { self.no_memory(&lease) } else { None };
         let wants_memory = ask.memory && refused.is_none();
-        let (snapshot, refused) = match self.take(&source, None, wants_memory, true).await {
-            Ok(snapshot) => (snapshot, refused),
-            // Its processes can't be copied as they are now; its files can.
-            Err(why) if wants_memory && why.code != Code::PhaseConflict => {
-                (self.take(&source, None, false, true).await?, Some(why))
-            }
-            Err(error) => return Err(error),
-        };
+        let (snapshot, refused) =
+            match self.take(&source, SnapshotRequest::transient(wants_memory, ask.expect)).await {
+                Ok(snapshot) => (snapshot, refused),
+                // Its processes can't be copied as they are now; its files can.
+                Err(why) if wants_memory && why.code != Code::PhaseConflict => {
+                    (self.take(&source, SnapshotRequest::transient(false, ask.expect)).await?, Some(why))
+                }
+                Err(error) => return Err(error),
+            };
         self.inner.failpoint.reach("fork.snapshot").await;
         let made = self.children_of(&lease, &snapshot, &ask).await;
         let done = match made {
@@ -118,8 +119,8 @@ impl Service {
     /// Deletes the children of a failed fork; the caller receives the first error.
     async fn unmake(&self, children: &[Handle]) {
         let gone = children.iter().map(|child| async {
-            let verb = |reply| DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Requested, reply };
-            if let Err(error) = ask(child, verb).await
+            let delete = |reply| DriverMessage::verb(Action::Delete, Reason::Requested, reply);
+            if let Err(error) = ask(child, delete).await
                 && child.lease().phase != Phase::Deleted
             {
                 tracing::error!(sandbox = %child.lease().id, %error, "a child of a failed fork could not be removed");
@@ -218,7 +219,7 @@ impl Service {
         who: &Principal,
         ident: &str,
         snapshot: &str,
-        wait: bool,
+        options: impl Into<VerbOptions>,
     ) -> Result<Lease, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
         let snapshot = self.get_snapshot(who, snapshot).await?;
@@ -229,11 +230,9 @@ impl Service {
             );
         }
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, true).await?);
-        let handle = self.told(who, ident, Verb::Rollback(seed)).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
-        }
-        self.settled(handle).await
+        let options = options.into();
+        let told = self.told(who, ident, Action::Rollback(seed), options).await?;
+        if options.wait { self.settled(told.handle).await } else { Ok(told.lease()) }
     }
 
     /// The origin of a sandbox, and the sandboxes made from it.

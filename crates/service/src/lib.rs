@@ -71,7 +71,7 @@ pub use build::{
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use config::ServiceConfig;
-pub use error::{Cause, InvalidField, ServiceError};
+pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
 pub use preview::{
@@ -89,3 +89,4 @@ pub use templates::{
 pub use terminals::TerminalInput;
 pub use types::*;
 pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
+pub use wake::{WakeMemory, WakeRequest, WakeTimeout, Woken};

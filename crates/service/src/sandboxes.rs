@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use atoll_model::lifecycle::phase_deadline_ms;
+use atoll_model::lifecycle::{PhaseSet, Verb, phase_deadline_ms};
 use atoll_model::policy::authz;
 use atoll_model::{
     Code, Intent, Lease, LimitsAsk, MemoryLocation, Phase, Principal, Reason, SandboxId, UpdateSandbox,
@@ -12,13 +12,13 @@ use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
 use crate::create::failure;
-use crate::driver::{DriverMessage, Reply, Verb};
-use crate::error::phase_conflict;
+use crate::driver::{Action, DriverMessage};
 use crate::keys::visible;
 use crate::registry::{DriverState, Handle};
 use crate::request_scope::Credential;
 use crate::service::Service;
-use crate::{Filter, Pause, ServiceError};
+use crate::wake::{WakeRequest, Woken};
+use crate::{Filter, Pause, ServiceError, VerbOptions};
 
 /// LIMIT: a page for a screen, and the maximum for a response.
 pub(crate) const PAGE: u32 = 100;
@@ -78,6 +78,39 @@ impl Service {
         ident: &str,
         change: UpdateSandbox,
     ) -> Result<Lease, ServiceError> {
+        self.change(who, ident, Verb::Update, change, None).await
+    }
+
+    /// The same for a sandbox that is in one of these phases; in any other the update is refused.
+    pub async fn update_in(
+        &self,
+        who: &Principal,
+        ident: &str,
+        change: UpdateSandbox,
+        phases: PhaseSet,
+    ) -> Result<Lease, ServiceError> {
+        self.change(who, ident, Verb::Update, change, Some(phases)).await
+    }
+
+    /// Changes the limits of a running or stopped sandbox as a machine would: what runs only grows, a disk never shrinks.
+    pub async fn resize(
+        &self,
+        who: &Principal,
+        ident: &str,
+        limits: LimitsAsk,
+    ) -> Result<Lease, ServiceError> {
+        let change = UpdateSandbox { limits, ..UpdateSandbox::default() };
+        self.change(who, ident, Verb::Resize, change, None).await
+    }
+
+    async fn change(
+        &self,
+        who: &Principal,
+        ident: &str,
+        verb: Verb,
+        change: UpdateSandbox,
+        expect: Option<PhaseSet>,
+    ) -> Result<Lease, ServiceError> {
         change.check()?;
         let handle = self.driven(who, ident).await?;
         let lease = handle.lease();
@@ -87,7 +120,7 @@ impl Service {
         };
         let closes_ports = change.public == Some(false);
         let change = Box::new(UpdateSandbox { network, ..change });
-        let lease = ask(&handle, |reply| DriverMessage::Update { change, reply }).await?;
+        let lease = ask(&handle, |reply| DriverMessage::Update { verb, change, expect, reply }).await?;
         if closes_ports {
             self.inner.revocations.revoke(&Credential::PublicPorts(lease.id.clone()));
         }
@@ -95,17 +128,67 @@ impl Service {
     }
 
     /// Runs a stopped, failed, paused or archived sandbox. A running one is left as it is.
-    pub async fn start(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Start).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
-        }
-        self.wanted(handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await
+    pub async fn start(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        Ok(self
+            .run(who, ident, Action::Run(Verb::Start, WakeRequest::default()), options.into())
+            .await?
+            .lease)
     }
 
     /// The same by another name: whoever paused a sandbox resumes it.
-    pub async fn resume(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        self.start(who, ident, wait).await
+    pub async fn resume(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        self.start(who, ident, options).await
+    }
+
+    /// Starts a sandbox that failed on the files that it has. One without any is refused, as is one that did not fail.
+    pub async fn recover(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        let action = Action::Run(Verb::Recover, WakeRequest::default());
+        Ok(self.run(who, ident, action, options.into()).await?.lease)
+    }
+
+    /// Makes a sandbox run, with the lifetime and the memory that the request wants. A running one gets the lifetime.
+    pub async fn wake(
+        &self,
+        who: &Principal,
+        ident: &str,
+        request: WakeRequest,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Woken, ServiceError> {
+        request.check()?;
+        self.run(who, ident, Action::Run(Verb::Wake, request), options.into()).await
+    }
+
+    async fn run(
+        &self,
+        who: &Principal,
+        ident: &str,
+        action: Action,
+        options: VerbOptions,
+    ) -> Result<Woken, ServiceError> {
+        let told = self.told(who, ident, action, options).await?;
+        let found = told.found;
+        let lease = match options.wait {
+            true => {
+                self.wanted(told.handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await?
+            }
+            false => told.lease(),
+        };
+        Ok(Woken { lease, found })
     }
 
     /// Freezes the processes and keeps their memory, here or on disk. A paused one stays unchanged.
@@ -114,12 +197,15 @@ impl Service {
         who: &Principal,
         ident: &str,
         ask: Pause,
-        wait: bool,
+        options: impl Into<VerbOptions>,
     ) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Pause(ask.memory.unwrap_or(MemoryLocation::Live))).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
+        let options = options.into();
+        let action = Action::Pause(ask.memory.unwrap_or(MemoryLocation::Live));
+        let told = self.told(who, ident, action, options).await?;
+        if !options.wait {
+            return Ok(told.lease());
         }
+        let handle = told.handle;
         let lease =
             self.wanted(handle.clone(), Phase::Paused, EndWait::Memory, |state| !is_under_way(state)).await?;
         // If the memory was to be written to disk and was not, that is a failure, even though the sandbox is frozen.
@@ -135,53 +221,15 @@ impl Service {
     }
 
     /// Ends its processes and keeps its files. A stopped one is left as it is.
-    pub async fn stop(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Stop).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
-        }
-        self.settled(handle).await
-    }
-
-    /// Refuses a verb unless the sandbox is in one of these phases, for fronts whose users are told what they do twice.
-    /// Answers with the lease as it is.
-    pub async fn only_in(
+    pub async fn stop(
         &self,
         who: &Principal,
         ident: &str,
-        verb: &'static str,
-        phases: &[Phase],
+        options: impl Into<VerbOptions>,
     ) -> Result<Lease, ServiceError> {
-        let lease = self.get(who, ident).await?;
-        if phases.contains(&lease.phase) { Ok(lease) } else { Err(phase_conflict(&lease, verb)) }
-    }
-
-    /// Starts a sandbox that failed on the files that it has. One without any is refused, as is one that did not fail.
-    pub async fn recover(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let lease = self.get(who, ident).await?;
-        if lease.is_recoverable() {
-            return self.start(who, ident, wait).await;
-        }
-        Err(match lease.phase {
-            Phase::Failed => ServiceError::new(
-                Code::PhaseConflict,
-                format!("sandbox {} failed and has no files to start from", lease.id),
-            )
-            .hint("delete it and create a new one"),
-            _ => phase_conflict(&lease, "recover"),
-        })
-    }
-
-    /// Changes the limits of a running or stopped sandbox as a machine would: what runs only grows, a disk never shrinks.
-    pub async fn resize(
-        &self,
-        who: &Principal,
-        ident: &str,
-        limits: LimitsAsk,
-    ) -> Result<Lease, ServiceError> {
-        let lease = self.only_in(who, ident, "resize", &[Phase::Running, Phase::Stopped]).await?;
-        atoll_model::policy::resize::grown(&lease, &limits)?;
-        self.update(who, ident, UpdateSandbox { limits, ..UpdateSandbox::default() }).await
+        let options = options.into();
+        let told = self.told(who, ident, Action::Stop, options).await?;
+        if options.wait { self.settled(told.handle).await } else { Ok(told.lease()) }
     }
 
     /// Records that the sandbox is in use: its idle time begins again. Never wakes it.
@@ -200,12 +248,13 @@ impl Service {
     }
 
     /// Stops and starts it; a stopped one is started.
-    pub async fn restart(&self, who: &Principal, ident: &str, wait: bool) -> Result<Lease, ServiceError> {
-        let handle = self.told(who, ident, Verb::Restart).await?;
-        if !wait {
-            return Ok(handle.lease().as_ref().clone());
-        }
-        self.wanted(handle, Phase::Running, EndWait::Boot, |state| !is_under_way(state)).await
+    pub async fn restart(
+        &self,
+        who: &Principal,
+        ident: &str,
+        options: impl Into<VerbOptions>,
+    ) -> Result<Lease, ServiceError> {
+        Ok(self.run(who, ident, Action::Restart, options.into()).await?.lease)
     }
 
     /// Deletes it with everything it has. It may be repeated, also by the whole id of a deleted one.
@@ -218,13 +267,7 @@ impl Service {
                 Err(undriven(&lease))
             };
         };
-        match ask(&handle, |reply| DriverMessage::Verb {
-            verb: Verb::Delete,
-            reason: Reason::Requested,
-            reply,
-        })
-        .await
-        {
+        match ask(&handle, |reply| DriverMessage::verb(Action::Delete, Reason::Requested, reply)).await {
             Ok(_) => {}
             // The driver may have ended with the sandbox between the lookup and the request.
             Err(_) if handle.lease().phase == Phase::Deleted => {}
@@ -236,15 +279,22 @@ impl Service {
         self.wanted(handle, Phase::Deleted, EndWait::Boot, |state| state.lease.phase == Phase::Deleted).await
     }
 
+    /// Sends a verb to the driver of a sandbox and answers when it is written down.
     pub(crate) async fn told(
         &self,
         who: &Principal,
         ident: &str,
-        verb: Verb,
-    ) -> Result<Handle, ServiceError> {
+        action: Action,
+        options: VerbOptions,
+    ) -> Result<ToldSandbox, ServiceError> {
         let handle = self.driven(who, ident).await?;
-        ask(&handle, |reply| DriverMessage::Verb { verb, reason: Reason::Requested, reply }).await?;
-        Ok(handle)
+        if options.after_boot {
+            self.until_booted(&handle).await?;
+        }
+        let expect = options.expect;
+        let verb = |reply| DriverMessage::Verb { action, reason: Reason::Requested, expect, reply };
+        let found = ask(&handle, verb).await?;
+        Ok(ToldSandbox { handle, found })
     }
 
     /// Waits, up to a limit, until no operation is running.
@@ -284,6 +334,12 @@ impl Service {
         is_end: fn(&DriverState) -> bool,
     ) -> Result<Arc<Lease>, ServiceError> {
         self.until_within(handle, EndWait::Boot, is_end).await
+    }
+
+    /// Waits, bounded, for a boot or resume that is under way.
+    pub(crate) async fn until_booted(&self, handle: &Handle) -> Result<(), ServiceError> {
+        let is_over = |state: &DriverState| !state.lease.phase.is_waking() || state.lease.waits_for_image();
+        self.until(handle.clone(), is_over).await.map(drop)
     }
 
     pub(crate) async fn until_within(
@@ -363,6 +419,19 @@ impl Service {
     }
 }
 
+/// A sandbox that has taken a verb.
+pub(crate) struct ToldSandbox {
+    pub(crate) handle: Handle,
+    /// The phase in which the verb found it.
+    found: Phase,
+}
+
+impl ToldSandbox {
+    pub(crate) fn lease(&self) -> Lease {
+        self.handle.lease().as_ref().clone()
+    }
+}
+
 /// How long somebody waits for an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndWait {
@@ -400,10 +469,10 @@ pub(crate) fn is_under_way(state: &DriverState) -> bool {
 }
 
 /// Asks a driver and waits for its answer.
-pub(crate) async fn ask(
+pub(crate) async fn ask<T>(
     handle: &Handle,
-    mail: impl FnOnce(Reply) -> DriverMessage,
-) -> Result<Arc<Lease>, ServiceError> {
+    mail: impl FnOnce(oneshot::Sender<Result<T, ServiceError>>) -> DriverMessage,
+) -> Result<T, ServiceError> {
     let (reply, answer) = oneshot::channel();
     tell(handle, mail(reply))?;
     answer.await.map_err(|_| lost(handle))?

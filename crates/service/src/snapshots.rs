@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::policy::placement;
 use atoll_model::{Code, InstanceId, Lease, Principal, Snapshot, SnapshotId, SnapshotState};
 use atoll_provider::Target;
@@ -21,6 +22,26 @@ use crate::{NewSnapshot, Page, ServiceError, SnapshotFilter};
 
 /// LIMIT: reading a large memory image from a slow disk.
 const VERIFY: Duration = Duration::from_secs(600);
+
+/// A snapshot that the driver shall take.
+pub(crate) struct SnapshotRequest {
+    pub(crate) name: Option<String>,
+    pub(crate) memory: bool,
+    /// Only the fork that it is made for sees it.
+    pub(crate) transient: bool,
+    pub(crate) expect: Option<PhaseSet>,
+}
+
+impl SnapshotRequest {
+    /// One that nobody sees.
+    pub(crate) const fn transient(memory: bool, expect: Option<PhaseSet>) -> Self {
+        Self { name: None, memory, transient: true, expect }
+    }
+
+    pub(crate) const fn verb(&self) -> Verb {
+        if self.transient { Verb::Fork } else { Verb::Snapshot }
+    }
+}
 
 impl Service {
     /// Keeps a running, paused or stopped sandbox as it is now.
@@ -40,12 +61,14 @@ impl Service {
         {
             return Err(why);
         }
+        let NewSnapshot { memory, expect, .. } = ask;
+        let request = |name| SnapshotRequest { name, memory, transient: false, expect };
         match ask.name {
             Some(name) if ask.replace => {
-                let taken = self.take(&handle, None, ask.memory, false).await?;
+                let taken = self.take(&handle, request(None)).await?;
                 self.name_over(taken, &name).await
             }
-            name => self.take(&handle, name, ask.memory, false).await,
+            name => self.take(&handle, request(name)).await,
         }
     }
 
@@ -98,22 +121,23 @@ impl Service {
     pub(crate) async fn take(
         &self,
         handle: &Handle,
-        name: Option<String>,
-        memory: bool,
-        transient: bool,
+        request: SnapshotRequest,
     ) -> Result<Snapshot, ServiceError> {
         if !self.inner.provider.capabilities().snapshots {
             return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible on this server")
                 .hint("atoll doctor shows what is missing"));
         }
-        self.room_for(&handle.lease(), memory).await?;
+        self.room_for(&handle.lease(), request.memory).await?;
         let id = SnapshotId::from_entropy(entropy()?);
         let (reply, answer) = oneshot::channel();
-        tell(handle, DriverMessage::Snapshot(SnapshotJob::new(id, name, memory, transient, reply)))?;
-        answer.await.unwrap_or_else(|_| {
-            let message = format!("sandbox {} ended before its snapshot was ready", handle.lease().id);
-            Err(ServiceError::new(Code::PhaseConflict, message))
-        })
+        tell(handle, DriverMessage::Snapshot(SnapshotJob::new(id, request, reply)))?;
+        match answer.await {
+            Ok(Err(error)) if error.code == Code::PhaseConflict && handle.lease().phase.is_gone() => {
+                Err(crate::error::refused(&handle.lease(), Verb::Snapshot))
+            }
+            Ok(taken) => taken,
+            Err(_) => Err(crate::error::refused(&handle.lease(), Verb::Snapshot)),
+        }
     }
 
     /// Copies must not fill the disk that all sandboxes share. Files share their blocks if the provider supports that;

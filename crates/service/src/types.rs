@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_budget::CollectedOutput;
+use atoll_model::lifecycle::PhaseSet;
 use atoll_model::policy::idle::AwakeReason;
 use atoll_model::{EgressVerdict, Lease, MemoryLocation, Phase, SandboxId, Scope, SnapshotId};
 use atoll_store::{KeyRecord, SecretAbout, SortBy, Span};
@@ -134,6 +135,31 @@ pub struct Filter {
     pub cursor: Option<String>,
 }
 
+/// How a verb is carried out. A plain `bool` says whether the caller waits for its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VerbOptions {
+    /// The caller waits for the end of what the verb sets off.
+    pub wait: bool,
+    /// The verb is refused unless it finds the sandbox in one of these phases; `None`: in any that the verb accepts.
+    pub expect: Option<PhaseSet>,
+    /// A boot or resume that is under way is waited for before the verb is sent.
+    pub after_boot: bool,
+}
+
+impl From<bool> for VerbOptions {
+    fn from(wait: bool) -> Self {
+        Self { wait, ..Self::default() }
+    }
+}
+
+impl VerbOptions {
+    /// Waits for the end, and takes a sandbox in one of these phases only.
+    #[must_use]
+    pub const fn expecting(phases: PhaseSet) -> Self {
+        Self { wait: true, expect: Some(phases), after_boot: false }
+    }
+}
+
 /// How a sandbox shall be paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pause {
@@ -150,6 +176,8 @@ pub struct NewSnapshot {
     pub memory: bool,
     /// Moves the name from a snapshot that has it; that one is kept under its id.
     pub replace: bool,
+    /// Taken only in one of these phases; `None`: in any that allows it.
+    pub expect: Option<PhaseSet>,
 }
 
 /// A filter for snapshots.
@@ -178,11 +206,13 @@ pub struct Fork {
     pub timeout_s: Option<u64>,
     /// A name unique within the tenant, if there is one child.
     pub name: Option<String>,
+    /// Made only in one of these phases; `None`: in any that allows it.
+    pub expect: Option<PhaseSet>,
 }
 
 impl Default for Fork {
     fn default() -> Self {
-        Self { count: 1, memory: false, labels: None, timeout_s: None, name: None }
+        Self { count: 1, memory: false, labels: None, timeout_s: None, name: None, expect: None }
     }
 }
 

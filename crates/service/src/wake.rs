@@ -11,16 +11,85 @@
 
 use std::sync::Arc;
 
-use atoll_model::{Code, Intent, Lease, Phase, Principal, Reason, Wake};
+use atoll_model::lifecycle::Verb;
+use atoll_model::{Code, Intent, Lease, OnTimeout, Phase, Principal, Reason, UpdateSandbox, Wake};
 use tokio::time::Instant;
 
 use crate::ServiceError;
 use crate::activity::ActivityKind;
-use crate::driver::{DriverMessage, Verb};
+use crate::driver::{Action, DriverMessage};
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::ask;
 use crate::service::{Service, ServiceShared};
 use crate::session::SandboxSession;
+
+/// How a sandbox shall be made to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WakeRequest {
+    /// How long it lives from now on.
+    pub timeout: WakeTimeout,
+    /// What happens when its lifetime is over; `None`: as before.
+    pub on_timeout: Option<OnTimeout>,
+    /// What becomes of the memory of a paused sandbox.
+    pub memory: WakeMemory,
+}
+
+/// The lifetime of a sandbox that is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WakeTimeout {
+    /// As its lease says.
+    #[default]
+    Keep,
+    /// This many seconds from now.
+    Set(u64),
+    /// This many seconds from now, but for a sandbox that runs already never less than it has.
+    AtLeast(u64),
+}
+
+/// The memory of a paused sandbox that is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WakeMemory {
+    /// Its processes continue.
+    #[default]
+    Keep,
+    /// Its processes end, and it boots from its files. A sandbox that runs already keeps running.
+    Drop,
+}
+
+/// A sandbox that was asked to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Woken {
+    /// The sandbox.
+    pub lease: Lease,
+    /// The phase in which the request found it.
+    pub found: Phase,
+}
+
+impl WakeRequest {
+    /// What it changes of the lease of a sandbox in this phase.
+    pub(crate) fn change(&self, phase: Phase) -> Option<UpdateSandbox> {
+        let (timeout_s, timeout_at_least_s) = match self.timeout {
+            WakeTimeout::Keep => (None, None),
+            WakeTimeout::AtLeast(seconds) if phase.is_waking() || phase == Phase::Running => {
+                (None, Some(seconds))
+            }
+            WakeTimeout::AtLeast(seconds) | WakeTimeout::Set(seconds) => (Some(Some(seconds)), None),
+        };
+        let on_timeout = self.on_timeout;
+        let change = UpdateSandbox { timeout_s, timeout_at_least_s, on_timeout, ..UpdateSandbox::default() };
+        (self.timeout != WakeTimeout::Keep || on_timeout.is_some()).then_some(change)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ServiceError> {
+        // The two that differ in how the lifetime is named.
+        for phase in [Phase::Running, Phase::Stopped] {
+            if let Some(change) = self.change(phase) {
+                change.check()?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Service {
     /// A session of a sandbox, which is woken for it.
@@ -47,6 +116,20 @@ impl Service {
                     .hint("resume it first; reading logs does not wake a sandbox"))
             }
         }
+    }
+
+    /// Fails unless the agent of a running sandbox answers. One that boots is waited for; one that does not run passes, and
+    /// the verb that follows refuses it.
+    pub async fn check_health(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
+        let handle = self.driven(who, ident).await?;
+        self.until_booted(&handle).await?;
+        let busy = handle.activity.begin(ActivityKind::Request);
+        let WakeState::Awake(lease) = find(&handle) else { return Ok(()) };
+        let id = lease.id.clone();
+        self.session_with(lease, handle, busy).health().await.map_err(|cause| {
+            let message = format!("sandbox {id} does not answer and keeps running");
+            ServiceError::new(Code::SandboxUnavailable, message).caused_by(cause)
+        })
     }
 
     pub(crate) async fn awake_session(
@@ -117,20 +200,17 @@ async fn wake(handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
                 if lease.wake == Wake::Explicit {
                     return Err(asleep(&lease));
                 }
-                // The end of a stop can't be hurried; it is waited for.
-                if lease.phase != Phase::Stopping {
-                    // One request asks the driver; those that came with it share what comes of that.
-                    asked = true;
-                    let Ok(turn) = handle.activity.wake_turn.try_acquire() else {
-                        let _ = handle.activity.wake_turn.acquire().await;
-                        continue;
-                    };
-                    let mail =
-                        |reply| DriverMessage::Verb { verb: Verb::Start, reason: Reason::Woken, reply };
-                    ask(handle, mail).await.map_err(|cause| not_woken(&lease, &cause))?;
-                    drop(turn);
+                // One request asks the driver; those that came with it share what comes of that.
+                asked = true;
+                let Ok(turn) = handle.activity.wake_turn.try_acquire() else {
+                    let _ = handle.activity.wake_turn.acquire().await;
                     continue;
-                }
+                };
+                let run = Action::Run(Verb::Wake, WakeRequest::default());
+                let mail = |reply| DriverMessage::verb(run, Reason::Woken, reply);
+                ask(handle, mail).await.map_err(|cause| not_woken(&lease, &cause))?;
+                drop(turn);
+                continue;
             }
         }
         if watched.changed().await.is_err() {

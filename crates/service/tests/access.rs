@@ -147,7 +147,7 @@ async fn forks_and_sandboxes_of_snapshots_have_tokens_of_their_own() {
     let fork = &forked.sandboxes[0];
     assert_eq!((fork.token_epoch, fork.public), (0, true));
     assert_eq!(fork.annotations, source.annotations);
-    let new = NewSnapshot { name: Some("moment".to_owned()), memory: false, replace: false };
+    let new = NewSnapshot { name: Some("moment".to_owned()), memory: false, replace: false, expect: None };
     world.service.snapshot(&world.admin, ident, new).await.unwrap();
     let from = Origin::Named("moment".to_owned());
     let again = world.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap();
@@ -194,7 +194,12 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
     let world = World::new().await;
     let source = world.create().await;
     let named = |word: &str| CreateSandbox { from: Origin::Named(word.to_owned()), ..Default::default() };
-    let new = |name: &str, memory| NewSnapshot { name: Some(name.to_owned()), memory, replace: false };
+    let new = |name: &str, memory| NewSnapshot {
+        name: Some(name.to_owned()),
+        memory,
+        replace: false,
+        expect: None,
+    };
     let ident = source.id.as_str();
     let taken = world.service.snapshot(&world.admin, ident, new("moment", true)).await.unwrap();
     world.service.snapshot(&world.admin, ident, new(&source.template, false)).await.unwrap();

@@ -102,8 +102,10 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
         .unwrap();
     let bad = with_headers(&[("Authorization", &format!("{CANARY}{{secret:NONE}}"))]);
     shown.push(format!("{:?}", update(&world, &lease, bad).await.unwrap_err()));
-    let snapshot =
-        service.snapshot(who, id, NewSnapshot { name: None, memory: false, replace: false }).await.unwrap();
+    let snapshot = service
+        .snapshot(who, id, NewSnapshot { name: None, memory: false, replace: false, expect: None })
+        .await
+        .unwrap();
     shown.push(serde_json::to_string(&snapshot).unwrap());
     let events = service.events(who, None, None, 0).await.unwrap();
     shown.push(serde_json::to_string(&events).unwrap());

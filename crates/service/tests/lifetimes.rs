@@ -5,12 +5,15 @@
 use std::time::Duration;
 
 use crate::world::World;
+use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::{
     Code, CreateSandbox, LimitsAsk, OnTimeout, Origin, Phase, Storage, TimeoutCounts, TimersAsk,
     UpdateSandbox,
 };
 use atoll_provider::fake::{ProviderCall, Script};
-use atoll_service::{Filter, Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, SortBy};
+use atoll_service::{
+    Filter, Fork, NewSecret, NewSnapshot, Pause, SecretAbout, SecretChange, SortBy, VerbOptions,
+};
 use futures::StreamExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -155,12 +158,13 @@ async fn a_verb_can_be_refused_where_it_would_do_nothing() {
     let world = World::new().await;
     let lease = world.create().await;
     let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
-    let stoppable = [Phase::Running, Phase::Paused];
-    assert!(service.only_in(who, id, "stop", &stoppable).await.is_ok());
-    service.stop(who, id, true).await.unwrap();
-    let refused = service.only_in(who, id, "stop", &stoppable).await.unwrap_err();
-    assert_eq!(refused.code, Code::PhaseConflict);
-    assert!(refused.message.contains("stop"), "{}", refused.message);
+    let stoppable = VerbOptions::expecting(PhaseSet::of(&[Phase::Running, Phase::Paused]));
+    service.stop(who, id, stoppable).await.unwrap();
+    let error = service.stop(who, id, stoppable).await.unwrap_err();
+    assert_eq!(error.code, Code::PhaseConflict);
+    assert!(error.message.contains("stop"), "{}", error.message);
+    let refused = error.refused.unwrap();
+    assert_eq!((refused.verb, refused.lease.phase), (Verb::Stop, Phase::Stopped));
     // Sizes as of a machine.
     let cpu = |cpu| LimitsAsk { cpu: Some(cpu), ..LimitsAsk::default() };
     assert_eq!(service.resize(who, id, cpu(0.5)).await.unwrap().limits.cpu_milli, 500);
@@ -169,6 +173,29 @@ async fn a_verb_can_be_refused_where_it_would_do_nothing() {
     assert_eq!(service.resize(who, id, cpu(1.0)).await.unwrap().limits.cpu_milli, 1_000);
     service.pause(who, id, Pause::default(), true).await.unwrap();
     assert_eq!(service.resize(who, id, cpu(2.0)).await.unwrap_err().code, Code::PhaseConflict);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_callers_that_expect_the_same_phase_one_is_refused() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
+    let running = VerbOptions::expecting(PhaseSet::of(&[Phase::Running]));
+    let (one, other) = futures::join!(service.stop(who, id, running), service.stop(who, id, running));
+    assert_eq!(one.unwrap().phase, Phase::Stopped);
+    let refused = other.unwrap_err().refused.unwrap();
+    assert_eq!((refused.verb, refused.lease.phase), (Verb::Stop, Phase::Stopping));
+    // What is not a change of phase is guarded alike.
+    let expect = running.expect;
+    let snapshot = NewSnapshot { expect, ..NewSnapshot::default() };
+    let error = service.snapshot(who, id, snapshot).await.unwrap_err();
+    assert_eq!(error.refused.unwrap().verb, Verb::Snapshot);
+    let error = service.fork(who, id, Fork { expect, ..Fork::default() }).await.unwrap_err();
+    assert_eq!(error.refused.unwrap().verb, Verb::Fork);
+    let change = UpdateSandbox { timeout_s: Some(Some(60)), ..UpdateSandbox::default() };
+    let error = service.update_in(who, id, change, PhaseSet::of(&[Phase::Running])).await.unwrap_err();
+    assert_eq!(error.refused.unwrap().verb, Verb::Update);
+    assert_eq!(world.get(&lease.id).await.timeout_s, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +252,7 @@ async fn a_name_moves_to_the_newest_snapshot_and_the_former_stays() {
     let world = World::new().await;
     let lease = world.create().await;
     let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
-    let ask = |memory| NewSnapshot { name: Some("v".to_owned()), memory, replace: true };
+    let ask = |memory| NewSnapshot { name: Some("v".to_owned()), memory, replace: true, expect: None };
     let first = service.snapshot(who, id, ask(true)).await.unwrap();
     let second = service.snapshot(who, id, ask(false)).await.unwrap();
     assert_eq!(service.get_snapshot(who, "v").await.unwrap().id, second.id);

@@ -21,7 +21,8 @@ async fn at(world: &World, phase: Phase) -> SandboxId {
         return world.service.create(&world.admin, spec, false).await.unwrap().0.id;
     }
     let id = world.try_create(spec).await.unwrap().id;
-    let snapshot = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false };
+    let snapshot =
+        NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
     world.service.snapshot(&world.admin, "x", snapshot).await.unwrap();
     let (service, who) = (&world.service, &world.admin);
     let hold = |call| world.fake.script(call, Script::Hold);
@@ -347,7 +348,8 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
     let born =
         world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
     world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"1".to_vec()));
-    let named = |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, replace: false };
+    let named =
+        |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, replace: false, expect: None };
     let snapshot = service.snapshot(who, "x", named("first")).await.unwrap();
     assert_eq!(service.get(who, "x").await.unwrap().phase, Phase::Running);
     assert_eq!(service.snapshot(who, "x", named("first")).await.unwrap_err().code, Code::NameTaken);
@@ -384,7 +386,7 @@ async fn a_snapshot_that_is_being_used_is_not_removed() {
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
     let id = world.create().await.id;
-    let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false };
+    let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
     service.snapshot(who, id.as_str(), ask).await.unwrap();
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };
     world.fake.script(ProviderCall::Create, Script::Hold);
@@ -449,7 +451,7 @@ async fn private_environment_is_not_inherited() {
         ..Default::default()
     };
     world.try_create(spec).await.unwrap();
-    let memory = NewSnapshot { name: None, memory: true, replace: false };
+    let memory = NewSnapshot { name: None, memory: true, replace: false, expect: None };
     assert_eq!(service.snapshot(who, "x", memory).await.unwrap_err().code, Code::InvalidRequest);
     let snapshot = service.snapshot(who, "x", NewSnapshot::default()).await.unwrap();
     assert!(!snapshot.env.contains_key("TOKEN") && snapshot.env.contains_key("MODE"));
@@ -533,7 +535,11 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
     set(b"1", b"then");
     for (name, memory) in [("files", false), ("all", true)] {
         service
-            .snapshot(who, "x", NewSnapshot { name: Some(name.to_owned()), memory, replace: false })
+            .snapshot(
+                who,
+                "x",
+                NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None },
+            )
             .await
             .unwrap();
     }
@@ -572,7 +578,7 @@ async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
     let born =
         world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
     for (name, memory) in [("files", false), ("all", true)] {
-        let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false };
+        let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None };
         let snapshot = service.snapshot(who, "x", ask).await.unwrap();
         world.fake.damage(&snapshot.id);
     }
@@ -645,7 +651,7 @@ async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copie
     let (service, who) = (&world.service, &world.admin);
     let id = at(&world, Phase::Stopped).await;
     let calls = world.fake.calls(ProviderCall::Snapshot, &id);
-    let memory = || NewSnapshot { name: None, memory: true, replace: false };
+    let memory = || NewSnapshot { name: None, memory: true, replace: false, expect: None };
     let error = service.snapshot(who, "x", memory()).await.unwrap_err();
     assert_eq!((error.code, error.hint.is_some()), (Code::InvalidRequest, true));
     assert_eq!(world.fake.calls(ProviderCall::Snapshot, &id), calls, "nobody was asked");

@@ -5,12 +5,15 @@
 use std::time::Duration;
 
 use crate::world::{Options, World};
+use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::{
-    Code, CreateSandbox, EventKind, Lease, MemoryLocation, OnExit, Phase, Principal, Quota, Reason,
-    SandboxId, Scope, TimersAsk, UpdateSandbox, Wake,
+    Code, CreateSandbox, EventKind, Lease, MemoryLocation, OnExit, OnTimeout, Phase, Principal, Quota,
+    Reason, SandboxId, Scope, TimersAsk, UpdateSandbox, Wake,
 };
 use atoll_provider::fake::{ProviderCall, Script};
-use atoll_service::{Exec, ExecEvent, Filter, NewKey, Pause};
+use atoll_service::{
+    Clock, Exec, ExecEvent, Filter, NewKey, Pause, VerbOptions, WakeMemory, WakeRequest, WakeTimeout,
+};
 use futures::StreamExt;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -200,6 +203,93 @@ async fn a_request_that_comes_while_it_falls_asleep_is_served() {
     assert_eq!(answer.unwrap(), "hi\n");
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
     assert_eq!(reasons_to(&world, &lease.id, Phase::Pausing).await, [Reason::Idle]);
+}
+
+fn at_least(seconds: u64) -> WakeRequest {
+    WakeRequest { timeout: WakeTimeout::AtLeast(seconds), ..WakeRequest::default() }
+}
+
+fn lives_for(lease: &Lease, world: &World) -> i64 {
+    lease.timeout_at.as_ref().unwrap().ms_after(&world.clock.now())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_sets_the_lifetime_with_the_phase_and_says_what_it_found() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let spec = || CreateSandbox { timeout_s: Some(600), on_timeout: OnTimeout::Pause, ..Default::default() };
+    let lease = world.try_create(spec()).await.unwrap();
+    let id = lease.id.as_str();
+    // One that runs has its lifetime lengthened, never cut.
+    let kept = service.wake(who, id, at_least(60), true).await.unwrap();
+    assert_eq!((kept.found, lives_for(&kept.lease, &world)), (Phase::Running, 600_000));
+    let longer = service.wake(who, id, at_least(900), true).await.unwrap();
+    assert_eq!((longer.found, lives_for(&longer.lease, &world)), (Phase::Running, 900_000));
+    // One that is asleep gets exactly what was asked for, and what happens at its end.
+    service.pause(who, id, Pause::default(), true).await.unwrap();
+    let request = WakeRequest { on_timeout: Some(OnTimeout::Delete), ..at_least(60) };
+    let woken = service.wake(who, id, request, true).await.unwrap();
+    assert_eq!((woken.found, woken.lease.phase), (Phase::Paused, Phase::Running));
+    assert_eq!((lives_for(&woken.lease, &world), woken.lease.on_timeout), (60_000, OnTimeout::Delete));
+    assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 1);
+    // A caller that does not want one that runs is refused, and nothing is changed.
+    let asleep = VerbOptions::expecting(PhaseSet::RESTING.without(PhaseSet::of(&[Phase::Running])));
+    let refused = service.wake(who, id, at_least(3_600), asleep).await.unwrap_err().refused.unwrap();
+    assert_eq!((refused.verb, refused.lease.phase), (Verb::Wake, Phase::Running));
+    assert_eq!(lives_for(&world.get(&lease.id).await, &world), 60_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_without_memory_boots_from_the_files() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
+    let request = WakeRequest { memory: WakeMemory::Drop, ..WakeRequest::default() };
+    let woken = service.wake(who, lease.id.as_str(), request, true).await.unwrap();
+    assert_eq!((woken.found, woken.lease.phase), (Phase::Paused, Phase::Running));
+    assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 0);
+    assert_eq!(world.fake.calls(ProviderCall::Boot, &lease.id), 1);
+    // One that runs keeps its processes.
+    let same = service.wake(who, lease.id.as_str(), request, true).await.unwrap();
+    assert_eq!(same.lease.instance, woken.lease.instance);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_in_the_middle_of_a_stop_starts_it_when_that_is_over() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let lease = world.create().await;
+    world.fake.script(ProviderCall::Halt, Script::Hold);
+    service.stop(who, lease.id.as_str(), false).await.unwrap();
+    let release = async {
+        world.quiet().await;
+        world.fake.release();
+    };
+    let wakes = futures::future::join(
+        service.wake(who, lease.id.as_str(), WakeRequest::default(), true),
+        echo(&world, who, &lease),
+    );
+    let ((woken, answer), ()) = futures::future::join(wakes, release).await;
+    let woken = woken.unwrap();
+    assert_eq!((woken.found, woken.lease.phase), (Phase::Stopping, Phase::Running));
+    assert_eq!(answer.unwrap(), "hi\n");
+    assert_eq!(world.fake.calls(ProviderCall::Boot, &lease.id), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_that_is_refused_leaves_the_lifetime_as_it_was() {
+    let world = World::new().await;
+    let quota = Quota { sandboxes: None, cpu_milli: Some(1_000), ..Quota::default() };
+    let who = world.tenant("small", quota).await;
+    let service = &world.service;
+    let spec = || CreateSandbox { timeout_s: Some(600), ..Default::default() };
+    let (first, _) = service.create(&who, spec(), true).await.unwrap();
+    service.stop(&who, first.id.as_str(), true).await.unwrap();
+    service.create(&who, spec(), true).await.unwrap();
+    let before = world.get(&first.id).await;
+    let error = service.wake(&who, first.id.as_str(), at_least(60), true).await.unwrap_err();
+    assert_eq!(error.code, Code::QuotaExceeded, "{error}");
+    assert_eq!(world.get(&first.id).await.timeout_at, before.timeout_at);
 }
 
 #[tokio::test(start_paused = true)]

@@ -86,6 +86,9 @@ pub(crate) fn render(error: &ApiError, method: &Method, path: &str) -> Response 
 
 /// The message with its hint, since the SDKs show only the message.
 pub(crate) fn text(error: &ApiError) -> String {
+    if let Some(refused) = &error.refused {
+        return crate::states::refusal(refused).1;
+    }
     match error.code {
         // COMPAT(daytona): the hint names the method of Daytona's SDKs.
         Code::Asleep => format!("{} (call sandbox.start() first)", error.message),
@@ -95,6 +98,9 @@ pub(crate) fn text(error: &ApiError) -> String {
 
 /// The documented status, except where Daytona uses another one.
 fn status(error: &ApiError) -> StatusCode {
+    if let (None, Some(refused)) = (error.status, &error.refused) {
+        return crate::states::refusal(refused).0;
+    }
     match error.code {
         _ if error.status.is_some() => error.status(),
         // COMPAT(daytona): a toolbox call to a sandbox that is not running is a bad request.

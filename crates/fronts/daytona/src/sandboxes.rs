@@ -1,8 +1,9 @@
 //! Sandboxes: create, get, list, start, stop, pause, archive, recover, fork, delete.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok};
+use atoll_model::lifecycle::Verb;
 use atoll_model::{Code, CreateSandbox, Lease, LimitsAsk, Origin as From, Phase, Principal};
-use atoll_service::{BuildFilter, Fork, Pause};
+use atoll_service::{BuildFilter, Fork, Pause, VerbOptions};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -15,7 +16,7 @@ use crate::builds;
 use crate::naming;
 use crate::origin::Origin;
 use crate::snapshots::FollowQuery;
-use crate::states::{self, Verb};
+use crate::states::expected;
 
 mod change;
 mod list;
@@ -169,8 +170,8 @@ async fn start(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Start).await?;
-    let lease = app.service.start(&who, lease.id.as_str(), true).await?;
+    let lease = lease(&app, &who, &id).await?;
+    let lease = app.service.start(&who, lease.id.as_str(), options(Verb::Start)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -180,8 +181,8 @@ async fn stop(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Stop).await?;
-    let lease = app.service.stop(&who, lease.id.as_str(), true).await?;
+    let lease = lease(&app, &who, &id).await?;
+    let lease = app.service.stop(&who, lease.id.as_str(), options(Verb::Stop)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -191,8 +192,8 @@ async fn pause(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Pause).await?;
-    let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await?;
+    let lease = lease(&app, &who, &id).await?;
+    let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), options(Verb::Pause)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -203,12 +204,13 @@ async fn archive(
     origin: Origin,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Archive).await?;
+    let lease = lease(&app, &who, &id).await?;
     if lease.timers.auto_delete_s == Some(0) {
         let message = "Ephemeral sandboxes cannot be archived";
         return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
     }
-    let lease = app.service.archive(&who, lease.id.as_str(), false).await?;
+    let options = VerbOptions { wait: false, ..options(Verb::Archive) };
+    let lease = app.service.archive(&who, lease.id.as_str(), options).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -226,7 +228,7 @@ async fn recover(
     Path(id): Path<String>,
     Query(query): Query<RecoverQuery>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Recover).await?;
+    let lease = lease(&app, &who, &id).await?;
     let id = lease.id.as_str();
     let mut lease = app.service.recover(&who, id, true).await?;
     if query.skip_start == Some(true) {
@@ -249,10 +251,10 @@ async fn fork(
     Path(id): Path<String>,
     Json(body): Json<ForkBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Fork).await?;
+    let lease = lease(&app, &who, &id).await?;
     let memory = app.service.capabilities().checkpoints;
     let name = body.name.filter(|name| !name.is_empty());
-    let ask = Fork { memory, name, ..Fork::default() };
+    let ask = Fork { memory, name, expect: Some(expected(Verb::Fork)), ..Fork::default() };
     let forked = app.service.fork(&who, lease.id.as_str(), ask).await?;
     match forked.sandboxes.first() {
         Some(new) => Ok(ok(SandboxResponse::of(new, &origin))),
@@ -331,9 +333,7 @@ async fn logs(
     builds::log(&app, &who, &build, query.follow.unwrap_or(false)).await
 }
 
-/// The sandbox, if its state allows what is asked.
-async fn allowed(app: &DaytonaApp, who: &Principal, id: &str, verb: Verb) -> Result<Lease, ApiError> {
-    let lease = lease(app, who, id).await?;
-    states::check(verb, &lease)?;
-    Ok(lease)
+/// Waits for the end of a verb, which is refused where the vendor refuses it.
+const fn options(verb: Verb) -> VerbOptions {
+    VerbOptions::expecting(expected(verb))
 }

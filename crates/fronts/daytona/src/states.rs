@@ -1,4 +1,4 @@
-//! How Daytona names phases: one total map, back again for filters, and from which states its verbs are refused.
+//! How Daytona names phases: one total map, back again for filters, in which states it takes a verb, and how it refuses one.
 //!
 //! ```text
 //! creating ─► started ◄─► pausing, paused, resuming
@@ -11,8 +11,9 @@
 //! A sandbox whose image is built or pulled first is `pending_build`, then `building_snapshot` or `pulling_snapshot`, before it
 //! is `creating`; where the build fails it is `build_failed`.
 
-use atoll_front_kit::ApiError;
-use atoll_model::{Code, Intent, Lease, Phase, Stage};
+use atoll_model::lifecycle::{PhaseSet, Verb, phase_deadline_ms};
+use atoll_model::{Intent, Lease, Phase, Stage};
+use atoll_service::RefusedVerb;
 use axum::http::StatusCode;
 
 /// Daytona's state of a sandbox.
@@ -101,99 +102,58 @@ pub(crate) const fn desired(intent: Intent) -> &'static str {
     }
 }
 
-/// What somebody asks of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Start,
-    Stop,
-    Pause,
-    Archive,
-    Resize,
-    Snapshot,
-    Fork,
-    Recover,
-}
-
-impl Verb {
-    #[cfg(test)]
-    const ALL: [Verb; 8] = [
-        Verb::Start,
-        Verb::Stop,
-        Verb::Pause,
-        Verb::Archive,
-        Verb::Resize,
-        Verb::Snapshot,
-        Verb::Fork,
-        Verb::Recover,
-    ];
-
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Start => "started",
-            Self::Stop => "stopped",
-            Self::Pause => "paused",
-            Self::Archive => "archived",
-            Self::Resize => "resized",
-            Self::Snapshot => "snapshotted",
-            Self::Fork => "forked",
-            Self::Recover => "recovered",
+/// The phases in which Daytona takes a verb, where it is stricter than the lifecycle.
+pub(crate) const fn expected(verb: Verb) -> PhaseSet {
+    match verb {
+        // A running one is left as it is.
+        Verb::Start => {
+            PhaseSet::of(&[Phase::Running, Phase::Stopped, Phase::Archived, Phase::Archiving, Phase::Paused])
         }
-    }
-
-    /// From where it goes.
-    const fn goes_from(self, phase: Phase) -> bool {
-        match self {
-            // A running one is left as it is.
-            Self::Start => {
-                matches!(
-                    phase,
-                    Phase::Running | Phase::Stopped | Phase::Archived | Phase::Archiving | Phase::Paused
-                )
-            }
-            Self::Stop => matches!(phase, Phase::Running | Phase::Paused),
-            Self::Pause | Self::Fork => matches!(phase, Phase::Running),
-            Self::Archive => matches!(phase, Phase::Stopped),
-            Self::Resize | Self::Snapshot => matches!(phase, Phase::Running | Phase::Stopped),
-            Self::Recover => matches!(phase, Phase::Failed),
-        }
+        Verb::Stop => PhaseSet::of(&[Phase::Running, Phase::Paused]),
+        Verb::Pause | Verb::Fork => PhaseSet::of(&[Phase::Running]),
+        Verb::Archive => PhaseSet::of(&[Phase::Stopped]),
+        Verb::Snapshot => PhaseSet::of(&[Phase::Running, Phase::Stopped]),
+        Verb::Wake
+        | Verb::Recover
+        | Verb::Restart
+        | Verb::Restore
+        | Verb::Rollback
+        | Verb::Resize
+        | Verb::Update
+        | Verb::Delete => verb.accepts(),
     }
 }
 
-/// COMPAT(daytona): a state that does not allow a verb is a bad request, one that is on its way elsewhere a conflict. What
-/// really may happen is decided by the lifecycle; this only says no in the vendor's words before it is asked.
-pub(crate) fn check(verb: Verb, lease: &Lease) -> Result<(), ApiError> {
-    if verb.goes_from(lease.phase) {
-        return Ok(());
+const fn participle(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Start | Verb::Wake => "started",
+        Verb::Stop => "stopped",
+        Verb::Restart => "restarted",
+        Verb::Pause => "paused",
+        Verb::Archive => "archived",
+        Verb::Restore => "restored",
+        Verb::Rollback => "rolled back",
+        Verb::Resize => "resized",
+        Verb::Snapshot => "snapshotted",
+        Verb::Fork => "forked",
+        Verb::Recover => "recovered",
+        Verb::Update => "updated",
+        Verb::Delete => "deleted",
     }
-    let (is, word) = (state(lease), verb.word());
-    if is_passing(lease.phase) {
+}
+
+/// COMPAT(daytona): a state that does not allow a verb is a bad request, one that is on its way elsewhere a conflict.
+pub(crate) fn refusal(refused: &RefusedVerb) -> (StatusCode, String) {
+    let (is, word) = (state(&refused.lease), participle(refused.verb));
+    if phase_deadline_ms(refused.lease.phase).is_some() {
         let message = format!("Sandbox is {is}: a state change is in progress, so it cannot be {word} now");
-        return Err(ApiError::new(Code::PhaseConflict, message));
+        return (StatusCode::CONFLICT, message);
     }
-    let message = match verb {
+    let message = match refused.verb {
         Verb::Recover => format!("Sandbox is {is}, not in a recoverable error state"),
         _ => format!("Sandbox is {is}, which does not allow it to be {word}"),
     };
-    Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST))
-}
-
-const fn is_passing(phase: Phase) -> bool {
-    match phase {
-        Phase::Creating
-        | Phase::Pausing
-        | Phase::Resuming
-        | Phase::Stopping
-        | Phase::Starting
-        | Phase::Archiving
-        | Phase::Restoring
-        | Phase::Deleting => true,
-        Phase::Running
-        | Phase::Paused
-        | Phase::Stopped
-        | Phase::Archived
-        | Phase::Deleted
-        | Phase::Failed => false,
-    }
+    (StatusCode::BAD_REQUEST, message)
 }
 
 /// Leases for tests.
@@ -254,22 +214,25 @@ mod tests {
         assert_eq!((phases("error"), phases("build_failed")), (vec![Phase::Failed], vec![Phase::Failed]));
     }
 
+    fn refused(verb: Verb, phase: Phase) -> (u16, String) {
+        let (status, message) = refusal(&RefusedVerb { verb, lease: lease(phase).into() });
+        (status.as_u16(), message)
+    }
+
     #[test]
-    fn every_verb_goes_from_somewhere_and_says_why_not_elsewhere() {
+    fn every_verb_has_phases_that_the_core_accepts_too_and_says_why_not_elsewhere() {
         for verb in Verb::ALL {
-            let mut goes = 0;
+            assert!(expected(verb).iter().count() > 0, "{verb:?}");
             for phase in Phase::ALL {
-                let lease = lease(phase);
-                match check(verb, &lease) {
-                    Ok(()) => goes += 1,
-                    Err(error) => {
-                        let wanted = if is_passing(phase) { 409 } else { 400 };
-                        assert_eq!(error.status().as_u16(), wanted, "{verb:?} from {phase:?}");
-                        assert!(error.message.contains(state(&lease)), "{}", error.message);
-                    }
-                }
+                assert!(
+                    !expected(verb).contains(phase) || verb.accepts().contains(phase),
+                    "{verb:?} {phase:?}"
+                );
+                let (status, message) = refused(verb, phase);
+                let is_passing = phase_deadline_ms(phase).is_some();
+                assert_eq!(status, if is_passing { 409 } else { 400 }, "{verb:?} from {phase:?}");
+                assert!(message.contains(state(&lease(phase))), "{message}");
             }
-            assert!(goes > 0, "{verb:?}");
         }
     }
 
@@ -285,12 +248,9 @@ mod tests {
             (Verb::Fork, Phase::Stopped, 400),
             (Verb::Recover, Phase::Running, 400),
         ] {
-            assert_eq!(
-                check(verb, &lease(phase)).err().map(|e| e.status().as_u16()),
-                Some(wanted),
-                "{verb:?} {phase:?}"
-            );
+            assert!(!expected(verb).contains(phase), "{verb:?} {phase:?}");
+            assert_eq!(refused(verb, phase).0, wanted, "{verb:?} {phase:?}");
         }
-        assert!(check(Verb::Start, &lease(Phase::Running)).is_ok());
+        assert!(expected(Verb::Start).contains(Phase::Running));
     }
 }

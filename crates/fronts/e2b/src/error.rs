@@ -24,7 +24,10 @@ struct E2bError<'a> {
 }
 
 pub(crate) fn render(error: &ApiError) -> Response {
-    let (status, message) = (status(error), error.sentence(field_name));
+    let (status, message) = match error.refused.as_deref().and_then(crate::states::refusal) {
+        Some(refusal) => refusal,
+        None => (status(error), error.sentence(field_name)),
+    };
     let body = E2bError { code: status.as_u16(), message: &message, error_code: error.vendor_code };
     let mut response = error_body(status, &body);
     if status == StatusCode::TOO_MANY_REQUESTS && error.retry_after_s.is_none() {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::E2bApp;
 use crate::annotations;
 use crate::error::not_here;
-use crate::sandboxes::{find, unless_gone};
+use crate::sandboxes::find;
 
 pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
@@ -238,8 +238,7 @@ async fn replace(
         annotations: Some(annotations),
         ..UpdateSandbox::default()
     };
-    let changed = app.service.update(&who, lease.id.as_str(), change).await;
-    unless_gone(&app, &who, &lease, changed).await?;
+    app.service.update(&who, lease.id.as_str(), change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -2,7 +2,6 @@
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok};
 use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
-use atoll_service::ServiceError;
 use axum::Router;
 use axum::extract::State as Given;
 use axum::http::{HeaderMap, StatusCode};
@@ -23,6 +22,8 @@ pub(crate) use list::{page_size, paged};
 use request::CreateSandboxRequest;
 pub(crate) use request::{Version, VolumeMount};
 pub(crate) use response::SandboxResponse;
+#[cfg(test)]
+pub(crate) use response::tests::lease as sample_lease;
 use response::{Detail, Listed};
 
 /// LIMIT: that of E2B, for a refresh.
@@ -107,11 +108,8 @@ async fn set_timeout(
     Path(id): Path<String>,
     Json(body): Json<TimeoutBody>,
 ) -> Result<StatusCode, ApiError> {
-    let lease = find_running(&app, &who, &id).await?;
     let change = UpdateSandbox { timeout_s: Some(Some(body.timeout)), ..UpdateSandbox::default() };
-    let changed = app.service.update(&who, lease.id.as_str(), change).await;
-    unless_gone(&app, &who, &lease, changed).await?;
-    Ok(StatusCode::NO_CONTENT)
+    change_lifetime(&app, &who, &id, change).await
 }
 
 #[derive(Deserialize, Default)]
@@ -131,11 +129,8 @@ async fn refresh(
     if duration > REFRESH_MAX_S {
         return Err(ApiError::field("duration", "must be between 0 and 3600"));
     }
-    let lease = find_running(&app, &who, &id).await?;
     let change = UpdateSandbox { timeout_at_least_s: Some(duration), ..UpdateSandbox::default() };
-    let changed = app.service.update(&who, lease.id.as_str(), change).await;
-    unless_gone(&app, &who, &lease, changed).await?;
-    Ok(StatusCode::NO_CONTENT)
+    change_lifetime(&app, &who, &id, change).await
 }
 
 /// A sandbox by its whole id. COMPAT(e2b): names and prefixes of ids are not accepted; the part after a dash was a
@@ -153,33 +148,24 @@ pub(crate) async fn find(app: &E2bApp, who: &Principal, ident: &str) -> Result<L
     }
 }
 
-/// What came of a call to a sandbox. COMPAT(e2b): one that is just being removed is not there, and no conflict: an SDK takes that
-/// for a sandbox that is paused already.
-pub(crate) async fn unless_gone<T>(
+/// Changes the lifetime of a running sandbox. COMPAT(e2b): a paused one has none, and is not found.
+async fn change_lifetime(
     app: &E2bApp,
     who: &Principal,
-    lease: &Lease,
-    done: Result<T, ServiceError>,
-) -> Result<T, ApiError> {
-    match done {
-        Err(error) if error.code == Code::PhaseConflict => {
-            let now = find(app, who, lease.id.as_str()).await;
-            Err(now.err().unwrap_or_else(|| error.into()))
-        }
-        done => Ok(done?),
-    }
-}
-
-/// COMPAT(e2b): the lifetime of what sleeps is nobody's to change.
-async fn find_running(app: &E2bApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
+    ident: &str,
+    change: UpdateSandbox,
+) -> Result<StatusCode, ApiError> {
     let lease = find(app, who, ident).await?;
-    match state(lease.phase) {
-        Some(SandboxState::Running) => Ok(lease),
-        Some(SandboxState::Paused) | None => Err(ApiError::new(
+    let running = SandboxState::Running.phases();
+    let changed = app.service.update_in(who, lease.id.as_str(), change, running).await;
+    changed.map_err(|error| match &error.refused {
+        Some(refused) if state(refused.lease.phase) == Some(SandboxState::Paused) => ApiError::new(
             Code::SandboxNotFound,
             format!("sandbox {} is paused and has no timeout (connect to it first)", lease.id),
-        )),
-    }
+        ),
+        _ => error.into(),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The source of a sandbox to show: the name of a template or the id of a snapshot. Another word is returned unchanged;
@@ -200,7 +186,7 @@ async fn origin(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiEr
 
 fn not_found(ident: &str) -> ApiError {
     let shown: String = ident.chars().take(64).filter(|c| !c.is_control()).collect();
-    ApiError::new(Code::SandboxNotFound, format!("there is no sandbox {shown}"))
+    ApiError::new(Code::SandboxNotFound, crate::states::no_sandbox(&shown))
 }
 
 /// Tokens that the vendor signs for other services.

@@ -14,7 +14,7 @@ use url::form_urlencoded;
 
 use crate::E2bApp;
 use crate::domain::Domain;
-use crate::sandboxes::{SandboxResponse, Version, find, page_size, paged, unless_gone};
+use crate::sandboxes::{SandboxResponse, Version, find, page_size, paged};
 
 /// The tag of every snapshot: each has one version.
 const TAG: &str = "default";
@@ -59,9 +59,9 @@ async fn create(
     let lease = find(&app, &who, &id).await?;
     let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
-    let new = NewSnapshot { name, memory, replace: true };
-    let kept = app.service.snapshot(&who, lease.id.as_str(), new).await;
-    Ok(created(unless_gone(&app, &who, &lease, kept).await?.into()))
+    let new = NewSnapshot { name, memory, replace: true, expect: None };
+    let kept = app.service.snapshot(&who, lease.id.as_str(), new).await?;
+    Ok(created(kept.into()))
 }
 
 /// A name without the namespace before it and the tag after it.
@@ -119,8 +119,7 @@ async fn fork(
         timeout_s: Some(body.timeout.unwrap_or(Version::One.lifetime())),
         ..Fork::default()
     };
-    let made = app.service.fork(&who, lease.id.as_str(), asked).await;
-    let made = unless_gone(&app, &who, &lease, made).await?;
+    let made = app.service.fork(&who, lease.id.as_str(), asked).await?;
     let shown = made.sandboxes.iter().map(|lease| SandboxResponse::new(&app.service, lease, domain.clone()));
     Ok(created(shown.map(|sandbox| ForkResult { sandbox }).collect()))
 }

@@ -1,7 +1,10 @@
 //! E2B's names of phases: E2B has two states, and a sandbox in neither of them is reported as missing. There is one
 //! complete map, and its inverse for filters.
 
+use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::{Lease, Phase};
+use atoll_service::RefusedVerb;
+use axum::http::StatusCode;
 
 /// A state of E2B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +26,8 @@ impl SandboxState {
     }
 
     /// The phases that it means.
-    pub(crate) fn phases(self) -> impl Iterator<Item = Phase> {
-        Phase::ALL.into_iter().filter(move |phase| state(*phase) == Some(self))
+    pub(crate) fn phases(self) -> PhaseSet {
+        Phase::ALL.into_iter().filter(|phase| state(*phase) == Some(self)).collect()
     }
 }
 
@@ -63,6 +66,26 @@ pub(crate) const fn pause_mode(lease: &Lease) -> Option<&'static str> {
     }
 }
 
+/// COMPAT(e2b): a sandbox that is just being removed is not there, and no conflict: an SDK takes a conflict for a sandbox
+/// that is paused already. `None`: as the core says it.
+pub(crate) fn refusal(refused: &RefusedVerb) -> Option<(StatusCode, String)> {
+    let RefusedVerb { verb, lease } = refused;
+    match (verb, state(lease.phase)) {
+        (_, None) => Some((StatusCode::NOT_FOUND, no_sandbox(lease.id.as_str()))),
+        (Verb::Pause | Verb::Stop, Some(SandboxState::Paused)) => {
+            Some((StatusCode::CONFLICT, format!("sandbox {} is paused already", lease.id)))
+        }
+        (Verb::Wake, Some(SandboxState::Running)) => {
+            Some((StatusCode::CONFLICT, format!("sandbox {} runs already", lease.id)))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn no_sandbox(ident: &str) -> String {
+    format!("there is no sandbox {ident}")
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -76,10 +99,29 @@ mod tests {
         }
         for one in [SandboxState::Running, SandboxState::Paused] {
             assert_eq!(SandboxState::parse(one.as_str()), Some(one));
-            assert!(one.phases().all(|phase| state(phase) == Some(one)));
+            assert!(one.phases().iter().all(|phase| state(phase) == Some(one)));
         }
-        let named = SandboxState::Running.phases().count() + SandboxState::Paused.phases().count();
+        let named =
+            SandboxState::Running.phases().iter().count() + SandboxState::Paused.phases().iter().count();
         assert_eq!(named, Phase::ALL.len() - 2);
         assert_eq!(SandboxState::parse("killed"), None);
+    }
+
+    #[test]
+    fn a_refused_verb_has_the_status_that_the_sdks_know() {
+        let refused = |verb, phase| {
+            let lease = crate::sandboxes::sample_lease(serde_json::json!({ "phase": phase }));
+            refusal(&RefusedVerb { verb, lease: lease.into() }).map(|(status, _)| status.as_u16())
+        };
+        for (verb, phase, wanted) in [
+            (Verb::Pause, "paused", Some(409)),
+            (Verb::Stop, "stopped", Some(409)),
+            (Verb::Wake, "running", Some(409)),
+            (Verb::Wake, "deleting", Some(404)),
+            (Verb::Snapshot, "deleted", Some(404)),
+            (Verb::Snapshot, "failed", None),
+        ] {
+            assert_eq!(refused(verb, phase), wanted, "{verb:?} {phase}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use atoll_model::{Code, ErrorKind};
-use atoll_service::ServiceError;
+use atoll_service::{RefusedVerb, ServiceError};
 use atoll_toolbox::ToolboxError;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -28,6 +28,8 @@ pub struct ApiError {
     pub source: ErrorSource,
     /// When to try again.
     pub retry_after_s: Option<u32>,
+    /// The verb that the phase of a sandbox does not allow, where that is the error.
+    pub refused: Option<Box<RefusedVerb>>,
     /// Why, for the log; never shown.
     pub cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -72,6 +74,7 @@ impl ApiError {
             vendor_code: None,
             source: ErrorSource::Server,
             retry_after_s: None,
+            refused: None,
             cause: None,
         }
     }
@@ -216,6 +219,7 @@ impl From<ServiceError> for ApiError {
             field,
             hint: error.hint.clone(),
             retry_after_s: error.retry_after_s,
+            refused: error.refused.clone(),
             cause: Some(Arc::new(error.clone())),
             ..Self::new(error.code, error.message)
         }

@@ -31,7 +31,9 @@ pub(crate) fn render(error: &ApiError) -> Response {
     let field = if error.kind() == ErrorKind::Invalid { error.field_named(field_name) } else { None };
     let errors = field.map(|(field, error)| [Leap0FieldError { field, error }]);
     let status = status(error);
-    let mut response = error_body(status, &Leap0Error { message: error.sentence(field_name), errors });
+    let refusal = error.refused.as_deref().and_then(crate::states::refusal);
+    let message = refusal.unwrap_or_else(|| error.sentence(field_name));
+    let mut response = error_body(status, &Leap0Error { message, errors });
     error.write_retry_after(status, response.headers_mut());
     response
 }

@@ -1,8 +1,7 @@
 //! Sandboxes: create, get, list, pause, stop, start, delete.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok};
-use atoll_model::Code;
-use atoll_service::Pause;
+use atoll_service::{Pause, VerbOptions};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -85,12 +84,7 @@ async fn start(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let found = app.service.get(&who, &id).await?;
-    if !found.phase.needs_boot() {
-        let message = format!("sandbox {} is {}, not stopped", found.id, crate::states::state(found.phase));
-        return Err(ApiError::new(Code::PhaseConflict, message));
-    }
-    let lease = app.service.start(&who, &id, true).await?;
+    let lease = app.service.start(&who, &id, VerbOptions::expecting(crate::states::STARTED_FROM)).await?;
     Ok(ok(SandboxResponse::with_policy(lease)))
 }
 

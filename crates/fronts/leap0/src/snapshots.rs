@@ -69,7 +69,8 @@ async fn create(
 ) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     let memory = app.service.capabilities().checkpoints;
-    let kept = app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false }).await?;
+    let kept =
+        app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None }).await?;
     if body.kill_sandbox_after == Some(true) {
         let gone = app.service.delete(&who, &id, true).await?;
         app.sessions.forget(&gone.id);

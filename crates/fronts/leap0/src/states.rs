@@ -5,6 +5,17 @@
 //! stored.
 
 use atoll_model::Phase;
+use atoll_model::lifecycle::{PhaseSet, Verb};
+use atoll_service::RefusedVerb;
+
+/// The phases from which Leap0 starts a sandbox.
+pub(crate) const STARTED_FROM: PhaseSet = PhaseSet::of(&[Phase::Stopped, Phase::Archived, Phase::Failed]);
+
+/// How Leap0 refuses a verb, where it has words of its own.
+pub(crate) fn refusal(refused: &RefusedVerb) -> Option<String> {
+    let RefusedVerb { verb, lease } = refused;
+    (*verb == Verb::Start).then(|| format!("sandbox {} is {}, not stopped", lease.id, state(lease.phase)))
+}
 
 /// A state of Leap0.
 pub(crate) const fn state(phase: Phase) -> &'static str {

@@ -59,7 +59,7 @@ pub(crate) async fn create(
     Path(ident): Path<String>,
     OptionalStrictJson(body): OptionalStrictJson<SnapshotBody>,
 ) -> Result<Response, ApiError> {
-    let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false };
+    let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false, expect: None };
     let taken = app.service.snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
     let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from_core(taken)).into_response();

@@ -19,6 +19,7 @@ use super::sandbox::{Sandboxes, exactly};
 use super::secrets::SecretMask;
 use crate::ServiceError;
 use crate::agent::COMMAND_TAG;
+use crate::snapshots::SnapshotRequest;
 use crate::templates::Publish;
 
 /// LIMIT: the default time for a start command to be ready; the build's own deadline may be earlier.
@@ -154,7 +155,7 @@ async fn try_out(
         log.say(BuildLevel::Warn, 0, format!("each new sandbox starts the command itself: {why}"));
         return Ok(None);
     }
-    match job.service.take(sandbox.handle(), None, true, true).await {
+    match job.service.take(sandbox.handle(), SnapshotRequest::transient(true, None)).await {
         Ok(snapshot) => {
             log.info(0, "new sandboxes start with the processes that run now");
             Ok(Some(snapshot))

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::ServiceError;
 use crate::activity::ActivityKind;
-use crate::driver::{DriverMessage, Verb};
+use crate::driver::{Action, DriverMessage};
 use crate::registry::Handle;
 use crate::sandboxes::{EndWait, ask, is_under_way, tell};
 use crate::service::Service;
@@ -105,8 +105,7 @@ impl StepSandbox {
     /// Halts the sandbox and returns its changes; the sandbox must be kept until they are read.
     pub(super) async fn changes(&self) -> Result<Packed, ServiceError> {
         let handle = &self.handle;
-        ask(handle, |reply| DriverMessage::Verb { verb: Verb::Stop, reason: Reason::Requested, reply })
-            .await?;
+        ask(handle, |reply| DriverMessage::verb(Action::Stop, Reason::Requested, reply)).await?;
         let lease =
             self.service.until_within(handle.clone(), EndWait::Boot, |state| !is_under_way(state)).await?;
         if lease.phase != Phase::Stopped {
@@ -142,8 +141,7 @@ impl Drop for Deleted {
 /// Requests the deletion without waiting; the end of the build waits.
 fn delete(handle: &Handle) {
     let (reply, _) = oneshot::channel();
-    if let Err(error) =
-        tell(handle, DriverMessage::Verb { verb: Verb::Delete, reason: Reason::Completed, reply })
+    if let Err(error) = tell(handle, DriverMessage::verb(Action::Delete, Reason::Completed, reply))
         && handle.lease().phase != Phase::Deleted
     {
         tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be deleted");

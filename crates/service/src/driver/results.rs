@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
-use atoll_model::lifecycle::Event;
+use atoll_model::lifecycle::{Event, Verb};
 use atoll_model::{ArchiveRef, Code, EventKind, Intent, MemoryLocation, Phase, Reason};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
 use super::steps::Transition;
-use super::{Driver, Verb};
+use super::{Action, Driver};
 use crate::ServiceError;
 use crate::agent::Tokens;
 
@@ -260,8 +260,8 @@ impl Driver {
         match self.lease.intent {
             Intent::Run => self.go_on().await,
             Intent::Archive => {
-                if let Err(error) = self.on_verb(&Verb::Archive, Reason::Requested).await {
-                    let failure = self.explain(&Verb::Archive, error);
+                if let Err(error) = self.on_verb(&Action::Archive, Reason::Requested).await {
+                    let failure = self.explain(Verb::Archive, error);
                     tracing::warn!(sandbox = %self.lease.id, error = %failure, "an archive upload ended after the stop");
                     self.failure = Some(failure);
                     self.publish();
@@ -276,8 +276,8 @@ impl Driver {
     pub(super) async fn go_on(&mut self) {
         let (intent, reason) = (self.lease.intent, self.lease.reason.clone());
         let reason = if matches!(reason, Reason::Woken) { reason } else { Reason::Requested };
-        if let Err(error) = self.on_start(intent, reason).await {
-            let failure = self.explain(&Verb::Start, error);
+        if let Err(error) = self.on_start(intent, reason, None).await {
+            let failure = self.explain(Verb::Start, error);
             tracing::warn!(sandbox = %self.lease.id, error = %failure, "a start ended early");
             self.failure = Some(failure);
             self.publish();

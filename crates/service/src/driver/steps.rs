@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::lifecycle::{self, Effect, Event, Refused};
+use atoll_model::lifecycle::{self, Effect, Event, Refused, Verb};
 use atoll_model::{
     ArchiveRef, EventKind, InstanceId, Intent, Lease, MemoryLocation, OnTimeout, Phase, Reason, SnapshotId,
     TimeoutCounts, Timestamp,
 };
 use atoll_store::{Admit, Advance, InstanceChange, NewEvent, StoreError};
 
+use super::Driver;
 use super::effects::Work;
-use super::{Driver, Verb};
 use crate::ServiceError;
 use crate::random::entropy;
 use crate::registry::DriverState;
@@ -33,6 +33,8 @@ pub(super) struct Transition {
     pub(super) archive: Option<ArchiveRef>,
     /// The snapshot to roll back to.
     pub(super) rollback_to: Option<SnapshotId>,
+    /// What else of the lease changes with it.
+    pub(super) changed: Option<Box<ChangedLease>>,
     /// What else to tell the listeners.
     pub(super) also: Option<EventKind>,
     /// Whether to retry the write after a failure of the disk: internal results are retried, a caller receives the
@@ -51,6 +53,7 @@ impl Transition {
             held: None,
             archive: None,
             rollback_to: None,
+            changed: None,
             also: None,
             patient: true,
         }
@@ -59,6 +62,18 @@ impl Transition {
     pub(super) fn asked(event: Event, intent: Intent, reason: Reason) -> Self {
         let patient = !matches!(reason, Reason::Requested | Reason::Woken);
         Self { intent: Some(intent), patient, ..Self::internal(event, reason) }
+    }
+}
+
+/// A lease with settings that are not written yet, and which they are.
+pub(super) struct ChangedLease {
+    pub(super) lease: Lease,
+    pub(super) fields: Vec<String>,
+}
+
+impl ChangedLease {
+    pub(super) fn event(fields: Vec<String>) -> Option<EventKind> {
+        (!fields.is_empty()).then_some(EventKind::Updated { fields })
     }
 }
 
@@ -87,10 +102,13 @@ impl Driver {
         }
     }
 
-    pub(super) async fn step(&mut self, step: Transition) -> Result<(), StepError> {
+    pub(super) async fn step(&mut self, mut step: Transition) -> Result<(), StepError> {
         let from = self.lease.phase;
         let (to, effect) = lifecycle::step(from, step.event)?;
-        let mut next = self.lease.clone();
+        let (mut next, updated) = match step.changed.take() {
+            Some(changed) => (changed.lease, ChangedLease::event(changed.fields)),
+            None => (self.lease.clone(), None),
+        };
         next.phase = to;
         next.intent = step.intent.unwrap_or(next.intent);
         // A failed delete stays in its phase and gets its full time again.
@@ -109,7 +127,7 @@ impl Driver {
         if next != self.lease || instance != InstanceChange::Keep || also.is_some() {
             let at = self.inner.clock.now();
             let moved = EventKind::Phase { from: Some(from), to, reason: next.reason.clone() };
-            let told = (to != from).then_some(moved).into_iter().chain(also);
+            let told = updated.into_iter().chain((to != from).then_some(moved)).chain(also);
             let events =
                 told.map(|what| NewEvent { at: at.clone(), instance: before.clone(), what }).collect();
             let written = self.write(next, instance, admit, events, patient).await;
@@ -387,9 +405,9 @@ impl Driver {
         }
     }
 
-    pub(super) fn explain(&self, verb: &Verb, error: StepError) -> ServiceError {
+    pub(super) fn explain(&self, verb: Verb, error: StepError) -> ServiceError {
         match error {
-            StepError::Refused(_) => crate::error::phase_conflict(&self.lease, verb.name()),
+            StepError::Refused(_) => crate::error::refused(&self.lease, verb),
             StepError::Store(error) => error.into(),
             StepError::Service(error) => error,
         }

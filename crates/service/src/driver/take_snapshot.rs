@@ -13,14 +13,13 @@ use super::Driver;
 use super::effects::{EffectJob, Work};
 use crate::ServiceError;
 use crate::agent::Tokens;
+use crate::snapshots::SnapshotRequest;
 use crate::timed::timed;
 
 /// A snapshot to take, and the waiting caller.
 pub(crate) struct SnapshotJob {
     id: SnapshotId,
-    name: Option<String>,
-    memory: bool,
-    transient: bool,
+    request: SnapshotRequest,
     reply: Mutex<Option<SnapshotReply>>,
 }
 
@@ -34,14 +33,8 @@ impl std::fmt::Debug for SnapshotJob {
 }
 
 impl SnapshotJob {
-    pub(crate) fn new(
-        id: SnapshotId,
-        name: Option<String>,
-        memory: bool,
-        transient: bool,
-        reply: SnapshotReply,
-    ) -> Self {
-        Self { id, name, memory, transient, reply: Mutex::new(Some(reply)) }
+    pub(crate) fn new(id: SnapshotId, request: SnapshotRequest, reply: SnapshotReply) -> Self {
+        Self { id, request, reply: Mutex::new(Some(reply)) }
     }
 
     fn answer(&self, answer: Result<Snapshot, ServiceError>) {
@@ -73,26 +66,14 @@ impl Driver {
     }
 
     fn can_be_kept(&self, wanted: &SnapshotJob) -> Result<(), ServiceError> {
-        match self.lease.phase {
-            Phase::Stopped if wanted.memory => {
-                let message =
-                    format!("memory: sandbox {} is stopped and has no processes to copy", self.lease.id);
-                Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint("take a snapshot of its files only, or start it first"))
-            }
-            Phase::Running | Phase::Paused | Phase::Stopped => Ok(()),
-            Phase::Creating
-            | Phase::Pausing
-            | Phase::Resuming
-            | Phase::Stopping
-            | Phase::Starting
-            | Phase::Archiving
-            | Phase::Archived
-            | Phase::Restoring
-            | Phase::Failed
-            | Phase::Deleting
-            | Phase::Deleted => Err(crate::error::phase_conflict(&self.lease, "snapshot")),
+        self.guard(wanted.request.verb(), wanted.request.expect)?;
+        if self.lease.phase == Phase::Stopped && wanted.request.memory {
+            let message =
+                format!("memory: sandbox {} is stopped and has no processes to copy", self.lease.id);
+            return Err(ServiceError::new(Code::InvalidRequest, message)
+                .hint("take a snapshot of its files only, or start it first"));
         }
+        Ok(())
     }
 }
 
@@ -116,14 +97,14 @@ impl EffectJob {
         let target = self.target();
         let row = async {
             // Nobody can see or name one that is made for a fork.
-            if !wanted.transient {
+            if !wanted.request.transient {
                 inner.store.put_snapshot(making.clone(), None).await?;
             }
             inner.failpoint.reach("snapshot.row").await;
             Ok::<(), ServiceError>(())
         };
         let copy = async {
-            let copy = inner.provider.snapshot(&target, &wanted.id, wanted.memory);
+            let copy = inner.provider.snapshot(&target, &wanted.id, wanted.request.memory);
             timed("snapshot", copy).await.map_err(ServiceError::from)
         };
         // A taken name or an exceeded quota ends the copy at once.
@@ -145,7 +126,7 @@ impl EffectJob {
         };
         let record = async {
             // A fork tells of itself.
-            if wanted.transient {
+            if wanted.request.transient {
                 return Ok(());
             }
             inner.store.record(self.lease.tenant.clone(), self.lease.id.clone(), event).await
@@ -167,11 +148,11 @@ impl EffectJob {
             id: wanted.id.clone(),
             tenant: lease.tenant.clone(),
             sandbox: lease.id.clone(),
-            name: wanted.name.clone(),
-            transient: wanted.transient,
+            name: wanted.request.name.clone(),
+            transient: wanted.request.transient,
             warm: false,
             state: SnapshotState::Making,
-            memory: wanted.memory,
+            memory: wanted.request.memory,
             template: lease.template.clone(),
             template_version: lease.template_version.clone(),
             env,

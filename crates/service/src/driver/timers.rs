@@ -6,7 +6,7 @@ use atoll_model::policy::deadlines::Due;
 use atoll_model::{Code, MemoryLocation, OnTimeout, Phase, Reason, Timestamp};
 
 use super::steps::{StepError, Transition};
-use super::{Driver, Verb};
+use super::{Action, Driver};
 use crate::ServiceError;
 use crate::deadlines::next_due;
 
@@ -31,21 +31,21 @@ impl Driver {
         if at.ms_after(&now) > 0 {
             return self.schedule();
         }
-        let (verb, reason) = match due {
+        let (action, reason) = match due {
             Due::PhaseOverdue => return self.on_overdue(&at).await,
-            Due::Timeout(OnTimeout::Delete) => (Verb::Delete, Reason::TimedOut),
-            Due::Timeout(OnTimeout::Stop) => (Verb::Stop, Reason::TimedOut),
-            Due::Timeout(OnTimeout::Pause) => (Verb::Pause(MemoryLocation::Live), Reason::TimedOut),
-            Due::IdlePause => (Verb::Pause(MemoryLocation::Live), Reason::Idle),
-            Due::IdleStop => (Verb::Stop, Reason::Idle),
-            Due::Checkpoint => (Verb::Pause(MemoryLocation::Disk), Reason::Aged),
-            Due::Archive => (Verb::Archive, Reason::Aged),
-            Due::Delete => (Verb::Delete, Reason::Aged),
+            Due::Timeout(OnTimeout::Delete) => (Action::Delete, Reason::TimedOut),
+            Due::Timeout(OnTimeout::Stop) => (Action::Stop, Reason::TimedOut),
+            Due::Timeout(OnTimeout::Pause) => (Action::Pause(MemoryLocation::Live), Reason::TimedOut),
+            Due::IdlePause => (Action::Pause(MemoryLocation::Live), Reason::Idle),
+            Due::IdleStop => (Action::Stop, Reason::Idle),
+            Due::Checkpoint => (Action::Pause(MemoryLocation::Disk), Reason::Aged),
+            Due::Archive => (Action::Archive, Reason::Aged),
+            Due::Delete => (Action::Delete, Reason::Aged),
         };
         if reason == Reason::Idle && !self.is_idle(&at, &now) {
             return;
         }
-        self.by_itself(due, verb, reason).await;
+        self.by_itself(due, action, reason).await;
     }
 
     /// Whether the sandbox is idle, by a check after the timer. Without such a check one is started, and its end wakes
@@ -81,18 +81,18 @@ impl Driver {
     }
 
     /// A verb that nobody asked for.
-    async fn by_itself(&mut self, due: Due, verb: Verb, reason: Reason) {
+    async fn by_itself(&mut self, due: Due, action: Action, reason: Reason) {
         let times = self.activity.attempt_begins(due, self.lease.phase);
         let before = self.lease.generation;
-        let outcome = self.on_verb(&verb, reason).await;
+        let outcome = self.on_verb(&action, reason).await;
         let first = match &outcome {
             Ok(()) => FAILED_MS,
             Err(StepError::Store(error)) => {
-                tracing::warn!(sandbox = %self.id(), ?verb, %error, "the result of a timer was not recorded");
+                tracing::warn!(sandbox = %self.id(), verb = action.verb().as_str(), %error, "the result of a timer was not recorded");
                 UNWRITTEN_MS
             }
             Err(error) => {
-                tracing::warn!(sandbox = %self.id(), ?verb, %error, "a timer failed");
+                tracing::warn!(sandbox = %self.id(), verb = action.verb().as_str(), %error, "a timer failed");
                 FAILED_MS
             }
         };

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::{EventKind, Lease, Limits, MemoryLocation, Phase, Timestamp, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
+use super::steps::ChangedLease;
 use super::{Driver, Edit};
 use crate::ServiceError;
 use crate::create::timeout_at;
@@ -18,8 +20,24 @@ use crate::deadlines::check_possible;
 pub(super) const APPLY: Duration = Duration::from_secs(10);
 
 impl Driver {
-    pub(super) async fn on_update(&mut self, change: &UpdateSandbox) -> Result<(), ServiceError> {
-        let (next, fields) = self.changed(change).await?;
+    /// An update of settings, or with [`Verb::Resize`] a change of limits as that of a machine.
+    pub(super) async fn on_update(
+        &mut self,
+        verb: Verb,
+        change: &UpdateSandbox,
+        expect: Option<PhaseSet>,
+    ) -> Result<(), ServiceError> {
+        self.guard(verb, expect)?;
+        if verb == Verb::Resize {
+            atoll_model::policy::resize::grown(&self.lease, &change.limits)?;
+        }
+        let changed = self.changed(change).await?;
+        self.write_changed(changed).await
+    }
+
+    /// Writes settings, then puts them in force.
+    pub(super) async fn write_changed(&mut self, changed: ChangedLease) -> Result<(), ServiceError> {
+        let ChangedLease { lease: next, fields } = changed;
         if fields.is_empty() {
             return Ok(());
         }
@@ -29,9 +47,10 @@ impl Driver {
         // A frozen agent cannot receive settings.
         if tells_agent && before.phase == Phase::Paused {
             let what = if next.env == before.env { "secrets" } else { "env" };
-            return Err(crate::error::phase_conflict(&before, what));
+            return Err(crate::error::refused_as(&before, Verb::Update, what));
         }
-        self.refuse_in_passing(touches_instance)?;
+        // An instance that is on its way to another phase cannot be told.
+        self.guard(Verb::Update, touches_instance.then_some(PhaseSet::RESTING))?;
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
         if more_mib > 0 {
             self.inner.admission.admit_growth(self.inner.provider.as_ref(), more_mib.into()).await?;
@@ -77,7 +96,7 @@ impl Driver {
         Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], false).await?)
     }
 
-    async fn changed(&self, change: &UpdateSandbox) -> Result<(Lease, Vec<String>), ServiceError> {
+    pub(super) async fn changed(&self, change: &UpdateSandbox) -> Result<ChangedLease, ServiceError> {
         let mut next = self.lease.clone();
         if let Some(labels) = &change.labels {
             next.labels.clone_from(labels);
@@ -130,36 +149,7 @@ impl Driver {
         let fields: Vec<_> =
             fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
         check_possible(&self.inner.provider.capabilities(), &next)?;
-        Ok((next, fields))
-    }
-
-    fn refuse_in_passing(&self, touches_instance: bool) -> Result<(), ServiceError> {
-        match self.lease.phase {
-            Phase::Deleting | Phase::Deleted => Err(crate::error::phase_conflict(&self.lease, "update")),
-            Phase::Creating
-            | Phase::Starting
-            | Phase::Pausing
-            | Phase::Resuming
-            | Phase::Stopping
-            | Phase::Archiving
-            | Phase::Restoring
-                if touches_instance =>
-            {
-                Err(crate::error::phase_conflict(&self.lease, "update"))
-            }
-            Phase::Creating
-            | Phase::Starting
-            | Phase::Pausing
-            | Phase::Paused
-            | Phase::Resuming
-            | Phase::Stopping
-            | Phase::Archiving
-            | Phase::Archived
-            | Phase::Restoring
-            | Phase::Running
-            | Phase::Stopped
-            | Phase::Failed => Ok(()),
-        }
+        Ok(ChangedLease { lease: next, fields })
     }
 
     /// A live instance gets its limits and policy now. A sandbox with only files gets them when it boots; its disk is

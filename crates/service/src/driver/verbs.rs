@@ -1,21 +1,24 @@
-//! What can be asked of a sandbox, and the step that each verb begins with. What comes after it is the intent's.
+//! What can be asked of a sandbox: the guard that every verb passes, and the step that it begins with. What comes after that
+//! is the intent's.
 
 use std::sync::Arc;
 
-use atoll_model::lifecycle::{self, Event, Refused};
+use atoll_model::lifecycle::{self, Event, PhaseSet, Verb};
 use atoll_model::{Code, Intent, MemoryLocation, Phase, Reason, Storage};
 use atoll_store::Admit;
 
 use super::Driver;
-use super::steps::{StepError, Transition};
+use super::steps::{ChangedLease, StepError, Transition};
 use crate::ServiceError;
+use crate::error::refused;
 use crate::snapshots::Seed;
+use crate::wake::{WakeMemory, WakeRequest};
 
-/// What can be asked of a sandbox.
+/// A verb with what it needs.
 #[derive(Debug, Clone)]
-pub(crate) enum Verb {
-    /// Run, from wherever it is.
-    Start,
+pub(crate) enum Action {
+    /// Run, from wherever it is. The verb is [`Verb::Start`], [`Verb::Wake`] or [`Verb::Recover`].
+    Run(Verb, WakeRequest),
     Stop,
     Restart,
     /// Freeze; the caller chooses the location of the memory.
@@ -29,54 +32,101 @@ pub(crate) enum Verb {
     Delete,
 }
 
-impl Verb {
-    /// The verb as the API names it.
-    pub(super) const fn name(&self) -> &'static str {
+impl Action {
+    pub(super) const fn verb(&self) -> Verb {
         match self {
-            Self::Start => "start",
-            Self::Stop => "stop",
-            Self::Restart => "restart",
-            Self::Pause(_) => "pause",
-            Self::Archive => "archive",
-            Self::Restore => "restore",
-            Self::Rollback(_) => "rollback",
-            Self::Delete => "delete",
+            Self::Run(verb, _) => *verb,
+            Self::Stop => Verb::Stop,
+            Self::Restart => Verb::Restart,
+            Self::Pause(_) => Verb::Pause,
+            Self::Archive => Verb::Archive,
+            Self::Restore => Verb::Restore,
+            Self::Rollback(_) => Verb::Rollback,
+            Self::Delete => Verb::Delete,
         }
     }
 }
 
 impl Driver {
-    pub(super) async fn on_verb(&mut self, verb: &Verb, reason: Reason) -> Result<(), StepError> {
-        match (verb, self.lease.phase) {
-            (Verb::Start, _) | (Verb::Restart, Phase::Stopped | Phase::Failed | Phase::Archived) => {
-                self.on_start(Intent::Run, reason).await
+    /// The only guard of transitions: the phase must be one that the verb accepts and that the caller expects.
+    pub(super) fn guard(&self, verb: Verb, expect: Option<PhaseSet>) -> Result<(), ServiceError> {
+        let phase = self.lease.phase;
+        let is_expected = expect.is_none_or(|phases| phases.contains(phase));
+        if is_expected && verb.accepts().contains(phase) { Ok(()) } else { Err(refused(&self.lease, verb)) }
+    }
+
+    pub(super) async fn on_verb(&mut self, action: &Action, reason: Reason) -> Result<(), StepError> {
+        self.guard(action.verb(), None)?;
+        match (action, self.lease.phase) {
+            (Action::Run(verb, request), _) => self.on_run(*verb, request, reason).await,
+            (Action::Restart, Phase::Stopped | Phase::Failed | Phase::Archived) => {
+                self.on_start(Intent::Run, reason, None).await
             }
-            // While it stops with the intent to run, the end of the stop starts it again, also after a crash.
-            (Verb::Restart | Verb::Stop, _) => {
-                let intent = if matches!(verb, Verb::Restart) { Intent::Run } else { Intent::Stop };
-                self.step(Transition::asked(Event::Stop, intent, reason)).await?;
-                self.end_transfer();
-                Ok(())
+            (Action::Restart, _) => self.on_stop(Intent::Run, reason, None).await,
+            (Action::Stop, _) => self.on_stop(Intent::Stop, reason, None).await,
+            (Action::Pause(held), _) => self.on_pause(*held, reason).await,
+            (Action::Archive, _) => self.on_archive(reason).await,
+            (Action::Restore, Phase::Archived) => self.on_start(Intent::Stop, reason, None).await,
+            (Action::Restore, Phase::Restoring) if self.lease.rollback_to.is_some() => {
+                Err(refused(&self.lease, Verb::Restore).into())
             }
-            (Verb::Pause(held), _) => self.on_pause(*held, reason).await,
-            (Verb::Archive, _) => self.on_archive(reason).await,
-            (Verb::Restore, Phase::Stopped) => Ok(()),
-            (Verb::Restore, Phase::Restoring) if self.lease.rollback_to.is_none() => Ok(()),
-            (Verb::Restore, Phase::Archived) => self.on_start(Intent::Stop, reason).await,
-            (Verb::Restore, phase) => Err(Refused { phase, event: Event::Archived }.into()),
-            (Verb::Rollback(seed), phase) => {
+            (Action::Restore, _) => Ok(()),
+            (Action::Rollback(seed), phase) => {
                 let intent = if phase == Phase::Stopped { Intent::Stop } else { Intent::Run };
                 self.seed = Some(Arc::clone(seed));
                 let rollback_to = Some(seed.snapshot.clone());
                 let step = Transition { rollback_to, ..Transition::asked(Event::Rollback, intent, reason) };
                 self.step(step).await.inspect_err(|_| self.seed = None)
             }
-            (Verb::Delete, _) => self.step(Transition::asked(Event::Delete, Intent::Delete, reason)).await,
+            (Action::Delete, _) => self.step(Transition::asked(Event::Delete, Intent::Delete, reason)).await,
         }
     }
 
+    /// Makes it run, with the lifetime that the request wants, in one write: a timer that ends the old lifetime comes before
+    /// or after it, never in between.
+    async fn on_run(&mut self, verb: Verb, request: &WakeRequest, reason: Reason) -> Result<(), StepError> {
+        if verb == Verb::Recover && !self.lease.is_recoverable() {
+            let message = format!("sandbox {} failed and has no files to start from", self.lease.id);
+            let error = ServiceError { message, ..refused(&self.lease, verb) };
+            return Err(error.hint("delete it and create a new one").into());
+        }
+        let changed = match request.change(self.lease.phase) {
+            Some(change) => Some(Box::new(self.changed(&change).await?)),
+            None => None,
+        };
+        match (self.lease.phase, request.memory) {
+            // It runs by itself once it is made.
+            (Phase::Creating, _) => match changed {
+                Some(changed) => Ok(self.write_changed(*changed).await?),
+                None => Ok(()),
+            },
+            // Its processes are being ended: it starts as soon as they are.
+            (Phase::Stopping, _) | (Phase::Pausing | Phase::Paused, WakeMemory::Drop) => {
+                self.on_stop(Intent::Run, reason, changed).await
+            }
+            (_, WakeMemory::Keep | WakeMemory::Drop) => self.on_start(Intent::Run, reason, changed).await,
+        }
+    }
+
+    /// Ends its processes. While it stops with the intent to run, the end of the stop starts it again, also after a crash.
+    async fn on_stop(
+        &mut self,
+        intent: Intent,
+        reason: Reason,
+        changed: Option<Box<ChangedLease>>,
+    ) -> Result<(), StepError> {
+        self.step(Transition { changed, ..Transition::asked(Event::Stop, intent, reason) }).await?;
+        self.end_transfer();
+        Ok(())
+    }
+
     /// Runs it, or with another intent brings it nearer to that, from wherever it is.
-    pub(super) async fn on_start(&mut self, intent: Intent, reason: Reason) -> Result<(), StepError> {
+    pub(super) async fn on_start(
+        &mut self,
+        intent: Intent,
+        reason: Reason,
+        changed: Option<Box<ChangedLease>>,
+    ) -> Result<(), StepError> {
         let (to, _) = lifecycle::step(self.lease.phase, Event::Start)?;
         if self.lease.awaits.is_some() {
             let message = format!("sandbox {} has no files: its image could not be made", self.lease.id);
@@ -98,8 +148,8 @@ impl Driver {
             files.await.map_err(ServiceError::from)?;
         }
         let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
-        let outcome =
-            self.step(Transition { admit, ..Transition::asked(Event::Start, intent, reason) }).await;
+        let step = Transition { admit, changed, ..Transition::asked(Event::Start, intent, reason) };
+        let outcome = self.step(step).await;
         if outcome.is_err() && needs_room {
             self.inner.admission.release(&self.lease.id);
         }

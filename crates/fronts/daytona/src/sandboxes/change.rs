@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
-use atoll_model::{Code, NetworkPolicy, OnTimeout, Phase, TimersAsk, UpdateSandbox};
+use atoll_model::lifecycle::Verb;
+use atoll_model::{Code, NetworkPolicy, OnTimeout, TimersAsk, UpdateSandbox};
 use atoll_service::NewSnapshot;
 use axum::Router;
 use axum::extract::State;
@@ -12,13 +13,13 @@ use axum::routing::{post, put};
 use serde::{Deserialize, Serialize};
 
 use super::request::{auto_archive, auto_delete, auto_pause, auto_stop, limits, minutes};
-use super::{SandboxResponse, allowed, lease};
+use super::{SandboxResponse, lease};
 use crate::DaytonaApp;
 use crate::error::unsupported_field;
 use crate::network::NetworkBody;
 use crate::origin::Origin;
 use crate::secrets::InSandbox;
-use crate::states::Verb;
+use crate::states::expected;
 
 pub(super) fn routes() -> Router<DaytonaApp> {
     Router::new()
@@ -216,7 +217,7 @@ async fn resize(
     Json(body): Json<ResizeBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     super::refuse_gpu(body.gpu)?;
-    let lease = allowed(&app, &who, &id, Verb::Resize).await?;
+    let lease = lease(&app, &who, &id).await?;
     let ResizeBody { cpu, memory, disk, .. } = body;
     if cpu.is_none() && memory.is_none() && disk.is_none() {
         return Err(ApiError::invalid("one of cpu, memory and disk is needed"));
@@ -241,22 +242,19 @@ async fn snapshot(
     Path(id): Path<String>,
     Json(body): Json<SnapshotBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = allowed(&app, &who, &id, Verb::Snapshot).await?;
+    let lease = lease(&app, &who, &id).await?;
     let memory = body.include_memory == Some(true);
     if memory && !app.service.capabilities().checkpoints {
         return Err(unsupported_field("includeMemory", "this machine cannot save the memory of processes"));
-    }
-    if memory && lease.phase != Phase::Running {
-        return Err(ApiError::invalid("includeMemory: a stopped sandbox has no memory"));
     }
     let name = body.name.trim().to_owned();
     // A name belongs either to a template or to a snapshot, never to both.
     if crate::naming::template(&app, &who, &name).await?.is_some() {
         return Err(taken(&name));
     }
-    app.service
-        .snapshot(&who, lease.id.as_str(), NewSnapshot { name: Some(name), memory, ..NewSnapshot::default() })
-        .await?;
+    let expect = Some(expected(Verb::Snapshot));
+    let ask = NewSnapshot { name: Some(name), memory, replace: false, expect };
+    app.service.snapshot(&who, lease.id.as_str(), ask).await?;
     let lease = super::lease(&app, &who, lease.id.as_str()).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }

@@ -1,15 +1,16 @@
 //! Pauses, connects to and resumes sandboxes.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created};
-use atoll_model::{Code, Lease, OnTimeout, Phase, Principal, UpdateSandbox};
-use atoll_service::Pause;
+use atoll_model::lifecycle::PhaseSet;
+use atoll_model::{OnTimeout, Phase, Principal};
+use atoll_service::{Pause, VerbOptions, WakeMemory, WakeRequest, WakeTimeout};
 use axum::Router;
 use axum::extract::State as Given;
 use axum::http::StatusCode;
 use axum::routing::post;
 use serde::Deserialize;
 
-use super::{SandboxResponse, Version, find, unless_gone};
+use super::{SandboxResponse, Version, find};
 use crate::E2bApp;
 use crate::domain::Domain;
 use crate::states::{SandboxState, state};
@@ -37,27 +38,17 @@ async fn pause(
     Json(body): Json<PauseBody>,
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    if state(lease.phase) != Some(SandboxState::Running) {
-        let message = format!("sandbox {} is paused already", lease.id);
-        return Err(ApiError::new(Code::PhaseConflict, message));
-    }
-    if matches!(lease.phase, Phase::Resuming | Phase::Starting) {
-        // It is on its way: this waits for its end.
-        let started = app.service.start(&who, lease.id.as_str(), true).await;
-        unless_gone(&app, &who, &lease, started).await?;
-    }
+    let id = lease.id.as_str();
     let keeps_memory = body.memory.unwrap_or(true);
     if !keeps_memory || body.require_healthy_guest == Some(true) {
-        app.service.session(&who, lease.id.as_str()).await?.health().await.map_err(|cause| {
-            let message = format!("sandbox {} does not answer and keeps running", lease.id);
-            ApiError::new(Code::SandboxUnavailable, message).caused_by(cause)
-        })?;
+        app.service.check_health(&who, id).await?;
     }
-    let paused = match keeps_memory {
-        true => app.service.pause(&who, lease.id.as_str(), Pause::default(), true).await,
-        false => app.service.stop(&who, lease.id.as_str(), true).await,
+    let running = PhaseSet::of(&[Phase::Running]);
+    let options = VerbOptions { after_boot: true, ..VerbOptions::expecting(running) };
+    match keeps_memory {
+        true => app.service.pause(&who, id, Pause::default(), options).await?,
+        false => app.service.stop(&who, id, options).await?,
     };
-    unless_gone(&app, &who, &lease, paused).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -104,21 +95,24 @@ async fn connect(
     id: &str,
     body: ConnectBody,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let mut lease = find(app, who, id).await?;
-    if state(lease.phase) == Some(SandboxState::Running) {
-        let change = UpdateSandbox { timeout_at_least_s: Some(body.timeout), ..UpdateSandbox::default() };
-        let changed = app.service.update(who, lease.id.as_str(), change).await;
-        lease = unless_gone(app, who, &lease, changed).await?;
-    }
-    // Its lifetime may have ended while it was asked for.
-    let status = match state(lease.phase) {
-        Some(SandboxState::Running) => StatusCode::OK,
-        Some(SandboxState::Paused) | None => {
-            lease = wake(app, who, &lease, body.timeout, None, body.memory).await?;
-            StatusCode::CREATED
-        }
+    let lease = find(app, who, id).await?;
+    let request = WakeRequest {
+        timeout: WakeTimeout::AtLeast(body.timeout),
+        memory: memory(body.memory),
+        ..WakeRequest::default()
     };
-    Ok(JsonResponse(status, SandboxResponse::new(&app.service, &lease, domain)))
+    let woken = app.service.wake(who, lease.id.as_str(), request, true).await?;
+    let ran = state(woken.found) == Some(SandboxState::Running);
+    let status = if ran { StatusCode::OK } else { StatusCode::CREATED };
+    Ok(JsonResponse(status, SandboxResponse::new(&app.service, &woken.lease, domain)))
+}
+
+/// `false`: it boots from its files.
+const fn memory(wanted: Option<bool>) -> WakeMemory {
+    match wanted {
+        Some(false) => WakeMemory::Drop,
+        Some(true) | None => WakeMemory::Keep,
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -138,37 +132,12 @@ async fn resume(
     Json(body): Json<ResumeBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    if state(lease.phase) == Some(SandboxState::Running) {
-        let message = format!("sandbox {} runs already", lease.id);
-        return Err(ApiError::new(Code::PhaseConflict, message));
-    }
-    let on_timeout = body.auto_pause.map(|pauses| if pauses { OnTimeout::Pause } else { OnTimeout::Delete });
-    let timeout = body.timeout.unwrap_or(Version::One.lifetime());
-    let lease = wake(&app, &who, &lease, timeout, on_timeout, body.memory).await?;
-    Ok(created(SandboxResponse::new(&app.service, &lease, domain)))
-}
-
-/// Runs what sleeps, with its memory unless that is not wanted. Its new lifetime is set first: one that is over would end it
-/// as soon as it runs.
-async fn wake(
-    app: &E2bApp,
-    who: &Principal,
-    lease: &Lease,
-    timeout: u64,
-    on_timeout: Option<OnTimeout>,
-    memory: Option<bool>,
-) -> Result<Lease, ApiError> {
-    let id = lease.id.as_str();
-    let change = UpdateSandbox { timeout_s: Some(Some(timeout)), on_timeout, ..UpdateSandbox::default() };
-    let changed = app.service.update(who, id, change).await;
-    unless_gone(app, who, lease, changed).await?;
-    let started = match memory == Some(false) && matches!(lease.phase, Phase::Pausing | Phase::Paused) {
-        true => app.service.restart(who, id, true).await,
-        false => match app.service.start(who, id, true).await {
-            // Its processes are just being ended: it starts as soon as they are.
-            Err(error) if error.code == Code::PhaseConflict => app.service.restart(who, id, true).await,
-            started => started,
-        },
+    let request = WakeRequest {
+        timeout: WakeTimeout::Set(body.timeout.unwrap_or(Version::One.lifetime())),
+        on_timeout: body.auto_pause.map(|pauses| if pauses { OnTimeout::Pause } else { OnTimeout::Delete }),
+        memory: memory(body.memory),
     };
-    unless_gone(app, who, lease, started).await
+    let options = VerbOptions::expecting(SandboxState::Paused.phases());
+    let woken = app.service.wake(&who, lease.id.as_str(), request, options).await?;
+    Ok(created(SandboxResponse::new(&app.service, &woken.lease, domain)))
 }

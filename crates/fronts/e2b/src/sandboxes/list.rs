@@ -101,7 +101,7 @@ impl SandboxListQuery {
             None => None,
         };
         Ok(Filter {
-            phases: states.into_iter().flat_map(SandboxState::phases).collect(),
+            phases: states.into_iter().flat_map(|state| state.phases().iter()).collect(),
             labels: self.metadata,
             made_from: template.into_iter().collect(),
             sort: SortBy::Started,

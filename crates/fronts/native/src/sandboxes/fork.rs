@@ -28,7 +28,7 @@ pub(crate) async fn fork(
     OptionalStrictJson(body): OptionalStrictJson<ForkBody>,
 ) -> Result<JsonResponse<Forked>, ApiError> {
     let ForkBody { count, memory, labels, timeout_s } = body;
-    let ask = atoll_service::Fork { count, memory, labels, timeout_s, name: None };
+    let ask = atoll_service::Fork { count, memory, labels, timeout_s, ..atoll_service::Fork::default() };
     let forked = app.service.fork(&who, &ident, ask).await?;
     let sandboxes = forked.sandboxes.into_iter().map(Sandbox::from_core).collect();
     let answer = Forked { sandboxes, memory: forked.memory, memory_refused: forked.memory_refused };
