@@ -38,6 +38,11 @@ impl Screen {
         Self::knock(client, sandbox, terminal, Knock::default()).await.expect("the socket opens")
     }
 
+    /// Connects to the socket of any front at this path.
+    pub async fn connect(client: &Client, path: &str) -> Self {
+        Self::ask(client, path, Knock::default()).await.expect("the socket opens")
+    }
+
     /// Tries to attach; answers the status of a refusal.
     pub async fn knock(
         client: &Client,
@@ -45,10 +50,12 @@ impl Screen {
         terminal: &str,
         knock: Knock<'_>,
     ) -> Result<Self, u16> {
+        Self::ask(client, &format!("/v1/sandboxes/{sandbox}/terminals/{terminal}/ws"), knock).await
+    }
+
+    async fn ask(client: &Client, path: &str, knock: Knock<'_>) -> Result<Self, u16> {
         let base = client.base().replacen("http", "ws", 1);
-        let mut request = format!("{base}/v1/sandboxes/{sandbox}/terminals/{terminal}/ws")
-            .into_client_request()
-            .expect("a request");
+        let mut request = format!("{base}{path}").into_client_request().expect("a request");
         let headers = request.headers_mut();
         if knock.key_in_protocol {
             let value = format!("atoll, atoll.key.{}", client.key());

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use atoll_tests::terminal::{Knock, Screen};
-use atoll_tests::{Client, json, run, until};
+use atoll_tests::{Client, Options, Value, json, run, run_with, until};
+use reqwest::{Method, RequestBuilder};
 
 async fn open(client: &Client, id: &str, thread: &str) -> String {
     let body = json!({ "thread": thread, "cols": 80, "rows": 24 });
@@ -82,6 +83,93 @@ fn a_terminal_survives_a_crash_of_the_server() {
         let mut screen = Screen::attach(&client, &id, &terminal).await;
         screen.input("echo $(pwd) $A here\n").await;
         screen.wait_for("/etc still here").await;
+    });
+}
+
+/// A call of a vendor's API, which is not in the native document.
+async fn vendor(request: RequestBuilder) -> Value {
+    let answer = request.send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert!(status.is_success(), "{status}: {text}");
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+async fn post(client: &Client, path: &str, body: Value) -> Value {
+    vendor(client.raw(Method::POST, path).json(&body)).await
+}
+
+async fn get(client: &Client, path: &str) -> Value {
+    vendor(client.raw(Method::GET, path)).await
+}
+
+#[test]
+fn terminals_of_vendors_survive_a_crash_of_the_server() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let daytona = format!("/daytona/toolbox/{id}/process/pty");
+        let leap0 = format!("/leap0/v1/sandbox/{id}/pty");
+        let body = json!({ "id": "d", "cols": 100, "rows": 30, "cwd": "/etc", "envs": { "A": "first" } });
+        post(&client, &daytona, body).await;
+        post(&client, &format!("{daytona}/d/resize"), json!({ "cols": 120, "rows": 40 })).await;
+        let body = json!({ "id": "l", "cols": 90, "rows": 20, "cwd": "/var", "envs": { "A": "second" } });
+        post(&client, &leap0, body).await;
+        let body = json!({ "id": "lazy", "lazy_start": true, "cwd": "/usr", "envs": { "A": "third" } });
+        assert_eq!(post(&client, &leap0, body).await["active"], false);
+        post(&client, &format!("{leap0}/lazy/resize"), json!({ "cols": 70, "rows": 10 })).await;
+        let mut screen = Screen::connect(&client, &format!("{daytona}/d/connect")).await;
+        screen.input("cd /usr; B=kept; echo re''ady\n").await;
+        screen.wait_for("ready").await;
+        w.crash_server().await;
+        let listed = get(&client, &daytona).await["sessions"].clone();
+        let shown = listed.as_array().unwrap().iter().find(|pty| pty["id"] == "d").unwrap();
+        assert_eq!((&shown["cols"], &shown["rows"]), (&json!(120), &json!(40)), "{listed}");
+        assert_eq!((&shown["cwd"], &shown["envs"]), (&json!("/etc"), &json!({ "A": "first" })));
+        let listed = get(&client, &leap0).await["items"].clone();
+        let shown = |id: &str| listed.as_array().unwrap().iter().find(|pty| pty["id"] == id).unwrap().clone();
+        assert_eq!((&shown("l")["cols"], &shown("l")["cwd"]), (&json!(90), &json!("/var")), "{listed}");
+        assert_eq!((&shown("l")["envs"]["A"], &shown("l")["active"]), (&json!("second"), &json!(true)));
+        assert_eq!((&shown("lazy")["rows"], &shown("lazy")["active"]), (&json!(10), &json!(false)));
+        let again = client.raw(Method::POST, &leap0).json(&json!({ "id": "l" })).send().await.unwrap();
+        assert_eq!(again.status(), 409);
+        // The same shell, with what it had, and one that starts only now.
+        for (path, said) in [
+            (format!("{daytona}/d/connect"), "at=/usr a=first b=kept size=40 120"),
+            (format!("{leap0}/l/connect"), "at=/var a=second b= size=20 90"),
+            (format!("{leap0}/lazy/connect"), "at=/usr a=third b= size=10 70"),
+        ] {
+            let mut screen = Screen::connect(&client, &path).await;
+            screen.input("echo at=$(pwd) a=$A b=$B size=$(stty size)\n").await;
+            screen.wait_for(said).await;
+        }
+        assert_eq!(get(&client, &format!("{leap0}/lazy")).await["active"], true);
+    });
+}
+
+#[test]
+fn shell_sessions_survive_a_crash_of_the_server() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let daytona = format!("/daytona/toolbox/{id}/process/session");
+        let native = format!("/v1/sandboxes/{id}/sessions");
+        post(&client, &daytona, json!({ "sessionId": "d" })).await;
+        client.post(&native, json!({ "name": "n", "cwd": "/etc" })).await.ok();
+        let prepare = json!({ "command": "cd /usr; export A=first; f() { echo f; }" });
+        post(&client, &format!("{daytona}/d/exec"), prepare).await;
+        client.post(&format!("{native}/n/exec"), json!({ "command": "export A=second" })).await.ok();
+        w.crash_server().await;
+        let listed = get(&client, &daytona).await;
+        let has = |id: &str| listed.as_array().unwrap().iter().any(|session| session["sessionId"] == id);
+        assert!(has("d") && has("n"), "{listed}");
+        let said = json!({ "command": "echo $(pwd) $A $(f)" });
+        let said = post(&client, &format!("{daytona}/d/exec"), said).await;
+        assert_eq!(said["stdout"], "/usr first f\n", "{said}");
+        let said = json!({ "command": "echo $(pwd) $A" });
+        let said = client.post(&format!("{native}/n/exec"), said).await.ok();
+        assert_eq!(said["stdout"], "/etc second\n", "{said}");
+        let kept = client.get(&format!("{native}/d")).await.ok();
+        assert_eq!(kept["commands"].as_array().unwrap().len(), 2, "{kept}");
     });
 }
 

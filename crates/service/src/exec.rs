@@ -13,7 +13,7 @@ use crate::activity::ActivityKind;
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::{awake_for, exec_events, unseen_end};
 use crate::registry::Handle;
-use crate::service::{Service, ServiceShared};
+use crate::service::Service;
 use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
@@ -288,13 +288,6 @@ fn record(info: atoll_agentapi::ProcessInfo) -> ProcessRecord {
         tag: Some(info.tag).filter(|tag| !tag.is_empty()),
         terminal: info.pty,
         started_at_ms: i64::try_from(info.started_at_ms).unwrap_or(i64::MAX),
-    }
-}
-
-impl ServiceShared {
-    /// Whether a process still runs; an agent that does not answer says no.
-    pub(crate) async fn runs(sandbox: &dyn Session, pid: u32) -> bool {
-        sandbox.list().await.is_ok_and(|found| found.iter().any(|info| info.pid == pid))
     }
 }
 

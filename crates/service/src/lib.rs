@@ -62,7 +62,7 @@ pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
 pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
-    TenantRecord, Terminal,
+    TenantRecord, Terminal, TerminalSettings,
 };
 pub use build::{
     AFTER_THE_STEPS, BadUploadHash, BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource,
@@ -86,7 +86,7 @@ pub use templates::{
     MakeProgress, Progress, Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, TemplateSources,
     Templates, UpdateTemplate,
 };
-pub use terminals::TerminalInput;
+pub use terminals::{TerminalInput, terminal_size};
 pub use types::*;
 pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
 pub use wake::{WakeMemory, WakeRequest, WakeTimeout, Woken};

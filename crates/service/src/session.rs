@@ -32,7 +32,7 @@ pub struct SandboxSession {
     /// The tenant's part of the byte budget: it is charged for bytes that are held for the sandbox's users.
     pub account: Account,
     pub(crate) handle: Handle,
-    inner: Arc<ServiceShared>,
+    pub(crate) inner: Arc<ServiceShared>,
     epoch: u64,
     root_files: bool,
     busy: Arc<Busy>,

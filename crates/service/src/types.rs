@@ -384,6 +384,8 @@ pub struct OpenTerminal {
     pub env: BTreeMap<String, String>,
     /// The user.
     pub user: Option<String>,
+    /// The shell starts when somebody attaches for the first time.
+    pub lazy: bool,
 }
 
 /// An entry of a sandbox's file system.

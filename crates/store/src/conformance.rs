@@ -19,7 +19,7 @@ use atoll_model::{
 
 use crate::{
     Admit, Advance, EventQuery, Inserted, InstanceChange, InstanceRow, KeyRecord, LeaseQuery, NewEvent,
-    NewLease, ResourceSample, Store, StoreError, Sweep, TenantRecord, Terminal,
+    NewLease, ResourceSample, Store, StoreError, Sweep, TenantRecord, Terminal, TerminalSettings,
 };
 
 /// A store under test.
@@ -380,13 +380,30 @@ async fn a_thread_gets_the_same_terminal_within_an_instance(store: Subject) {
         sandbox: first.id.clone(),
         instance: InstanceId::from_entropy(entropy(instance)),
         thread: "thread".to_owned(),
-        pid: 4,
+        pid: Some(4),
         created_at_ms: 1,
+        settings: TerminalSettings::default(),
     };
     assert_eq!(store.put_terminal(terminal("a", 1)).await.unwrap().id, "a");
     assert_eq!(store.put_terminal(terminal("b", 1)).await.unwrap().id, "a");
     assert_eq!(store.put_terminal(terminal("c", 2)).await.unwrap().id, "c");
     assert_eq!(store.terminals(&first.id).await.unwrap().len(), 1);
+    // What is changed is changed once: of two that start its shell, one is told that it came too late.
+    let settings = TerminalSettings {
+        cols: 100,
+        rows: 30,
+        cwd: Some("/srv".to_owned()),
+        env: [("A".to_owned(), "1".to_owned())].into(),
+        lazy: true,
+        ..TerminalSettings::default()
+    };
+    let waiting = Terminal { pid: None, settings: settings.clone(), ..terminal("c", 2) };
+    assert!(store.update_terminal(waiting.clone(), Some(4)).await.unwrap());
+    assert_eq!(store.terminals(&first.id).await.unwrap(), std::slice::from_ref(&waiting));
+    let started = |pid| Terminal { pid: Some(pid), ..waiting.clone() };
+    assert!(store.update_terminal(started(7), None).await.unwrap());
+    assert!(!store.update_terminal(started(8), None).await.unwrap());
+    assert_eq!(store.terminals(&first.id).await.unwrap(), [started(7)]);
     assert!(store.delete_terminal(&first.id, "c").await.unwrap());
     assert_eq!(store.terminals(&first.id).await.unwrap(), []);
 }

@@ -31,7 +31,7 @@ pub use error::{OpenError, StoreError};
 pub use leases::{LeaseQuery, SortBy, Span};
 pub use records::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SecretValues,
-    TenantRecord, Terminal,
+    TenantRecord, Terminal, TerminalSettings,
 };
 pub use sqlite::SqliteStore;
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
@@ -322,6 +322,14 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
 
     /// Binds a terminal to its thread. If the thread already has one in the same instance, that one is returned.
     async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError>;
+
+    /// Writes the shell, the instance and the settings of a terminal, if its shell is still the one with this pid; says
+    /// whether it was.
+    async fn update_terminal(
+        &self,
+        terminal: Terminal,
+        expected_pid: Option<u32>,
+    ) -> Result<bool, StoreError>;
 
     /// The terminals of a sandbox, oldest first.
     async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError>;

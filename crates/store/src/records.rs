@@ -123,10 +123,32 @@ pub struct Terminal {
     pub instance: InstanceId,
     /// The thread of conversation.
     pub thread: String,
-    /// The shell's pid in the sandbox.
-    pub pid: u32,
+    /// The shell's pid in the sandbox; `None`: the shell starts when a client attaches.
+    pub pid: Option<u32>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
+    /// How its shell is started, and its size.
+    pub settings: TerminalSettings,
+}
+
+/// How the shell of a terminal is started, and how large the terminal is now.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TerminalSettings {
+    /// Columns; 0 where a row of an older server does not say.
+    pub cols: u16,
+    /// Rows; 0 where a row of an older server does not say.
+    pub rows: u16,
+    /// The shell; `None`: bash, or sh where there is no bash.
+    pub shell: Option<Vec<String>>,
+    /// The folder in which it starts, as an absolute path once it has started.
+    pub cwd: Option<String>,
+    /// On top of the sandbox's environment.
+    pub env: BTreeMap<String, String>,
+    /// As whom it runs.
+    pub user: Option<String>,
+    /// The shell starts when the first client attaches.
+    pub lazy: bool,
 }
 
 /// A preview of one port of a sandbox; without its token.

@@ -334,6 +334,14 @@ impl Store for SqliteStore {
         self.add(move |conn| terminals::put(conn, terminal)).await
     }
 
+    async fn update_terminal(
+        &self,
+        terminal: Terminal,
+        expected_pid: Option<u32>,
+    ) -> Result<bool, StoreError> {
+        self.write(move |conn| terminals::update(conn, &terminal, expected_pid)).await
+    }
+
     async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError> {
         let sandbox = sandbox.clone();
         self.read(move |conn| terminals::list(conn, &sandbox)).await

@@ -17,7 +17,6 @@ mod git;
 mod interpreter;
 mod lsp;
 mod ports;
-mod pty;
 mod session;
 
 use std::sync::Arc;
@@ -50,7 +49,6 @@ pub use interpreter::{
 };
 
 pub use lsp::{Completion, Completions, LspLanguage, LspServer, Symbol, TextPosition};
-pub use pty::{NewPty, Pty, PtyEnd, PtyEvent, PtyInput, PtyOutput, Ptys, WindowSize};
 pub use session::{
     CommandDone, CommandOutput, LogEvent, LogFollow, NewCommand, SessionCommand, SessionLogs, Sessions,
     ShellSession,
@@ -118,11 +116,6 @@ impl Toolbox {
     /// Shells that keep their state between commands.
     pub fn sessions(&self) -> Sessions<'_> {
         Sessions::new(self)
-    }
-
-    /// Shells with a terminal.
-    pub fn ptys(&self) -> Ptys<'_> {
-        Ptys::new(self)
     }
 
     fn user(&self) -> Option<&str> {

@@ -17,14 +17,6 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
     ("crates/fronts/kit/src/upload.rs: UploadFault", "of one request: why its body broke, for its answer"),
     ("crates/fronts/daytona/src/toolbox/socket.rs: Socket", "of one connection: when to ping it"),
-    (
-        "crates/fronts/daytona/src/toolbox/pty.rs: Sizes",
-        "the agent does not report the size that a terminal was given later; without it the first size is shown",
-    ),
-    (
-        "crates/fronts/leap0/src/pty/sessions.rs: Sessions",
-        "COMPAT(leap0): a lazy session exists before its shell does; lost at a restart of the server",
-    ),
 ];
 
 const SHARED: &[&str] = &[

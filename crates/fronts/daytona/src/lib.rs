@@ -96,7 +96,6 @@ impl Hosts {
 pub(crate) struct DaytonaApp {
     pub(crate) service: Service,
     pub(crate) options: DaytonaOptions,
-    pub(crate) toolbox: toolbox::ToolboxState,
 }
 
 impl FrontState for DaytonaApp {
@@ -127,7 +126,7 @@ impl Daytona {
     /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: DaytonaOptions) -> Self {
-        Self { app: DaytonaApp { service, options, toolbox: toolbox::ToolboxState::default() } }
+        Self { app: DaytonaApp { service, options } }
     }
 }
 

@@ -32,13 +32,6 @@ use axum::middleware;
 
 use crate::DaytonaApp;
 
-/// What the toolbox keeps beside the service.
-#[derive(Clone, Default)]
-pub(crate) struct ToolboxState {
-    /// Sizes of terminals that were changed since they were made.
-    sizes: pty::Sizes,
-}
-
 /// Nested below `/toolbox/{sandbox}`.
 pub(crate) fn routes() -> Router<DaytonaApp> {
     Router::new()

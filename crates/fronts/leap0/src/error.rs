@@ -53,6 +53,8 @@ fn field_name(core: &str) -> Option<String> {
         "env" => "env_vars",
         "template" => "template_name",
         "name" => "name",
+        "thread" => "id",
+        "cwd" => "cwd",
         _ => {
             let below = core.strip_prefix("network")?;
             let is_part = below.is_empty() || below.starts_with('.');

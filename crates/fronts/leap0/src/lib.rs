@@ -67,8 +67,6 @@ pub struct Hosts {
 struct Leap0App {
     service: Service,
     options: Leap0Options,
-    /// Terminals as Leap0 describes them.
-    sessions: pty::Sessions,
 }
 
 impl FrontState for Leap0App {
@@ -107,7 +105,7 @@ impl Leap0 {
     /// Creates the front over a service.
     #[must_use]
     pub fn new(service: Service, options: Leap0Options) -> Self {
-        let app = Leap0App { service, options, sessions: pty::Sessions::default() };
+        let app = Leap0App { service, options };
         let interpreter = MountedFront::new(InterpreterHost(app.clone()));
         Self { app, interpreter }
     }

@@ -1,15 +1,12 @@
 //! PTY sessions: our terminals by a name of the user's choice. The name is the terminal's thread, so that other fronts find the
 //! same shell by it.
-//!
-//! What Leap0 shows of a session and a terminal does not keep (its size, its first folder, that it starts with the first
-//! connection) stands in [`Sessions`], in memory: after a restart of the server a session is shown with defaults.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, authenticate, created, ok, rfc3339};
 use atoll_model::{Code, Lease, Principal};
-use atoll_service::{OpenTerminal, Terminal, TerminalSize};
+use atoll_service::{OpenTerminal, ServiceError, Terminal, TerminalSize, terminal_size};
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Request, State};
@@ -22,11 +19,10 @@ use crate::Leap0App;
 use crate::filesystem::below;
 use crate::response::ItemList;
 
-mod sessions;
 mod socket;
 
-use sessions::PtySession;
-pub(crate) use sessions::Sessions;
+/// What a session has where its user said nothing.
+const SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
@@ -50,59 +46,33 @@ struct Pty {
 }
 
 impl Pty {
-    fn new(id: String, session: PtySession, active: bool, lease: &Lease) -> Self {
+    fn new(terminal: Terminal, lease: &Lease) -> Self {
+        let size = terminal_size(&terminal);
+        let Terminal { thread, pid, created_at_ms, settings, .. } = terminal;
         Self {
-            id,
-            cwd: session.cwd.unwrap_or_else(|| lease.workdir.clone()),
-            envs: session.envs,
-            cols: session.size.cols,
-            rows: session.size.rows,
-            created_at: rfc3339(session.created_at_ms),
-            active,
-            lazy_start: session.lazy_start,
+            id: thread,
+            cwd: settings.cwd.unwrap_or_else(|| lease.workdir.clone()),
+            envs: settings.env,
+            cols: size.cols,
+            rows: size.rows,
+            created_at: rfc3339(created_at_ms),
+            active: pid.is_some(),
+            lazy_start: settings.lazy,
         }
     }
 }
 
-/// A session and, where its shell was started, the terminal.
-struct Known {
-    id: String,
-    session: PtySession,
-    terminal: Option<Terminal>,
-}
-
-impl Known {
-    fn shown(self, lease: &Lease) -> Pty {
-        Pty::new(self.id, self.session, self.terminal.is_some(), lease)
-    }
-}
-
-/// All sessions of a sandbox: its terminals of this incarnation, and those that wait for their first connection.
-async fn known(app: &Leap0App, who: &Principal, sandbox: &str) -> Result<(Lease, Vec<Known>), ApiError> {
+async fn one(
+    app: &Leap0App,
+    who: &Principal,
+    sandbox: &str,
+    id: &str,
+) -> Result<(Lease, Terminal), ApiError> {
     let lease = app.service.get(who, sandbox).await?;
-    let terminals = app.service.list_terminals(who, sandbox).await?;
-    let mut kept = app.sessions.of(&lease.id);
-    let mut all: Vec<Known> = terminals
-        .into_iter()
-        .filter(|terminal| Some(&terminal.instance) == lease.instance.as_ref())
-        .map(|terminal| {
-            let id = terminal.thread.clone();
-            let session = kept.remove(&id).unwrap_or_else(|| PtySession::unknown(terminal.created_at_ms));
-            Known { id, session, terminal: Some(terminal) }
-        })
-        .collect();
-    let waiting = kept.into_iter().filter(|(_, session)| session.waits);
-    all.extend(waiting.map(|(id, session)| Known { id, session, terminal: None }));
-    all.sort_by(|a, b| (a.session.created_at_ms, &a.id).cmp(&(b.session.created_at_ms, &b.id)));
-    Ok((lease, all))
-}
-
-async fn one(app: &Leap0App, who: &Principal, sandbox: &str, id: &str) -> Result<(Lease, Known), ApiError> {
-    let (lease, all) = known(app, who, sandbox).await?;
-    let found = all.into_iter().find(|known| known.id == id);
+    let all = app.service.list_terminals(who, lease.id.as_str()).await?;
     let missing =
         || ApiError::new(Code::ProcessNotFound, format!("sandbox {} has no such PTY session", lease.id));
-    let found = found.ok_or_else(missing)?;
+    let found = all.into_iter().find(|terminal| terminal.thread == id).ok_or_else(missing)?;
     Ok((lease, found))
 }
 
@@ -111,8 +81,9 @@ async fn list(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<ItemList<Pty>>, ApiError> {
-    let (lease, all) = known(&app, &who, &id).await?;
-    Ok(ok(ItemList { items: all.into_iter().map(|known| known.shown(&lease)).collect() }))
+    let lease = app.service.get(&who, &id).await?;
+    let all = app.service.list_terminals(&who, lease.id.as_str()).await?;
+    Ok(ok(ItemList { items: all.into_iter().map(|terminal| Pty::new(terminal, &lease)).collect() }))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,42 +97,38 @@ struct CreatePtyRequest {
     lazy_start: Option<bool>,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the creation time that a session shows")]
 async fn create(
     State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(sandbox): Path<String>,
     Json(body): Json<CreatePtyRequest>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
-    let (lease, all) = known(&app, &who, &sandbox).await?;
-    let id = match body.id {
-        Some(id) => id,
-        None => fresh_id()?,
-    };
-    if all.iter().any(|known| known.id == id) {
-        return Err(ApiError::new(Code::AlreadyExists, "a PTY session with that id already exists"));
-    }
-    let lazy_start = body.lazy_start.unwrap_or(false);
-    let session = PtySession {
-        size: TerminalSize {
-            cols: body.cols.map_or(sessions::SIZE.cols, NonZeroU16::get),
-            rows: body.rows.map_or(sessions::SIZE.rows, NonZeroU16::get),
+    let lease = app.service.get(&who, &sandbox).await?;
+    let open = OpenTerminal {
+        thread: match body.id {
+            Some(id) => id,
+            None => fresh_id()?,
         },
+        size: TerminalSize {
+            cols: body.cols.map_or(SIZE.cols, NonZeroU16::get),
+            rows: body.rows.map_or(SIZE.rows, NonZeroU16::get),
+        },
+        shell: None,
         cwd: body.cwd.filter(|cwd| !cwd.is_empty()).map(|cwd| below(&lease.workdir, &cwd)),
-        envs: body.envs.unwrap_or_default(),
-        created_at_ms: jiff::Timestamp::now().as_millisecond(),
-        lazy_start,
-        waits: lazy_start,
+        env: body.envs.unwrap_or_default(),
+        user: None,
+        lazy: body.lazy_start.unwrap_or(false),
     };
-    session.check(&id)?;
-    app.sessions.put(&lease.id, &id, session.clone())?;
-    if !lazy_start
-        && let Err(error) = app.service.open_terminal(&who, lease.id.as_str(), terminal(&id, &session)).await
-    {
-        app.sessions.remove(&lease.id, &id);
-        return Err(error.into());
-    }
-    Ok(created(Pty::new(id, session, !lazy_start, &lease)))
+    let made =
+        app.service.create_terminal(&who, lease.id.as_str(), open).await.map_err(|error| {
+            match error.code {
+                Code::AlreadyExists => {
+                    ApiError::new(Code::AlreadyExists, "a PTY session with that id already exists")
+                }
+                _ => error.into(),
+            }
+        })?;
+    Ok(created(Pty::new(made, &lease)))
 }
 
 fn fresh_id() -> Result<String, ApiError> {
@@ -171,24 +138,13 @@ fn fresh_id() -> Result<String, ApiError> {
     Ok(format!("pty-{}", hex::encode(random)))
 }
 
-fn terminal(id: &str, session: &PtySession) -> OpenTerminal {
-    OpenTerminal {
-        thread: id.to_owned(),
-        size: session.size,
-        shell: None,
-        cwd: session.cwd.clone(),
-        env: session.envs.clone(),
-        user: None,
-    }
-}
-
 async fn find(
     State(app): State<Leap0App>,
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
-    let (lease, known) = one(&app, &who, &sandbox, &id).await?;
-    Ok(ok(known.shown(&lease)))
+    let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
+    Ok(ok(Pty::new(terminal, &lease)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -203,15 +159,10 @@ async fn resize(
     Path((sandbox, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
-    let (lease, mut known) = one(&app, &who, &sandbox, &id).await?;
+    let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
     let size = TerminalSize { cols: body.cols.get(), rows: body.rows.get() };
-    if let Some(terminal) = &known.terminal {
-        let (_, input) = app.service.terminal_attach(&who, lease.id.as_str(), &terminal.id).await?;
-        input.resize(size).await?;
-    }
-    known.session.size = size;
-    app.sessions.put(&lease.id, &id, known.session.clone())?;
-    Ok(ok(known.shown(&lease)))
+    let sized = app.service.resize_terminal(&who, lease.id.as_str(), &terminal, size).await?;
+    Ok(ok(Pty::new(sized, &lease)))
 }
 
 async fn remove(
@@ -219,12 +170,12 @@ async fn remove(
     Caller(who): Caller,
     Path((sandbox, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let (lease, known) = one(&app, &who, &sandbox, &id).await?;
-    if let Some(terminal) = known.terminal {
-        app.service.close_terminal(&who, lease.id.as_str(), &terminal.id).await?;
+    let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
+    match app.service.close_terminal(&who, lease.id.as_str(), &terminal.id).await {
+        // Its shell ended by itself a moment ago.
+        Ok(()) | Err(ServiceError { code: Code::ProcessNotFound, .. }) => Ok(StatusCode::NO_CONTENT),
+        Err(error) => Err(error.into()),
     }
-    app.sessions.remove(&lease.id, &id);
-    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Connects to the shell, which is started now if it waited for this. Every refusal is before the upgrade, so that the
@@ -236,17 +187,8 @@ async fn connect(State(app): State<Leap0App>, request: Request) -> Result<Respon
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app)
         .await
         .map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
-    let (lease, Known { mut session, terminal: started, .. }) = one(&app, &who, &sandbox, &id).await?;
-    let started = match started {
-        Some(started) => started,
-        None => {
-            let opened = app.service.open_terminal(&who, lease.id.as_str(), terminal(&id, &session)).await?;
-            session.waits = false;
-            app.sessions.put(&lease.id, &id, session)?;
-            opened
-        }
-    };
-    let attached = app.service.terminal_attach(&who, lease.id.as_str(), &started.id).await?;
-    let ends = socket::Ends { app: app.clone(), who, sandbox: lease.id, session: id, terminal: started.id };
+    let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
+    let attached = app.service.terminal_attach(&who, lease.id.as_str(), &terminal.id).await?;
+    let ends = socket::Ends { app: app.clone(), who, sandbox: lease.id, terminal: terminal.id };
     socket::upgrade(upgrade, attached, ends)
 }

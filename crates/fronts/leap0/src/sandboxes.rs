@@ -93,7 +93,6 @@ async fn delete(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    let lease = app.service.delete(&who, &id, true).await?;
-    app.sessions.forget(&lease.id);
+    app.service.delete(&who, &id, true).await?;
     Ok(StatusCode::NO_CONTENT)
 }

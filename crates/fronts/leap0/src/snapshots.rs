@@ -72,8 +72,7 @@ async fn create(
     let kept =
         app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None }).await?;
     if body.kill_sandbox_after == Some(true) {
-        let gone = app.service.delete(&who, &id, true).await?;
-        app.sessions.forget(&gone.id);
+        app.service.delete(&who, &id, true).await?;
     }
     Ok(created(kept.into()))
 }

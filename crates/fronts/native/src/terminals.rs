@@ -28,7 +28,7 @@ impl FromCore<atoll_service::Terminal> for Terminal {
             id: terminal.id,
             sandbox: terminal.sandbox.into(),
             thread: terminal.thread,
-            pid: terminal.pid,
+            pid: terminal.pid.unwrap_or(0),
             created_at: rfc3339_millis(terminal.created_at_ms),
         }
     }
@@ -42,6 +42,7 @@ fn opening(body: TerminalBody) -> OpenTerminal {
         cwd: body.cwd,
         env: body.env,
         user: body.user,
+        lazy: false,
     }
 }
 
@@ -55,7 +56,9 @@ pub(crate) async fn list(
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<TerminalList>, ApiError> {
     let terminals = app.service.list_terminals(&who, &ident).await?;
-    Ok(ok(TerminalList { items: terminals.into_iter().map(Terminal::from_core).collect() }))
+    // A terminal of another front whose shell waits for its first use has no process yet.
+    let started = terminals.into_iter().filter(|terminal| terminal.pid.is_some());
+    Ok(ok(TerminalList { items: started.map(Terminal::from_core).collect() }))
 }
 
 /// Opens a terminal for a thread, or returns the existing one.

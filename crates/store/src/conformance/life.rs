@@ -184,8 +184,9 @@ pub(super) async fn a_restored_instance_takes_the_terminals_with_it(store: Subje
         sandbox: first.id.clone(),
         instance: row(n, "").instance,
         thread: thread.to_owned(),
-        pid: 4,
+        pid: Some(4),
         created_at_ms: 1,
+        settings: crate::TerminalSettings::default(),
     };
     for (id, thread) in [("a", "one"), ("b", "two")] {
         store.put_terminal(terminal(id, thread, 1)).await.unwrap();

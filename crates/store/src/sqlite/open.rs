@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0004.sql"),
     include_str!("0005.sql"),
     include_str!("0006.sql"),
+    include_str!("0007.sql"),
 ];
 
 /// LIMIT: only backups and manual use of `sqlite3` compete with the writer.

@@ -6,17 +6,30 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::keys::parse_id;
 use crate::{StoreError, Terminal};
 
-const COLUMNS: &str = "id, sandbox, instance, thread, pid, created_ms";
-type Raw = (String, String, String, String, u32, i64);
+const TABLE: &str = "abstract_terminals";
+const COLUMNS: &str = "id, sandbox, instance, thread, pid, created_ms, settings";
+/// The pid of a shell that was not started yet.
+const NOT_STARTED: u32 = 0;
+type Raw = (String, String, String, String, u32, i64, String);
 
 fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
 }
 
-fn to_terminal((id, sandbox, instance, thread, pid, created_at_ms): Raw) -> Result<Terminal, StoreError> {
-    let (sandbox, instance) =
-        (parse_id("abstract_terminals", &sandbox)?, parse_id("abstract_terminals", &instance)?);
-    Ok(Terminal { id, sandbox, instance, thread, pid, created_at_ms })
+fn to_terminal(raw: Raw) -> Result<Terminal, StoreError> {
+    let (id, sandbox, instance, thread, pid, created_at_ms, settings) = raw;
+    let (sandbox, instance) = (parse_id(TABLE, &sandbox)?, parse_id(TABLE, &instance)?);
+    let settings = serde_json::from_str(&settings).map_err(bad_row)?;
+    let pid = Some(pid).filter(|pid| *pid != NOT_STARTED);
+    Ok(Terminal { id, sandbox, instance, thread, pid, created_at_ms, settings })
+}
+
+fn settings(terminal: &Terminal) -> Result<String, StoreError> {
+    serde_json::to_string(&terminal.settings).map_err(bad_row)
+}
+
+fn bad_row(cause: serde_json::Error) -> StoreError {
+    StoreError::BadRow { table: TABLE, cause: Box::new(cause) }
 }
 
 pub(crate) fn put(conn: &Connection, new: Terminal) -> Result<Terminal, StoreError> {
@@ -31,21 +44,43 @@ pub(crate) fn put(conn: &Connection, new: Terminal) -> Result<Terminal, StoreErr
     match before {
         Some(before) if before.instance == new.instance => Ok(before),
         _ => {
-            conn.prepare_cached(
-                "INSERT OR REPLACE INTO abstract_terminals (id, sandbox, instance, thread, pid, created_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?
+            conn.prepare_cached(&format!(
+                "INSERT OR REPLACE INTO abstract_terminals ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+            ))?
             .execute(params![
                 new.id,
                 new.sandbox.as_str(),
                 new.instance.as_str(),
                 new.thread,
-                new.pid,
-                new.created_at_ms
+                new.pid.unwrap_or(NOT_STARTED),
+                new.created_at_ms,
+                settings(&new)?
             ])?;
             Ok(new)
         }
     }
+}
+
+/// Writes the shell and the settings of a terminal, if its shell is still the expected one.
+pub(crate) fn update(
+    conn: &Connection,
+    terminal: &Terminal,
+    expected_pid: Option<u32>,
+) -> Result<bool, StoreError> {
+    let changed = conn
+        .prepare_cached(
+            "UPDATE abstract_terminals SET instance = ?4, pid = ?5, settings = ?6
+             WHERE sandbox = ?1 AND id = ?2 AND pid = ?3",
+        )?
+        .execute(params![
+            terminal.sandbox.as_str(),
+            terminal.id,
+            expected_pid.unwrap_or(NOT_STARTED),
+            terminal.instance.as_str(),
+            terminal.pid.unwrap_or(NOT_STARTED),
+            settings(terminal)?
+        ])?;
+    Ok(changed > 0)
 }
 
 pub(crate) fn list(conn: &Connection, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError> {

@@ -1,12 +1,11 @@
 //! Terminals with names that the user chooses, over a socket: data in binary frames in both directions, events of the
 //! terminal in texts.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, created, ok, rfc3339_millis};
-use atoll_model::SandboxId;
-use atoll_toolbox::{NewPty, Pty as Kept, PtyEnd, PtyEvent, PtyInput, PtyOutput, ToolboxError, WindowSize};
+use atoll_model::{Code, Lease};
+use atoll_service::{ExecEvent, OpenTerminal, Terminal, TerminalInput, TerminalSize, terminal_size};
 use axum::Router;
 use axum::extract::ws::Message;
 use axum::extract::{FromRequestParts, Request, State};
@@ -14,12 +13,14 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{get, post};
 use base64::Engine;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::execute::variables;
 use super::inside::Inside;
-use super::refusal::{bad, of_process};
+use super::refusal::{bad, of_terminal};
 use super::socket::{self, Close, FAILED, GOING_AWAY, Heard, NORMAL, Socket};
 use crate::DaytonaApp;
 use crate::error::text;
@@ -30,8 +31,9 @@ const EXIT_CONTROL: &str = "X-Daytona-Pty-Exit-Control";
 const ENVS: &str = "X-Daytona-Pty-Envs~";
 /// LIMIT: that of Daytona.
 const SIZE_MAX: u16 = 1_000;
-/// LIMIT: sizes that are remembered; without them a terminal is shown as it was made.
-const SIZES_MAX: usize = 10_000;
+const USUAL: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+/// COMPAT(daytona): a login shell.
+const SHELL: [&str; 2] = ["/bin/bash", "-il"];
 const SIGKILL: i32 = 9;
 
 pub(super) fn routes() -> Router<DaytonaApp> {
@@ -41,33 +43,6 @@ pub(super) fn routes() -> Router<DaytonaApp> {
         .route("/process/pty/{pty}", get(find).delete(kill))
         .route("/process/pty/{pty}/resize", post(resize))
         .route("/process/pty/{pty}/connect", get(connect))
-}
-
-/// Sizes that terminals were given after they were made: the agent does not tell them. In memory, and bounded.
-#[derive(Clone, Default)]
-pub(super) struct Sizes(Arc<Mutex<HashMap<(SandboxId, String), WindowSize>>>);
-
-impl Sizes {
-    fn get(&self, sandbox: &SandboxId, name: &str) -> Option<WindowSize> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&(sandbox.clone(), name.to_owned())).copied()
-    }
-
-    fn put(&self, sandbox: &SandboxId, name: &str, size: Option<WindowSize>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (sandbox.clone(), name.to_owned());
-        match size {
-            None => {
-                known.remove(&key);
-            }
-            Some(size) => {
-                if known.len() >= SIZES_MAX && !known.contains_key(&key) {
-                    known.clear();
-                }
-                known.insert(key, size);
-            }
-        }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -83,17 +58,18 @@ struct Pty {
     lazy_start: bool,
 }
 
-fn shown(app: &DaytonaApp, inside: &Inside, kept: Kept) -> Pty {
-    let size = app.toolbox.sizes.get(&inside.lease().id, &kept.name).unwrap_or(kept.size);
+fn shown(terminal: Terminal, lease: &Lease) -> Pty {
+    let size = terminal_size(&terminal);
+    let Terminal { thread, created_at_ms, settings, .. } = terminal;
     Pty {
-        id: kept.name,
-        cwd: kept.cwd,
-        envs: kept.env,
+        id: thread,
+        cwd: settings.cwd.unwrap_or_else(|| lease.workdir.clone()),
+        envs: settings.env,
         cols: size.cols,
         rows: size.rows,
-        created_at: rfc3339_millis(i64::try_from(kept.created_at_ms).unwrap_or(0)),
+        created_at: rfc3339_millis(created_at_ms),
         active: true,
-        lazy_start: false,
+        lazy_start: settings.lazy,
     }
 }
 
@@ -102,18 +78,14 @@ struct Ptys {
     sessions: Vec<Pty>,
 }
 
-async fn list(State(app): State<DaytonaApp>, inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
-    let found = inside.toolbox.ptys().list().await.map_err(of_process)?;
-    Ok(ok(Ptys { sessions: found.into_iter().map(|kept| shown(&app, &inside, kept)).collect() }))
+async fn list(inside: Inside) -> Result<JsonResponse<Ptys>, ApiError> {
+    let found = inside.sandbox.terminals().await.map_err(of_terminal)?;
+    Ok(ok(Ptys { sessions: found.into_iter().map(|terminal| shown(terminal, inside.lease())).collect() }))
 }
 
-async fn find(
-    State(app): State<DaytonaApp>,
-    inside: Inside,
-    Path((_, id)): Path<(String, String)>,
-) -> Result<JsonResponse<Pty>, ApiError> {
-    let kept = inside.toolbox.ptys().find(&id).await.map_err(of_process)?;
-    Ok(ok(shown(&app, &inside, kept)))
+async fn find(inside: Inside, Path((_, id)): Path<(String, String)>) -> Result<JsonResponse<Pty>, ApiError> {
+    let terminal = inside.sandbox.terminal(&id).await.map_err(of_terminal)?;
+    Ok(ok(shown(terminal, inside.lease())))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,29 +103,29 @@ struct Made {
     session_id: String,
 }
 
-async fn create(
-    State(app): State<DaytonaApp>,
-    inside: Inside,
-    Json(body): Json<CreatePtyRequest>,
-) -> Result<JsonResponse<Made>, ApiError> {
-    let kept = make(&app, &inside, body).await?;
-    Ok(created(Made { session_id: kept.name }))
+async fn create(inside: Inside, Json(body): Json<CreatePtyRequest>) -> Result<JsonResponse<Made>, ApiError> {
+    let terminal = make(&inside, body).await?;
+    Ok(created(Made { session_id: terminal.thread }))
 }
 
-async fn make(app: &DaytonaApp, inside: &Inside, body: CreatePtyRequest) -> Result<Kept, ApiError> {
-    let usual = WindowSize::default();
-    let size = size(body.cols.unwrap_or(usual.cols), body.rows.unwrap_or(usual.rows))?;
-    let name = body.id.filter(|id| !id.is_empty()).ok_or_else(|| bad("id is required"))?;
-    app.toolbox.sizes.put(&inside.lease().id, &name, None);
-    let new = NewPty { name, cwd: inside.cwd(body.cwd.as_deref()), env: variables(body.envs)?, size };
-    inside.toolbox.ptys().create(new).await.map_err(of_process)
+async fn make(inside: &Inside, body: CreatePtyRequest) -> Result<Terminal, ApiError> {
+    let open = OpenTerminal {
+        thread: body.id.filter(|id| !id.is_empty()).ok_or_else(|| bad("id is required"))?,
+        size: size(body.cols.unwrap_or(USUAL.cols), body.rows.unwrap_or(USUAL.rows))?,
+        shell: Some(SHELL.map(str::to_owned).to_vec()),
+        cwd: inside.cwd(body.cwd.as_deref()),
+        env: variables(body.envs)?,
+        user: None,
+        lazy: false,
+    };
+    inside.sandbox.create_terminal(open).await.map_err(of_terminal)
 }
 
-fn size(cols: u16, rows: u16) -> Result<WindowSize, ApiError> {
+fn size(cols: u16, rows: u16) -> Result<TerminalSize, ApiError> {
     if !(1..=SIZE_MAX).contains(&cols) || !(1..=SIZE_MAX).contains(&rows) {
         return Err(bad(format!("cols and rows must be between 1 and {SIZE_MAX}")));
     }
-    Ok(WindowSize { cols, rows })
+    Ok(TerminalSize { cols, rows })
 }
 
 #[derive(Debug, Deserialize)]
@@ -163,32 +135,22 @@ struct ResizeBody {
 }
 
 async fn resize(
-    State(app): State<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
     Json(body): Json<ResizeBody>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
     let size = size(body.cols, body.rows)?;
-    let ptys = inside.toolbox.ptys();
-    let kept = ptys.find(&id).await.map_err(of_process)?;
-    ptys.resize(&kept, size).await.map_err(of_process)?;
-    app.toolbox.sizes.put(&inside.lease().id, &id, Some(size));
-    Ok(ok(shown(&app, &inside, kept)))
+    let terminal = inside.sandbox.terminal(&id).await.map_err(of_terminal)?;
+    let sized = inside.sandbox.resize_terminal(&terminal, size).await.map_err(of_terminal)?;
+    Ok(ok(shown(sized, inside.lease())))
 }
 
 async fn kill(
-    State(app): State<DaytonaApp>,
     inside: Inside,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<JsonResponse<serde_json::Value>, ApiError> {
-    let ptys = inside.toolbox.ptys();
-    let kept = ptys.find(&id).await.map_err(of_process)?;
-    match ptys.kill(&kept).await {
-        // It ended by itself a moment ago.
-        Ok(()) | Err(ToolboxError::Ended(_)) => {}
-        Err(error) => return Err(of_process(error)),
-    }
-    app.toolbox.sizes.put(&inside.lease().id, &id, None);
+    let terminal = inside.sandbox.terminal(&id).await.map_err(of_terminal)?;
+    inside.sandbox.end_terminal(&terminal, SIGKILL).await.map_err(of_terminal)?;
     Ok(ok(json!({ "message": "PTY session deleted" })))
 }
 
@@ -199,8 +161,8 @@ async fn create_connect(State(app): State<DaytonaApp>, request: Request) -> Resu
     let Query(mut body) = Query::<CreatePtyRequest>::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;
     body.envs = envs(&parts.headers)?;
-    let kept = make(&app, &inside, body).await?;
-    attach(&app, inside, kept, upgrade, &parts.headers).await
+    let terminal = make(&inside, body).await?;
+    attach(&app, inside, terminal, upgrade, &parts.headers).await
 }
 
 async fn connect(State(app): State<DaytonaApp>, request: Request) -> Result<Response, ApiError> {
@@ -208,8 +170,8 @@ async fn connect(State(app): State<DaytonaApp>, request: Request) -> Result<Resp
     let inside = Inside::from_request_parts(&mut parts, &app).await?;
     let Path((_, id)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
     let upgrade = socket::asked(&mut parts, &app).await?;
-    let kept = inside.toolbox.ptys().find(&id).await.map_err(of_process)?;
-    attach(&app, inside, kept, upgrade, &parts.headers).await
+    let terminal = inside.sandbox.terminal(&id).await.map_err(of_terminal)?;
+    attach(&app, inside, terminal, upgrade, &parts.headers).await
 }
 
 /// Variables in an offered subprotocol of the handshake: a query would be written to logs.
@@ -225,37 +187,33 @@ fn envs(headers: &HeaderMap) -> Result<Option<BTreeMap<String, String>>, ApiErro
 async fn attach(
     app: &DaytonaApp,
     inside: Inside,
-    kept: Kept,
+    terminal: Terminal,
     upgrade: axum::extract::ws::WebSocketUpgrade,
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (output, input) = inside.toolbox.ptys().attach(&kept).await.map_err(of_process)?;
+    let (output, input) = inside.sandbox.attach_terminal(&terminal).await.map_err(of_terminal)?;
     let tells_exit = socket::offered(headers).iter().any(|offer| offer == EXIT_CONTROL);
-    let sizes = app.toolbox.sizes.clone();
     let account = inside.sandbox.account.clone();
     socket::upgrade((app, &account), upgrade, headers, move |socket| async move {
-        let bridge = Bridge { socket, output, input, tells_exit };
-        let (socket, close, ended) = bridge.run().await;
-        if ended {
-            sizes.put(&inside.lease().id, &kept.name, None);
-        }
-        (socket, close)
+        // The sandbox counts as busy as long as somebody is connected.
+        let _inside = inside;
+        Bridge { socket, output, input: input.without_wake(), tells_exit }.run().await
     })
 }
 
 struct Bridge {
     socket: Socket,
-    output: PtyOutput,
-    input: PtyInput,
+    output: BoxStream<'static, ExecEvent>,
+    input: TerminalInput,
     tells_exit: bool,
 }
 
 impl Bridge {
-    /// Until one of both sides is gone; `true`: the terminal is.
-    async fn run(mut self) -> (Socket, Close, bool) {
+    /// Until one of both sides is gone.
+    async fn run(mut self) -> (Socket, Close) {
         let connected = json!({ "type": "control", "status": "connected" }).to_string();
         if !self.socket.text(connected).await {
-            return (self.socket, Close::new(GOING_AWAY, ""), false);
+            return (self.socket, Close::new(GOING_AWAY, ""));
         }
         loop {
             // Both are cancel-safe: the socket and the stream keep what they have not returned.
@@ -263,57 +221,59 @@ impl Bridge {
                 heard = self.socket.hear() => self.hear(heard).await,
                 event = self.output.next() => self.tell(event).await,
             };
-            if let Some((close, ended)) = over {
-                return (self.socket, close, ended);
+            if let Some(close) = over {
+                return (self.socket, close);
             }
         }
     }
 
-    async fn hear(&mut self, heard: Heard) -> Option<(Close, bool)> {
+    async fn hear(&mut self, heard: Heard) -> Option<Close> {
         match heard {
             Heard::Nothing => None,
-            Heard::Gone => Some((Close::normal(), false)),
-            Heard::Data(data) => match self.input.write(&data).await {
+            Heard::Gone => Some(Close::normal()),
+            Heard::Data(data) => match self.input.write(data).await {
+                Ok(()) => None,
                 // Its end is told by its output.
-                Ok(()) | Err(ToolboxError::Ended(_)) => None,
-                Err(error) => Some((Close::failed(&of_process(error)), false)),
+                Err(error) if error.code == Code::ProcessNotFound => None,
+                Err(error) => Some(Close::failed(&of_terminal(error))),
             },
         }
     }
 
-    async fn tell(&mut self, event: Option<Result<PtyEvent, ToolboxError>>) -> Option<(Close, bool)> {
+    async fn tell(&mut self, event: Option<ExecEvent>) -> Option<Close> {
         match event {
-            Some(Ok(PtyEvent::Output(data))) => {
+            Some(ExecEvent::Terminal(data) | ExecEvent::Stdout(data) | ExecEvent::Stderr(data)) => {
                 let sent = self.socket.send(Message::Binary(data)).await;
-                (!sent).then(|| (Close::new(GOING_AWAY, ""), false))
+                (!sent).then(|| Close::new(GOING_AWAY, ""))
             }
-            Some(Ok(PtyEvent::Dropped(_))) => None,
-            Some(Ok(PtyEvent::End(end))) => {
+            Some(ExecEvent::Dropped(_) | ExecEvent::KeepAlive) => None,
+            Some(ExecEvent::Exit { exit_code, signal, .. }) => {
+                let end = ended(exit_code, signal);
                 if self.tells_exit {
-                    let mut exited = ended(end);
+                    let mut exited = end.clone();
                     exited["type"] = json!("control");
                     exited["status"] = json!("exited");
                     self.socket.text(exited.to_string()).await;
                 }
-                let code = if end.exit_code == 0 { NORMAL } else { FAILED };
-                Some((Close::new(code, ended(end).to_string()), true))
+                let code = if exit_code == 0 { NORMAL } else { FAILED };
+                Some(Close::new(code, end.to_string()))
             }
-            Some(Err(error)) => {
-                let refused = of_process(error);
+            Some(ExecEvent::Lost(error)) => {
+                let refused = of_terminal(error);
                 let told = json!({ "type": "control", "status": "error", "error": text(&refused) });
                 self.socket.text(told.to_string()).await;
-                Some((Close::failed(&refused), false))
+                Some(Close::failed(&refused))
             }
-            None => Some((Close::new(FAILED, "the terminal has ended"), true)),
+            None => Some(Close::new(FAILED, "the terminal has ended")),
         }
     }
 }
 
-fn ended(end: PtyEnd) -> serde_json::Value {
-    match end.signal {
-        None => json!({ "exitCode": end.exit_code }),
-        Some(SIGKILL) => json!({ "exitCode": end.exit_code, "exitReason": "SIGKILL" }),
-        Some(signal) => json!({ "exitCode": end.exit_code, "exitReason": format!("signal {signal}") }),
+fn ended(exit_code: i32, signal: Option<i32>) -> serde_json::Value {
+    match signal {
+        None => json!({ "exitCode": exit_code }),
+        Some(SIGKILL) => json!({ "exitCode": exit_code, "exitReason": "SIGKILL" }),
+        Some(signal) => json!({ "exitCode": exit_code, "exitReason": format!("signal {signal}") }),
     }
 }
 
@@ -338,9 +298,8 @@ mod tests {
     #[test]
     fn sizes_have_bounds_and_ends_their_reason() {
         assert!(size(1, 1_000).is_ok() && size(0, 10).is_err() && size(10, 1_001).is_err());
-        assert_eq!(ended(PtyEnd { exit_code: 0, signal: None }), json!({"exitCode": 0}));
-        let killed = ended(PtyEnd { exit_code: 137, signal: Some(9) });
-        assert_eq!(killed, json!({"exitCode": 137, "exitReason": "SIGKILL"}));
+        assert_eq!(ended(0, None), json!({"exitCode": 0}));
+        assert_eq!(ended(137, Some(9)), json!({"exitCode": 137, "exitReason": "SIGKILL"}));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use atoll_front_kit::{ApiError, ErrorSource};
 use atoll_model::{Code, ErrorKind};
+use atoll_service::ServiceError;
 use atoll_toolbox::{GitFault, ToolboxError};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -55,10 +56,26 @@ pub(super) fn of_process(error: ToolboxError) -> ApiError {
     }
 }
 
+/// About a terminal.
+pub(super) fn of_terminal(error: ServiceError) -> ApiError {
+    match error.code {
+        Code::ProcessNotFound => daemon(StatusCode::NOT_FOUND, "PROCESS_NOT_FOUND", error.message),
+        Code::AlreadyExists | Code::SandboxExhausted => {
+            daemon(StatusCode::CONFLICT, "CONFLICT", error.message)
+        }
+        Code::InvalidRequest => bad(error.message),
+        Code::SandboxUnavailable => {
+            ApiError::new(Code::SandboxUnavailable, GONE).from_sandbox().caused_by(error)
+        }
+        _ => ApiError::from(error).from_sandbox(),
+    }
+}
+
+const GONE: &str = "the sandbox was stopped, paused or deleted during the request, or does not answer";
+
 /// Its processes ended under the call, and the way to its agent with them.
 fn gone(error: ToolboxError) -> ApiError {
-    let message = "the sandbox was stopped, paused or deleted during the request, or does not answer";
-    ApiError::new(Code::SandboxUnavailable, message).from_sandbox().caused_by(error)
+    ApiError::new(Code::SandboxUnavailable, GONE).from_sandbox().caused_by(error)
 }
 
 /// An error of a language server.

@@ -32,14 +32,12 @@ pub(super) struct Ends {
     pub(super) app: Leap0App,
     pub(super) who: Principal,
     pub(super) sandbox: SandboxId,
-    pub(super) session: String,
     pub(super) terminal: String,
 }
 
 impl Ends {
     /// Closes the session after its shell ended.
     async fn close(&self) {
-        self.app.sessions.remove(&self.sandbox, &self.session);
         let closed = self.app.service.close_terminal(&self.who, self.sandbox.as_str(), &self.terminal).await;
         if let Err(error) = closed {
             tracing::debug!(sandbox = %self.sandbox, %error, "the record of an ended shell could not be removed");
