@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::E2bApp;
 use crate::domain::Domain;
 use crate::error::not_here;
-use crate::states::{SandboxState, state};
+use crate::states::{SandboxState, state, state_of};
 
 mod asleep;
 mod list;
@@ -142,7 +142,7 @@ pub(crate) async fn find(app: &E2bApp, who: &Principal, ident: &str) -> Result<L
         Code::SandboxNotFound => not_found(ident),
         _ => error.into(),
     })?;
-    match state(lease.phase) {
+    match state_of(&lease) {
         Some(_) => Ok(lease),
         None => Err(not_found(ident)),
     }

@@ -48,6 +48,12 @@ pub(crate) const fn state(phase: Phase) -> Option<SandboxState> {
     }
 }
 
+/// The state of a sandbox. COMPAT(e2b): one whose image is still being built or pulled is not there yet; a create there answers
+/// when the sandbox runs.
+pub(crate) fn state_of(lease: &Lease) -> Option<SandboxState> {
+    if lease.waits_for_image() { None } else { state(lease.phase) }
+}
+
 /// What a pause kept, once it is over.
 pub(crate) const fn pause_mode(lease: &Lease) -> Option<&'static str> {
     match lease.phase {
@@ -105,6 +111,18 @@ mod tests {
             SandboxState::Running.phases().iter().count() + SandboxState::Paused.phases().iter().count();
         assert_eq!(named, Phase::ALL.len() - 2);
         assert_eq!(SandboxState::parse("killed"), None);
+    }
+
+    #[test]
+    fn a_sandbox_that_waits_for_its_image_is_not_there() {
+        let key = serde_json::json!({ "key": "kkkkkkkkkkkkkkkkkkkk", "tenant": "tttttttttttttttttttt", "scope": "user" });
+        let awaits = serde_json::json!({ "requested_by": key, "start": { "entrypoint": true } });
+        let lease = |stage: &str, awaits: &serde_json::Value| {
+            let more = serde_json::json!({ "phase": "creating", "stage": stage, "awaits": awaits });
+            crate::sandboxes::sample_lease(more)
+        };
+        assert_eq!(state_of(&lease("pulling", &awaits)), None);
+        assert_eq!(state_of(&lease("booting", &serde_json::Value::Null)), Some(SandboxState::Running));
     }
 
     #[test]

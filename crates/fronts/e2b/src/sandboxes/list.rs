@@ -2,7 +2,7 @@
 
 use atoll_front_kit::paging::{READ_AT_ONCE, read_all};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
-use atoll_model::Principal;
+use atoll_model::{Lease, Principal};
 use atoll_service::{Filter, SortBy};
 use axum::extract::State as Given;
 use axum::http::{HeaderName, HeaderValue, Uri};
@@ -13,7 +13,7 @@ use url::form_urlencoded;
 
 use super::Listed;
 use crate::E2bApp;
-use crate::states::SandboxState;
+use crate::states::{SandboxState, state_of};
 
 /// LIMIT: that of E2B.
 const PAGE_MAX: u32 = 100;
@@ -31,7 +31,7 @@ pub(super) async fn first(
     let filter = asked.into_filter(&app, &who).await?;
     let all =
         read_all(|_| true, |cursor| app.service.list(&who, Filter { cursor, ..filter.clone() })).await?;
-    Ok(ok(all.iter().map(Listed::from).collect()))
+    Ok(ok(shown(&all)))
 }
 
 pub(super) async fn second(
@@ -41,7 +41,12 @@ pub(super) async fn second(
 ) -> Result<Response, ApiError> {
     let asked = SandboxListQuery::parse(uri.query().unwrap_or_default())?;
     let page = app.service.list(&who, asked.into_filter(&app, &who).await?).await?;
-    Ok(paged(page.items.iter().map(Listed::from).collect::<Vec<_>>(), page.next_cursor))
+    Ok(paged(shown(&page.items), page.next_cursor))
+}
+
+/// The sandboxes that have a state there.
+fn shown(leases: &[Lease]) -> Vec<Listed> {
+    leases.iter().filter(|lease| state_of(lease).is_some()).map(Listed::from).collect()
 }
 
 /// A page, with the token of the next one in a header.
