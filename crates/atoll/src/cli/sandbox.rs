@@ -25,13 +25,13 @@ pub(crate) struct Shape {
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// CPU limit in cores, such as 0.5 or 2
-    #[arg(long, value_parser = cores)]
+    #[arg(long, value_parser = cores, allow_hyphen_values = true)]
     pub(crate) cpu: Option<f64>,
     /// Memory limit, such as 512m or 2g
-    #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
+    #[arg(short, long, value_parser = mebibytes, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<Mebibytes>,
     /// Disk limit, such as 512m or 10g
-    #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
+    #[arg(long, value_parser = mebibytes, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) disk: Option<Mebibytes>,
     /// Limit of processes and threads
     #[arg(long, value_name = "N")]
@@ -345,13 +345,13 @@ pub(crate) struct Update {
     #[arg(long, value_name = "KEY")]
     pub(crate) remove_label: Vec<String>,
     /// CPU limit in cores, such as 0.5 or 2
-    #[arg(long, value_parser = cores)]
+    #[arg(long, value_parser = cores, allow_hyphen_values = true)]
     pub(crate) cpu: Option<f64>,
     /// Memory limit, such as 512m or 2g
-    #[arg(short, long, value_parser = mebibytes, value_name = "SIZE")]
+    #[arg(short, long, value_parser = mebibytes, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<Mebibytes>,
     /// Disk limit, such as 512m or 10g
-    #[arg(long, value_parser = mebibytes, value_name = "SIZE")]
+    #[arg(long, value_parser = mebibytes, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) disk: Option<Mebibytes>,
     /// Limit of processes and threads
     #[arg(long, value_name = "N")]
