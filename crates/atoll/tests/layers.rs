@@ -40,11 +40,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
     ("atoll-network", &["atoll-model", "atoll-relay"]),
     ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
+    // Shared by every engine on this machine; an engine decides what is mounted where.
+    ("atoll-storage", &["atoll-disk", "atoll-tar"]),
     (
         "atoll-container",
         &[
             "atoll-model",
             "atoll-disk",
+            "atoll-storage",
             "atoll-provider",
             "atoll-image",
             "atoll-network",

@@ -87,7 +87,7 @@ pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
 
 /// Detects the machine's layout and makes the folder `parent` of this server in it.
 pub(crate) fn open(parent: &str) -> io::Result<Arc<dyn Cgroups>> {
-    let mounts = crate::mountinfo::read()?;
+    let mounts = atoll_storage::mountinfo::read()?;
     if let Some(v1) = V1::find(&mounts, parent)? {
         return Ok(Arc::new(v1));
     }

@@ -44,7 +44,7 @@ use crate::checkpoint::{Checkpoints, Criu};
 use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
-use crate::storage::{Layers, StorageChoice, StorageError};
+use atoll_storage::{Layers, StorageChoice, StorageError};
 use blocking_pool::BlockingPool;
 use instance::Live;
 use reaper::{HostResources, Reaper};
@@ -380,7 +380,7 @@ impl Engine {
             .layers
             .sweep_volumes(&std::collections::HashSet::new())
             .map_err(step("remove volumes"))?;
-        crate::storage::unmount(&data).map_err(step("unmount the pool"))?;
+        atoll_storage::unmount(&data).map_err(step("unmount the pool"))?;
         match Arc::try_unwrap(inner.resources)
             .map(|resources| Arc::try_unwrap(resources.numbers).map(Mutex::into_inner))
         {

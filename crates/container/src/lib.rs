@@ -23,10 +23,8 @@ mod checkpoint;
 mod engine;
 mod failpoint;
 pub mod launcher;
-mod mountinfo;
 mod probe;
 mod seccomp;
-mod storage;
 mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -37,4 +35,4 @@ pub use engine::{Engine, EngineConfig, OpenError, PoolStats, Timings};
 pub use failpoint::FailPoint;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};
-pub use storage::{StorageChoice, StorageError};
+pub use atoll_storage::{StorageChoice, StorageError};

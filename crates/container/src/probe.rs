@@ -101,7 +101,7 @@ fn criu() -> Result<String, String> {
 }
 
 fn control_groups() -> Result<String, String> {
-    let mounts = crate::mountinfo::read().map_err(|cause| cause.to_string())?;
+    let mounts = atoll_storage::mountinfo::read().map_err(|cause| cause.to_string())?;
     let has = |name: &str| {
         mounts.iter().any(|mount| mount.kind == "cgroup" && mount.options.split(',').any(|o| o == name))
     };

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The namespaces of a sandbox. The cgroup namespace is created later, when the process is in its own cgroups.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER
@@ -345,23 +345,6 @@ pub(crate) fn wait_for_ever() -> ! {
         // SAFETY: waits for a signal.
         unsafe { libc::pause() };
     }
-}
-
-/// An ioctl whose argument is a structure that the kernel may fill.
-///
-/// # Safety
-/// `argument` has the layout and size that `request` expects.
-pub(crate) unsafe fn ioctl<T>(fd: impl AsFd, request: u64, argument: &mut T) -> io::Result<i32> {
-    // SAFETY: the caller guarantees the layout; the reference lives through the call.
-    let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut *argument) };
-    check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
-}
-
-/// An ioctl whose argument is a number.
-pub(crate) fn ioctl_number(fd: impl AsFd, request: u64, number: u64) -> io::Result<i32> {
-    // SAFETY: requests used with this take a plain number and no pointer.
-    let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, number) };
-    check(answer.into()).map(|answer| i32::try_from(answer).unwrap_or(0))
 }
 
 /// Closes a descriptor that still has an owner in this process. Only for a first process, which never returns to the

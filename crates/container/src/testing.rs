@@ -104,7 +104,7 @@ fn is_below(pid: u32, ancestor: u32) -> bool {
 }
 
 fn mounts(data: &Path, seen: &mut BTreeSet<String>) {
-    for mount in crate::mountinfo::read().unwrap_or_default() {
+    for mount in atoll_storage::mountinfo::read().unwrap_or_default() {
         if mount.point.starts_with(data) {
             seen.insert(format!("mount {} ({})", mount.point.display(), mount.kind));
         }
@@ -125,7 +125,7 @@ fn loops(data: &Path, seen: &mut BTreeSet<String>) {
 fn cgroups(data: &Path, seen: &mut BTreeSet<String>) {
     let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data) else { return };
     let parent = format!("atoll-{block}");
-    for mount in crate::mountinfo::read().unwrap_or_default() {
+    for mount in atoll_storage::mountinfo::read().unwrap_or_default() {
         if !mount.kind.starts_with("cgroup") {
             continue;
         }
@@ -164,7 +164,7 @@ pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
     let users = std::fs::File::open(format!("/proc/{pid}/ns/user"))?;
     let mut owner: u32 = 0;
     // SAFETY: the request fills one number of this size.
-    unsafe { crate::sys::ioctl(&users, NS_GET_OWNER_UID, &mut owner) }?;
+    unsafe { atoll_storage::ioctl::ioctl(&users, NS_GET_OWNER_UID, &mut owner) }?;
     Ok(owner)
 }
 
@@ -192,7 +192,7 @@ pub fn scrub(data: &Path) {
         }
         let _ = cgroups.remove_parent();
     }
-    for mount in crate::mountinfo::read().unwrap_or_default().iter().rev() {
+    for mount in atoll_storage::mountinfo::read().unwrap_or_default().iter().rev() {
         if mount.point.starts_with(data) {
             let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
         }

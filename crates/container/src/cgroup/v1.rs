@@ -13,7 +13,7 @@ use super::{
     quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
-use crate::mountinfo::MountEntry;
+use atoll_storage::mountinfo::MountEntry;
 
 const MEMORY: &str = "memory";
 const CPU: &str = "cpu";

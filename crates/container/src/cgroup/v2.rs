@@ -15,7 +15,7 @@ use super::{
     make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
 };
 use crate::launcher::protocol::CgroupEntry;
-use crate::mountinfo::MountEntry;
+use atoll_storage::mountinfo::MountEntry;
 
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
 

@@ -28,7 +28,7 @@ use crate::launcher::protocol::{
     CgroupEntry, FirstProcessReply, FirstProcessRequest, MountSpec, Rootfs, Spawn, Times, Upper,
 };
 use crate::launcher::wire;
-use crate::storage::{Layers, Seal};
+use atoll_storage::{Layers, Seal};
 
 /// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred starts may be queued.
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -150,7 +150,7 @@ impl Plan {
             LayerPlan::Copy { name, snapshot, seal } => {
                 let made = layers.create_from(name, snapshot.as_str(), seal, with_usr, disk_bytes);
                 let path = made.map_err(snapshot::copy_failed)?;
-                crate::storage::renew_machine_id(&path, name)?;
+                atoll_storage::renew_machine_id(&path, name)?;
                 Upper::Folder(path)
             }
             LayerPlan::Memory => {

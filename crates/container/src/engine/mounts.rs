@@ -17,7 +17,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
 use crate::launcher::protocol::{MAP, MountSpec, Mounted, PLACE, StepFailure};
-use crate::storage::{EntryAttributes, IDS, Layers, VolumeFolder};
+use atoll_storage::{EntryAttributes, IDS, Layers, VolumeFolder};
 use crate::sys;
 
 const MIB: u64 = 1 << 20;

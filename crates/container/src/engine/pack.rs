@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
-use crate::storage::ReadError;
+use atoll_storage::ReadError;
 
 const MIB: u64 = 1 << 20;
 const PIECE: usize = 256 << 10;

@@ -15,7 +15,7 @@ use super::sandbox_network::SandboxNetworks;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;
-use crate::storage::Layers;
+use atoll_storage::Layers;
 
 /// LIMIT: most namespaces are gone within these tries, and their links with them. A namespace that had a connection to
 /// the outside lives on in the kernel until the connection is given up, minutes later; its link is deleted explicitly.

@@ -17,7 +17,7 @@ use super::restore::CheckpointSource;
 use super::{EngineShared, SandboxSlot, failed, pause};
 use crate::cgroup::Cgroups;
 use crate::checkpoint::{CheckpointManifest, IMAGES, MANIFEST};
-use crate::storage::{CopyError, Seal};
+use atoll_storage::{CopyError, Seal};
 
 const MIB: u64 = 1 << 20;
 
@@ -281,7 +281,7 @@ impl EngineShared {
         let make = move || {
             let path = layers.create_from(&name, &id, &seal, with_usr, limit).map_err(copy_failed)?;
             failpoint.reach("fork.copied");
-            crate::storage::renew_machine_id(&path, &name)?;
+            atoll_storage::renew_machine_id(&path, &name)?;
             failpoint.reach("fork.named");
             Ok(())
         };

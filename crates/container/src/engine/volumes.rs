@@ -16,7 +16,7 @@ use super::pack;
 use super::provide::LEAST_FREE;
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
-use crate::storage::{CopyError, EntryAttributes, Layers, OpenedEntry, VolumeFolder};
+use atoll_storage::{CopyError, EntryAttributes, Layers, OpenedEntry, VolumeFolder};
 
 const MIB: u64 = 1 << 20;
 const PIECE: usize = 256 << 10;
@@ -230,7 +230,7 @@ impl VolumeFiles for ContainerVolumeFiles {
             let name = format!("removed-{}", hex::encode(random));
             let is_folder = layers.with_room_to_remove(&volume, || folder.take_away(&path, &aside, &name))?;
             if is_folder {
-                layers.with_room_to_remove(&volume, || crate::storage::remove_tree(&room.join(&name)))?;
+                layers.with_room_to_remove(&volume, || atoll_storage::remove_tree(&room.join(&name)))?;
             }
             Ok(())
         })

@@ -103,7 +103,7 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 /// Detaches, in this namespace, every mount that leads to none of `needed`. Otherwise the launcher would keep file
 /// systems in use that the host unmounts, and every sandbox would start with a copy of all of them.
 fn trim(needed: &[&Path]) -> io::Result<()> {
-    let points = crate::mountinfo::read()?;
+    let points = atoll_storage::mountinfo::read()?;
     for point in points.iter().rev().map(|mount| mount.point.as_path()) {
         // A mount below a needed path is kept: an operator may have the templates on a separate disk. Below `/usr` only
         // the files of `/usr` itself are shown, so no mount there is needed.

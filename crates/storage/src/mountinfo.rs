@@ -7,19 +7,19 @@ use std::path::PathBuf;
 
 /// One mount in the mount namespace of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MountEntry {
+pub struct MountEntry {
     /// The mount point.
-    pub(crate) point: PathBuf,
+    pub point: PathBuf,
     /// The type of the file system.
-    pub(crate) kind: String,
+    pub kind: String,
     /// The device, or another name of the source.
-    pub(crate) source: String,
+    pub source: String,
     /// Options of the file system.
-    pub(crate) options: String,
+    pub options: String,
 }
 
 /// All mounts, in the order they were made.
-pub(crate) fn read() -> io::Result<Vec<MountEntry>> {
+pub fn read() -> io::Result<Vec<MountEntry>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }

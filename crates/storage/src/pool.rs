@@ -25,7 +25,7 @@ const HEADROOM_MAX: u64 = 16 * GIB;
 
 /// Where the pool is and whether it can grow.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     at: PathBuf,
     /// `None` on the host's own btrfs.
     backing: Option<Backing>,
@@ -46,7 +46,7 @@ type Failed = (&'static str, io::Error);
 
 impl Pool {
     /// Mounts the pool at `at`, unless it is mounted there already. The mount outlives this process.
-    pub(super) fn open(data: &Path, at: &Path, disk: &Arc<Reserve>) -> Result<Self, Failed> {
+    pub(crate) fn open(data: &Path, at: &Path, disk: &Arc<Reserve>) -> Result<Self, Failed> {
         let disk = Arc::clone(disk);
         let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
         if magic(data).map_err(|cause| ("look at the data folder", cause))? == BTRFS_MAGIC {
@@ -72,17 +72,17 @@ impl Pool {
     }
 
     /// The folder whose disk it grows into; `None` where it is the disk itself.
-    pub(super) fn grows_in(&self) -> Option<&Path> {
+    pub(crate) fn grows_in(&self) -> Option<&Path> {
         self.backing.as_ref().map(Backing::folder)
     }
 
     /// Notes how much one layer may take.
-    pub(super) fn expect(&self, bytes: u64) {
+    pub(crate) fn expect(&self, bytes: u64) {
         self.headroom.fetch_max(bytes.min(HEADROOM_MAX), Ordering::Relaxed);
     }
 
     /// Grows it until so much more than what is kept free anyway is free; `pending` bytes are promised to writers already.
-    pub(super) fn grow_for(&self, more: u64, pending: u64, purpose: Purpose) -> io::Result<()> {
+    pub(crate) fn grow_for(&self, more: u64, pending: u64, purpose: Purpose) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
         let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = self.headroom.load(Ordering::Relaxed).saturating_add(more).saturating_add(pending);
@@ -103,7 +103,7 @@ fn next_step(room: u64) -> Option<u64> {
 }
 
 /// How far the pool can grow into so much room.
-pub(super) fn whole_steps(room: u64) -> u64 {
+pub(crate) fn whole_steps(room: u64) -> u64 {
     room / STEP_LEAST * STEP_LEAST
 }
 
@@ -157,7 +157,7 @@ fn make_file(path: &Path, disk: &Reserve) -> io::Result<()> {
 }
 
 /// Unmounts the pool of `data`; for tests and uninstalling.
-pub(crate) fn unmount(data: &Path) -> io::Result<()> {
+pub fn unmount(data: &Path) -> io::Result<()> {
     let at = data.join("pool");
     let mounted = crate::mountinfo::read()?.iter().any(|mount| mount.point == at);
     if mounted { Ok(rustix::mount::unmount(&at, UnmountFlags::empty())?) } else { Ok(()) }

@@ -10,16 +10,16 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 
 /// LIMIT: a path. The kernel has no bound for the depth of a tree, but each entry of an archive carries its whole path, so a
 /// tree of a million levels would become terabytes of names.
-pub(super) const PATH_MOST: usize = 64 << 10;
+pub(crate) const PATH_MOST: usize = 64 << 10;
 
 /// The path of an entry is longer than [`PATH_MOST`].
 #[derive(Debug, thiserror::Error)]
 #[error("a path is longer than {PATH_MOST} bytes")]
-pub(super) struct TooDeep;
+pub(crate) struct TooDeep;
 
 /// Where one is in a tree.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     here: OwnedFd,
     levels: Vec<WalkLevel>,
     /// From the root, without a leading slash; the entry last seen included.
@@ -35,22 +35,22 @@ struct WalkLevel {
 
 /// One entry.
 #[derive(Debug)]
-pub(super) struct WalkEntry {
-    pub(super) name: CString,
-    pub(super) stat: Stat,
-    pub(super) kind: FileType,
+pub(crate) struct WalkEntry {
+    pub(crate) name: CString,
+    pub(crate) stat: Stat,
+    pub(crate) kind: FileType,
 }
 
 impl Walk {
     /// Begins below the folder `root`.
-    pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(root: OwnedFd) -> io::Result<Self> {
         let level =
             WalkLevel { inode: rustix::fs::fstat(&root)?.st_ino, names: names(&root)?, path_length: 0 };
         Ok(Self { here: root, levels: vec![level], path: Vec::new() })
     }
 
     /// The next entry, folders before what is in them.
-    pub(super) fn next(&mut self) -> io::Result<Option<WalkEntry>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<WalkEntry>> {
         loop {
             let Some(level) = self.levels.last_mut() else { return Ok(None) };
             self.path.truncate(level.path_length);
@@ -92,17 +92,17 @@ impl Walk {
     }
 
     /// The folder that was seen last, or the one that the entry seen last is in.
-    pub(super) fn here(&self) -> BorrowedFd<'_> {
+    pub(crate) fn here(&self) -> BorrowedFd<'_> {
         self.here.as_fd()
     }
 
     /// The path of the entry seen last.
-    pub(super) fn path(&self) -> &[u8] {
+    pub(crate) fn path(&self) -> &[u8] {
         &self.path
     }
 }
 
-pub(super) fn open_folder(at: impl AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+pub(crate) fn open_folder(at: impl AsFd, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(at, name, flags, Mode::empty())?)
 }
@@ -120,7 +120,7 @@ fn names(folder: &OwnedFd) -> io::Result<std::vec::IntoIter<CString>> {
 }
 
 /// Bytes that the files below `root` take on disk; a file with two names counts twice.
-pub(super) fn disk_bytes(root: OwnedFd) -> io::Result<u64> {
+pub(crate) fn disk_bytes(root: OwnedFd) -> io::Result<u64> {
     let mut walk = Walk::new(root)?;
     let mut bytes = 0;
     while let Some(entry) = walk.next()? {

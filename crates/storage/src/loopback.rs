@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sys;
+use crate::ioctl;
 
 const CTL_GET_FREE: u64 = 0x4c82;
 const CONFIGURE: u64 = 0x4c0a;
@@ -41,13 +41,13 @@ struct LoopConfig {
 }
 
 /// The device that `file` is attached to. Held open until it is mounted.
-pub(super) struct LoopDevice {
-    pub(super) path: PathBuf,
+pub(crate) struct LoopDevice {
+    pub(crate) path: PathBuf,
     _hold: File,
 }
 
 /// Attaches `file`, or finds the device it is attached to.
-pub(super) fn attach(file: &Path) -> io::Result<LoopDevice> {
+pub(crate) fn attach(file: &Path) -> io::Result<LoopDevice> {
     if let Some(path) = find(file)? {
         return Ok(LoopDevice { _hold: OpenOptions::new().read(true).write(true).open(&path)?, path });
     }
@@ -55,7 +55,7 @@ pub(super) fn attach(file: &Path) -> io::Result<LoopDevice> {
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     for flags in [FLAG_AUTOCLEAR | FLAG_DIRECT_IO, FLAG_AUTOCLEAR] {
         for _ in 0..TRIES {
-            let number = sys::ioctl_number(&control, CTL_GET_FREE, 0)?;
+            let number = ioctl::ioctl_number(&control, CTL_GET_FREE, 0)?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, &backing, flags) {
@@ -92,11 +92,11 @@ fn configure(device: &File, backing: &File, flags: u32) -> io::Result<()> {
     let fd = u32::try_from(backing.as_raw_fd()).map_err(io::Error::other)?;
     let mut config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
     // SAFETY: `LoopConfig` is the structure that this request takes.
-    unsafe { sys::ioctl(device, CONFIGURE, &mut config) }.map(drop)
+    unsafe { ioctl::ioctl(device, CONFIGURE, &mut config) }.map(drop)
 }
 
 /// The device whose backing file is `file`.
-pub(super) fn find(file: &Path) -> io::Result<Option<PathBuf>> {
+pub(crate) fn find(file: &Path) -> io::Result<Option<PathBuf>> {
     let file = file.canonicalize()?;
     for entry in std::fs::read_dir("/sys/block")? {
         let entry = entry?;
@@ -109,7 +109,7 @@ pub(super) fn find(file: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Tells the device that its file has grown.
-pub(super) fn take_new_size(device: &Path) -> io::Result<()> {
+pub(crate) fn take_new_size(device: &Path) -> io::Result<()> {
     let device = OpenOptions::new().read(true).write(true).open(device)?;
-    sys::ioctl_number(device, SET_CAPACITY, 0).map(drop)
+    ioctl::ioctl_number(device, SET_CAPACITY, 0).map(drop)
 }

@@ -24,9 +24,9 @@ use rustix::fs::{CWD, RenameFlags, XattrFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::btrfs::{self, Access};
-use super::format::ReadError;
-use super::{Layers, StorageKind, capture, clear, make_private, pack, prepare, unpack, walk};
+use crate::btrfs::{self, Access};
+use crate::format::ReadError;
+use crate::{Layers, StorageKind, capture, clear, make_private, pack, prepare, unpack, walk};
 
 /// Where a layer notes how many bytes it began with.
 const INHERITED: &str = "trusted.atoll.inherited";
@@ -42,15 +42,15 @@ const DIRTY_MOST: u64 = 4 << 20;
 
 /// How one can tell later that a snapshot is what was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seal {
+pub struct Seal {
     files: FilesSeal,
     /// Bytes that a layer made from it begins with, as far as it was known cheaply.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Whether `bytes` may be too high, because the layer was itself made from a snapshot.
     is_estimate: bool,
     /// The hash of what describes its processes, where it has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) images: Option<String>,
+    pub images: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ enum FilesSeal {
 
 /// A copy could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CopyError {
+pub enum CopyError {
     /// It is not what was sealed.
     #[error("{0}")]
     Damaged(String),
@@ -80,11 +80,11 @@ pub(crate) enum CopyError {
 const OVERRUN: u64 = 1 << 20;
 
 impl Seal {
-    pub(crate) fn parse(text: &str) -> Result<Self, CopyError> {
+    pub fn parse(text: &str) -> Result<Self, CopyError> {
         serde_json::from_str(text).map_err(|_| CopyError::Damaged("its seal is malformed".into()))
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -95,12 +95,12 @@ impl Layers {
     }
 
     /// Where a snapshot is.
-    pub(crate) fn snapshot_path(&self, snapshot: &str) -> PathBuf {
+    pub fn snapshot_path(&self, snapshot: &str) -> PathBuf {
         self.snapshots().join(snapshot)
     }
 
     /// Brings most of what a layer's sandbox wrote to disk while it runs, so that it stands still for a short time only.
-    pub(crate) fn settle_writes(&self, name: &str) -> io::Result<()> {
+    pub fn settle_writes(&self, name: &str) -> io::Result<()> {
         let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         if quota.dirty_bytes(&self.path(name))? <= DIRTY_MOST {
             return Ok(());
@@ -113,21 +113,21 @@ impl Layers {
         self.flush_at(&self.path(name), name)
     }
 
-    pub(super) fn flush_at(&self, path: &Path, name: &str) -> io::Result<()> {
+    pub(crate) fn flush_at(&self, path: &Path, name: &str) -> io::Result<()> {
         let copy = passing_name(FLUSH, name)?;
         btrfs::copy_subvolume(path, &self.snapshots(), &copy, Access::ReadOnly)?;
         btrfs::remove_subvolume(&self.snapshots(), &copy)
     }
 
     /// Makes the folder of a snapshot.
-    pub(crate) fn snapshot_folder(&self, snapshot: &str) -> io::Result<PathBuf> {
+    pub fn snapshot_folder(&self, snapshot: &str) -> io::Result<PathBuf> {
         let at = self.snapshot_path(snapshot);
         make_private(&at)?;
         Ok(at)
     }
 
     /// Keeps a layer as it is now; nobody may write to it meanwhile. On disk when it returns.
-    pub(crate) fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
+    pub fn snapshot(&self, name: &str, snapshot: &str) -> io::Result<()> {
         let at = self.snapshot_folder(snapshot)?;
         match &self.kind {
             StorageKind::Btrfs { .. } => {
@@ -138,7 +138,7 @@ impl Layers {
     }
 
     /// Seals a snapshot that was just made of the layer `name`. `images`: the hash of what describes its processes.
-    pub(crate) fn seal(&self, name: &str, snapshot: &str, images: Option<String>) -> io::Result<Seal> {
+    pub fn seal(&self, name: &str, snapshot: &str, images: Option<String>) -> io::Result<Seal> {
         let files = self.snapshot_path(snapshot).join(FILES);
         let sealed = match &self.kind {
             StorageKind::Btrfs { .. } => {
@@ -156,7 +156,7 @@ impl Layers {
     }
 
     /// A quick look whether a snapshot is the one that was sealed. On plain folders it reads everything.
-    pub(crate) fn check(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
+    pub fn check(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
         let files = self.snapshot_path(snapshot).join(FILES);
         let damaged = |why: &str| Err(CopyError::Damaged(why.to_owned()));
         if !files.join("upper").is_dir() {
@@ -182,7 +182,7 @@ impl Layers {
 
     /// Reads all files of a snapshot; the file system's sums are checked on the way. (Files that somebody inside has set to be
     /// written in place have none.)
-    pub(crate) fn verify(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
+    pub fn verify(&self, snapshot: &str, seal: &Seal) -> Result<(), CopyError> {
         self.check(snapshot, seal)?;
         if matches!(self.kind, StorageKind::Folders) {
             return Ok(());
@@ -196,7 +196,7 @@ impl Layers {
 
     /// Makes the layer `name` from a snapshot. Its limit is open until [`Layers::set_limit`] sets it; `limit_bytes` is what
     /// that will be.
-    pub(crate) fn create_from(
+    pub fn create_from(
         &self,
         name: &str,
         snapshot: &str,
@@ -241,7 +241,7 @@ impl Layers {
     }
 
     /// How many bytes a layer made from the snapshot begins with; an error where that is more than it may hold.
-    pub(crate) fn inheritance(
+    pub fn inheritance(
         &self,
         snapshot: &str,
         seal: &Seal,
@@ -263,7 +263,7 @@ impl Layers {
         Ok(bytes.min(limit_bytes))
     }
 
-    pub(super) fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
+    pub(crate) fn note_inherited(&self, layer: &Path, bytes: u64) -> io::Result<()> {
         match &self.kind {
             StorageKind::Btrfs { quota, .. } if quota.is_simple => {
                 let text = bytes.to_string();
@@ -274,18 +274,18 @@ impl Layers {
     }
 
     /// Bytes that a layer began with and that the kernel does not count for it.
-    pub(super) fn inherited(&self, name: &str) -> u64 {
+    pub(crate) fn inherited(&self, name: &str) -> u64 {
         inherited_at(&self.path(name))
     }
 
     /// What is left of a limit for what a layer writes itself.
-    pub(super) fn own_limit(&self, name: &str, limit_bytes: u64) -> u64 {
+    pub(crate) fn own_limit(&self, name: &str, limit_bytes: u64) -> u64 {
         own_limit_at(&self.path(name), limit_bytes)
     }
 
     /// Makes a copy of the snapshot beside the layer `name`, for [`Layers::swap_in`]; answers its name. The layer may be in
     /// use.
-    pub(crate) fn prepare_rollback(
+    pub fn prepare_rollback(
         &self,
         name: &str,
         snapshot: &str,
@@ -310,7 +310,7 @@ impl Layers {
     }
 
     /// Gives a layer that is about to be removed a name that nothing had before; `None` where there is none.
-    pub(crate) fn put_aside(&self, name: &str) -> io::Result<Option<String>> {
+    pub fn put_aside(&self, name: &str) -> io::Result<Option<String>> {
         if !self.path(name).exists() {
             return Ok(None);
         }
@@ -328,7 +328,7 @@ impl Layers {
 
     /// Exchanges the layer `name` with the copy `next`, in one step: whatever happens, its files are the old or the new ones.
     /// On disk when it returns; the old ones are then at `next`.
-    pub(crate) fn swap_in(&self, name: &str, next: &str) -> io::Result<()> {
+    pub fn swap_in(&self, name: &str, next: &str) -> io::Result<()> {
         let (new, old) = (self.path(next), self.path(name));
         match rustix::fs::renameat_with(CWD, &new, CWD, &old, RenameFlags::EXCHANGE) {
             Ok(()) => {}
@@ -339,7 +339,7 @@ impl Layers {
     }
 
     /// Removes the books of what is gone; before anything new is made.
-    pub(super) fn remove_stale_books(&self) -> io::Result<()> {
+    pub(crate) fn remove_stale_books(&self) -> io::Result<()> {
         let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         let mut live = HashSet::new();
         for folder in [&self.root, &self.snapshots(), &self.volumes()] {
@@ -359,7 +359,7 @@ impl Layers {
     }
 
     /// Removes a snapshot with everything in it. Nothing there is fine.
-    pub(crate) fn remove_snapshot(&self, snapshot: &str) -> io::Result<()> {
+    pub fn remove_snapshot(&self, snapshot: &str) -> io::Result<()> {
         let at = self.snapshot_path(snapshot);
         if !at.exists() {
             return Ok(());
@@ -379,12 +379,12 @@ impl Layers {
     }
 
     /// Removes every snapshot, when the server is taken off the machine: what is read-only can't be removed like a folder.
-    pub(crate) fn remove_all_snapshots(&self) -> io::Result<()> {
+    pub fn remove_all_snapshots(&self) -> io::Result<()> {
         self.unwanted_snapshots(&HashSet::new())?.iter().try_for_each(|name| self.remove_snapshot(name))
     }
 
     /// Every snapshot that is not wanted, half-made ones included.
-    pub(crate) fn unwanted_snapshots(&self, wanted: &HashSet<String>) -> io::Result<Vec<String>> {
+    pub fn unwanted_snapshots(&self, wanted: &HashSet<String>) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.snapshots())? {
             names.extend(entry?.file_name().into_string().ok().filter(|name| !wanted.contains(name)));
@@ -393,17 +393,17 @@ impl Layers {
     }
 
     /// Writes the layer `name` as a stream.
-    pub(crate) fn pack(&self, name: &str, out: &mut impl Write) -> io::Result<()> {
+    pub fn pack(&self, name: &str, out: &mut impl Write) -> io::Result<()> {
         pack::write(&self.path(name), out)
     }
 
     /// Writes what the layer `name` has over the folders `lower`, the top one first, as the layer of an image.
-    pub(crate) fn capture(&self, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
+    pub fn capture(&self, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
         capture::write(&self.path(name), name, lower, out)
     }
 
     /// Makes the layer `name` from a stream: under its name when all of it is on disk, or not at all.
-    pub(crate) fn unpack(
+    pub fn unpack(
         &self,
         name: &str,
         limit_bytes: u64,
@@ -436,11 +436,11 @@ impl Layers {
     }
 
     /// Waits until everything in the pool is on disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.root)?)?)
     }
 
-    pub(super) fn commit_names(&self) -> io::Result<()> {
+    pub(crate) fn commit_names(&self) -> io::Result<()> {
         match &self.kind {
             StorageKind::Btrfs { .. } => btrfs::commit(&self.root),
             StorageKind::Folders => fs::File::open(&self.root)?.sync_all(),
@@ -448,7 +448,7 @@ impl Layers {
     }
 
     /// Whether a limit is below the one in force.
-    pub(crate) fn is_smaller(&self, name: &str, limit_bytes: u64) -> io::Result<bool> {
+    pub fn is_smaller(&self, name: &str, limit_bytes: u64) -> io::Result<bool> {
         match &self.kind {
             StorageKind::Btrfs { quota, .. } => {
                 Ok(self.own_limit(name, limit_bytes) < quota.limit_bytes(&self.path(name))?)
@@ -458,7 +458,7 @@ impl Layers {
     }
 
     /// Bytes that a layer takes now, not as of the last time the books were settled.
-    pub(crate) fn used_bytes_now(&self, name: &str) -> io::Result<u64> {
+    pub fn used_bytes_now(&self, name: &str) -> io::Result<u64> {
         if let StorageKind::Btrfs { .. } = &self.kind {
             self.flush(name)?;
         }
@@ -467,7 +467,7 @@ impl Layers {
 }
 
 /// Bytes that a subvolume began with and that the kernel does not count for it.
-pub(super) fn inherited_at(path: &Path) -> u64 {
+pub(crate) fn inherited_at(path: &Path) -> u64 {
     let mut text = [0; 20];
     let read = rustix::fs::getxattr(path, INHERITED, &mut text);
     let text = read.ok().and_then(|length| std::str::from_utf8(text.get(..length)?).ok());
@@ -475,7 +475,7 @@ pub(super) fn inherited_at(path: &Path) -> u64 {
 }
 
 /// What is left of a limit for what is written to a subvolume itself.
-pub(super) fn own_limit_at(path: &Path, limit_bytes: u64) -> u64 {
+pub(crate) fn own_limit_at(path: &Path, limit_bytes: u64) -> u64 {
     match inherited_at(path) {
         0 => limit_bytes,
         inherited => limit_bytes.saturating_sub(inherited).max(ROOM_LEAST),
@@ -483,14 +483,14 @@ pub(super) fn own_limit_at(path: &Path, limit_bytes: u64) -> u64 {
 }
 
 /// A name that nothing had before: what is under an old one may be about to be removed.
-pub(super) fn passing_name(kind: &str, of: &str) -> io::Result<String> {
+pub(crate) fn passing_name(kind: &str, of: &str) -> io::Result<String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     Ok(format!("{kind}{of}-{}", hex::encode(random)))
 }
 
 /// Copies the content of a layer or volume between plain folders, and brings it to disk.
-pub(super) fn copy_folders(from: &Path, to: &Path, parts: &'static [&'static str]) -> io::Result<()> {
+pub(crate) fn copy_folders(from: &Path, to: &Path, parts: &'static [&'static str]) -> io::Result<()> {
     let half = to.with_file_name(format!(".half-{}", to.file_name().unwrap_or_default().to_string_lossy()));
     let half = half.as_path();
     if half.exists() {

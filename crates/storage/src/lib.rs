@@ -1,21 +1,25 @@
-//! Where the layers of sandboxes lie: one folder per sandbox with what it changed.
+//! Layers, snapshots and volumes of sandboxes on disk: btrfs where possible, limits, archives.
 //!
 //! ```text
 //! DATA/pool/            the pool, 0700 root; mounted nosuid nodev from DATA/pool.btrfs where DATA is not on btrfs
 //!   layers/<sandbox>/   a subvolume with a limit of its own:  upper/ work/ [usr-upper/ usr-work/]
-//!   snapshots/<id>/     what layers were at some moment, read-only
+//!   snapshots/<id>/     read-only copies of layers
 //!   volumes/<id>/       a subvolume with a limit of its own:  files/
 //! ```
 //!
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
+
+#![expect(unsafe_code, reason = "btrfs and loop devices are driven by ioctls, which have no safe wrappers")]
 
 mod boot_files;
 mod btrfs;
 mod capture;
 mod clear;
 mod format;
+pub mod ioctl;
 mod loopback;
 mod machine_id;
+pub mod mountinfo;
 mod pack;
 mod pool;
 mod snapshots;
@@ -36,12 +40,12 @@ use std::sync::Arc;
 use atoll_disk::{Reserve, is_full};
 use btrfs::Member;
 
-pub(crate) use clear::remove_tree;
-pub(crate) use format::{IDS, ReadError};
-pub(crate) use machine_id::renew as renew_machine_id;
-pub(crate) use pool::unmount;
-pub(crate) use snapshots::{CopyError, Seal};
-pub(crate) use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder};
+pub use clear::remove_tree;
+pub use format::{IDS, ReadError};
+pub use machine_id::renew as renew_machine_id;
+pub use pool::unmount;
+pub use snapshots::{CopyError, Seal};
+pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder};
 
 /// How layers are to be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +71,7 @@ pub struct StorageError {
 
 /// The layers of one server.
 #[derive(Debug)]
-pub(crate) struct Layers {
+pub struct Layers {
     /// What stays free on the disk below the pool, and in the pool.
     disk: Arc<Reserve>,
     at: PathBuf,
@@ -84,7 +88,7 @@ enum StorageKind {
 
 impl Layers {
     /// Makes the pool or finds it again. `legacy`: full quota groups instead of simple quotas.
-    pub(crate) fn open(
+    pub fn open(
         data: &Path,
         choice: StorageChoice,
         legacy: bool,
@@ -139,22 +143,22 @@ impl Layers {
     }
 
     /// Whether a disk limit holds.
-    pub(crate) fn limits_disk(&self) -> bool {
+    pub fn limits_disk(&self) -> bool {
         matches!(self.kind, StorageKind::Btrfs { .. })
     }
 
     /// Where a layer is.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
     /// Whether there is such a layer.
-    pub(crate) fn exists(&self, name: &str) -> bool {
+    pub fn exists(&self, name: &str) -> bool {
         self.path(name).join("upper").is_dir()
     }
 
     /// Makes an empty layer of at most `limit_bytes`.
-    pub(crate) fn create(&self, name: &str, with_usr: bool, limit_bytes: u64) -> io::Result<PathBuf> {
+    pub fn create(&self, name: &str, with_usr: bool, limit_bytes: u64) -> io::Result<PathBuf> {
         let path = self.path(name);
         match &self.kind {
             StorageKind::Btrfs { .. } => btrfs::create_subvolume(&self.root, name)?,
@@ -175,7 +179,7 @@ impl Layers {
 
     /// Makes a kept layer ready for the next instance. Its limit is open until [`Layers::set_limit`] sets it again: also a
     /// full layer must start, and starting makes a few folders in it.
-    pub(crate) fn reopen(&self, name: &str, with_usr: bool) -> io::Result<PathBuf> {
+    pub fn reopen(&self, name: &str, with_usr: bool) -> io::Result<PathBuf> {
         let path = self.path(name);
         if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
@@ -189,12 +193,12 @@ impl Layers {
     }
 
     /// Notes where volumes are mounted in a layer, so that a capture knows whose folders those are.
-    pub(crate) fn note_mounts(&self, name: &str, places: &[String]) -> io::Result<()> {
+    pub fn note_mounts(&self, name: &str, places: &[String]) -> io::Result<()> {
         boot_files::note_mounts(&self.path(name), places)
     }
 
     /// Changes the limit of a layer.
-    pub(crate) fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
+    pub fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
             StorageKind::Btrfs { pool, quota } => {
                 pool.expect(limit_bytes);
@@ -207,12 +211,12 @@ impl Layers {
     }
 
     /// Gives a layer made ahead of time to its sandbox.
-    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))
     }
 
     /// Removes a layer with everything in it. Nothing there is fine.
-    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+    pub fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path(name);
         if !path.exists() {
             return Ok(());
@@ -224,7 +228,7 @@ impl Layers {
     }
 
     /// Bytes that a layer takes, as far as it can be said cheaply.
-    pub(crate) fn used_bytes(&self, name: &str) -> io::Result<u64> {
+    pub fn used_bytes(&self, name: &str) -> io::Result<u64> {
         match &self.kind {
             StorageKind::Btrfs { quota, .. } => {
                 Ok(quota.used_bytes(&self.path(name))? + self.inherited(name))
@@ -234,7 +238,7 @@ impl Layers {
     }
 
     /// Every layer there is.
-    pub(crate) fn list(&self) -> io::Result<Vec<String>> {
+    pub fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.root)? {
             names.extend(entry?.file_name().into_string().ok());

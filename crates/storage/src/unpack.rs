@@ -26,12 +26,12 @@ const ORIGIN: (&str, &[u8]) = ("trusted.overlay.origin", b"");
 const LOOKUP_MOST: usize = 4_000;
 
 /// Fills the empty folder of a layer.
-pub(super) fn read(layer: &Path, input: &mut impl Read) -> Result<(), ReadError> {
+pub(crate) fn read(layer: &Path, input: &mut impl Read) -> Result<(), ReadError> {
     read_with(layer, &PARTS, input)
 }
 
 /// Fills an empty folder with some of these parts, among them the first.
-pub(super) fn read_with(
+pub(crate) fn read_with(
     layer: &Path,
     parts: &'static [&'static str],
     input: &mut impl Read,

@@ -15,13 +15,13 @@ use sha2::{Digest, Sha256};
 use super::walk::open_folder;
 
 /// What the file of a sandbox holds.
-pub(super) fn of(sandbox: &str) -> String {
+pub(crate) fn of(sandbox: &str) -> String {
     let digest = Sha256::new().chain_update("machine-id ").chain_update(sandbox).finalize();
     format!("{}\n", hex::encode(&digest[..16]))
 }
 
 /// Gives the layer an id that comes from the name of its sandbox.
-pub(crate) fn renew(layer: &Path, sandbox: &str) -> io::Result<()> {
+pub fn renew(layer: &Path, sandbox: &str) -> io::Result<()> {
     let upper = open_folder(CWD, layer.join("upper"))?;
     let text = of(sandbox);
     match rustix::fs::mkdirat(&upper, "etc", Mode::from_raw_mode(0o755)) {

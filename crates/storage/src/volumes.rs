@@ -18,13 +18,13 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::CWD;
 
-use super::btrfs::Member;
-use super::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
-use super::walk::{self, open_folder};
-use super::{CopyError, Layers, StorageKind, btrfs, clear};
+use crate::btrfs::Member;
+use crate::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
+use crate::walk::{self, open_folder};
+use crate::{CopyError, Layers, StorageKind, btrfs, clear};
 
 /// The part of a volume that sandboxes see.
-pub(super) const FILES: &str = "files";
+pub(crate) const FILES: &str = "files";
 const NEXT: &str = ".new-";
 /// LIMIT: what removing from a full volume may need for a moment.
 const ROOM_TO_REMOVE: u64 = 16 << 20;
@@ -35,7 +35,7 @@ const HEADROOM_MOST: u64 = 4 << 30;
 static RAISED: Mutex<()> = Mutex::new(());
 
 impl Layers {
-    pub(super) fn volumes(&self) -> PathBuf {
+    pub(crate) fn volumes(&self) -> PathBuf {
         self.at.join("volumes")
     }
 
@@ -44,7 +44,7 @@ impl Layers {
     }
 
     /// The folder that sandboxes see; `None` where there is no such volume.
-    pub(crate) fn volume_folder(&self, volume: &str) -> io::Result<Option<OwnedFd>> {
+    pub fn volume_folder(&self, volume: &str) -> io::Result<Option<OwnedFd>> {
         match open_folder(CWD, self.volume(volume).join(FILES)) {
             Ok(folder) => Ok(Some(folder)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -53,7 +53,7 @@ impl Layers {
     }
 
     /// Makes an empty volume, or sets the limit of the one that is there.
-    pub(crate) fn create_volume(&self, volume: &str, limit_bytes: Option<u64>) -> io::Result<()> {
+    pub fn create_volume(&self, volume: &str, limit_bytes: Option<u64>) -> io::Result<()> {
         if self.volume(volume).exists() {
             return self.limit_volume(&self.volume(volume), limit_bytes);
         }
@@ -74,7 +74,7 @@ impl Layers {
     }
 
     /// Makes a volume with the files of another. One that is there already is left as it is.
-    pub(crate) fn copy_volume(
+    pub fn copy_volume(
         &self,
         from: &str,
         to: &str,
@@ -145,7 +145,7 @@ impl Layers {
     }
 
     /// Changes the limit of a volume; an error where it holds more.
-    pub(crate) fn resize_volume(&self, volume: &str, limit_bytes: u64) -> Result<(), CopyError> {
+    pub fn resize_volume(&self, volume: &str, limit_bytes: u64) -> Result<(), CopyError> {
         let used_bytes = self.volume_bytes_now(volume)?;
         if used_bytes > limit_bytes {
             return Err(CopyError::BelowUse { used_bytes });
@@ -154,7 +154,7 @@ impl Layers {
     }
 
     /// Bytes in a volume.
-    pub(crate) fn volume_bytes(&self, volume: &str) -> io::Result<u64> {
+    pub fn volume_bytes(&self, volume: &str) -> io::Result<u64> {
         let path = self.volume(volume);
         if !path.exists() {
             return Err(io::ErrorKind::NotFound.into());
@@ -176,7 +176,7 @@ impl Layers {
     }
 
     /// Removes a volume with all files. Nothing there is fine.
-    pub(crate) fn remove_volume(&self, volume: &str) -> io::Result<()> {
+    pub fn remove_volume(&self, volume: &str) -> io::Result<()> {
         let aside = passing_name(NEXT, volume)?;
         match fs::rename(self.volume(volume), self.volume(&aside)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -201,7 +201,7 @@ impl Layers {
 
     /// Removes what was half made, every volume that is not known, and what known ones were letting go of. One that fails keeps
     /// no other from being swept.
-    pub(crate) fn sweep_volumes(&self, known: &HashSet<String>) -> io::Result<()> {
+    pub fn sweep_volumes(&self, known: &HashSet<String>) -> io::Result<()> {
         let mut outcome = Ok(());
         for entry in fs::read_dir(self.volumes())? {
             let name = entry?.file_name().to_string_lossy().into_owned();
@@ -225,7 +225,7 @@ impl Layers {
 
     /// Removes what a volume's files were put aside as. Also a full volume must let go of files, and for that something may
     /// have to be written.
-    pub(crate) fn with_room_to_remove<T>(
+    pub fn with_room_to_remove<T>(
         &self,
         volume: &str,
         mut work: impl FnMut() -> io::Result<T>,
@@ -251,7 +251,7 @@ impl Layers {
     }
 
     /// The folder that a volume's own folder lies in; nothing inside a sandbox reaches it.
-    pub(crate) fn volume_back_room(&self, volume: &str) -> PathBuf {
+    pub fn volume_back_room(&self, volume: &str) -> PathBuf {
         self.volume(volume)
     }
 }

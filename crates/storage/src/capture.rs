@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::boot_files::{self, Trace, Traces};
-use super::format::{self, EntryType, Records};
-use super::pack::{self, Packer};
-use super::walk::{Walk, WalkEntry, open_folder};
+use crate::boot_files::{self, Trace, Traces};
+use crate::format::{self, EntryType, Records};
+use crate::pack::{self, Packer};
+use crate::walk::{Walk, WalkEntry, open_folder};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -31,7 +31,7 @@ const BYTES_MOST: u64 = 64 << 30;
 
 /// Writes what the layer at `layer`, the sandbox `name`'s, has over the folders `lower`, the top one first. Nobody may change
 /// any of them meanwhile.
-pub(super) fn write(layer: &Path, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(layer: &Path, name: &str, lower: &[PathBuf], out: &mut impl Write) -> io::Result<()> {
     let root = open_folder(CWD, layer.join("upper"))?;
     let lower = Lower::open(lower)?;
     let traces = Traces::of(layer, root.as_fd(), name)?;

@@ -14,8 +14,8 @@ use std::path::Path;
 
 use atoll_disk::{Purpose, free_bytes};
 
-use super::btrfs::Member;
-use super::{Layers, StorageKind, pool};
+use crate::btrfs::Member;
+use crate::{Layers, StorageKind, pool};
 
 /// The reserve is at most this part of a small pool.
 const RESERVE_PART: u64 = 4;
@@ -24,18 +24,18 @@ const SLACK: u64 = 4 << 20;
 
 /// Room where layers live, growth included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Space {
+pub struct Space {
     /// What layers and volumes can still take.
-    pub(crate) free: u64,
+    pub free: u64,
     /// What a pause or a snapshot can still take.
-    pub(crate) free_for_memory: u64,
+    pub free_for_memory: u64,
     /// All that layers and volumes can take, what they hold included.
-    pub(crate) total: u64,
+    pub total: u64,
 }
 
 impl Layers {
     /// Room in the pool.
-    pub(crate) fn space(&self) -> io::Result<Space> {
+    pub fn space(&self) -> io::Result<Space> {
         let (inside, data, memory) = self.room()?;
         let reserve = self.reserve_inside(inside, data)?;
         let free = inside.saturating_add(data).saturating_sub(reserve);
@@ -48,7 +48,7 @@ impl Layers {
     }
 
     /// Grows the pool until so much more is free for a pause or a snapshot, as far as there is room on the host.
-    pub(crate) fn grow_for_memory(&self, bytes: u64) -> io::Result<()> {
+    pub fn grow_for_memory(&self, bytes: u64) -> io::Result<()> {
         match &self.kind {
             StorageKind::Btrfs { pool, quota } => {
                 pool.grow_for(bytes, quota.pending_bytes(), Purpose::Memory)
@@ -58,7 +58,7 @@ impl Layers {
     }
 
     /// Grows the pool when little of it is free, and keeps its reserve; often called, cheap.
-    pub(crate) fn grow(&self) -> io::Result<()> {
+    pub fn grow(&self) -> io::Result<()> {
         let StorageKind::Btrfs { pool, quota } = &self.kind else { return Ok(()) };
         pool.grow_for(0, quota.pending_bytes(), Purpose::Data)?;
         self.keep_reserve()
@@ -129,7 +129,7 @@ impl Layers {
     }
 
     /// Takes every layer and volume into the group: an earlier server may not have known it, or died before it did so.
-    pub(super) fn take_members(&self) -> io::Result<()> {
+    pub(crate) fn take_members(&self) -> io::Result<()> {
         let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
         for folder in [&self.root, &self.volumes()] {
             for entry in fs::read_dir(folder)? {

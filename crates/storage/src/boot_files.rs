@@ -31,7 +31,7 @@ const MOUNTS: &str = "mounts";
 const SMALL: u64 = 4 << 20;
 
 /// What of a file is ours.
-pub(super) enum Trace {
+pub(crate) enum Trace {
     /// Nothing.
     None,
     /// All of it.
@@ -41,7 +41,7 @@ pub(super) enum Trace {
 }
 
 /// What to look for in one sandbox.
-pub(super) struct Traces {
+pub(crate) struct Traces {
     /// Where volumes were mounted.
     mounts: HashSet<Vec<u8>>,
     machine_id: String,
@@ -50,7 +50,7 @@ pub(super) struct Traces {
 
 impl Traces {
     /// `name`: the sandbox's, which its machine id comes from.
-    pub(super) fn of(layer: &Path, upper: BorrowedFd<'_>, name: &str) -> io::Result<Self> {
+    pub(crate) fn of(layer: &Path, upper: BorrowedFd<'_>, name: &str) -> io::Result<Self> {
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let authority = match rustix::fs::openat2(upper, AUTHORITY, flags, Mode::empty(), resolve) {
@@ -63,12 +63,12 @@ impl Traces {
     }
 
     /// Whether a folder is one that something was mounted on.
-    pub(super) fn is_mounted_on(&self, path: &[u8]) -> bool {
+    pub(crate) fn is_mounted_on(&self, path: &[u8]) -> bool {
         is_ours(path) || self.mounts.contains(path)
     }
 
     /// What of an entry is ours.
-    pub(super) fn look(&self, here: BorrowedFd<'_>, entry: &WalkEntry, path: &[u8]) -> io::Result<Trace> {
+    pub(crate) fn look(&self, here: BorrowedFd<'_>, entry: &WalkEntry, path: &[u8]) -> io::Result<Trace> {
         if entry.kind != FileType::RegularFile {
             return Ok(Trace::None);
         }
@@ -90,7 +90,7 @@ impl Traces {
     }
 
     /// The content of a mixed file without what is ours. `below`: what the template has there.
-    pub(super) fn without_ours(&self, path: &[u8], content: &[u8], below: Option<&[u8]>) -> Vec<u8> {
+    pub(crate) fn without_ours(&self, path: &[u8], content: &[u8], below: Option<&[u8]>) -> Vec<u8> {
         match &self.authority {
             Some(authority) if path == BUNDLE => without(content, authority.trim_ascii()),
             _ if path == HOSTS => without_names(content, below.unwrap_or_default()),
@@ -100,7 +100,7 @@ impl Traces {
 }
 
 /// Notes beside a layer where volumes are mounted in it, without the leading slash.
-pub(super) fn note_mounts(layer: &Path, places: &[String]) -> io::Result<()> {
+pub(crate) fn note_mounts(layer: &Path, places: &[String]) -> io::Result<()> {
     let mut all = noted_mounts(layer)?;
     let before = all.len();
     all.extend(places.iter().cloned());
@@ -125,12 +125,12 @@ fn is_ours(path: &[u8]) -> bool {
 }
 
 /// Whether a path is such a folder, or in one.
-pub(super) fn is_inside_ours(path: &[u8]) -> bool {
+pub(crate) fn is_inside_ours(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').next().is_some_and(is_ours)
 }
 
 /// The content of a small regular file.
-pub(super) fn read_small(file: &File) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_small(file: &File) -> io::Result<Option<Vec<u8>>> {
     if !file.metadata()?.is_file() {
         return Ok(None);
     }

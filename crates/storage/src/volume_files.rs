@@ -23,28 +23,28 @@ const PATH_MOST: usize = 4_095;
 
 /// The folder of one volume.
 #[derive(Debug)]
-pub(crate) struct VolumeFolder {
+pub struct VolumeFolder {
     root: OwnedFd,
 }
 
 /// What to give an entry.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct EntryAttributes {
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) mode: Option<u32>,
+pub struct EntryAttributes {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub mode: Option<u32>,
 }
 
 /// One entry.
 #[derive(Debug)]
-pub(crate) struct OpenedEntry {
-    pub(crate) path: String,
-    pub(crate) stat: Stat,
-    pub(crate) target: Option<String>,
+pub struct OpenedEntry {
+    pub path: String,
+    pub stat: Stat,
+    pub target: Option<String>,
 }
 
 impl OpenedEntry {
-    pub(crate) fn kind(&self) -> FileType {
+    pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 }
@@ -69,12 +69,12 @@ impl EntryAttributes {
 }
 
 impl VolumeFolder {
-    pub(crate) fn new(root: OwnedFd) -> Self {
+    pub fn new(root: OwnedFd) -> Self {
         Self { root }
     }
 
     /// One entry; a link itself.
-    pub(crate) fn stat(&self, path: &str) -> io::Result<OpenedEntry> {
+    pub fn stat(&self, path: &str) -> io::Result<OpenedEntry> {
         let (folder, name) = match split(path)? {
             Some((above, name)) => (self.folder(above)?, name),
             None => (self.root.try_clone()?, "."),
@@ -83,7 +83,7 @@ impl VolumeFolder {
     }
 
     /// What is in a folder, down to `depth`, in the order of names; `most` entries at most.
-    pub(crate) fn list(&self, path: &str, depth: u32, most: usize) -> io::Result<Vec<OpenedEntry>> {
+    pub fn list(&self, path: &str, depth: u32, most: usize) -> io::Result<Vec<OpenedEntry>> {
         let mut all = Vec::new();
         let path = clean(path);
         let folder = self.open(trimmed(&path), OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -92,7 +92,7 @@ impl VolumeFolder {
     }
 
     /// Opens a regular file to be read.
-    pub(crate) fn read(&self, path: &str) -> io::Result<(OpenedEntry, File)> {
+    pub fn read(&self, path: &str) -> io::Result<(OpenedEntry, File)> {
         let path = clean(path);
         let node = self.open(trimmed(&path), OFlags::PATH)?;
         let stat = rustix::fs::fstat(&node)?;
@@ -109,7 +109,7 @@ impl VolumeFolder {
     }
 
     /// Begins a file that has no name yet, on the disk of the folder that it is to be in.
-    pub(crate) fn begin(&self, path: &str, owner: EntryAttributes, parents: bool) -> io::Result<Draft> {
+    pub fn begin(&self, path: &str, owner: EntryAttributes, parents: bool) -> io::Result<Draft> {
         owner.check()?;
         let (above, name) = split(path)?.ok_or(io::ErrorKind::IsADirectory)?;
         let folder = if parents { self.make_all(above, owner)? } else { self.folder(above)? };
@@ -124,7 +124,7 @@ impl VolumeFolder {
     }
 
     /// Makes a folder. With `parents` those above it too, and one that is there is fine.
-    pub(crate) fn make_folder(
+    pub fn make_folder(
         &self,
         path: &str,
         owner: EntryAttributes,
@@ -145,7 +145,7 @@ impl VolumeFolder {
     }
 
     /// Changes owner and permissions of an entry; a link has only the former.
-    pub(crate) fn change(&self, path: &str, owner: EntryAttributes) -> io::Result<OpenedEntry> {
+    pub fn change(&self, path: &str, owner: EntryAttributes) -> io::Result<OpenedEntry> {
         owner.check()?;
         let (folder, name) = match split(path)? {
             Some((above, name)) => (self.folder(above)?, name),
@@ -164,7 +164,7 @@ impl VolumeFolder {
     }
 
     /// Moves an entry; a file in the way is replaced.
-    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<OpenedEntry> {
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<OpenedEntry> {
         let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself cannot be moved");
         let ((from_above, old), (to_above, new)) =
             (split(from)?.ok_or_else(root)?, split(to)?.ok_or_else(root)?);
@@ -174,7 +174,7 @@ impl VolumeFolder {
     }
 
     /// Takes an entry away: a folder is moved to `aside` under a name of ours, to be removed there; `true` says so.
-    pub(crate) fn take_away(&self, path: &str, aside: &OwnedFd, as_name: &str) -> io::Result<bool> {
+    pub fn take_away(&self, path: &str, aside: &OwnedFd, as_name: &str) -> io::Result<bool> {
         let root = || io::Error::new(io::ErrorKind::InvalidInput, "the volume itself is removed by its name");
         let (above, name) = split(path)?.ok_or_else(root)?;
         let folder = self.folder(above)?;
@@ -188,7 +188,7 @@ impl VolumeFolder {
     }
 
     /// Opens a folder for a mount: no link on the way, made where it is missing, for everybody to write.
-    pub(crate) fn for_mount(
+    pub fn for_mount(
         &self,
         sub_path: Option<&str>,
         new: Option<EntryAttributes>,
@@ -255,11 +255,11 @@ impl VolumeFolder {
 
 /// A file that has no name yet; dropped, it is gone.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub struct Draft {
     folder: OwnedFd,
     name: String,
     path: String,
-    pub(crate) file: File,
+    pub file: File,
     owner: EntryAttributes,
     before: Option<Stat>,
 }
@@ -267,7 +267,7 @@ pub(crate) struct Draft {
 impl Draft {
     /// Gives it owner, permissions and name in one step. What had the name is replaced, and what it was stays where nothing else
     /// was asked for.
-    pub(crate) fn publish(self) -> io::Result<OpenedEntry> {
+    pub fn publish(self) -> io::Result<OpenedEntry> {
         let usual =
             self.before.map_or((0, 0, 0o644), |stat| (stat.st_uid, stat.st_gid, stat.st_mode & 0o777));
         let ids = (self.owner.uid.unwrap_or(usual.0), self.owner.gid.unwrap_or(usual.1));

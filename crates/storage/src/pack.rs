@@ -9,22 +9,22 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom as Whence, Stat};
 
-use super::format::{self, EntryType, IDS, PIECES_MOST, PackedEntry, Records};
-use super::walk::{Walk, WalkEntry, open_folder};
+use crate::format::{self, EntryType, IDS, PIECES_MOST, PackedEntry, Records};
+use crate::walk::{Walk, WalkEntry, open_folder};
 
 /// The parts of a layer that are its content; the first is always there.
-pub(super) const PARTS: [&str; 2] = ["upper", "usr-upper"];
+pub(crate) const PARTS: [&str; 2] = ["upper", "usr-upper"];
 const BUFFER: usize = 256 << 10;
 /// A hole below this is not worth a piece of its own.
 const HOLE_LEAST: u64 = 4 << 10;
 
 /// Writes the layer at `layer`. Nobody may change it meanwhile.
-pub(super) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
     write_parts(layer, &PARTS, out)
 }
 
 /// Writes those of the parts of a folder that are there.
-pub(super) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) -> io::Result<()> {
     let mut packer = Packer { is_sparse: true, ..Packer::new(out, format::is_kept) };
     format::begin(packer.out)?;
     for part in parts {
@@ -38,7 +38,7 @@ pub(super) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) ->
 }
 
 /// Writes entries.
-pub(super) struct Packer<'a, W> {
+pub(crate) struct Packer<'a, W> {
     out: &'a mut W,
     names: HardLinkNames,
     buffer: Vec<u8>,
@@ -50,12 +50,12 @@ pub(super) struct Packer<'a, W> {
 
 impl<'a, W: Write> Packer<'a, W> {
     /// For any reader of tars: holes are written out.
-    pub(super) fn new(out: &'a mut W, is_kept: fn(&[u8]) -> bool) -> Self {
+    pub(crate) fn new(out: &'a mut W, is_kept: fn(&[u8]) -> bool) -> Self {
         Self { out, names: HardLinkNames::default(), buffer: vec![0; BUFFER], is_kept, is_sparse: false }
     }
 
     /// Writes the end.
-    pub(super) fn end(&mut self) -> io::Result<()> {
+    pub(crate) fn end(&mut self) -> io::Result<()> {
         format::end(self.out)?;
         self.out.flush()
     }
@@ -73,7 +73,7 @@ impl<'a, W: Write> Packer<'a, W> {
         Ok(())
     }
 
-    pub(super) fn entry(
+    pub(crate) fn entry(
         &mut self,
         here: BorrowedFd<'_>,
         entry: &WalkEntry,
@@ -117,7 +117,7 @@ impl<'a, W: Write> Packer<'a, W> {
         }
     }
 
-    pub(super) fn head(
+    pub(crate) fn head(
         &mut self,
         kind: EntryType,
         path: Vec<u8>,
@@ -128,7 +128,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     /// An empty file that only its name says something by.
-    pub(super) fn mark(&mut self, path: Vec<u8>) -> io::Result<()> {
+    pub(crate) fn mark(&mut self, path: Vec<u8>) -> io::Result<()> {
         let about = PackedEntry {
             kind: EntryType::Regular,
             path,
@@ -145,7 +145,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 
     /// A file with this content instead of its own.
-    pub(super) fn small_file(
+    pub(crate) fn small_file(
         &mut self,
         path: Vec<u8>,
         stat: &Stat,
@@ -279,7 +279,7 @@ fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Ve
 }
 
 /// The attributes of an open file or folder.
-pub(super) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::Result<Records> {
+pub(crate) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::Result<Records> {
     read_attributes(
         is_kept,
         |list| rustix::fs::flistxattr(fd, list),
@@ -393,7 +393,7 @@ impl HardLinkNames {
 }
 
 /// Reads everything of a layer from the disk, and so lets the file system check its sums.
-pub(super) fn read_through(layer: &Path) -> io::Result<()> {
+pub(crate) fn read_through(layer: &Path) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     for part in PARTS {
         let root = match open_folder(CWD, layer.join(part)) {

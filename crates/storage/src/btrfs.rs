@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::sys;
+use crate::ioctl;
 
 const SUBVOL_CREATE: u64 = 0x5000_940e;
 const SNAP_DESTROY: u64 = 0x5000_940f;
@@ -51,22 +51,22 @@ impl Named {
 }
 
 /// Makes the subvolume `name` in `parent`.
-pub(super) fn create_subvolume(parent: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn create_subvolume(parent: &Path, name: &str) -> io::Result<()> {
     let mut args = Named::new(name)?;
     // SAFETY: `Named` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(parent)?, SUBVOL_CREATE, &mut *args) }.map(drop)
+    unsafe { ioctl::ioctl(File::open(parent)?, SUBVOL_CREATE, &mut *args) }.map(drop)
 }
 
 /// Whether a copy may be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     ReadOnly,
     Writable,
 }
 
 /// Makes `parent/name` a copy of the subvolume `of`. What was written to it before and is still in memory goes along, and when
 /// this returns the copy is on disk: the kernel makes it inside of a transaction and commits that.
-pub(super) fn copy_subvolume(of: &Path, parent: &Path, name: &str, access: Access) -> io::Result<()> {
+pub(crate) fn copy_subvolume(of: &Path, parent: &Path, name: &str, access: Access) -> io::Result<()> {
     /// The kernel's `btrfs_ioctl_vol_args_v2`.
     #[repr(C)]
     struct Copy {
@@ -84,22 +84,22 @@ pub(super) fn copy_subvolume(of: &Path, parent: &Path, name: &str, access: Acces
     let room = args.name.get_mut(..name.len()).filter(|room| room.len() < 4039);
     room.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(name.as_bytes());
     // SAFETY: `Copy` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(parent)?, SNAP_CREATE_V2, &mut *args) }.map(drop)
+    unsafe { ioctl::ioctl(File::open(parent)?, SNAP_CREATE_V2, &mut *args) }.map(drop)
 }
 
 /// What tells one state of a subvolume from all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// Of this subvolume alone, for ever.
-    pub(super) uuid: [u8; 16],
+    pub(crate) uuid: [u8; 16],
     /// The transaction in which an inode of it was last changed. (Its generation also moves when the kernel removes files
     /// that were open but had no name when it was copied.)
-    pub(super) changed_in: u64,
-    pub(super) is_read_only: bool,
+    pub(crate) changed_in: u64,
+    pub(crate) is_read_only: bool,
 }
 
 /// The identity of the subvolume at `path`, as of the last commit.
-pub(super) fn identity(path: &Path) -> io::Result<Identity> {
+pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
     /// The kernel's `btrfs_ioctl_get_subvol_info_args`, 504 bytes.
     #[repr(C)]
     struct Info {
@@ -125,43 +125,43 @@ pub(super) fn identity(path: &Path) -> io::Result<Identity> {
         rest: [0; 19],
     });
     // SAFETY: `Info` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(path)?, GET_SUBVOL_INFO, &mut *info) }?;
+    unsafe { ioctl::ioctl(File::open(path)?, GET_SUBVOL_INFO, &mut *info) }?;
     Ok(Identity { uuid: info.uuid, changed_in: info.changed_in, is_read_only: info.flags & 1 != 0 })
 }
 
 /// Waits until what names things at `at` is on disk: folders, renames, links. Data of files is another matter.
-pub(super) fn commit(at: &Path) -> io::Result<()> {
+pub(crate) fn commit(at: &Path) -> io::Result<()> {
     let file = File::open(at)?;
     let mut transaction = 0u64;
     // SAFETY: one number is what both requests take.
     unsafe {
-        sys::ioctl(&file, START_SYNC, &mut transaction)?;
-        sys::ioctl(&file, WAIT_SYNC, &mut transaction)?;
+        ioctl::ioctl(&file, START_SYNC, &mut transaction)?;
+        ioctl::ioctl(&file, WAIT_SYNC, &mut transaction)?;
     }
     Ok(())
 }
 
 /// Removes the subvolume `name` of `parent`; its blocks are freed behind us.
-pub(super) fn remove_subvolume(parent: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn remove_subvolume(parent: &Path, name: &str) -> io::Result<()> {
     let mut args = Named::new(name)?;
     // SAFETY: `Named` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(parent)?, SNAP_DESTROY, &mut *args) }.map(drop)
+    unsafe { ioctl::ioctl(File::open(parent)?, SNAP_DESTROY, &mut *args) }.map(drop)
 }
 
 /// Takes all of a device that has grown.
-pub(super) fn grow(at: &Path) -> io::Result<()> {
+pub(crate) fn grow(at: &Path) -> io::Result<()> {
     let mut args = Named::new("1:max")?;
     // SAFETY: `Named` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(at)?, RESIZE, &mut *args) }.map(drop)
+    unsafe { ioctl::ioctl(File::open(at)?, RESIZE, &mut *args) }.map(drop)
 }
 
 /// No limit.
-pub(super) const UNLIMITED: u64 = u64::MAX;
+pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// Sets the most bytes that the subvolume at `path` may hold.
 ///
 /// The request goes to the folder above: the change is itself a write, and one to a full subvolume would be refused.
-pub(super) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
+pub(crate) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
     let above = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     limit_group(above, subvolume_id(path)?, bytes)
 }
@@ -176,40 +176,40 @@ fn limit_group(at: &Path, group: u64, bytes: u64) -> io::Result<()> {
     }
     let mut args = Limit { group, flags: LIMIT_MAX_REFERENCED, max_referenced: bytes, rest: [0; 3] };
     // SAFETY: `Limit` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(at)?, QGROUP_LIMIT, &mut args) }.map(drop)
+    unsafe { ioctl::ioctl(File::open(at)?, QGROUP_LIMIT, &mut args) }.map(drop)
 }
 
 /// Whether a subvolume counts for the group above all layers and volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Member {
+pub(crate) enum Member {
     Yes,
     No,
 }
 
 /// Where the kernel shows what subvolumes use.
 #[derive(Debug)]
-pub(super) struct QuotaGroups {
+pub(crate) struct QuotaGroups {
     groups: PathBuf,
     /// Simple quotas: every byte counts for the subvolume that it was written in, and for no copy of it.
-    pub(super) is_simple: bool,
+    pub(crate) is_simple: bool,
 }
 
 impl QuotaGroups {
     /// Makes the group above all layers and volumes of the pool `at`. Full quota groups would have to count everything anew
     /// for each member, so there it does not exist.
-    pub(super) fn make_group(&self, at: &Path) -> io::Result<()> {
+    pub(crate) fn make_group(&self, at: &Path) -> io::Result<()> {
         if !self.is_simple {
             return Ok(());
         }
         // 1: to be made.
         let mut args = [1, TENANTS];
         // SAFETY: two numbers are the structure that this request takes.
-        let made = unsafe { sys::ioctl(File::open(at)?, QGROUP_CREATE, &mut args) };
+        let made = unsafe { ioctl::ioctl(File::open(at)?, QGROUP_CREATE, &mut args) };
         is_fine(made, libc::EEXIST)
     }
 
     /// Takes the subvolume at `path` into that group, or out of it.
-    pub(super) fn set_member(&self, at: &Path, path: &Path, member: Member) -> io::Result<()> {
+    pub(crate) fn set_member(&self, at: &Path, path: &Path, member: Member) -> io::Result<()> {
         // A plain folder is part of the pool's own subvolume, which is no member.
         if !self.is_simple || std::fs::metadata(path)?.ino() != FIRST_OBJECT {
             return Ok(());
@@ -220,11 +220,11 @@ impl QuotaGroups {
         };
         let mut args = [add, subvolume_id(path)?, TENANTS];
         // SAFETY: three numbers are the structure that this request takes.
-        is_fine(unsafe { sys::ioctl(File::open(at)?, QGROUP_ASSIGN, &mut args) }, known)
+        is_fine(unsafe { ioctl::ioctl(File::open(at)?, QGROUP_ASSIGN, &mut args) }, known)
     }
 
     /// Bytes that all members hold together, and the limit of that; `None` where there is no group.
-    pub(super) fn group_bytes(&self) -> io::Result<Option<(u64, u64)>> {
+    pub(crate) fn group_bytes(&self) -> io::Result<Option<(u64, u64)>> {
         if !self.is_simple {
             return Ok(None);
         }
@@ -233,25 +233,25 @@ impl QuotaGroups {
     }
 
     /// Sets the most bytes that all members may hold together.
-    pub(super) fn limit_members(&self, at: &Path, bytes: u64) -> io::Result<()> {
+    pub(crate) fn limit_members(&self, at: &Path, bytes: u64) -> io::Result<()> {
         limit_group(at, TENANTS, bytes)
     }
 
     /// Bytes of data that were promised to writers and that no figure of the file system shows as used yet.
-    pub(super) fn pending_bytes(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         let data = self.groups.with_file_name("allocation").join("data");
         let figure = |name: &str| number(&data.join(name)).unwrap_or(0);
         figure("bytes_may_use").saturating_add(figure("bytes_reserved"))
     }
 
     /// Bytes written to the subvolume at `path` that have no place on disk yet.
-    pub(super) fn dirty_bytes(&self, path: &Path) -> io::Result<u64> {
+    pub(crate) fn dirty_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "rsv_data")
     }
 
     /// Removes the books of subvolumes that are gone. With simple quotas the kernel keeps them as long as a copy still holds
     /// bytes of theirs, and then forgets to remove them. `live`: those of subvolumes that are there.
-    pub(super) fn remove_stale(&self, at: &Path, live: &HashSet<u64>) -> io::Result<usize> {
+    pub(crate) fn remove_stale(&self, at: &Path, live: &HashSet<u64>) -> io::Result<usize> {
         if !self.is_simple {
             return Ok(0);
         }
@@ -269,7 +269,7 @@ impl QuotaGroups {
             // 0: to be removed.
             let mut args = [0, number];
             // SAFETY: two numbers are the structure that this request takes.
-            if is_empty && unsafe { sys::ioctl(&file, QGROUP_CREATE, &mut args) }.is_ok() {
+            if is_empty && unsafe { ioctl::ioctl(&file, QGROUP_CREATE, &mut args) }.is_ok() {
                 removed += 1;
             }
         }
@@ -277,7 +277,7 @@ impl QuotaGroups {
     }
 
     /// The limit of the subvolume at `path`.
-    pub(super) fn limit_bytes(&self, path: &Path) -> io::Result<u64> {
+    pub(crate) fn limit_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "max_referenced")
     }
 
@@ -286,7 +286,7 @@ impl QuotaGroups {
     }
 
     /// Bytes that the subvolume at `path` holds, as of the last time btrfs settled its books (within its commit interval).
-    pub(super) fn used_bytes(&self, path: &Path) -> io::Result<u64> {
+    pub(crate) fn used_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "referenced")
     }
 }
@@ -305,7 +305,7 @@ fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
 }
 
 /// Switches quotas on. Simple ones cost nothing to speak of; full ones triple the price of a sync.
-pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<QuotaGroups> {
+pub(crate) fn enable_quota(at: &Path, legacy: bool) -> io::Result<QuotaGroups> {
     let file = File::open(at)?;
     let groups = Path::new("/sys/fs/btrfs").join(uuid(&file)?).join("qgroups");
     if !groups.join("enabled").exists() && !groups.join("mode").exists() {
@@ -314,7 +314,7 @@ pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<QuotaGroups> {
         for command in wanted {
             let mut args = [*command, 0];
             // SAFETY: two numbers are the structure that this request takes.
-            outcome = unsafe { sys::ioctl(&file, QUOTA_CTL, &mut args) };
+            outcome = unsafe { ioctl::ioctl(&file, QUOTA_CTL, &mut args) };
             if outcome.is_ok() {
                 break;
             }
@@ -325,7 +325,7 @@ pub(super) fn enable_quota(at: &Path, legacy: bool) -> io::Result<QuotaGroups> {
     Ok(QuotaGroups { groups, is_simple })
 }
 
-pub(super) fn subvolume_id(path: &Path) -> io::Result<u64> {
+pub(crate) fn subvolume_id(path: &Path) -> io::Result<u64> {
     #[repr(C)]
     struct Lookup {
         tree: u64,
@@ -334,14 +334,14 @@ pub(super) fn subvolume_id(path: &Path) -> io::Result<u64> {
     }
     let mut args = Box::new(Lookup { tree: 0, object: FIRST_OBJECT, name: [0; 4080] });
     // SAFETY: `Lookup` is the structure that this request takes.
-    unsafe { sys::ioctl(File::open(path)?, INO_LOOKUP, &mut *args) }?;
+    unsafe { ioctl::ioctl(File::open(path)?, INO_LOOKUP, &mut *args) }?;
     Ok(args.tree)
 }
 
 fn uuid(file: &File) -> io::Result<String> {
     let mut args = [0u8; 1024];
     // SAFETY: this request fills 1,024 bytes.
-    unsafe { sys::ioctl(file, FS_INFO, &mut args) }?;
+    unsafe { ioctl::ioctl(file, FS_INFO, &mut args) }?;
     let hex = hex::encode(&args[16..32]);
     Ok(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }

@@ -9,30 +9,30 @@
 use std::io::{self, Read, Write};
 
 use atoll_tar::header::{ChecksumForm, Dialect, Header, HeaderFields, NAME_ROOM};
-pub(super) use atoll_tar::padding;
+pub(crate) use atoll_tar::padding;
 use atoll_tar::pax;
 
-pub(super) use atoll_tar::BLOCK;
+pub(crate) use atoll_tar::BLOCK;
 /// LIMIT: the records of one entry. Kernels take 64 KiB of names of attributes; this is room for some of them being large.
-pub(super) const RECORDS_MOST: usize = 16 << 20;
+pub(crate) const RECORDS_MOST: usize = 16 << 20;
 /// LIMIT: pieces of one sparse file. Where there are more, small holes are written out.
-pub(super) const PIECES_MOST: usize = 64 << 10;
+pub(crate) const PIECES_MOST: usize = 64 << 10;
 /// Ids of a sandbox are below this.
-pub(crate) const IDS: u32 = 1 << 16;
+pub const IDS: u32 = 1 << 16;
 
 const VERSION_KEY: &[u8] = b"ATOLL.layer";
 const VERSION: &[u8] = b"1";
-pub(super) use atoll_tar::pax::XATTR;
+pub(crate) use atoll_tar::pax::XATTR;
 /// The name in hexadecimal follows.
-pub(super) const XATTR_HEX: &[u8] = b"ATOLL.xattr.";
+pub(crate) const XATTR_HEX: &[u8] = b"ATOLL.xattr.";
 
 /// A key and a value.
-pub(super) type Record = (Vec<u8>, Vec<u8>);
+pub(crate) type Record = (Vec<u8>, Vec<u8>);
 /// Pax records of one entry.
-pub(super) type Records = Vec<Record>;
+pub(crate) type Records = Vec<Record>;
 
 /// Attributes of files that belong to the layer. What an overlay notes for one mount or one machine does not.
-pub(super) fn is_kept(name: &[u8]) -> bool {
+pub(crate) fn is_kept(name: &[u8]) -> bool {
     const OVERLAY: &[&[u8]] =
         &[b"opaque", b"redirect", b"whiteout", b"whiteouts", b"xwhiteouts", b"protattr"];
     match name.strip_prefix(b"trusted.overlay.") {
@@ -48,23 +48,23 @@ pub(super) fn is_kept(name: &[u8]) -> bool {
 }
 
 /// Writes the beginning of a stream.
-pub(super) fn begin(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn begin(out: &mut impl Write) -> io::Result<()> {
     write_records(out, EntryType::XGlobalHeader, &[(VERSION_KEY.to_vec(), VERSION.to_vec())])
 }
 
 /// Writes the end of a stream.
-pub(super) fn end(out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn end(out: &mut impl Write) -> io::Result<()> {
     out.write_all(&[0; 2 * BLOCK])
 }
 
 /// Whether these are the records of a beginning that we understand.
-pub(super) fn is_beginning(records: &Records) -> bool {
+pub(crate) fn is_beginning(records: &Records) -> bool {
     records.iter().any(|(key, value)| key == VERSION_KEY && value == VERSION)
 }
 
 /// What an entry is, by the byte of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EntryType {
+pub(crate) enum EntryType {
     Regular,
     Link,
     Symlink,
@@ -112,22 +112,22 @@ impl EntryType {
 
 /// What an entry says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PackedEntry {
-    pub(super) kind: EntryType,
-    pub(super) path: Vec<u8>,
-    pub(super) link: Vec<u8>,
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) seconds: i64,
-    pub(super) nanoseconds: u32,
+pub(crate) struct PackedEntry {
+    pub(crate) kind: EntryType,
+    pub(crate) path: Vec<u8>,
+    pub(crate) link: Vec<u8>,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
     /// Bytes that follow.
-    pub(super) size: u64,
-    pub(super) device: (u32, u32),
+    pub(crate) size: u64,
+    pub(crate) device: (u32, u32),
 }
 
 /// Writes the head of an entry.
-pub(super) fn write_head(out: &mut impl Write, about: &PackedEntry, mut records: Records) -> io::Result<()> {
+pub(crate) fn write_head(out: &mut impl Write, about: &PackedEntry, mut records: Records) -> io::Result<()> {
     for (text, key) in [(&about.path, b"path".as_slice()), (&about.link, b"linkpath")] {
         if text.len() > NAME_ROOM {
             records.push((key.to_vec(), text.clone()));
@@ -180,13 +180,13 @@ fn write_records(out: &mut impl Write, kind: EntryType, records: &[(Vec<u8>, Vec
 }
 
 /// Fills the last block of `length` bytes.
-pub(super) fn pad(out: &mut impl Write, length: u64) -> io::Result<()> {
+pub(crate) fn pad(out: &mut impl Write, length: u64) -> io::Result<()> {
     out.write_all(&[0; BLOCK][..padding(length)])
 }
 
 /// A stream that is not what we would write.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub enum ReadError {
     /// It is not ours, or was changed or cut short.
     #[error("{0}")]
     Damaged(String),
@@ -201,12 +201,12 @@ impl From<rustix::io::Errno> for ReadError {
     }
 }
 
-pub(super) fn damaged(why: impl Into<String>) -> ReadError {
+pub(crate) fn damaged(why: impl Into<String>) -> ReadError {
     ReadError::Damaged(why.into())
 }
 
 /// Reads as much as `buffer` holds; a stream that ends before is cut short.
-pub(super) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), ReadError> {
+pub(crate) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), ReadError> {
     match input.read_exact(buffer) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged("it is truncated")),
         other => Ok(other?),
@@ -214,7 +214,7 @@ pub(super) fn read_all(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), R
 }
 
 /// The next head, or `None` at a proper end. `records` are those that belong to it.
-pub(super) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Records)>, ReadError> {
+pub(crate) fn read_head(input: &mut impl Read) -> Result<Option<(PackedEntry, Records)>, ReadError> {
     let mut records = Records::new();
     loop {
         let mut block = [0; BLOCK];
@@ -315,7 +315,7 @@ fn about(header: &Header<'_>, records: &Records) -> Result<PackedEntry, ReadErro
 }
 
 /// The value of `key`.
-pub(super) fn record<'a>(records: &'a Records, key: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn record<'a>(records: &'a Records, key: &[u8]) -> Option<&'a [u8]> {
     records.iter().find(|(found, _)| found == key).map(|(_, value)| value.as_slice())
 }
 
