@@ -103,6 +103,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-front-ui", &["atoll-front-kit"]),
     // A small front needs no more than these.
     ("atoll-example-front", &["atoll-front-kit", "atoll-model", "atoll-service"]),
+    ("atoll-example-provider", &["atoll-model", "atoll-provider"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks may use every crate.
     ("atoll-tests", &[ANY]),

@@ -20,6 +20,7 @@ mod resize;
 mod restore;
 mod sandbox_network;
 mod snapshot;
+mod support;
 mod volumes;
 mod watch;
 

@@ -30,9 +30,9 @@ mod sys;
 pub mod testing;
 mod tracee;
 
+pub use atoll_storage::{StorageChoice, StorageError};
 pub use block::BlockError;
 pub use engine::{Engine, EngineConfig, OpenError, PoolStats, Timings};
 pub use failpoint::FailPoint;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};
-pub use atoll_storage::{StorageChoice, StorageError};

@@ -11,6 +11,7 @@ use crate::common::{World, in_world, target};
 use atoll_agentapi::InitRequest;
 use atoll_container::EngineConfig;
 use atoll_model::Storage;
+use atoll_provider::support::*;
 use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider, ProviderError};
 use tokio::io::AsyncReadExt;
 

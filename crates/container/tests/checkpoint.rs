@@ -9,6 +9,7 @@ use crate::common::{World, chain, in_world, in_world_with, instance_id, target};
 use atoll_agentapi::{AgentClient, ProcessEvent, StartProcess, TerminalSize};
 use atoll_container::EngineConfig;
 use atoll_model::{InstanceId, MemoryLocation};
+use atoll_provider::support::*;
 use atoll_provider::{AdoptionOutcome, Booted, InstanceSpec, KnownSandbox, Provider, ProviderError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

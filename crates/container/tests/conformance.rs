@@ -104,8 +104,8 @@ fn conform(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
         let version = world.catalog.get("busybox").unwrap().digest.clone();
         // ATOLL_CASE selects cases by a part of their name, for debugging.
         let wanted = std::env::var("ATOLL_CASE").unwrap_or_default();
-        for (name, case) in conformance::all().into_iter().filter(|(name, _)| name.contains(&wanted)) {
-            eprintln!("case {name}");
+        for case in conformance::all().into_iter().filter(|case| case.name.contains(&wanted)) {
+            eprintln!("case {}", case.name);
             let provider = Arc::clone(&world.engine) as Arc<dyn Provider>;
             let fixture = Fixture {
                 provider,
@@ -113,7 +113,7 @@ fn conform(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
                 template_version: version.clone(),
                 inside: Arc::new(OverTheAgent),
             };
-            case(fixture).await;
+            case.run(fixture).await;
         }
         world
     });

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{World, chain, in_world, instance_id, target};
 use atoll_model::MemoryLocation;
+use atoll_provider::support::*;
 use atoll_provider::{Booted, InstanceSpec, Provider, ProviderError};
 
 /// A sandbox in which `caught` runs with this argument; `None` without CRIU.

@@ -10,6 +10,7 @@ use atoll_model::policy::egress::{Egress, TenantFloor, compile};
 use atoll_model::{
     EgressRecord, EgressVerdict, EgressWhat, NetworkLimits, NetworkMode, NetworkPolicy, Storage,
 };
+use atoll_provider::support::*;
 use atoll_provider::{Egressed, InstanceSpec, KnownSandbox, Provider};
 use tokio::sync::broadcast::Receiver;
 

@@ -8,7 +8,8 @@ use crate::common::snapshot_helpers::{legacy, plain};
 use crate::common::{World, in_world};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
-use atoll_provider::{InstanceMount, InstanceSpec, MountSource, Provider};
+use atoll_provider::support::*;
+use atoll_provider::{InstanceMount, InstanceSpec, MountSource};
 
 const STARTS: usize = 60;
 

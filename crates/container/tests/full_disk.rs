@@ -8,6 +8,7 @@ use crate::common::snapshot_helpers::{collected, files, legacy, plain};
 use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;
+use atoll_provider::support::*;
 use atoll_provider::{Booted, InstanceSpec, Packed, Provider};
 
 /// A sandbox with changes in folders of its template whose disk was filled with large and small writes.

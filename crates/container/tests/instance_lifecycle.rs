@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::{World, in_world, sandbox_id, target};
 use atoll_container::StorageChoice;
 use atoll_model::{Limits, Storage};
+use atoll_provider::support::*;
 use atoll_provider::{AdoptionOutcome, KnownSandbox, NoticeKind, PoolWish, Provider, ProviderError, Target};
 
 #[test]

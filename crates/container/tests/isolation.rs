@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{World, in_world, target};
+use atoll_provider::support::*;
 use atoll_provider::{Booted, InstanceSpec};
 
 /// The probe, built once per test run as a static program.
@@ -368,7 +369,7 @@ fn a_full_disk_can_be_enlarged_and_a_sandbox_with_one_starts_again() {
 
 #[test]
 fn a_memory_limit_below_what_is_used_is_refused_by_name() {
-    use atoll_provider::{Provider, ProviderError};
+    use atoll_provider::ProviderError;
     in_world(
         |_| {},
         |world| async {

@@ -5,6 +5,7 @@ use crate::common::layered_templates::tar;
 use crate::common::snapshot_helpers::{collected, files, legacy, plain};
 use crate::common::{World, in_world, instance_id, target};
 use atoll_container::EngineConfig;
+use atoll_provider::support::*;
 use atoll_provider::{InstanceSpec, Provider};
 
 async fn names(world: &World, spec: &InstanceSpec) -> Vec<String> {

@@ -11,6 +11,7 @@ use crate::common::snapshot_helpers::{folders, legacy, plain, snapshot_id, writa
 use crate::common::{World, in_world, in_world_below, instance_id, target};
 use atoll_container::EngineConfig;
 use atoll_model::VolumeId;
+use atoll_provider::support::*;
 use atoll_provider::{
     AdoptionOutcome, FilesOrigin, InstanceMount, InstanceSpec, KnownSandbox, MountSource, Provider,
     ProviderError,

@@ -10,6 +10,7 @@ use crate::common::snapshot_helpers::{collected, files, folders, in_pool, is_dam
 use crate::common::{World, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::Limits;
+use atoll_provider::support::*;
 use atoll_provider::{InstanceSpec, Packed, Provider, ProviderError};
 
 fn packs(adjust: fn(&mut EngineConfig)) {

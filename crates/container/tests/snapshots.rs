@@ -11,6 +11,7 @@ use crate::common::snapshot_helpers::{
 use crate::common::{World, chain, in_world, target};
 use atoll_container::EngineConfig;
 use atoll_model::{Limits, SnapshotId, Storage};
+use atoll_provider::support::*;
 use atoll_provider::{Booted, FilesOrigin, InstanceSpec, KnownSandbox, Provider, ProviderError, RolledBack};
 
 /// Checks that the lines are consecutive numbers; returns the last one.

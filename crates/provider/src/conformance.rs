@@ -3,8 +3,8 @@
 //!
 //! ```ignore
 //! let fixture = Fixture { provider, template: "busybox".into(), template_version, inside: Arc::new(MyInside) };
-//! for (name, case) in conformance::all() {
-//!     case(fixture.clone()).await;
+//! for case in conformance::all() {
+//!     case.run(fixture.clone()).await;
 //! }
 //! ```
 
@@ -17,6 +17,7 @@ mod memories;
 mod packs;
 mod pauses;
 mod reach;
+mod refusals;
 mod sizes;
 mod snapshots;
 mod volumes;
@@ -30,8 +31,8 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage};
 
 use crate::{
-    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, FilesOrigin, InstanceSpec, KnownSandbox,
-    NoticeKind, Provider, ProviderError, RolledBack, Target,
+    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, Capability, FilesOrigin, InstanceSpec,
+    KnownSandbox, NoticeKind, Provider, ProviderError, RolledBack, Target,
 };
 
 /// Operations inside an instance; the tests of a provider implement them, usually with the agent.
@@ -68,6 +69,14 @@ impl Live<'_> {
     pub async fn dial(&self) -> Result<Box<dyn ByteStream>, ProviderError> {
         self.provider.dial(&self.target, AGENT_PORT).await
     }
+
+    /// Asks the instance for a sign of life: a connection where the provider has them, else its usage.
+    pub async fn probe(&self) -> Result<(), ProviderError> {
+        if self.provider.capabilities().has(Capability::Dial) {
+            return self.dial().await.map(drop);
+        }
+        self.provider.usage(&self.target).await.map(drop)
+    }
 }
 
 /// A provider under test.
@@ -83,66 +92,90 @@ pub struct Fixture {
     pub inside: Arc<dyn InstanceAccess>,
 }
 
-type Case = (&'static str, fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>);
+/// One case with the capabilities that it needs.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// What a provider must be able to do for it.
+    pub needs: &'static [Capability],
+    body: fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
 
-/// Every case with its name.
+impl Case {
+    /// Runs it where the provider can do what it needs; answers whether it did.
+    pub async fn run(&self, fixture: Fixture) -> bool {
+        let able = fixture.provider.capabilities();
+        let is_possible = self.needs.iter().all(|need| able.has(*need));
+        if is_possible {
+            (self.body)(fixture).await;
+        }
+        is_possible
+    }
+}
+
+/// Every case. What a provider lacks is not left untested: `refusals` calls it, and wants the typed error.
 #[must_use]
 pub fn all() -> Vec<Case> {
     macro_rules! cases {
-        ($($name:path),* $(,)?) => { vec![$((stringify!($name), |fixture| Box::pin($name(fixture)))),*] };
+        ($($module:ident::$name:ident: [$($need:ident),*],)*) => { vec![$(Case {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            needs: &[$(Capability::$need),*],
+            body: |fixture| Box::pin($module::$name(fixture)),
+        }),*] };
     }
     cases![
-        basics::a_created_instance_is_dialled_and_measured,
-        basics::a_closed_port_says_so,
-        basics::an_unknown_template_is_refused_and_leaves_nothing,
-        basics::halt_keeps_files_and_boot_finds_them,
-        basics::halt_and_destroy_may_be_repeated,
-        basics::what_was_never_there_is_gone,
-        basics::a_call_that_names_an_older_instance_does_nothing,
-        basics::destroy_without_an_instance_removes_the_files,
-        basics::adoption_keeps_the_known_and_removes_the_rest,
-        basics::adoption_says_what_is_gone,
-        basics::a_death_is_told_within_seconds,
-        basics::limits_and_policy_change_while_it_runs,
-        basics::many_creates_at_once_are_all_different,
-        basics::a_create_that_is_dropped_half_way_can_be_destroyed,
-        pauses::a_pause_keeps_everything_and_may_be_repeated,
-        pauses::a_paused_instance_stays_so_over_an_adoption_where_that_is_wanted,
-        pauses::a_paused_sandbox_can_be_halted_and_destroyed,
-        pauses::pausing_what_does_not_run_is_gone,
-        pauses::what_it_cannot_do_is_said_before_anything_is_done,
-        checkpoints::a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_restore,
-        checkpoints::a_checkpoint_that_is_dropped_half_way_loses_nothing,
-        checkpoints::a_restore_that_is_dropped_half_way_loses_nothing,
-        checkpoints::halt_drops_a_checkpoint_and_keeps_the_files,
-        checkpoints::adoption_keeps_a_checkpoint_only_of_what_is_paused,
-        checkpoints::destroy_removes_a_checkpoint,
-        snapshots::a_snapshot_is_taken_of_what_runs_stands_still_or_is_stopped,
-        snapshots::a_sandbox_from_a_snapshot_is_independent_both_ways,
-        snapshots::rollback_puts_the_files_back,
-        snapshots::a_damaged_or_unknown_snapshot_is_refused,
-        snapshots::removing_a_snapshot_may_be_repeated,
-        snapshots::adoption_removes_snapshots_that_nobody_knows,
-        snapshots::a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_running,
-        memories::a_snapshot_with_memory_makes_running_copies,
-        memories::rollback_puts_memory_back_where_the_snapshot_has_it,
-        memories::a_snapshot_of_a_checkpointed_sandbox_has_its_memory,
-        memories::a_stopped_sandbox_has_no_memory_to_keep,
-        packs::a_pack_becomes_the_same_files_here_and_elsewhere,
-        packs::a_pack_that_breaks_off_leaves_nothing,
-        packs::a_pack_that_nobody_reads_to_its_end_changes_nothing,
-        reach::every_policy_is_taken_by_a_live_instance,
-        reach::an_instance_begins_with_its_policy_whatever_it_is,
-        reach::an_authority_belongs_to_its_seed,
-        sizes::a_limit_below_use_is_refused_with_the_figures,
-        sizes::limits_of_files_alone_change_too,
-        captures::a_capture_holds_what_was_changed_and_nothing_else,
-        volumes::a_volume_is_made_copied_resized_and_removed,
-        volumes::a_sweep_removes_volumes_that_nobody_knows,
-        volumes::sandboxes_share_a_volume_and_it_outlives_them,
-        volumes::mounts_stay_and_no_copy_of_a_sandbox_has_a_volumes_files,
-        volumes::an_unknown_volume_is_refused_and_leaves_nothing,
-        volumes::files_of_a_volume_are_there_without_a_sandbox,
+        basics::a_created_instance_is_dialled_and_measured: [Dial],
+        basics::a_closed_port_says_so: [Dial],
+        basics::an_unknown_template_is_refused_and_leaves_nothing: [],
+        basics::halt_keeps_files_and_boot_finds_them: [KeepFiles],
+        basics::halt_and_destroy_may_be_repeated: [],
+        basics::what_was_never_there_is_gone: [],
+        basics::a_call_that_names_an_older_instance_does_nothing: [KeepFiles],
+        basics::destroy_without_an_instance_removes_the_files: [],
+        basics::adoption_keeps_the_known_and_removes_the_rest: [],
+        basics::adoption_says_what_is_gone: [],
+        basics::a_death_is_told_within_seconds: [],
+        basics::limits_change_while_it_runs: [Resize],
+        basics::its_policy_changes_while_it_runs: [Egress],
+        basics::many_creates_at_once_are_all_different: [],
+        basics::a_create_that_is_dropped_half_way_can_be_destroyed: [],
+        pauses::a_pause_keeps_everything_and_may_be_repeated: [Pause],
+        pauses::a_paused_instance_stays_so_over_an_adoption_where_that_is_wanted: [Pause],
+        pauses::a_paused_sandbox_can_be_halted_and_destroyed: [Pause],
+        pauses::pausing_what_does_not_run_is_gone: [Pause],
+        checkpoints::a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_restore: [Checkpoint],
+        checkpoints::a_checkpoint_that_is_dropped_half_way_loses_nothing: [Checkpoint],
+        checkpoints::a_restore_that_is_dropped_half_way_loses_nothing: [Checkpoint],
+        checkpoints::halt_drops_a_checkpoint_and_keeps_the_files: [Checkpoint],
+        checkpoints::adoption_keeps_a_checkpoint_only_of_what_is_paused: [Checkpoint],
+        checkpoints::destroy_removes_a_checkpoint: [Checkpoint],
+        snapshots::a_snapshot_is_taken_of_what_runs_stands_still_or_is_stopped: [Snapshot],
+        snapshots::a_sandbox_from_a_snapshot_is_independent_both_ways: [Snapshot],
+        snapshots::rollback_puts_the_files_back: [Snapshot],
+        snapshots::a_damaged_or_unknown_snapshot_is_refused: [Snapshot],
+        snapshots::removing_a_snapshot_may_be_repeated: [Snapshot],
+        snapshots::adoption_removes_snapshots_that_nobody_knows: [Snapshot],
+        snapshots::a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_running: [Snapshot],
+        memories::a_snapshot_with_memory_makes_running_copies: [Snapshot, Checkpoint],
+        memories::rollback_puts_memory_back_where_the_snapshot_has_it: [Snapshot, Checkpoint],
+        memories::a_snapshot_of_a_checkpointed_sandbox_has_its_memory: [Snapshot, Checkpoint],
+        memories::a_stopped_sandbox_has_no_memory_to_keep: [Snapshot, Checkpoint],
+        packs::a_pack_becomes_the_same_files_here_and_elsewhere: [Archive],
+        packs::a_pack_that_breaks_off_leaves_nothing: [Archive],
+        packs::a_pack_that_nobody_reads_to_its_end_changes_nothing: [Archive],
+        reach::every_policy_is_taken_by_a_live_instance: [Egress],
+        reach::an_instance_begins_with_its_policy_whatever_it_is: [Egress],
+        reach::an_authority_belongs_to_its_seed: [Egress],
+        sizes::a_limit_below_use_is_refused_with_the_figures: [Resize],
+        sizes::limits_of_files_alone_change_too: [KeepFiles, DiskLimit, Resize],
+        captures::a_capture_holds_what_was_changed_and_nothing_else: [Capture],
+        volumes::a_volume_is_made_copied_resized_and_removed: [Volume],
+        volumes::a_sweep_removes_volumes_that_nobody_knows: [Volume],
+        volumes::sandboxes_share_a_volume_and_it_outlives_them: [Volume],
+        volumes::mounts_stay_and_no_copy_of_a_sandbox_has_a_volumes_files: [Volume],
+        volumes::an_unknown_volume_is_refused_and_leaves_nothing: [Volume],
+        volumes::files_of_a_volume_are_there_without_a_sandbox: [Volume],
+        refusals::what_is_missing_is_refused_by_its_name: [],
     ]
 }
 
@@ -289,6 +322,10 @@ fn files_only(spec: &InstanceSpec) -> Target {
 
 fn again(spec: &InstanceSpec) -> InstanceSpec {
     InstanceSpec { instance: InstanceId::from_entropy(random()), ..spec.clone() }
+}
+
+fn is_missing(error: &ProviderError, wanted: Capability) -> bool {
+    matches!(error, ProviderError::MissingCapability { capability, .. } if *capability == wanted)
 }
 
 fn is_gone<T>(outcome: Result<T, ProviderError>) -> bool {

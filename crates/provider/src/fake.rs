@@ -135,6 +135,8 @@ impl Default for FakeProvider {
         };
         let (notices, _) = broadcast::channel(64);
         let able = Capabilities {
+            dials: true,
+            pools: true,
             keeps_files: true,
             limits_disk: true,
             resizes_live: true,

@@ -239,7 +239,9 @@ impl From<ProviderError> for ServiceError {
             ProviderError::NoTemplate { .. } => Self::new(Code::TemplateNotFound, text),
             ProviderError::HostChanged { .. } => Self::new(Code::HostChanged, text)
                 .hint("create a new sandbox; the template is made again automatically"),
-            ProviderError::Unsupported { hint, .. } => Self::new(Code::Unsupported, text).hint(hint.clone()),
+            ProviderError::Unsupported { hint, .. } | ProviderError::MissingCapability { hint, .. } => {
+                Self::new(Code::Unsupported, text).hint(hint.clone())
+            }
             ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
             ProviderError::Transient { .. } => Self::new(Code::SandboxUnavailable, text)

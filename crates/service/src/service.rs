@@ -229,7 +229,9 @@ impl Service {
         crate::adopt::adopt(&service.inner).await?;
         crate::volumes::sweep(&service.inner).await?;
         crate::notices::start(&service.inner, notices);
-        crate::egress::log::start(&service.inner, egressed);
+        if let Some(egressed) = egressed {
+            crate::egress::log::start(&service.inner, egressed);
+        }
         crate::deadlines::start(&service.inner);
         crate::idle::start(&service.inner);
         crate::metrics::start_sampler(&service.inner);

@@ -241,12 +241,7 @@ impl Layers {
     }
 
     /// How many bytes a layer made from the snapshot begins with; an error where that is more than it may hold.
-    pub fn inheritance(
-        &self,
-        snapshot: &str,
-        seal: &Seal,
-        limit_bytes: u64,
-    ) -> Result<u64, CopyError> {
+    pub fn inheritance(&self, snapshot: &str, seal: &Seal, limit_bytes: u64) -> Result<u64, CopyError> {
         if !self.limits_disk() {
             return Ok(0);
         }
@@ -403,12 +398,7 @@ impl Layers {
     }
 
     /// Makes the layer `name` from a stream: under its name when all of it is on disk, or not at all.
-    pub fn unpack(
-        &self,
-        name: &str,
-        limit_bytes: u64,
-        input: &mut impl Read,
-    ) -> Result<(), ReadError> {
+    pub fn unpack(&self, name: &str, limit_bytes: u64, input: &mut impl Read) -> Result<(), ReadError> {
         let half = passing_name(".unpack-", name)?;
         match &self.kind {
             StorageKind::Btrfs { .. } => btrfs::create_subvolume(&self.root, &half)?,

@@ -124,12 +124,7 @@ impl VolumeFolder {
     }
 
     /// Makes a folder. With `parents` those above it too, and one that is there is fine.
-    pub fn make_folder(
-        &self,
-        path: &str,
-        owner: EntryAttributes,
-        parents: bool,
-    ) -> io::Result<OpenedEntry> {
+    pub fn make_folder(&self, path: &str, owner: EntryAttributes, parents: bool) -> io::Result<OpenedEntry> {
         owner.check()?;
         let Some((above, name)) = split(path)? else {
             return if parents { self.stat("/") } else { Err(io::ErrorKind::AlreadyExists.into()) };
@@ -188,11 +183,7 @@ impl VolumeFolder {
     }
 
     /// Opens a folder for a mount: no link on the way, made where it is missing, for everybody to write.
-    pub fn for_mount(
-        &self,
-        sub_path: Option<&str>,
-        new: Option<EntryAttributes>,
-    ) -> io::Result<OwnedFd> {
+    pub fn for_mount(&self, sub_path: Option<&str>, new: Option<EntryAttributes>) -> io::Result<OwnedFd> {
         let mut folder = self.root.try_clone()?;
         for name in sub_path.into_iter().flat_map(|path| path.split('/')) {
             if matches!(name, "" | "." | "..") {

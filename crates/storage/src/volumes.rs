@@ -74,12 +74,7 @@ impl Layers {
     }
 
     /// Makes a volume with the files of another. One that is there already is left as it is.
-    pub fn copy_volume(
-        &self,
-        from: &str,
-        to: &str,
-        limit_bytes: Option<u64>,
-    ) -> Result<(), CopyError> {
+    pub fn copy_volume(&self, from: &str, to: &str, limit_bytes: Option<u64>) -> Result<(), CopyError> {
         if self.volume(to).exists() {
             return Ok(());
         }

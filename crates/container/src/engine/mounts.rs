@@ -17,8 +17,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
 use crate::launcher::protocol::{MAP, MountSpec, Mounted, PLACE, StepFailure};
-use atoll_storage::{EntryAttributes, IDS, Layers, VolumeFolder};
 use crate::sys;
+use atoll_storage::{EntryAttributes, IDS, Layers, VolumeFolder};
 
 const MIB: u64 = 1 << 20;
 /// Paths in every root that belong to the engine.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use atoll_model::{MemoryLocation, SandboxId, Storage};
 use atoll_network::SandboxLink;
-use atoll_provider::{AGENT_PORT, ProviderError, Target};
+use atoll_provider::{AGENT_PORT, Capability, ProviderError, Target};
 use tokio::sync::oneshot;
 
 use super::instance::{self, Live};
@@ -53,8 +53,9 @@ impl EngineShared {
     }
 
     pub(super) fn criu(&self) -> Result<&Criu, ProviderError> {
-        self.criu.as_ref().map_err(|why| ProviderError::Unsupported {
-            what: "writing memory to disk".into(),
+        self.criu.as_ref().map_err(|why| ProviderError::MissingCapability {
+            provider: "container",
+            capability: Capability::Checkpoint,
             hint: format!("{why}; install CRIU 4.2 or later, or run scripts/get-criu"),
         })
     }

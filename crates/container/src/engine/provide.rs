@@ -1,4 +1,4 @@
-//! The operations of [`Provider`].
+//! The base of [`Provider`]: create, boot, halt, destroy, adopt.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage, VolumeId};
-use atoll_network::{DialError, ErrorKind, LinkError};
+use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId, Storage};
+use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, FilesOrigin, InstanceSpec, InstanceUsage,
-    KnownSandbox, Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target,
-    VolumeFiles,
+    Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialSupport,
+    EgressSupport, FilesOrigin, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox,
+    Notice, OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError,
+    ResizeSupport, SnapshotSupport, Target, VolumeSupport,
 };
 use tokio::sync::broadcast;
 
@@ -24,9 +25,7 @@ use super::{Engine, EngineShared, STOP_WITHIN, SandboxSlot, failed, watch};
 
 /// LIMIT: a kill takes milliseconds; after this time the reaper continues alone.
 const DEAD_WITHIN: Duration = Duration::from_secs(2);
-/// LIMIT: a connection within the machine.
-const DIAL_WITHIN: Duration = Duration::from_secs(5);
-/// Free space that a new layer or volume needs.
+/// What a new layer or volume needs before anything is written to it.
 pub(super) const LEAST_FREE: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
 
@@ -42,8 +41,17 @@ impl Provider for Engine {
         "container"
     }
 
+    fn description(&self) -> ProviderDescription {
+        ProviderDescription {
+            isolation: Isolation::Container,
+            cost: "free: your own machine",
+            best_for: "fast sandboxes with full control: pauses, snapshots, forks and network policy",
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            dials: true,
             keeps_files: true,
             limits_disk: self.inner.resources.layers.limits_disk(),
             resizes_live: true,
@@ -54,6 +62,7 @@ impl Provider for Engine {
             packs: self.inner.can_pack(),
             captures: true,
             volumes: true,
+            pools: true,
             prepares: self.inner.config.prepare.is_some(),
         }
     }
@@ -64,109 +73,6 @@ impl Provider for Engine {
 
     async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         self.inner.start(spec, FilesState::Kept).await
-    }
-
-    async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
-        self.inner.pause(target).await
-    }
-
-    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
-        self.inner.checkpoint(target).await
-    }
-
-    async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
-        self.inner.resume(target).await
-    }
-
-    async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        self.inner.restore(spec).await
-    }
-
-    async fn snapshot(
-        &self,
-        target: &Target,
-        snapshot: &SnapshotId,
-        memory: bool,
-    ) -> Result<Snapshotted, ProviderError> {
-        self.inner.snapshot(target, snapshot, memory).await
-    }
-
-    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Result<(), ProviderError> {
-        self.inner.verify_snapshot(snapshot, seal).await
-    }
-
-    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
-        self.inner.remove_snapshot(snapshot).await
-    }
-
-    async fn rollback(
-        &self,
-        target: &Target,
-        snapshot: &SnapshotId,
-        seal: &str,
-        limits: &Limits,
-    ) -> Result<RolledBack, ProviderError> {
-        self.inner.rollback(target, snapshot, seal, limits).await
-    }
-
-    async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
-        self.inner.pack(target).await
-    }
-
-    async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError> {
-        self.inner.unpack(target, limits, files).await
-    }
-
-    async fn capture(
-        &self,
-        target: &Target,
-        template: &str,
-        template_version: &str,
-    ) -> Result<Packed, ProviderError> {
-        self.inner.capture(target, template, template_version).await
-    }
-
-    async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Result<(), ProviderError> {
-        self.inner.create_volume(volume, size_mib).await
-    }
-
-    async fn copy_volume(
-        &self,
-        from: &VolumeId,
-        to: &VolumeId,
-        size_mib: Option<u32>,
-    ) -> Result<(), ProviderError> {
-        self.inner.copy_volume(from, to, size_mib).await
-    }
-
-    async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Result<(), ProviderError> {
-        self.inner.resize_volume(volume, size_mib).await
-    }
-
-    async fn volume_bytes(&self, volume: &VolumeId) -> Result<u64, ProviderError> {
-        self.inner.volume_bytes(volume).await
-    }
-
-    async fn remove_volume(&self, volume: &VolumeId) -> Result<(), ProviderError> {
-        self.inner.remove_volume(volume).await
-    }
-
-    async fn volume_files(&self, volume: &VolumeId) -> Result<Box<dyn VolumeFiles>, ProviderError> {
-        self.inner.volume_files(volume).await
-    }
-
-    async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Result<(), ProviderError> {
-        self.inner.sweep_volumes(known).await
-    }
-
-    async fn wish_pool(&self, wishes: Vec<PoolWish>) {
-        self.inner.wish_pool(wishes);
-    }
-
-    fn pooled(&self, template: &str, version: &str) -> usize {
-        let stats = self.inner.pool_stats().into_iter();
-        let of = stats.filter(|pool| pool.template == template && pool.version.as_deref() == Some(version));
-        of.map(|pool| pool.ready).sum()
     }
 
     async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
@@ -208,21 +114,6 @@ impl Provider for Engine {
         ended
     }
 
-    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        self.inner.resize(target, limits).await
-    }
-
-    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
-        let live = self.inner.live(target)?;
-        let Some(link) = live.facts.link else { return Ok(()) };
-        self.inner.need_ipv6(&egress).await?;
-        let (resources, sandbox) = (Arc::clone(&self.inner.resources), target.sandbox.clone());
-        let work = move || {
-            resources.networks.change(link, &sandbox, &egress, live.netns()).map_err(std::io::Error::other)
-        };
-        self.inner.blocking.run(work).await.map_err(failed("changing the network policy"))
-    }
-
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let live = self.inner.live(target)?;
         let (cgroups, layers) =
@@ -247,17 +138,21 @@ impl Provider for Engine {
         self.inner.blocking.run(work).await.map_err(failed("reading figures"))
     }
 
-    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
-        let live = self.inner.live(target)?;
-        match self.inner.dialer.dial(live.netns(), port, DIAL_WITHIN).await {
-            Ok(stream) => Ok(Box::new(stream)),
-            Err(DialError::Refused { port }) => Err(ProviderError::PortClosed { port }),
-            Err(DialError::TimedOut { port }) => {
-                Err(ProviderError::Late { what: format!("connecting to port {port}"), after: DIAL_WITHIN })
-            }
-            Err(DialError::Busy) => Err(ProviderError::Exhausted { what: "room for connections".into() }),
-            Err(other @ DialError::Failed { .. }) => Err(failed("connecting")(other)),
-        }
+    async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
+        let slots: Vec<_> =
+            self.inner.places().iter().map(|(id, slot)| (id.clone(), Arc::clone(slot))).collect();
+        let cgroups = Arc::clone(&self.inner.resources.cgroups);
+        let work = move || {
+            let owned = slots.into_iter().map(|(sandbox, slot)| {
+                let instance = slot.live().map(|(instance, live)| {
+                    let frozen = cgroups.is_frozen(&live.facts.cgroup).unwrap_or(false);
+                    (instance, if frozen { InstanceActivity::Paused } else { InstanceActivity::Running })
+                });
+                OwnedSandbox { sandbox, instance }
+            });
+            Ok(owned.collect())
+        };
+        self.inner.blocking.run(work).await.map_err(failed("listing sandboxes"))
     }
 
     async fn adopt(
@@ -266,15 +161,6 @@ impl Provider for Engine {
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
         self.inner.adopt(known, snapshots).await
-    }
-
-    fn authority(&self, egress: &Egress) -> Option<String> {
-        let seed = egress.seed.as_ref().filter(|_| egress.rewrites())?;
-        Some(atoll_network::authority(seed))
-    }
-
-    fn egress(&self) -> broadcast::Receiver<Egressed> {
-        self.inner.egressed.subscribe()
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
@@ -314,6 +200,47 @@ impl Provider for Engine {
             self.inner.reaper.settle().await;
         };
         tokio::time::timeout(deadline, settled).await.map_err(late)
+    }
+
+    fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn resize_support(&self) -> Result<&dyn ResizeSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn checkpoint_support(&self) -> Result<&dyn CheckpointSupport, ProviderError> {
+        self.inner.criu()?;
+        Ok(self)
+    }
+
+    fn snapshot_support(&self) -> Result<&dyn SnapshotSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn archive_support(&self) -> Result<&dyn ArchiveSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn capture_support(&self) -> Result<&dyn CaptureSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn volume_support(&self) -> Result<&dyn VolumeSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn egress_support(&self) -> Result<&dyn EgressSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn pool_support(&self) -> Result<&dyn PoolSupport, ProviderError> {
+        Ok(self)
     }
 }
 

@@ -16,6 +16,7 @@ use atoll_container::{Engine, EngineConfig, LauncherCommand};
 use atoll_image::{Bounds, Catalog, Images};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{InstanceId, Limits, SandboxId, Storage};
+use atoll_provider::support::*;
 use atoll_provider::{Booted, FilesOrigin, InstanceSpec, Provider, Target};
 
 pub(crate) struct World {

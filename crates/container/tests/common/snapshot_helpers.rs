@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use atoll_container::{EngineConfig, StorageChoice};
 use atoll_model::SnapshotId;
+use atoll_provider::support::*;
 use atoll_provider::{
     Booted, FilesOrigin, InstanceSpec, Packed, Provider, ProviderError, RolledBack, Snapshotted, Target,
 };

@@ -16,9 +16,6 @@ async fn assert_whole(fixture: &Fixture, live: &Live<'_>, page: &str) {
 }
 
 pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_restore(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (mut spec, page) = (fixture.spec(), page());
     let mut live = with_page(&fixture, &spec, &page).await;
     for round in 0..2 {
@@ -49,9 +46,6 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
 }
 
 pub(super) async fn a_checkpoint_that_is_dropped_half_way_loses_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (mut spec, page) = (fixture.spec(), page());
     let mut live = with_page(&fixture, &spec, &page).await;
     // At once, and repeatedly: the call may not even have started when another caller resumes.
@@ -73,9 +67,6 @@ pub(super) async fn a_checkpoint_that_is_dropped_half_way_loses_nothing(fixture:
 }
 
 pub(super) async fn a_restore_that_is_dropped_half_way_loses_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (mut spec, page) = (fixture.spec(), page());
     let mut live = with_page(&fixture, &spec, &page).await;
     for delay_ms in [0, 5, 25, 100, 2_000] {
@@ -108,9 +99,6 @@ pub(super) async fn a_restore_that_is_dropped_half_way_loses_nothing(fixture: Fi
 }
 
 pub(super) async fn halt_drops_a_checkpoint_and_keeps_the_files(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = with_page(&fixture, &spec, &page).await;
     fixture.checkpoint(&live).await;
@@ -126,9 +114,6 @@ pub(super) async fn halt_drops_a_checkpoint_and_keeps_the_files(fixture: Fixture
 }
 
 pub(super) async fn adoption_keeps_a_checkpoint_only_of_what_is_paused(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = with_page(&fixture, &spec, &page).await;
     fixture.checkpoint(&live).await;
@@ -152,9 +137,6 @@ pub(super) async fn adoption_keeps_a_checkpoint_only_of_what_is_paused(fixture: 
 }
 
 pub(super) async fn destroy_removes_a_checkpoint(fixture: Fixture) {
-    if !fixture.provider.capabilities().checkpoints {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = with_page(&fixture, &spec, &page).await;
     fixture.checkpoint(&live).await;

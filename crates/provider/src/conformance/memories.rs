@@ -2,15 +2,7 @@
 
 use super::*;
 
-fn can(fixture: &Fixture) -> bool {
-    let able = fixture.provider.capabilities();
-    able.snapshots && able.checkpoints
-}
-
 pub(super) async fn a_snapshot_with_memory_makes_running_copies(fixture: Fixture) {
-    if !can(&fixture) {
-        return;
-    }
     let (spec, then, now) = (fixture.spec(), page(), page());
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, &then).await;
@@ -44,9 +36,6 @@ pub(super) async fn a_snapshot_with_memory_makes_running_copies(fixture: Fixture
 }
 
 pub(super) async fn rollback_puts_memory_back_where_the_snapshot_has_it(fixture: Fixture) {
-    if !can(&fixture) {
-        return;
-    }
     let (spec, then) = (fixture.spec(), page());
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, &then).await;
@@ -75,9 +64,6 @@ pub(super) async fn rollback_puts_memory_back_where_the_snapshot_has_it(fixture:
 }
 
 pub(super) async fn a_snapshot_of_a_checkpointed_sandbox_has_its_memory(fixture: Fixture) {
-    if !can(&fixture) {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, &page).await;
@@ -101,9 +87,6 @@ pub(super) async fn a_snapshot_of_a_checkpointed_sandbox_has_its_memory(fixture:
 }
 
 pub(super) async fn a_stopped_sandbox_has_no_memory_to_keep(fixture: Fixture) {
-    if !can(&fixture) {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     fixture.provider.halt(&live.target).await.expect("halted");

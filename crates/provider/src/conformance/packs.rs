@@ -30,9 +30,6 @@ async fn assert_files(fixture: &Fixture, spec: &InstanceSpec, large: &[u8]) {
 }
 
 pub(super) async fn a_pack_becomes_the_same_files_here_and_elsewhere(fixture: Fixture) {
-    if !fixture.provider.capabilities().packs {
-        return;
-    }
     let spec = fixture.spec();
     let (large, pack) = packed(&fixture, &spec).await;
     fixture.destroy(&spec).await;
@@ -46,9 +43,6 @@ pub(super) async fn a_pack_becomes_the_same_files_here_and_elsewhere(fixture: Fi
 }
 
 pub(super) async fn a_pack_that_breaks_off_leaves_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().packs {
-        return;
-    }
     let spec = fixture.spec();
     let (large, pack) = packed(&fixture, &spec).await;
     fixture.destroy(&spec).await;
@@ -77,9 +71,6 @@ pub(super) async fn a_pack_that_breaks_off_leaves_nothing(fixture: Fixture) {
 }
 
 pub(super) async fn a_pack_that_nobody_reads_to_its_end_changes_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().packs {
-        return;
-    }
     let spec = fixture.spec();
     let (large, pack) = packed(&fixture, &spec).await;
     for _ in 0..2 {

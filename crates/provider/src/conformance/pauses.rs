@@ -3,9 +3,6 @@
 use super::*;
 
 pub(super) async fn a_pause_keeps_everything_and_may_be_repeated(fixture: Fixture) {
-    if !fixture.provider.capabilities().pauses {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, &page).await;
@@ -26,9 +23,6 @@ pub(super) async fn a_pause_keeps_everything_and_may_be_repeated(fixture: Fixtur
 }
 
 pub(super) async fn a_paused_instance_stays_so_over_an_adoption_where_that_is_wanted(fixture: Fixture) {
-    if !fixture.provider.capabilities().pauses {
-        return;
-    }
     let (spec, page) = (fixture.spec(), page());
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, &page).await;
@@ -48,9 +42,6 @@ pub(super) async fn a_paused_instance_stays_so_over_an_adoption_where_that_is_wa
 }
 
 pub(super) async fn a_paused_sandbox_can_be_halted_and_destroyed(fixture: Fixture) {
-    if !fixture.provider.capabilities().pauses {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     fixture.inside.write(&live, "/tmp/kept", b"kept").await;
@@ -69,9 +60,6 @@ pub(super) async fn a_paused_sandbox_can_be_halted_and_destroyed(fixture: Fixtur
 }
 
 pub(super) async fn pausing_what_does_not_run_is_gone(fixture: Fixture) {
-    if !fixture.provider.capabilities().pauses {
-        return;
-    }
     let spec = fixture.spec();
     assert!(is_gone(fixture.provider.pause(&target(&spec)).await));
     assert!(is_gone(fixture.provider.resume(&target(&spec)).await));
@@ -83,36 +71,6 @@ pub(super) async fn pausing_what_does_not_run_is_gone(fixture: Fixture) {
     if fixture.provider.capabilities().checkpoints {
         assert!(is_gone(fixture.provider.checkpoint(&live.target).await));
         assert!(is_gone(fixture.provider.restore(&again(&spec)).await));
-    }
-    fixture.destroy(&spec).await;
-}
-
-pub(super) async fn what_it_cannot_do_is_said_before_anything_is_done(fixture: Fixture) {
-    fn refused<T: std::fmt::Debug>(outcome: Result<T, ProviderError>) {
-        let refusal = outcome.expect_err("it cannot");
-        assert!(matches!(refusal, ProviderError::Unsupported { .. }), "{refusal}");
-    }
-    let able = fixture.provider.capabilities();
-    let spec = fixture.spec();
-    let live = fixture.create(&spec).await;
-    let shot = SnapshotId::from_entropy(random());
-    if !able.pauses {
-        refused(fixture.provider.pause(&live.target).await);
-    } else if !able.checkpoints {
-        fixture.pause(&live).await;
-        refused(fixture.provider.checkpoint(&live.target).await);
-        fixture.pause(&live).await;
-        fixture.provider.resume(&live.target).await.expect("resumed");
-    }
-    if !able.snapshots {
-        refused(fixture.provider.snapshot(&live.target, &shot, false).await);
-    } else if !able.checkpoints {
-        refused(fixture.provider.snapshot(&live.target, &shot, true).await);
-    }
-    assert_eq!(fixture.inside.read(&live, "/tmp/none").await, None, "it runs as before");
-    fixture.provider.halt(&live.target).await.expect("halted");
-    if !able.packs {
-        refused(fixture.provider.pack(&files_only(&spec)).await.map(|_| ()));
     }
     fixture.destroy(&spec).await;
 }

@@ -29,9 +29,6 @@ fn changing(seed: u8) -> Egress {
 }
 
 pub(super) async fn every_policy_is_taken_by_a_live_instance(fixture: Fixture) {
-    if !fixture.provider.capabilities().network {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     fixture.inside.hold_memory(&live, "still here").await;
@@ -46,9 +43,6 @@ pub(super) async fn every_policy_is_taken_by_a_live_instance(fixture: Fixture) {
 }
 
 pub(super) async fn an_instance_begins_with_its_policy_whatever_it_is(fixture: Fixture) {
-    if !fixture.provider.capabilities().network {
-        return;
-    }
     for egress in [listed(), changing(1), Egress::closed()] {
         let spec = InstanceSpec { network: Arc::new(egress), ..fixture.spec() };
         let live = fixture.create(&spec).await;

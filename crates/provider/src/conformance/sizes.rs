@@ -26,9 +26,6 @@ fn assert_below_use(outcome: Result<(), ProviderError>, wanted: u32, at_least: u
 
 pub(super) async fn a_limit_below_use_is_refused_with_the_figures(fixture: Fixture) {
     let able = fixture.provider.capabilities();
-    if !able.resizes_live {
-        return;
-    }
     let spec = fixture.spec();
     let live = with_data(&fixture, &spec).await;
     fixture.inside.hold_memory(&live, &page()).await;
@@ -49,10 +46,6 @@ pub(super) async fn a_limit_below_use_is_refused_with_the_figures(fixture: Fixtu
 }
 
 pub(super) async fn limits_of_files_alone_change_too(fixture: Fixture) {
-    let able = fixture.provider.capabilities();
-    if !able.keeps_files || !able.limits_disk {
-        return;
-    }
     let spec = fixture.spec();
     let live = with_data(&fixture, &spec).await;
     fixture.provider.halt(&live.target).await.expect("halted");

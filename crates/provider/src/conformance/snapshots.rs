@@ -15,9 +15,6 @@ async fn write(fixture: &Fixture, live: &Live<'_>, text: &str) {
 
 pub(super) async fn a_snapshot_is_taken_of_what_runs_stands_still_or_is_stopped(fixture: Fixture) {
     let able = fixture.provider.capabilities();
-    if !able.snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     let mut shots = Vec::new();
@@ -51,9 +48,6 @@ pub(super) async fn a_snapshot_is_taken_of_what_runs_stands_still_or_is_stopped(
 }
 
 pub(super) async fn a_sandbox_from_a_snapshot_is_independent_both_ways(fixture: Fixture) {
-    if !fixture.provider.capabilities().snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     write(&fixture, &live, "then").await;
@@ -79,9 +73,6 @@ pub(super) async fn a_sandbox_from_a_snapshot_is_independent_both_ways(fixture: 
 }
 
 pub(super) async fn rollback_puts_the_files_back(fixture: Fixture) {
-    if !fixture.provider.capabilities().snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     write(&fixture, &live, "then").await;
@@ -114,9 +105,6 @@ pub(super) async fn rollback_puts_the_files_back(fixture: Fixture) {
 }
 
 pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
-    if !fixture.provider.capabilities().snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     write(&fixture, &live, "then").await;
@@ -146,9 +134,6 @@ pub(super) async fn a_damaged_or_unknown_snapshot_is_refused(fixture: Fixture) {
 }
 
 pub(super) async fn removing_a_snapshot_may_be_repeated(fixture: Fixture) {
-    if !fixture.provider.capabilities().snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     let shot = fixture.shoot(&live.target, false).await;
@@ -169,9 +154,6 @@ pub(super) async fn removing_a_snapshot_may_be_repeated(fixture: Fixture) {
 }
 
 pub(super) async fn adoption_removes_snapshots_that_nobody_knows(fixture: Fixture) {
-    if !fixture.provider.capabilities().snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     let (kept, swept) = (fixture.shoot(&live.target, false).await, fixture.shoot(&live.target, false).await);
@@ -191,9 +173,6 @@ pub(super) async fn adoption_removes_snapshots_that_nobody_knows(fixture: Fixtur
 
 pub(super) async fn a_snapshot_that_is_dropped_half_way_leaves_the_sandbox_running(fixture: Fixture) {
     let able = fixture.provider.capabilities();
-    if !able.snapshots {
-        return;
-    }
     let spec = fixture.spec();
     let live = fixture.create(&spec).await;
     write(&fixture, &live, "then").await;

@@ -45,9 +45,6 @@ fn is_unknown<T>(outcome: Result<T, ProviderError>) -> bool {
 }
 
 pub(super) async fn a_volume_is_made_copied_resized_and_removed(fixture: Fixture) {
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let provider = &fixture.provider;
     let (first, copy) = (volume(&fixture).await, id());
     put(&fixture, &first, "/a/b", b"one").await;
@@ -80,9 +77,6 @@ pub(super) async fn a_volume_is_made_copied_resized_and_removed(fixture: Fixture
 }
 
 pub(super) async fn a_sweep_removes_volumes_that_nobody_knows(fixture: Fixture) {
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let (known, unknown) = (volume(&fixture).await, volume(&fixture).await);
     fixture.provider.sweep_volumes(vec![known.clone()]).await.expect("swept");
     assert!(is_unknown(fixture.provider.volume_bytes(&unknown).await));
@@ -92,9 +86,6 @@ pub(super) async fn a_sweep_removes_volumes_that_nobody_knows(fixture: Fixture) 
 }
 
 pub(super) async fn sandboxes_share_a_volume_and_it_outlives_them(fixture: Fixture) {
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let volume = volume(&fixture).await;
     put(&fixture, &volume, "/first", b"from outside").await;
     let writer = InstanceSpec {
@@ -122,9 +113,6 @@ pub(super) async fn sandboxes_share_a_volume_and_it_outlives_them(fixture: Fixtu
 }
 
 pub(super) async fn mounts_stay_and_no_copy_of_a_sandbox_has_a_volumes_files(fixture: Fixture) {
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let volume = volume(&fixture).await;
     let mut spec = InstanceSpec { mounts: vec![mount(&volume, None, "/data")], ..fixture.spec() };
     let live = fixture.create(&spec).await;
@@ -158,9 +146,6 @@ pub(super) async fn mounts_stay_and_no_copy_of_a_sandbox_has_a_volumes_files(fix
 }
 
 pub(super) async fn an_unknown_volume_is_refused_and_leaves_nothing(fixture: Fixture) {
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let spec = InstanceSpec { mounts: vec![mount(&id(), None, "/data")], ..fixture.spec() };
     assert!(is_unknown(fixture.provider.create(&spec).await));
     assert!(is_gone(fixture.provider.boot(&InstanceSpec { mounts: Vec::new(), ..again(&spec) }).await));
@@ -169,9 +154,6 @@ pub(super) async fn an_unknown_volume_is_refused_and_leaves_nothing(fixture: Fix
 
 pub(super) async fn files_of_a_volume_are_there_without_a_sandbox(fixture: Fixture) {
     use std::io::ErrorKind::{AlreadyExists, IsADirectory, NotFound};
-    if !fixture.provider.capabilities().volumes {
-        return;
-    }
     let volume = volume(&fixture).await;
     let files = fixture.provider.volume_files(&volume).await.expect("its files");
     let nobody = VolumeOwner::default();

@@ -16,8 +16,10 @@ use tokio::sync::broadcast;
 use super::world::failed;
 use super::{After, FakeProvider, ProviderCall, agent};
 use crate::{
-    Adopted, Booted, ByteStream, Capabilities, FilesOrigin, InstanceSpec, InstanceUsage, KnownSandbox,
-    Notice, Packed, PoolWish, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, ArchiveSupport, Booted, ByteStream, Capabilities, Capability, CaptureSupport, CheckpointSupport,
+    DialSupport, EgressSupport, FilesOrigin, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice,
+    OwnedSandbox, Packed, PauseSupport, PoolSupport, PoolWish, Provider, ProviderDescription, ProviderError,
+    ResizeSupport, RolledBack, SnapshotSupport, Snapshotted, Target, VolumeFiles, VolumeSupport,
 };
 
 #[async_trait]
@@ -26,14 +28,18 @@ impl Provider for FakeProvider {
         "fake"
     }
 
+    fn description(&self) -> ProviderDescription {
+        ProviderDescription { isolation: Isolation::None, cost: "free", best_for: "tests" }
+    }
+
     fn capabilities(&self) -> Capabilities {
         *self.able.lock().unwrap()
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
         if let FilesOrigin::Snapshot { memory, .. } = &spec.origin {
-            self.need(|able| able.snapshots, "a sandbox from a snapshot")?;
-            self.need(|able| able.checkpoints || !memory, "a sandbox from a snapshot with memory")?;
+            self.need(Capability::Snapshot)?;
+            self.need_memory(*memory)?;
         }
         let after = self.play(ProviderCall::Create, spec.sandbox.as_str()).await?;
         let booted = self.world.lock().unwrap().create(spec)?;
@@ -52,18 +58,126 @@ impl Provider for FakeProvider {
         self.end(after, booted).await
     }
 
+    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play(ProviderCall::Halt, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().halt(target);
+        self.end(after, ()).await
+    }
+
+    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play(ProviderCall::Destroy, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().sandboxes.remove(&target.sandbox);
+        self.end(after, ()).await
+    }
+
+    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        self.world.lock().unwrap().usage(target)
+    }
+
+    async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
+        Ok(self.world.lock().unwrap().owned())
+    }
+
+    async fn adopt(
+        &self,
+        known: Vec<KnownSandbox>,
+        snapshots: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError> {
+        Ok(self.world.lock().unwrap().adopt(known, &snapshots))
+    }
+
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    async fn node(&self) -> Result<Node, ProviderError> {
+        Ok(*self.node.lock().unwrap())
+    }
+
+    async fn settle(&self, _deadline: Duration) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {
+        self.need(Capability::Dial)?;
+        Ok(self)
+    }
+
+    fn resize_support(&self) -> Result<&dyn ResizeSupport, ProviderError> {
+        self.need(Capability::Resize)?;
+        Ok(self)
+    }
+
+    fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
+        self.need(Capability::Pause)?;
+        Ok(self)
+    }
+
+    fn checkpoint_support(&self) -> Result<&dyn CheckpointSupport, ProviderError> {
+        self.need(Capability::Checkpoint)?;
+        Ok(self)
+    }
+
+    fn snapshot_support(&self) -> Result<&dyn SnapshotSupport, ProviderError> {
+        self.need(Capability::Snapshot)?;
+        Ok(self)
+    }
+
+    fn archive_support(&self) -> Result<&dyn ArchiveSupport, ProviderError> {
+        self.need(Capability::Archive)?;
+        Ok(self)
+    }
+
+    fn capture_support(&self) -> Result<&dyn CaptureSupport, ProviderError> {
+        self.need(Capability::Capture)?;
+        Ok(self)
+    }
+
+    fn volume_support(&self) -> Result<&dyn VolumeSupport, ProviderError> {
+        self.need(Capability::Volume)?;
+        Ok(self)
+    }
+
+    fn egress_support(&self) -> Result<&dyn EgressSupport, ProviderError> {
+        self.need(Capability::Egress)?;
+        Ok(self)
+    }
+
+    fn pool_support(&self) -> Result<&dyn PoolSupport, ProviderError> {
+        self.need(Capability::Pool)?;
+        Ok(self)
+    }
+}
+
+#[async_trait]
+impl DialSupport for FakeProvider {
+    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
+        let mut world = self.world.lock().unwrap();
+        let live = world.live(target)?;
+        if port != crate::AGENT_PORT {
+            return Err(ProviderError::PortClosed { port });
+        }
+        let (near, far) = tokio::io::duplex(64 << 10);
+        live.connections.spawn(agent::serve(far, live.mind.clone()));
+        Ok(Box::new(near))
+    }
+}
+
+#[async_trait]
+impl ResizeSupport for FakeProvider {
+    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let after = self.play(ProviderCall::Resize, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().resize(target, limits)?;
+        self.end(after, ()).await
+    }
+}
+
+#[async_trait]
+impl PauseSupport for FakeProvider {
     async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
-        self.need(|able| able.pauses, "a pause")?;
         let after = self.play(ProviderCall::Pause, target.sandbox.as_str()).await?;
         let held = self.world.lock().unwrap().pause(target)?;
         self.end(after, held).await
-    }
-
-    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
-        self.need(|able| able.checkpoints, "a checkpoint")?;
-        let after = self.play_whole(ProviderCall::Checkpoint, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().checkpoint(target)?;
-        self.end(after, ()).await
     }
 
     async fn resume(&self, target: &Target) -> Result<(), ProviderError> {
@@ -71,22 +185,32 @@ impl Provider for FakeProvider {
         self.world.lock().unwrap().live(target)?.mind.frozen.send_replace(false);
         self.end(after, ()).await
     }
+}
+
+#[async_trait]
+impl CheckpointSupport for FakeProvider {
+    async fn checkpoint(&self, target: &Target) -> Result<(), ProviderError> {
+        let after = self.play_whole(ProviderCall::Checkpoint, target.sandbox.as_str()).await?;
+        self.world.lock().unwrap().checkpoint(target)?;
+        self.end(after, ()).await
+    }
 
     async fn restore(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        self.need(|able| able.checkpoints, "a restore")?;
         let after = self.play_whole(ProviderCall::Restore, spec.sandbox.as_str()).await?;
         let booted = self.world.lock().unwrap().restore(spec)?;
         self.end(after, booted).await
     }
+}
 
+#[async_trait]
+impl SnapshotSupport for FakeProvider {
     async fn snapshot(
         &self,
         target: &Target,
         snapshot: &SnapshotId,
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
-        self.need(|able| able.snapshots, "a snapshot")?;
-        self.need(|able| able.checkpoints || !memory, "a snapshot with memory")?;
+        self.need_memory(memory)?;
         let after = self.play_whole(ProviderCall::Snapshot, target.sandbox.as_str()).await?;
         let made = self.world.lock().unwrap().snapshot(target, snapshot, memory)?;
         self.end(after, made).await
@@ -111,14 +235,15 @@ impl Provider for FakeProvider {
         seal: &str,
         limits: &Limits,
     ) -> Result<RolledBack, ProviderError> {
-        self.need(|able| able.snapshots, "a rollback")?;
         let after = self.play(ProviderCall::Rollback, target.sandbox.as_str()).await?;
         let left = self.world.lock().unwrap().rollback(target, snapshot, seal, limits)?;
         self.end(after, left).await
     }
+}
 
+#[async_trait]
+impl ArchiveSupport for FakeProvider {
     async fn pack(&self, target: &Target) -> Result<Packed, ProviderError> {
-        self.need(|able| able.packs, "a pack")?;
         let after = self.play(ProviderCall::Pack, target.sandbox.as_str()).await?;
         let packed = self.world.lock().unwrap().pack(target)?;
         if after == After::Cut {
@@ -129,7 +254,6 @@ impl Provider for FakeProvider {
     }
 
     async fn unpack(&self, target: &Target, limits: &Limits, mut files: Packed) -> Result<(), ProviderError> {
-        self.need(|able| able.packs, "an unpack")?;
         let after = self.play_whole(ProviderCall::Unpack, target.sandbox.as_str()).await?;
         let mut packed = Vec::new();
         files
@@ -139,14 +263,16 @@ impl Provider for FakeProvider {
         self.world.lock().unwrap().unpack(target, limits, &packed)?;
         self.end(after, ()).await
     }
+}
 
+#[async_trait]
+impl CaptureSupport for FakeProvider {
     async fn capture(
         &self,
         target: &Target,
         _template: &str,
         _template_version: &str,
     ) -> Result<Packed, ProviderError> {
-        self.need(|able| able.captures, "a capture")?;
         let after = self.play(ProviderCall::Capture, target.sandbox.as_str()).await?;
         let layer = self.world.lock().unwrap().capture(target)?;
         if after == After::Cut {
@@ -155,9 +281,12 @@ impl Provider for FakeProvider {
         }
         self.end(after, Box::new(std::io::Cursor::new(layer)) as Packed).await
     }
+}
 
+#[async_trait]
+impl VolumeSupport for FakeProvider {
     async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Result<(), ProviderError> {
-        self.need_volumes(size_mib)?;
+        self.need_size(size_mib)?;
         let after = self.play_whole(ProviderCall::CreateVolume, volume.as_str()).await?;
         self.world.lock().unwrap().create_volume(volume, size_mib);
         self.end(after, ()).await
@@ -169,14 +298,14 @@ impl Provider for FakeProvider {
         to: &VolumeId,
         size_mib: Option<u32>,
     ) -> Result<(), ProviderError> {
-        self.need_volumes(size_mib)?;
+        self.need_size(size_mib)?;
         let after = self.play_whole(ProviderCall::CopyVolume, from.as_str()).await?;
         self.world.lock().unwrap().copy_volume(from, to, size_mib)?;
         self.end(after, ()).await
     }
 
     async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Result<(), ProviderError> {
-        self.need_volumes(Some(size_mib))?;
+        self.need_size(Some(size_mib))?;
         let after = self.play(ProviderCall::ResizeVolume, volume.as_str()).await?;
         self.world.lock().unwrap().resize_volume(volume, size_mib)?;
         self.end(after, ()).await
@@ -200,56 +329,14 @@ impl Provider for FakeProvider {
         self.world.lock().unwrap().volumes.retain(|id, _| known.contains(id));
         Ok(())
     }
+}
 
-    async fn wish_pool(&self, wishes: Vec<PoolWish>) {
-        self.world.lock().unwrap().wishes = wishes;
-    }
-
-    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
-        let after = self.play(ProviderCall::Halt, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().halt(target);
-        self.end(after, ()).await
-    }
-
-    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
-        let after = self.play(ProviderCall::Destroy, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().sandboxes.remove(&target.sandbox);
-        self.end(after, ()).await
-    }
-
-    async fn resize(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
-        let after = self.play(ProviderCall::Resize, target.sandbox.as_str()).await?;
-        self.world.lock().unwrap().resize(target, limits)?;
-        self.end(after, ()).await
-    }
-
+#[async_trait]
+impl EgressSupport for FakeProvider {
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
         let after = self.play(ProviderCall::SetNetwork, target.sandbox.as_str()).await?;
         self.world.lock().unwrap().named(target)?.0.network = egress;
         self.end(after, ()).await
-    }
-
-    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
-        self.world.lock().unwrap().usage(target)
-    }
-
-    async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
-        let mut world = self.world.lock().unwrap();
-        let live = world.live(target)?;
-        if port != crate::AGENT_PORT {
-            return Err(ProviderError::PortClosed { port });
-        }
-        let (near, far) = tokio::io::duplex(64 << 10);
-        live.connections.spawn(agent::serve(far, live.mind.clone()));
-        Ok(Box::new(near))
-    }
-
-    async fn adopt(
-        &self,
-        known: Vec<KnownSandbox>,
-        snapshots: Vec<SnapshotId>,
-    ) -> Result<Vec<Adopted>, ProviderError> {
-        Ok(self.world.lock().unwrap().adopt(known, &snapshots))
     }
 
     fn authority(&self, egress: &Egress) -> Option<String> {
@@ -259,31 +346,34 @@ impl Provider for FakeProvider {
     fn egress(&self) -> broadcast::Receiver<crate::Egressed> {
         self.egressed.subscribe()
     }
+}
 
-    fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.notices.subscribe()
+#[async_trait]
+impl PoolSupport for FakeProvider {
+    async fn wish_pool(&self, wishes: Vec<PoolWish>) {
+        self.world.lock().unwrap().wishes = wishes;
     }
 
-    async fn node(&self) -> Result<Node, ProviderError> {
-        Ok(*self.node.lock().unwrap())
-    }
-
-    async fn settle(&self, _deadline: Duration) -> Result<(), ProviderError> {
-        Ok(())
+    fn pooled(&self, _template: &str, _version: &str) -> usize {
+        0
     }
 }
 
 impl FakeProvider {
-    fn need(&self, able: impl FnOnce(&Capabilities) -> bool, what: &str) -> Result<(), ProviderError> {
-        if able(&self.able.lock().unwrap()) {
-            return Ok(());
+    fn need(&self, capability: Capability) -> Result<(), ProviderError> {
+        let hint = "the test took it away".to_owned();
+        match self.able.lock().unwrap().has(capability) {
+            true => Ok(()),
+            false => Err(ProviderError::MissingCapability { provider: self.name(), capability, hint }),
         }
-        Err(ProviderError::Unsupported { what: what.to_owned(), hint: "the test has disabled it".to_owned() })
     }
 
-    fn need_volumes(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
-        self.need(|able| able.volumes, "a volume")?;
-        self.need(|able| able.limits_disk || size_mib.is_none(), "a size for a volume")
+    fn need_memory(&self, memory: bool) -> Result<(), ProviderError> {
+        if memory { self.need(Capability::Checkpoint) } else { Ok(()) }
+    }
+
+    fn need_size(&self, size_mib: Option<u32>) -> Result<(), ProviderError> {
+        if size_mib.is_some() { self.need(Capability::DiskLimit) } else { Ok(()) }
     }
 
     /// [`FakeProvider::play`] for calls that change nothing when they fail.

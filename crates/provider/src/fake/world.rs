@@ -12,8 +12,8 @@ use super::agent::FakeAgentState;
 use super::volumes::{FakeVolume, MountedVolume};
 use super::{FakeFiles, ProviderCall, Script, TEMPLATE};
 use crate::{
-    Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceMount, InstanceSpec, InstanceUsage, KnownSandbox,
-    PoolWish, ProviderError, RolledBack, Snapshotted, Target,
+    Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceActivity, InstanceMount, InstanceSpec,
+    InstanceUsage, KnownSandbox, OwnedSandbox, PoolWish, ProviderError, RolledBack, Snapshotted, Target,
 };
 
 /// The log of calls, each with the id of the sandbox or snapshot.
@@ -390,6 +390,18 @@ impl World {
             disk_bytes: 4_096 + bytes_of(&sandbox.files.lock().unwrap()),
             sent_bytes: live.worked.sent_bytes,
         })
+    }
+
+    pub(super) fn owned(&self) -> Vec<OwnedSandbox> {
+        let owned = self.sandboxes.iter().map(|(id, sandbox)| OwnedSandbox {
+            sandbox: id.clone(),
+            instance: sandbox.instance.as_ref().map(|live| {
+                let activity =
+                    if live.is_frozen() { InstanceActivity::Paused } else { InstanceActivity::Running };
+                (live.id.clone(), activity)
+            }),
+        });
+        owned.collect()
     }
 
     pub(super) fn adopt(&mut self, known: Vec<KnownSandbox>, snapshots: &[SnapshotId]) -> Vec<Adopted> {

@@ -16,13 +16,13 @@ use async_trait::async_trait;
 use atoll_front_kit::Dispatch;
 use atoll_front_native::testing::{Contract, Exchange};
 use atoll_front_native::{Native, Options, Shutdown};
-use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Code, Limits, MemoryLocation, SnapshotId, VolumeId};
+use atoll_model::{Code, SnapshotId};
 use atoll_provider::fake::{self, FakeProvider};
 use atoll_provider::{
-    Adopted, Booted, ByteStream, Capabilities, Egressed, InstanceSpec, InstanceUsage, KnownSandbox, Notice,
-    Packed, Provider, ProviderError, RolledBack, Snapshotted, Target, VolumeFiles,
+    Adopted, ArchiveSupport, Booted, ByteStream, Capabilities, CheckpointSupport, DialSupport, EgressSupport,
+    InstanceSpec, InstanceUsage, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
+    ProviderDescription, ProviderError, ResizeSupport, SnapshotSupport, Target, VolumeSupport,
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
 use atoll_service::{
@@ -214,6 +214,9 @@ impl Provider for Pretend {
     fn name(&self) -> &'static str {
         "pretend"
     }
+    fn description(&self) -> ProviderDescription {
+        self.fake.description()
+    }
     fn capabilities(&self) -> Capabilities {
         self.fake.capabilities()
     }
@@ -223,93 +226,17 @@ impl Provider for Pretend {
     async fn boot(&self, spec: &InstanceSpec) -> Done<Booted> {
         self.fake.boot(&known(spec)).await
     }
-    async fn pause(&self, target: &Target) -> Done<MemoryLocation> {
-        self.fake.pause(target).await
-    }
-    async fn checkpoint(&self, target: &Target) -> Done<()> {
-        self.fake.checkpoint(target).await
-    }
-    async fn resume(&self, target: &Target) -> Done<()> {
-        self.fake.resume(target).await
-    }
-    async fn restore(&self, spec: &InstanceSpec) -> Done<Booted> {
-        self.fake.restore(&known(spec)).await
-    }
-    async fn snapshot(&self, target: &Target, snapshot: &SnapshotId, memory: bool) -> Done<Snapshotted> {
-        self.fake.snapshot(target, snapshot, memory).await
-    }
-    async fn verify_snapshot(&self, snapshot: &SnapshotId, seal: &str) -> Done<()> {
-        self.fake.verify_snapshot(snapshot, seal).await
-    }
-    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Done<()> {
-        self.fake.remove_snapshot(snapshot).await
-    }
-    async fn rollback(
-        &self,
-        target: &Target,
-        snapshot: &SnapshotId,
-        seal: &str,
-        limits: &Limits,
-    ) -> Done<RolledBack> {
-        self.fake.rollback(target, snapshot, seal, limits).await
-    }
-    async fn pack(&self, target: &Target) -> Done<Packed> {
-        self.fake.pack(target).await
-    }
-    async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Done<()> {
-        self.fake.unpack(target, limits, files).await
-    }
-    async fn create_volume(&self, volume: &VolumeId, size_mib: Option<u32>) -> Done<()> {
-        self.fake.create_volume(volume, size_mib).await
-    }
-    async fn copy_volume(&self, from: &VolumeId, to: &VolumeId, size_mib: Option<u32>) -> Done<()> {
-        self.fake.copy_volume(from, to, size_mib).await
-    }
-    async fn resize_volume(&self, volume: &VolumeId, size_mib: u32) -> Done<()> {
-        self.fake.resize_volume(volume, size_mib).await
-    }
-    async fn volume_bytes(&self, volume: &VolumeId) -> Done<u64> {
-        self.fake.volume_bytes(volume).await
-    }
-    async fn remove_volume(&self, volume: &VolumeId) -> Done<()> {
-        self.fake.remove_volume(volume).await
-    }
-    async fn volume_files(&self, volume: &VolumeId) -> Done<Box<dyn VolumeFiles>> {
-        self.fake.volume_files(volume).await
-    }
-    async fn sweep_volumes(&self, known: Vec<VolumeId>) -> Done<()> {
-        self.fake.sweep_volumes(known).await
-    }
     async fn halt(&self, target: &Target) -> Done<()> {
         self.fake.halt(target).await
     }
     async fn destroy(&self, target: &Target) -> Done<()> {
         self.fake.destroy(target).await
     }
-    async fn resize(&self, target: &Target, limits: &Limits) -> Done<()> {
-        self.fake.resize(target, limits).await
-    }
-    async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Done<()> {
-        self.fake.set_network(target, egress).await
-    }
-    fn authority(&self, egress: &Egress) -> Option<String> {
-        self.fake.authority(egress)
-    }
-    fn egress(&self) -> broadcast::Receiver<Egressed> {
-        self.fake.egress()
-    }
     async fn usage(&self, target: &Target) -> Done<InstanceUsage> {
         self.fake.usage(target).await
     }
-    async fn dial(&self, _: &Target, _: u16) -> Done<Box<dyn ByteStream>> {
-        let (ours, theirs) = tokio::io::duplex(64 * 1_024);
-        tokio::spawn(async move {
-            let service = TowerToHyperService::new(agent());
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(theirs), service)
-                .await;
-        });
-        Ok(Box::new(ours))
+    async fn owned(&self) -> Done<Vec<OwnedSandbox>> {
+        self.fake.owned().await
     }
     async fn adopt(&self, known: Vec<KnownSandbox>, snapshots: Vec<SnapshotId>) -> Done<Vec<Adopted>> {
         self.fake.adopt(known, snapshots).await
@@ -322,6 +249,44 @@ impl Provider for Pretend {
     }
     async fn settle(&self, deadline: Duration) -> Done<()> {
         self.fake.settle(deadline).await
+    }
+    fn dial_support(&self) -> Done<&dyn DialSupport> {
+        Ok(self)
+    }
+    fn resize_support(&self) -> Done<&dyn ResizeSupport> {
+        self.fake.resize_support()
+    }
+    fn pause_support(&self) -> Done<&dyn PauseSupport> {
+        self.fake.pause_support()
+    }
+    fn checkpoint_support(&self) -> Done<&dyn CheckpointSupport> {
+        self.fake.checkpoint_support()
+    }
+    fn snapshot_support(&self) -> Done<&dyn SnapshotSupport> {
+        self.fake.snapshot_support()
+    }
+    fn archive_support(&self) -> Done<&dyn ArchiveSupport> {
+        self.fake.archive_support()
+    }
+    fn volume_support(&self) -> Done<&dyn VolumeSupport> {
+        self.fake.volume_support()
+    }
+    fn egress_support(&self) -> Done<&dyn EgressSupport> {
+        self.fake.egress_support()
+    }
+}
+
+#[async_trait]
+impl DialSupport for Pretend {
+    async fn dial(&self, _: &Target, _: u16) -> Done<Box<dyn ByteStream>> {
+        let (ours, theirs) = tokio::io::duplex(64 * 1_024);
+        tokio::spawn(async move {
+            let service = TowerToHyperService::new(agent());
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(theirs), service)
+                .await;
+        });
+        Ok(Box::new(ours))
     }
 }
 

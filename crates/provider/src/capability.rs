@@ -1,0 +1,175 @@
+//! What a provider can do, and what it says about itself.
+
+use serde::{Deserialize, Serialize};
+
+/// What a provider can do beyond the basics; asking for more is [`ProviderError::MissingCapability`](crate::ProviderError::MissingCapability).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Ports inside can be reached.
+    pub dials: bool,
+    /// Files survive `halt`.
+    pub keeps_files: bool,
+    /// A disk limit holds.
+    pub limits_disk: bool,
+    /// Limits of a live instance can change.
+    pub resizes_live: bool,
+    /// Network policy can be enforced.
+    pub network: bool,
+    /// An instance can stand still with its memory.
+    pub pauses: bool,
+    /// Memory of a paused instance can be brought to disk and back.
+    pub checkpoints: bool,
+    /// Files can be snapshotted, rolled back and forked.
+    pub snapshots: bool,
+    /// Files can be packed for object storage.
+    pub packs: bool,
+    /// What a sandbox changed can be had as a layer of an image.
+    pub captures: bool,
+    /// Volumes can be kept and mounted.
+    pub volumes: bool,
+    /// Instances can be started before they are needed.
+    pub pools: bool,
+    /// Instances of a pool can run a program before they are needed: see [`Prepare`](crate::Prepare).
+    #[serde(default)]
+    pub prepares: bool,
+}
+
+/// One thing that a provider can do, or cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Capability {
+    /// Connections to ports inside an instance.
+    Dial,
+    /// Files that survive `halt`.
+    KeepFiles,
+    /// A limit on the disk space of a sandbox.
+    DiskLimit,
+    /// Changing the limits of a live instance.
+    Resize,
+    /// Enforcing a network policy.
+    Egress,
+    /// Freezing an instance with its memory.
+    Pause,
+    /// Writing the memory of a paused instance to disk, and restoring it.
+    Checkpoint,
+    /// Snapshots of files, rollback and forks.
+    Snapshot,
+    /// Packing the files of a sandbox for object storage.
+    Archive,
+    /// Reading the changes of a sandbox as a layer of an image.
+    Capture,
+    /// Volumes.
+    Volume,
+    /// Instances that are started before they are needed.
+    Pool,
+}
+
+impl Capability {
+    /// Every capability, in the order of the documentation.
+    pub const ALL: [Self; 12] = [
+        Self::Dial,
+        Self::KeepFiles,
+        Self::DiskLimit,
+        Self::Resize,
+        Self::Egress,
+        Self::Pause,
+        Self::Checkpoint,
+        Self::Snapshot,
+        Self::Archive,
+        Self::Capture,
+        Self::Volume,
+        Self::Pool,
+    ];
+
+    /// The name in answers and errors.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dial => "dial",
+            Self::KeepFiles => "keep_files",
+            Self::DiskLimit => "disk_limit",
+            Self::Resize => "resize",
+            Self::Egress => "egress",
+            Self::Pause => "pause",
+            Self::Checkpoint => "checkpoint",
+            Self::Snapshot => "snapshot",
+            Self::Archive => "archive",
+            Self::Capture => "capture",
+            Self::Volume => "volume",
+            Self::Pool => "pool",
+        }
+    }
+}
+
+impl Capability {
+    /// What it lets a caller do, as the subject of a sentence.
+    #[must_use]
+    pub const fn activity(self) -> &'static str {
+        match self {
+            Self::Dial => "connecting to a port",
+            Self::KeepFiles => "keeping files over a stop",
+            Self::DiskLimit => "a disk limit",
+            Self::Resize => "changing the limits of a running sandbox",
+            Self::Egress => "a network policy",
+            Self::Pause => "a pause",
+            Self::Checkpoint => "writing memory to disk",
+            Self::Snapshot => "a snapshot",
+            Self::Archive => "archiving files",
+            Self::Capture => "making an image of a sandbox",
+            Self::Volume => "a volume",
+            Self::Pool => "keeping instances ready",
+        }
+    }
+}
+
+impl std::fmt::Display for Capability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Capabilities {
+    /// Whether a capability is there.
+    #[must_use]
+    pub const fn has(&self, capability: Capability) -> bool {
+        match capability {
+            Capability::Dial => self.dials,
+            Capability::KeepFiles => self.keeps_files,
+            Capability::DiskLimit => self.limits_disk,
+            Capability::Resize => self.resizes_live,
+            Capability::Egress => self.network,
+            Capability::Pause => self.pauses,
+            Capability::Checkpoint => self.checkpoints,
+            Capability::Snapshot => self.snapshots,
+            Capability::Archive => self.packs,
+            Capability::Capture => self.captures,
+            Capability::Volume => self.volumes,
+            Capability::Pool => self.pools,
+        }
+    }
+}
+
+/// What separates a sandbox from the machine that it runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Nothing: code runs as an ordinary process of the host.
+    None,
+    /// Namespaces, cgroups and seccomp of a shared kernel.
+    Container,
+    /// A kernel of its own in a virtual machine.
+    Vm,
+    /// Another company's service.
+    Vendor,
+}
+
+/// What a provider says about itself to people who choose one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProviderDescription {
+    /// What separates its sandboxes from their machine.
+    pub isolation: Isolation,
+    /// What a sandbox costs, in a few words.
+    pub cost: &'static str,
+    /// What it is best for, in a few words.
+    pub best_for: &'static str,
+}
