@@ -108,14 +108,14 @@ async fn delete_all(data: &Path) -> Result<(), Failure> {
     let settings = Settings::new(data.to_owned(), Serve::bare()?);
     let (service, engine) = open(&settings).await?;
     let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
-    let admin = service.authenticate(admin.trim()).await.map_err(refused)?;
+    let admin = service.access().authenticate(admin.trim()).await.map_err(refused)?;
     loop {
-        let page = service.list(&admin, Filter::default()).await.map_err(refused)?;
+        let page = service.sandboxes().list(&admin, Filter::default()).await.map_err(refused)?;
         if page.items.is_empty() {
             break;
         }
         for lease in page.items {
-            service.delete(&admin, lease.id.as_str(), true).await.map_err(refused)?;
+            service.sandboxes().delete(&admin, lease.id.as_str(), true).await.map_err(refused)?;
         }
     }
     service.shutdown(END_WITHIN).await;
@@ -147,7 +147,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         tracing::warn!(%cause, "commands will not find this server through its data folder");
     }
     if settings.make_templates {
-        service.make_default_templates();
+        service.templates().make_defaults();
     }
     tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
     let server = fronts::server(settings, &service, &shutdown, address.port());

@@ -64,7 +64,7 @@ pub(crate) async fn take(
     found.from_query = found.from_query.min(VALUES_MAX);
     found.by_hand = found.by_hand.min(VALUES_MAX);
     let is_agents = |shown: &HeaderValue| {
-        shown.to_str().is_ok_and(|shown| service.is_token(sandbox, TokenOf::Agent, shown))
+        shown.to_str().is_ok_and(|shown| service.access().is_token(sandbox, TokenOf::Agent, shown))
     };
     if parts.headers.get_all(AGENT_TOKEN).iter().any(is_agents) {
         parts.headers.remove(AGENT_TOKEN);
@@ -102,7 +102,7 @@ async fn take_keys(
         match key_of(&value) {
             None => kept.push(value),
             // It may be the app's own: whether it counts as a wrong key is decided when the request is refused.
-            Some(key) => match service.identify(key).await {
+            Some(key) => match service.access().identify(key).await {
                 Ok(principal) => found.keys.push(principal),
                 Err(error) if error.code == Code::Unauthenticated => {
                     found.unknown_key = true;

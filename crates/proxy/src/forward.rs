@@ -218,7 +218,7 @@ impl Exchange<'_> {
     async fn dial_plain(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
         let begun = Instant::now();
         loop {
-            match self.service.dial_port(self.pass, way).await {
+            match self.service.access().dial_port(self.pass, way).await {
                 Ok(stream) => return Ok(stream),
                 Err(error)
                     if error.code == Code::PortClosed

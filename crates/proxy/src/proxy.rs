@@ -246,8 +246,8 @@ impl Proxy {
         }
         let shown =
             PortCredentials { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
-        let pass = self.service.admit(&preview.sandbox, preview.port, shown).await?;
-        if let Some(lease) = self.service.glimpse(&pass.sandbox) {
+        let pass = self.service.access().admit(&preview.sandbox, preview.port, shown).await?;
+        if let Some(lease) = self.service.access().glimpse(&pass.sandbox) {
             let tenant = self.budget().tenant(&lease.tenant);
             match pass.by {
                 PreviewBy::Key | PreviewBy::Token { .. } => RequestBudget::charge(&parts.extensions, tenant),
@@ -298,7 +298,7 @@ impl Proxy {
 
     /// Wakes the sandbox. A person does not wait in front of an empty page; the wake continues in the background.
     async fn reach(&self, pass: &PreviewPass, reader: Audience) -> Result<PreviewWay, ProxyError> {
-        let reach = self.service.reach(pass);
+        let reach = self.service.access().reach(pass);
         match reader {
             Audience::Program => Ok(reach.await?),
             Audience::Person => match tokio::time::timeout(WAKES_WITHIN, reach).await {

@@ -34,10 +34,11 @@ use crate::ServiceError;
 use crate::create::ImageWait;
 use crate::driver::{self, Resumption};
 use crate::registry::DriverState;
-use crate::service::{OpenError, ServiceShared};
+use crate::sandboxes::SandboxesState;
+use crate::service::OpenError;
 use crate::snapshots::Seed;
 
-pub(crate) async fn adopt(inner: &Arc<ServiceShared>) -> Result<(), OpenError> {
+pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> {
     let live = inner.store.live().await?;
     let snapshots = Snapshots::read(inner).await?;
     let mut all = Vec::with_capacity(live.len());
@@ -81,7 +82,7 @@ pub(crate) async fn adopt(inner: &Arc<ServiceShared>) -> Result<(), OpenError> {
 }
 
 /// Forgets forks that were not finished, as soon as it is written that all of their children go.
-fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, children: Vec<SandboxId>) {
+fn finish_forks(inner: &Arc<SandboxesState>, unfinished: HashSet<SnapshotId>, children: Vec<SandboxId>) {
     if unfinished.is_empty() {
         return;
     }
@@ -102,7 +103,7 @@ fn finish_forks(inner: &Arc<ServiceShared>, unfinished: HashSet<SnapshotId>, chi
 }
 
 async fn take_up(
-    inner: &Arc<ServiceShared>,
+    inner: &Arc<SandboxesState>,
     lease: Lease,
     row: Option<InstanceRow>,
     fate: Option<Adopted>,
@@ -137,7 +138,7 @@ async fn take_up(
 /// An incomplete creation is not passed to the provider, so that the provider removes all of it; nor is a sandbox whose
 /// files are in object storage.
 async fn known(
-    inner: &ServiceShared,
+    inner: &SandboxesState,
     lease: &Lease,
     row: Option<&InstanceRow>,
 ) -> Result<Option<KnownSandbox>, ServiceError> {
@@ -221,7 +222,7 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    async fn read(inner: &ServiceShared) -> Result<Self, OpenError> {
+    async fn read(inner: &SandboxesState) -> Result<Self, OpenError> {
         let (mut wanted, mut unwanted, mut unfinished) = (vec![], vec![], HashSet::new());
         for snapshot in inner.store.all_snapshots().await? {
             match snapshot.state {
@@ -244,7 +245,7 @@ impl Snapshots {
     }
 
     /// The provider has removed them. Rows of unfinished forks stay until their children are marked: see [`finish_forks`].
-    async fn forget_unwanted(&self, inner: &ServiceShared) {
+    async fn forget_unwanted(&self, inner: &SandboxesState) {
         for id in self.unwanted.iter().filter(|id| !self.unfinished.contains(*id)) {
             if let Err(error) = inner.store.delete_snapshot(id).await {
                 tracing::warn!(snapshot = %id, %error, "the row of a removed snapshot could not be removed");

@@ -3,11 +3,10 @@
 use atoll_model::{Code, Lease, Phase, Principal};
 
 use crate::driver::Action;
-use crate::sandboxes::{EndWait, is_under_way};
-use crate::service::Service;
+use crate::sandboxes::{EndWait, Sandboxes, is_under_way};
 use crate::{ServiceError, VerbOptions};
 
-impl Service {
+impl Sandboxes {
     /// Stops it, brings its files to object storage and frees the disk here.
     pub async fn archive(
         &self,

@@ -1,10 +1,10 @@
 //! Builds: a template made from steps, each of which runs in a sandbox of its tenant.
 //!
 //! ```text
-//! start_build ─► context to disk ─► row (waiting) ─► its turn ─► plan ─► bases ─► steps ─► ready? ─► publish
-//!                                                                         │
-//!                       cached? ◄── key of the step over what is below ───┤
-//!                       else: sandbox ─► RUN, COPY ─► halt ─► capture ─► layer ─► version ─► cache
+//! start ─► context to disk ─► row (waiting) ─► its turn ─► plan ─► bases ─► steps ─► ready? ─► publish
+//!                                                                   │
+//!                 cached? ◄── key of the step over what is below ───┤
+//!                 else: sandbox ─► RUN, COPY ─► halt ─► capture ─► layer ─► version ─► cache
 //! ```
 //!
 //! The task of a build owns it: the caller may disconnect. A build never runs a program outside of a sandbox, never
@@ -29,9 +29,13 @@ mod stages;
 mod step;
 mod uploads;
 
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 
-use atoll_model::{Build, BuildId, BuildLine, BuildStatus, Code, Principal, TemplateRef};
+use atoll_model::{
+    Build, BuildId, BuildLine, BuildStatus, Code, CreateSandbox, Lease, Origin, Principal, TemplateRef,
+};
 use atoll_store::{BuildQuery, Page};
 use futures::stream::BoxStream;
 
@@ -39,30 +43,81 @@ pub use announce::BuildSteps;
 pub use ask::{BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource, StartBuild};
 pub use finish::AFTER_THE_STEPS;
 pub(crate) use prepared::PreparedBuild;
-pub(crate) use queue::Builds;
-pub(crate) use recover::recover;
-pub(crate) use uploads::collect as collect_uploads;
+pub(crate) use queue::BuildQueue;
 pub use uploads::{BadUploadHash, StorageAccess, TenantUploads, UploadError, UploadHash};
 
-use crate::ServiceError;
-use crate::keys::visible;
+use crate::access::Access;
+use crate::base::{ServiceBase, visible};
 use crate::random::entropy;
-use crate::sandboxes::{PAGE, PAGE_MAX, printable};
-use crate::service::Service;
+use crate::sandboxes::{PAGE, PAGE_MAX, Sandboxes, printable};
+use crate::templates::Templates;
+use crate::{Created, ServiceError};
 use context::folder;
 use log::Log;
 use queue::Live;
 
-impl Service {
+/// Templates that are made from steps. Cloning is cheap.
+#[derive(Clone)]
+pub struct Builds {
+    inner: Arc<BuildsState>,
+}
+
+struct BuildsState {
+    base: Arc<ServiceBase>,
+    queue: Arc<BuildQueue>,
+    templates: Templates,
+    sandboxes: Sandboxes,
+    access: Access,
+}
+
+impl Deref for BuildsState {
+    type Target = ServiceBase;
+
+    fn deref(&self) -> &ServiceBase {
+        &self.base
+    }
+}
+
+impl Builds {
+    pub(crate) fn new(
+        base: &Arc<ServiceBase>,
+        queue: Arc<BuildQueue>,
+        templates: Templates,
+        sandboxes: Sandboxes,
+        access: Access,
+    ) -> Self {
+        Self { inner: Arc::new(BuildsState { base: Arc::clone(base), queue, templates, sandboxes, access }) }
+    }
+
     /// Takes the context in, writes the build down and begins it when its turn comes. What is wrong with the request is said
     /// here; what is wrong with its steps is in its failure and its log.
-    pub async fn start_build(
+    pub async fn start(
         &self,
         who: &Principal,
         ask: StartBuild,
         context: Option<BuildContext>,
     ) -> Result<Build, ServiceError> {
-        self.prepare_build(who, ask, context).await?.begin().await
+        self.prepare(who, ask, context).await?.begin().await
+    }
+
+    /// Creates a sandbox from the result of a build. Answers as soon as it is written down: the sandbox waits for its build,
+    /// which is cancelled when the sandbox is deleted.
+    pub async fn create_sandbox(
+        &self,
+        who: &Principal,
+        spec: CreateSandbox,
+        ask: StartBuild,
+        context: Option<BuildContext>,
+    ) -> Result<(Lease, Created), ServiceError> {
+        let spec = CreateSandbox {
+            template: Some(ask.template.to_string()),
+            image: None,
+            from: Origin::Template,
+            ..spec
+        };
+        spec.check()?;
+        let build = self.prepare(who, ask, context).await?;
+        self.inner.sandboxes.create_from_build(who, spec, build).await
     }
 
     fn new_build(&self, who: &Principal, ask: &StartBuild) -> Result<Build, ServiceError> {
@@ -85,8 +140,8 @@ impl Service {
         })
     }
 
-    fn new_log(&self, folder: &std::path::Path) -> Result<Arc<Log>, ServiceError> {
-        Log::create(folder, Arc::clone(&self.inner.clock), self.inner.images.disk()).map_err(|cause| {
+    fn new_log(&self, folder: &Path) -> Result<Arc<Log>, ServiceError> {
+        Log::create(folder, Arc::clone(&self.inner.clock), &self.inner.disk).map_err(|cause| {
             ServiceError::new(Code::NoCapacity, "the log of the build cannot be written").caused_by(cause)
         })
     }
@@ -94,13 +149,13 @@ impl Service {
     /// Makes the build visible, so that it can be shown and cancelled.
     fn live(&self, build: &Build, log: Arc<Log>) -> Arc<Live> {
         let live = Arc::new(Live::new(build.clone(), self.inner.closing.child_token(), log));
-        self.inner.builds.put(&live);
+        self.inner.queue.put(&live);
         tracing::info!(build = %build.id, template = %build.template, "a build was requested");
         live
     }
 
     /// A build by its id or the unique start of it.
-    pub async fn get_build(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
+    pub async fn get(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
         let mut found = self.inner.store.find_build(visible(who), ident).await?;
         match (found.pop(), found.pop()) {
             (Some(build), None) => Ok(self.newest(build)),
@@ -117,11 +172,7 @@ impl Service {
     }
 
     /// A page of builds, newest first.
-    pub async fn list_builds(
-        &self,
-        who: &Principal,
-        filter: BuildFilter,
-    ) -> Result<Page<Build>, ServiceError> {
+    pub async fn list(&self, who: &Principal, filter: BuildFilter) -> Result<Page<Build>, ServiceError> {
         let query = BuildQuery {
             tenant: visible(who).cloned(),
             status: filter.status,
@@ -135,9 +186,9 @@ impl Service {
     }
 
     /// Ends a build; one that has ended is left as it is. Answers when nothing of it runs any more.
-    pub async fn cancel_build(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
-        let build = self.get_build(who, ident).await?;
-        if let Some(live) = self.inner.builds.get(&build.id) {
+    pub async fn cancel(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
+        let build = self.get(who, ident).await?;
+        if let Some(live) = self.inner.queue.get(&build.id) {
             live.cancel.cancel();
             let mut watched = live.build.subscribe();
             drop(live);
@@ -148,12 +199,12 @@ impl Service {
                     .hint("it will not continue; start it again")
             })?;
         }
-        self.get_build(who, build.id.as_str()).await
+        self.get(who, build.id.as_str()).await
     }
 
     /// Ends all builds of the caller's tenant that have not made this template yet, and forgets them and the failed ones with
     /// their logs. Builds that made it stay on record.
-    pub async fn delete_builds(&self, who: &Principal, template: &TemplateRef) -> Result<(), ServiceError> {
+    pub async fn delete_of_template(&self, who: &Principal, template: &TemplateRef) -> Result<(), ServiceError> {
         let query = BuildQuery {
             tenant: Some(who.tenant.clone()),
             template: Some(template.name.clone()),
@@ -164,7 +215,7 @@ impl Service {
         loop {
             for build in page.items.into_iter().filter(|build| build.status != BuildStatus::Ready) {
                 if build.template.tag_or_default() == template.tag_or_default() {
-                    self.delete_build(who, &build).await?;
+                    self.delete(who, &build).await?;
                 }
             }
             let Some(cursor) = page.next_cursor else { return Ok(()) };
@@ -172,8 +223,8 @@ impl Service {
         }
     }
 
-    async fn delete_build(&self, who: &Principal, build: &Build) -> Result<(), ServiceError> {
-        let build = self.cancel_build(who, build.id.as_str()).await?;
+    async fn delete(&self, who: &Principal, build: &Build) -> Result<(), ServiceError> {
+        let build = self.cancel(who, build.id.as_str()).await?;
         self.inner.store.delete_build(&build.id).await?;
         let folder = folder(&self.inner.config.data, &build.id);
         match tokio::fs::remove_dir_all(&folder).await {
@@ -186,22 +237,22 @@ impl Service {
     }
 
     /// The log of a build from line `from` on (the first has number 1); with `follow` until the build ends.
-    pub async fn build_log(
+    pub async fn log(
         &self,
         who: &Principal,
         ident: &str,
         from: u64,
         follow: bool,
     ) -> Result<BoxStream<'static, BuildLine>, ServiceError> {
-        let build = self.get_build(who, ident).await?;
-        let live = self.inner.builds.get(&build.id).filter(|_| follow);
+        let build = self.get(who, ident).await?;
+        let live = self.inner.queue.get(&build.id).filter(|_| follow);
         let head = live.map(|live| live.log.head());
         Ok(log::read(&folder(&self.inner.config.data, &build.id), from, head))
     }
 
     /// The newest state of a build: the store has it as it was when its status last changed.
     fn newest(&self, build: Build) -> Build {
-        match self.inner.builds.get(&build.id) {
+        match self.inner.queue.get(&build.id) {
             Some(live) => live.build.borrow().clone(),
             None => build,
         }

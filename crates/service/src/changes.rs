@@ -44,8 +44,8 @@ impl Service {
     /// Every change of phase or stage of every sandbox that this key can see, from now on. Ends with the server.
     #[must_use]
     pub fn follow_all(&self, who: &Principal) -> BoxStream<'static, PhaseChange> {
-        let (who, closing) = (who.clone(), self.inner.closing.clone());
-        let changes = self.inner.changes.0.subscribe();
+        let (who, closing) = (who.clone(), self.base().closing.clone());
+        let changes = self.sandboxes().inner.changes.0.subscribe();
         let told = futures::stream::unfold(changes, |mut changes| async move {
             loop {
                 match changes.recv().await {

@@ -16,18 +16,18 @@ use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::activity::ActivityKind;
+use crate::base::shutting_down;
 use crate::driver::{self, Action, CreationOutcome, DriverMessage};
 use crate::random::entropy;
 use crate::registry::{DriverState, Handle};
-use crate::sandboxes::{EndWait, is_under_way, tell};
-use crate::service::Service;
+use crate::sandboxes::{EndWait, Sandboxes, is_under_way, tell};
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
 use crate::{Created, ServiceError};
 pub(crate) use base::CreationBase;
 pub(crate) use image::ImageWait;
 
-impl Service {
+impl Sandboxes {
     /// Creates a sandbox. With `wait` it answers when the sandbox runs, or why it does not; else once it is written
     /// down. The caller may go away at any time: the driver finishes what was begun.
     pub async fn create(
@@ -86,10 +86,8 @@ impl Service {
 
     /// Waits until the start command of the template is ready.
     async fn until_ready(&self, handle: &Handle, check: &ReadyCheck) -> Result<(), ServiceError> {
-        let busy = handle.activity.begin(ActivityKind::Request);
-        let lease = crate::wake::awake(&self.inner, handle).await?;
-        let session = self.session_with(Arc::clone(&lease), handle.clone(), busy);
-        let agent = session.agent().await?;
+        let session = self.session_by(handle.clone(), ActivityKind::Request).await?;
+        let (lease, agent) = (Arc::clone(&session.lease), session.agent().await?);
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
         let looked = crate::build::ready::Looked { provider: &self.inner.provider, target, agent: &agent };
         let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;
@@ -108,7 +106,7 @@ impl Service {
     ) -> Result<CreationOutcome, ServiceError> {
         let (reply, answer) = oneshot::channel();
         driver::birth(&self.inner, request, seed, image, reply);
-        Ok(answer.await.map_err(|_| ending())??)
+        Ok(answer.await.map_err(|_| shutting_down())??)
     }
 
     async fn made_before(&self, request: &NewLease) -> Result<Option<Lease>, ServiceError> {
@@ -121,7 +119,7 @@ impl Service {
     /// A sandbox from object storage needs room for its files now, and memory when it starts.
     pub(crate) async fn reserve(&self, lease: &Lease) -> Result<(), ServiceError> {
         let inner = &self.inner;
-        if !inner.images.disk().takes_records() {
+        if !inner.disk.takes_records() {
             return Err(atoll_store::StoreError::NoSpace.into());
         }
         self.admit_beside_uploads(lease).await?;
@@ -138,7 +136,7 @@ impl Service {
         spec: &CreateSandbox,
         image: Option<&ImageWait>,
     ) -> Result<Planned, ServiceError> {
-        let mounts = self.mounts_of(who, &spec.mounts).await?;
+        let mounts = self.inner.volumes.mounts_of(who, &spec.mounts).await?;
         let CreationBase { base, seed, hold, ready } = match image {
             Some(image) => image.base(spec),
             None => self.base_of(who, spec).await?,
@@ -299,10 +297,6 @@ struct Planned {
     seed: Option<Arc<Seed>>,
     hold: Option<VersionHold>,
     ready: Option<ReadyCheck>,
-}
-
-pub(crate) fn ending() -> ServiceError {
-    ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)
 }
 
 /// Why a sandbox is failed, as its driver knows it, else as the lease says.

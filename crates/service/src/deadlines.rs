@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::ServiceError;
 use crate::activity::Activity;
 use crate::driver::DriverMessage;
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 
 /// LIMIT: tokio's timer stops while the machine is suspended, CLOCK_BOOTTIME does not; so no sleep is longer.
 const SLEEP_MAX: Duration = Duration::from_secs(15);
@@ -143,7 +143,7 @@ fn switch_off(lease: &mut Lease, due: Due) {
 }
 
 /// Starts the one task that looks at the queue.
-pub(crate) fn start(inner: &Arc<ServiceShared>) {
+pub(crate) fn start(inner: &Arc<SandboxesState>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {

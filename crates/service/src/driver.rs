@@ -42,7 +42,7 @@ use crate::ServiceError;
 use crate::activity::Activity;
 use crate::create::ImageWait;
 use crate::registry::{DriverState, Handle, MAILBOX};
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 pub(crate) use adoption::{AdoptedSandbox, Resumption, resume};
@@ -98,7 +98,7 @@ pub(crate) enum CreationOutcome {
 }
 
 pub(crate) struct Driver {
-    inner: Arc<ServiceShared>,
+    inner: Arc<SandboxesState>,
     lease: Lease,
     /// The instance's row in the store; its token may be several, see `agent::Tokens`.
     row: Option<InstanceRow>,
@@ -129,7 +129,7 @@ pub(crate) struct Driver {
 /// Records a new sandbox and drives it from then on. The task owns the creation: it continues if the caller
 /// disconnects.
 pub(crate) fn birth(
-    inner: &Arc<ServiceShared>,
+    inner: &Arc<SandboxesState>,
     new: NewLease,
     seed: Option<Arc<Seed>>,
     image: Option<ImageWait>,
@@ -179,7 +179,7 @@ pub(crate) fn birth(
 impl Driver {
     /// A driver whose sandbox is being made.
     fn begin(
-        inner: &Arc<ServiceShared>,
+        inner: &Arc<SandboxesState>,
         lease: &Lease,
         seed: Option<Arc<Seed>>,
     ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
@@ -203,7 +203,7 @@ impl Driver {
     }
 
     fn new(
-        inner: &Arc<ServiceShared>,
+        inner: &Arc<SandboxesState>,
         lease: Lease,
         row: Option<InstanceRow>,
         agent: Option<AgentClient>,

@@ -10,6 +10,7 @@
 
 mod attached;
 pub(crate) mod log;
+mod reload;
 pub(crate) mod trust;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,10 +24,10 @@ use atoll_model::{
 };
 use atoll_store::SecretValues;
 
-pub(crate) use attached::attached;
+pub(crate) use attached::{attached, placeholder};
 
 use crate::ServiceError;
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState};
 
 /// The purpose for which the certificate authority of a sandbox is derived.
 const AUTHORITY: &str = "egress-ca";
@@ -35,8 +36,6 @@ const AUTHORITY: &str = "egress-ca";
 #[derive(Default)]
 pub(crate) struct Layers {
     tenants: RwLock<HashMap<TenantId, Arc<NetworkPolicy>>>,
-    /// Changes of a tenant's policy and secrets go one after the other: the last one wins everywhere.
-    pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
 impl Layers {
@@ -54,12 +53,12 @@ impl Layers {
 }
 
 /// The operator's settings for the sandboxes of a tenant.
-pub(crate) fn floor<'a>(inner: &'a ServiceShared, tenant: &TenantId) -> &'a TenantFloor {
+pub(crate) fn floor<'a>(inner: &'a SandboxesState, tenant: &TenantId) -> &'a TenantFloor {
     inner.config.egress.of(inner.first_tenant.get() == Some(tenant))
 }
 
 /// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.
-pub(crate) async fn compiled(inner: &ServiceShared, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
+pub(crate) async fn compiled(inner: &SandboxesState, lease: &Lease) -> Result<Arc<Egress>, ServiceError> {
     let opened = opened(inner, lease).await?;
     let tenant = inner.layers.of(&lease.tenant);
     let floor = floor(inner, &lease.tenant);
@@ -73,7 +72,7 @@ pub(crate) async fn compiled(inner: &ServiceShared, lease: &Lease) -> Result<Arc
     Ok(Arc::new(egress))
 }
 
-async fn opened(inner: &ServiceShared, lease: &Lease) -> Result<Vec<OpenedTransform>, ServiceError> {
+async fn opened(inner: &SandboxesState, lease: &Lease) -> Result<Vec<OpenedTransform>, ServiceError> {
     let transforms = &lease.network.transforms;
     if transforms.is_empty() {
         return Ok(Vec::new());
@@ -88,7 +87,7 @@ async fn opened(inner: &ServiceShared, lease: &Lease) -> Result<Vec<OpenedTransf
 
 /// A header whose value is not available is removed: what the sandbox would send in its place must not be taken for it.
 fn open(
-    inner: &ServiceShared,
+    inner: &SandboxesState,
     lease: &Lease,
     transform: &Transform,
     secrets: &SecretValues,
@@ -113,7 +112,7 @@ fn open(
     change
 }
 
-fn text_of(inner: &ServiceShared, tenant: &TenantId, text: &HeaderText) -> Option<String> {
+fn text_of(inner: &SandboxesState, tenant: &TenantId, text: &HeaderText) -> Option<String> {
     match text {
         HeaderText::Plain(text) => Some(text.clone()),
         HeaderText::Sealed(sealed) => inner.store.unseal_text(tenant, sealed).ok(),
@@ -121,7 +120,7 @@ fn text_of(inner: &ServiceShared, tenant: &TenantId, text: &HeaderText) -> Optio
 }
 
 /// The secrets that a lease's headers and variables name.
-pub(crate) fn uses(inner: &ServiceShared, lease: &Lease) -> BTreeSet<String> {
+pub(crate) fn uses(inner: &SandboxesState, lease: &Lease) -> BTreeSet<String> {
     let texts = lease.network.transforms.iter().flat_map(|transform| transform.inject_headers.values());
     let texts = texts.filter_map(|text| text_of(inner, &lease.tenant, text));
     let attached = lease.secrets.values().map(|secret| secret.name.clone());
@@ -133,7 +132,7 @@ pub(crate) fn uses(inner: &ServiceShared, lease: &Lease) -> BTreeSet<String> {
         .collect()
 }
 
-impl Service {
+impl Sandboxes {
     /// Who narrows a sandbox beyond its own policy.
     #[must_use]
     pub fn narrowed_by(&self, lease: &Lease) -> Vec<PolicyLayer> {

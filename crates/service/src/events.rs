@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 
 use crate::ServiceError;
-use crate::keys::visible;
-use crate::service::{Service, ServiceShared};
+use crate::base::{ServiceBase, visible};
+use crate::service::Service;
 
 /// LIMIT: events in a response, and in one read of a follower.
 const PAGE: u32 = 500;
@@ -28,7 +28,7 @@ impl Service {
     ) -> Result<Vec<SandboxEvent>, ServiceError> {
         let query = self.event_query(who, ident, after_seq.unwrap_or(0)).await?;
         let limit = if limit == 0 { PAGE } else { limit.min(PAGE) };
-        Ok(self.inner.store.events(EventQuery { limit, ..query }).await?)
+        Ok(self.base().store.events(EventQuery { limit, ..query }).await?)
     }
 
     /// Events after a number (`None`: from now on), then new ones. Ends with the server.
@@ -38,10 +38,10 @@ impl Service {
         ident: Option<&str>,
         after_seq: Option<u64>,
     ) -> Result<BoxStream<'static, SandboxEvent>, ServiceError> {
-        let head = self.inner.store.event_head();
+        let head = self.base().store.event_head();
         let after = after_seq.unwrap_or_else(|| *head.borrow());
         let query = self.event_query(who, ident, after).await?;
-        let follower = Follower { inner: Arc::clone(&self.inner), query, head, ready: VecDeque::new() };
+        let follower = Follower { base: Arc::clone(self.base()), query, head, ready: VecDeque::new() };
         Ok(futures::stream::unfold(follower, Follower::next).boxed())
     }
 
@@ -52,7 +52,7 @@ impl Service {
         after_seq: u64,
     ) -> Result<EventQuery, ServiceError> {
         let sandbox = match ident {
-            Some(ident) => Some(self.find(who, ident).await?.0.id.clone()),
+            Some(ident) => Some(self.sandboxes().find(who, ident).await?.0.id.clone()),
             None => None,
         };
         Ok(EventQuery { tenant: visible(who).cloned(), sandbox, after_seq, limit: PAGE })
@@ -60,7 +60,7 @@ impl Service {
 }
 
 struct Follower {
-    inner: Arc<ServiceShared>,
+    base: Arc<ServiceBase>,
     query: EventQuery,
     head: watch::Receiver<u64>,
     ready: VecDeque<SandboxEvent>,
@@ -74,7 +74,7 @@ impl Follower {
             }
             // Marked as seen before the read: an event that is written during the read wakes the wait below.
             let newest = *self.head.borrow_and_update();
-            match self.inner.store.events(self.query.clone()).await {
+            match self.base.store.events(self.query.clone()).await {
                 Ok(events) if !events.is_empty() => {
                     self.query.after_seq = events.last().map_or(newest, |event| event.seq);
                     self.ready = events.into();
@@ -83,7 +83,7 @@ impl Follower {
                     // None of the existing events matches; the next read starts after them.
                     self.query.after_seq = self.query.after_seq.max(newest);
                     tokio::select! {
-                        () = self.inner.closing.cancelled() => return None,
+                        () = self.base.closing.cancelled() => return None,
                         changed = self.head.changed() => changed.ok()?,
                     }
                 }

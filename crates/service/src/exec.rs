@@ -13,7 +13,7 @@ use crate::activity::ActivityKind;
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::{awake_for, exec_events, unseen_end};
 use crate::registry::Handle;
-use crate::service::Service;
+use crate::sandboxes::Sandboxes;
 use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, ExecOutcome, ProcessRecord, ServiceError, TerminalSize};
 
@@ -27,7 +27,7 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// LIMIT: input is sent to the agent in pieces that it can hold.
 const STDIN_CHUNK: usize = 64 << 10;
 
-impl Service {
+impl Sandboxes {
     /// Runs a command and collects what it writes. After its timeout the exit code is 124.
     pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
         check(&exec)?;

@@ -7,10 +7,10 @@ use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason}
 use futures::StreamExt;
 
 use crate::ServiceError;
+use crate::base::visible;
 use crate::driver::{Action, DriverMessage};
-use crate::keys::visible;
 use crate::registry::{DriverState, Handle};
-use crate::sandboxes::ask;
+use crate::sandboxes::{Sandboxes, ask};
 use crate::service::Service;
 
 /// LIMIT: a pause takes a millisecond and a delete a few; more at once only wait for each other.
@@ -22,7 +22,7 @@ impl Service {
     /// Ends the server in good order: sandboxes that are bound to it are paused or deleted, within `limit` for all
     /// together. Called before [`Service::shutdown`].
     pub async fn exit(&self, limit: Duration) {
-        let bound: Vec<Handle> = self.inner.registry.all();
+        let bound: Vec<Handle> = self.sandboxes().handles();
         let bound: Vec<_> =
             bound.into_iter().filter(|handle| handle.lease().on_exit != OnExit::Keep).collect();
         if bound.is_empty() {
@@ -42,7 +42,9 @@ impl Service {
             tracing::warn!(late = late.len(), ?limit, "some sandboxes were not paused or deleted in time");
         }
     }
+}
 
+impl Sandboxes {
     /// Ends a thread: what is bound to it is paused or deleted, as each lease says. Answers what is bound to it.
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
         if thread.is_empty() || thread.len() > THREAD_MAX || thread.chars().any(char::is_control) {

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
-use crate::service::Service;
+use crate::sandboxes::Sandboxes;
 use crate::{ByteRange, ChangeKind, Entry, EntryKind, FileBody, FileChange, ServiceError, WriteFile};
 
 /// LIMIT: the kernel's maximum for a path.
@@ -16,7 +16,7 @@ const PATH_MAX: usize = 4_095;
 /// LIMIT: deep enough for any project; the agent cuts long lists.
 const DEPTH_MAX: u32 = 64;
 
-impl Service {
+impl Sandboxes {
     /// Reads a file or a part of it.
     pub async fn read_file(
         &self,

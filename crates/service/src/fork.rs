@@ -18,28 +18,21 @@ use crate::create::timeout_at;
 use crate::driver::{Action, CreationOutcome, DriverMessage};
 use crate::random::entropy;
 use crate::registry::Handle;
-use crate::sandboxes::ask;
-use crate::service::Service;
+use crate::sandboxes::{Sandboxes, ask};
 use crate::snapshots::{Seed, SnapshotRequest};
 use crate::{Fork, Forked, Lineage, ServiceError, VerbOptions};
 
 /// LIMIT: more than a caller can use at once.
 const CHILDREN_MAX: u32 = 100;
 
-impl Service {
+impl Sandboxes {
     /// Makes sandboxes from another's files at this moment, with its processes where that was asked and can be had.
     pub async fn fork(&self, who: &Principal, ident: &str, ask: Fork) -> Result<Forked, ServiceError> {
         check(&ask)?;
         let handle = self.driven(who, ident).await?;
         let own = self.clone();
         // The caller may go away at any time; all or nothing holds nevertheless.
-        let work = self.inner.spawn(async move { own.fork_of(handle, ask).await });
-        match work.await {
-            Ok(Some(forked)) => forked,
-            Ok(None) | Err(_) => {
-                Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2))
-            }
-        }
+        self.inner.run_detached(async move { own.fork_of(handle, ask).await }).await
     }
 
     async fn fork_of(&self, source: Handle, ask: Fork) -> Result<Forked, ServiceError> {

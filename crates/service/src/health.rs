@@ -16,15 +16,15 @@ impl Service {
     /// Checks whether the store and the provider respond.
     pub async fn health(&self) -> Health {
         let mut problems = Vec::new();
-        if self.inner.closing.is_cancelled() {
+        if self.base().closing.is_cancelled() {
             problems.push("the server is shutting down".to_owned());
         }
-        if !matches!(tokio::time::timeout(WAIT, self.inner.store.ping()).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(WAIT, self.base().store.ping()).await, Ok(Ok(()))) {
             problems.push("the store does not answer".to_owned());
         }
-        let provider = self.inner.admission.look(self.inner.provider.as_ref());
+        let provider = self.base().admission.look(self.base().provider.as_ref());
         if !matches!(tokio::time::timeout(WAIT, provider).await, Ok(Ok(_))) {
-            problems.push(format!("the provider {} does not answer", self.inner.provider.name()));
+            problems.push(format!("the provider {} does not answer", self.base().provider.name()));
         }
         Health { ok: problems.is_empty(), problems }
     }
@@ -32,24 +32,24 @@ impl Service {
     /// The current values; those of the machine are as last read.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
-        let inner = &self.inner;
+        let (base, inner) = (self.base(), &self.sandboxes().inner);
         let mut by_phase: BTreeMap<&'static str, u64> = Phase::ALL
             .iter()
             .filter(|phase| **phase != Phase::Deleted)
             .map(|phase| (phase.as_str(), 0))
             .collect();
-        for handle in inner.registry.all() {
+        for handle in self.sandboxes().handles() {
             *by_phase.entry(handle.lease().phase.as_str()).or_default() += 1;
         }
-        let node = inner.admission.last();
+        let node = base.admission.last();
         let free = inner.creates.available_permits();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (held_tenants, held_strangers) = inner.budget.held();
+        let (held_tenants, held_strangers) = base.budget.held();
         ServiceStats {
             held_tenants_bytes: held_tenants,
             held_strangers_bytes: held_strangers,
             by_phase,
-            creates_under_way: inner.config.creates_at_once.saturating_sub(free) as u64,
+            creates_under_way: base.config.creates_at_once.saturating_sub(free) as u64,
             created_total: count(&inner.counters.created),
             from_pool_total: count(&inner.counters.from_pool),
             failed_total: count(&inner.counters.failed),
@@ -58,7 +58,7 @@ impl Service {
             node_memory_total_mib: node.map_or(0, |node| node.memory_total_mib),
             node_disk_free_mib: node.map_or(0, |node| node.disk_free_mib),
             memory_limits_mib: node.map_or(0, |node| node.memory_limits_mib),
-            live_max: inner.config.live_max,
+            live_max: base.config.live_max,
         }
     }
 }

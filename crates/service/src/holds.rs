@@ -8,8 +8,7 @@ use crate::create::timeout_at;
 use crate::deadlines::next_due;
 use crate::driver::{DriverMessage, Edit};
 use crate::error::phase_conflict;
-use crate::sandboxes::ask;
-use crate::service::Service;
+use crate::sandboxes::{Sandboxes, ask};
 use crate::{Awake, HoldAsk, NextTimer, ServiceError};
 
 /// LIMIT: a forgotten hold ends by itself.
@@ -20,7 +19,7 @@ const EXTEND_S_MAX: u64 = 365 * 24 * 3_600;
 /// How old a check may be for a response.
 const FRESH_MS: i64 = 1_000;
 
-impl Service {
+impl Sandboxes {
     /// Keeps a sandbox from being idle until a deadline. A new hold takes the place of the one before.
     pub async fn hold(&self, who: &Principal, ident: &str, ask: HoldAsk) -> Result<Lease, ServiceError> {
         within("for_s", ask.for_s, HOLD_S_MAX)?;

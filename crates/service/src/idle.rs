@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::driver::DriverMessage;
 use crate::registry::Handle;
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 
 /// LIMIT: each check holds a connection to an agent for a moment; more at once only make each of them slower.
 const AT_ONCE: usize = 32;
@@ -40,7 +40,7 @@ fn every_ms(timers: &Timers) -> Option<i64> {
 }
 
 /// Starts the one task that looks.
-pub(crate) fn start(inner: &Arc<ServiceShared>) {
+pub(crate) fn start(inner: &Arc<SandboxesState>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {
@@ -67,7 +67,7 @@ pub(crate) fn start(inner: &Arc<ServiceShared>) {
 
 /// Looks once more before a timer acts; the driver is told when there is something to see. Where somebody looks already,
 /// that look will do; where nothing can be seen, the queue of deadlines asks again.
-pub(crate) fn look_and_tell(inner: &Arc<ServiceShared>, handle: Handle) {
+pub(crate) fn look_and_tell(inner: &Arc<SandboxesState>, handle: Handle) {
     handle.activity.await_look();
     let Some(one) = handle.activity.look_begins() else { return };
     let own = Arc::clone(inner);
@@ -82,14 +82,14 @@ pub(crate) fn look_and_tell(inner: &Arc<ServiceShared>, handle: Handle) {
 }
 
 /// Looks, unless somebody does so already.
-pub(crate) async fn look(inner: &ServiceShared, handle: &Handle) {
+pub(crate) async fn look(inner: &SandboxesState, handle: &Handle) {
     if let Some(_one) = handle.activity.look_begins() {
         look_now(inner, handle).await;
     }
 }
 
 /// Looks at the counters and asks the agent for holds. Counts as no activity.
-async fn look_now(inner: &ServiceShared, handle: &Handle) {
+async fn look_now(inner: &SandboxesState, handle: &Handle) {
     let Ok(_turn) = inner.looks.0.acquire().await else { return };
     let state = handle.state.borrow().clone();
     if state.lease.phase != Phase::Running {

@@ -14,7 +14,7 @@ mod admission;
 mod adopt;
 mod agent;
 mod archive;
-mod auth_throttle;
+mod base;
 mod build;
 mod changes;
 mod clock;
@@ -35,17 +35,12 @@ mod health;
 mod holds;
 mod housekeeping;
 mod idle;
-mod invites;
-mod keys;
 mod logs;
 mod metrics;
 mod notices;
-mod preview;
 mod random;
 mod registry;
-mod request_scope;
 mod sandboxes;
-mod secrets;
 mod service;
 mod session;
 mod snapshots;
@@ -56,7 +51,10 @@ mod types;
 mod volumes;
 mod wake;
 
-pub use access::{SandboxPass, TokenOf};
+pub use access::{
+    Access, CreatedPreview, DEFAULT_PORT, NewPreview, PortCredentials, PreviewBy, PreviewGuard, PreviewPass,
+    PreviewWay, RequestScope, SandboxPass, TokenOf,
+};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
 pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
@@ -66,7 +64,7 @@ pub use atoll_store::{
 };
 pub use build::{
     AFTER_THE_STEPS, BadUploadHash, BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource,
-    BuildSteps, StartBuild, StorageAccess, TenantUploads, UploadError, UploadHash,
+    BuildSteps, Builds, StartBuild, StorageAccess, TenantUploads, UploadError, UploadHash,
 };
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
@@ -74,19 +72,15 @@ pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
-pub use preview::{
-    CreatedPreview, DEFAULT_PORT, NewPreview, PortCredentials, PreviewBy, PreviewGuard, PreviewPass,
-    PreviewWay,
-};
-pub use request_scope::RequestScope;
+pub use sandboxes::Sandboxes;
 pub use service::{OpenError, Service};
 pub use session::SandboxSession;
 pub use templates::{
     Bytestream, Collected, ExportFormat, Fetch, Fetched, ImportFormat, ImportTemplate, LayerState,
-    MakeProgress, Progress, Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, TemplateSources,
-    Templates, UpdateTemplate,
+    MakeProgress, Progress, Progressed, PullImage, PushImage, RegistryAuth, TemplateRecord, TemplateSource,
+    TemplateSources, Templates, UpdateTemplate,
 };
 pub use terminals::{TerminalInput, terminal_size};
 pub use types::*;
-pub use volumes::{NewVolume, UpdateVolume, VolumePass, VolumeRecord};
+pub use volumes::{NewVolume, OpenVolume, UpdateVolume, VolumePass, VolumeRecord, Volumes, WriteRules};
 pub use wake::{WakeMemory, WakeRequest, WakeTimeout, Woken};

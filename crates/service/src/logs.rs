@@ -6,10 +6,10 @@ use futures::stream::BoxStream;
 
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::WayBack;
-use crate::service::Service;
+use crate::sandboxes::Sandboxes;
 use crate::{LogLine, LogStream, ServiceError};
 
-impl Service {
+impl Sandboxes {
     /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
     pub async fn logs(
         &self,

@@ -9,7 +9,7 @@ use atoll_provider::{InstanceUsage, ProviderError, Target};
 use atoll_store::ResourceSample;
 
 use crate::ServiceError;
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState};
 
 /// LIMIT: samples in a response.
 const HISTORY_MAX: u32 = 1_000;
@@ -54,7 +54,7 @@ impl CpuMemory {
     }
 }
 
-impl Service {
+impl Sandboxes {
     /// What a running or frozen sandbox uses now. Wakes nobody.
     pub async fn metrics_now(&self, who: &Principal, ident: &str) -> Result<ResourceSample, ServiceError> {
         let handle = self.driven(who, ident).await?;
@@ -81,7 +81,7 @@ impl Service {
     }
 }
 
-async fn look(inner: &ServiceShared, lease: &Lease) -> Result<ResourceSample, ProviderError> {
+async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, ProviderError> {
     let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
     let late = ProviderError::Late { what: "the read of its counters".to_owned(), after: LOOK };
     let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
@@ -93,7 +93,7 @@ async fn look(inner: &ServiceShared, lease: &Lease) -> Result<ResourceSample, Pr
 }
 
 /// Starts the one task that samples all.
-pub(crate) fn start_sampler(inner: &Arc<ServiceShared>) {
+pub(crate) fn start_sampler(inner: &Arc<SandboxesState>) {
     let every = inner.config.sample_every;
     if every.is_zero() {
         return;
@@ -109,7 +109,7 @@ pub(crate) fn start_sampler(inner: &Arc<ServiceShared>) {
     });
 }
 
-async fn sample_all(inner: &ServiceShared) {
+async fn sample_all(inner: &SandboxesState) {
     let live: Vec<_> = inner.registry.all().iter().map(crate::registry::Handle::lease).collect();
     inner.cpu.keep_only(&live);
     let mut samples = Vec::new();

@@ -7,9 +7,9 @@ use atoll_provider::{Notice, NoticeKind, ProviderError, Target};
 use tokio::sync::broadcast;
 
 use crate::driver::DriverMessage;
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 
-pub(crate) fn start(inner: &Arc<ServiceShared>, mut notices: broadcast::Receiver<Notice>) {
+pub(crate) fn start(inner: &Arc<SandboxesState>, mut notices: broadcast::Receiver<Notice>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         loop {
@@ -29,13 +29,13 @@ pub(crate) fn start(inner: &Arc<ServiceShared>, mut notices: broadcast::Receiver
     });
 }
 
-async fn deliver(inner: &ServiceShared, notice: Notice) {
+async fn deliver(inner: &SandboxesState, notice: Notice) {
     let Some(handle) = inner.registry.get(&notice.sandbox) else { return };
     // A full mailbox delays notices of others for a moment; a death must not be lost.
     let _ = handle.mailbox.send(DriverMessage::Notice { instance: notice.instance, what: notice.what }).await;
 }
 
-async fn look_at_all(inner: &ServiceShared) {
+async fn look_at_all(inner: &SandboxesState) {
     for handle in inner.registry.all() {
         let lease = handle.lease();
         let (Phase::Running, Some(instance)) = (lease.phase, lease.instance.clone()) else { continue };

@@ -1,6 +1,8 @@
 //! Finds, lists, changes, starts, stops and deletes sandboxes. Every operation is sent to the driver and answered when
 //! it is recorded; waiting for its end is limited and may be abandoned.
 
+mod state;
+
 use std::sync::Arc;
 
 use atoll_model::lifecycle::{PhaseSet, Verb, phase_deadline_ms};
@@ -11,20 +13,21 @@ use atoll_model::{
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
+use crate::access::Credential;
+use crate::base::{no_tenant, visible};
 use crate::create::failure;
 use crate::driver::{Action, DriverMessage};
-use crate::keys::visible;
 use crate::registry::{DriverState, Handle};
-use crate::request_scope::Credential;
-use crate::service::Service;
 use crate::wake::{WakeRequest, Woken};
 use crate::{Filter, Pause, ServiceError, VerbOptions};
+pub use state::Sandboxes;
+pub(crate) use state::{SandboxParts, SandboxesState};
 
 /// LIMIT: a page for a screen, and the maximum for a response.
 pub(crate) const PAGE: u32 = 100;
 pub(crate) const PAGE_MAX: u32 = 1_000;
 
-impl Service {
+impl Sandboxes {
     /// A sandbox by id, name or unique start of its id (three characters at least). Deleted ones only by whole id.
     pub async fn get(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
@@ -35,13 +38,8 @@ impl Service {
     pub async fn list(&self, who: &Principal, filter: Filter) -> Result<Page<Lease>, ServiceError> {
         let tenant = match &filter.tenant {
             Some(ident) => {
-                let tenant = self.tenant(ident).await?.id;
-                authz::tenant(who, &tenant).map_err(|_| {
-                    ServiceError::new(
-                        Code::TenantNotFound,
-                        format!("there is no tenant {}", printable(ident)),
-                    )
-                })?;
+                let tenant = self.inner.tenant(ident).await?.id;
+                authz::tenant(who, &tenant).map_err(|_| no_tenant(ident))?;
                 Some(tenant)
             }
             None => visible(who).cloned(),

@@ -1,7 +1,7 @@
 //! The service: its parts, and how it opens and ends.
 //!
 //! ```text
-//! front ──► Service::create, start, exec, …
+//! front ──► service.sandboxes().create, start, exec, …
 //!                 │ mailbox (bounded)
 //!                 ▼
 //!            driver per sandbox ── step() ──► store (compare-and-set)
@@ -13,95 +13,39 @@
 //! Every task belongs to the tracker. `closing` asks tasks to end after their current work, `kill` drops them where
 //! they wait. In both cases sandboxes continue to run.
 
-use std::future::Future;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_budget::{Account, Budget};
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
-use atoll_model::{Principal, TenantId};
+use atoll_model::Principal;
 use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::admission::Admission;
-use crate::auth_throttle::AuthThrottle;
-use crate::build::Builds;
-use crate::changes::Changes;
-use crate::deadlines::Deadlines;
-use crate::egress::Layers;
-use crate::egress::log::EgressLogs;
+use crate::access::{Access, Revocations};
+use crate::base::ServiceBase;
+use crate::build::{BuildQueue, Builds};
 use crate::failpoint::FailPoint;
-use crate::idle::IdleCheckLimiter;
-use crate::invites::Invites;
-use crate::keys::KeyCache;
-use crate::metrics::CpuMemory;
-use crate::preview::PreviewCache;
-use crate::registry::Registry;
-use crate::request_scope::Revocations;
+use crate::sandboxes::{SandboxParts, Sandboxes};
 use crate::snapshots::Uses;
-use crate::templates::{Pulls, TemplateCache, VersionHolds};
-use crate::volumes::VolumeTurns;
-use crate::{Clock, ServiceConfig, Templates};
+use crate::templates::Templates;
+use crate::volumes::Volumes;
+use crate::{Clock, ServiceConfig, TemplateSource};
 
-/// All use cases. Cloning is cheap.
+/// All use cases, by part. Cloning is cheap.
 #[derive(Clone)]
 pub struct Service {
-    pub(crate) inner: Arc<ServiceShared>,
+    parts: Arc<ServiceParts>,
 }
 
-pub(crate) struct ServiceShared {
-    pub(crate) config: ServiceConfig,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) provider: Arc<dyn Provider>,
-    pub(crate) archives: Archives,
-    pub(crate) templates: TemplateCache,
-    pub(crate) images: Arc<Images>,
-    pub(crate) holds: VersionHolds,
-    pub(crate) pulls: Pulls,
-    pub(crate) pool_turn: tokio::sync::Mutex<()>,
-    pub(crate) volume_turns: VolumeTurns,
-    pub(crate) builds: Arc<Builds>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) registry: Registry,
-    pub(crate) deadlines: Deadlines,
-    pub(crate) looks: IdleCheckLimiter,
-    pub(crate) admission: Admission,
-    pub(crate) uses: Uses,
-    /// Only one name is moved from snapshot to snapshot at a time.
-    pub(crate) snapshot_names: tokio::sync::Mutex<()>,
-    pub(crate) creates: Semaphore,
-    /// The budget of bytes that are held for callers.
-    pub(crate) budget: Budget,
-    pub(crate) keys: KeyCache,
-    pub(crate) invites: Invites,
-    pub(crate) auth_throttle: AuthThrottle,
-    pub(crate) revocations: Arc<Revocations>,
-    pub(crate) previews: PreviewCache,
-    pub(crate) cpu: CpuMemory,
-    pub(crate) counters: Counters,
-    pub(crate) layers: Layers,
-    /// The tenant that the server created at its first start; set before the adoption.
-    pub(crate) first_tenant: OnceLock<TenantId>,
-    pub(crate) logs: EgressLogs,
-    pub(crate) changes: Changes,
-    pub(crate) failpoint: FailPoint,
-    tracker: TaskTracker,
-    pub(crate) closing: CancellationToken,
-    kill: CancellationToken,
-}
-
-/// Counters since the start.
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) created: AtomicU64,
-    pub(crate) from_pool: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) late_effects: AtomicU64,
+struct ServiceParts {
+    base: Arc<ServiceBase>,
+    volumes: Volumes,
+    templates: Templates,
+    sandboxes: Sandboxes,
+    access: Access,
+    builds: Builds,
 }
 
 /// The service cannot be opened.
@@ -159,7 +103,7 @@ impl Service {
         config: ServiceConfig,
         store: Arc<dyn Store>,
         provider: Arc<dyn Provider>,
-        templates: Arc<dyn Templates>,
+        templates: Arc<dyn TemplateSource>,
         clock: Arc<dyn Clock>,
     ) -> Result<Service, OpenError> {
         Self::open_with(config, store, provider, templates, clock, FailPoint::none()).await
@@ -171,7 +115,7 @@ impl Service {
         config: ServiceConfig,
         store: Arc<dyn Store>,
         provider: Arc<dyn Provider>,
-        templates: Arc<dyn Templates>,
+        templates: Arc<dyn TemplateSource>,
         clock: Arc<dyn Clock>,
         failpoint: FailPoint,
     ) -> Result<Service, OpenError> {
@@ -180,119 +124,140 @@ impl Service {
             None => Images::open(config.data.join("images"), Bounds::default())?,
         };
         let archives = Archives::open(&config.archive)?.with_reserve(images.disk());
-        let logs = EgressLogs::new(&config.data, images.disk());
-        let inner = Arc::new(ServiceShared {
-            creates: Semaphore::new(config.creates_at_once),
-            budget: Budget::default(),
-            admission: Admission::new(&config),
-            config,
-            store,
-            provider,
-            archives,
-            uses: Uses::default(),
-            snapshot_names: tokio::sync::Mutex::default(),
-            templates: TemplateCache::new(templates),
-            images,
-            holds: VersionHolds::default(),
-            pulls: Pulls::default(),
-            pool_turn: tokio::sync::Mutex::default(),
-            volume_turns: VolumeTurns::default(),
-            builds: Arc::default(),
-            clock,
-            registry: Registry::default(),
-            deadlines: Deadlines::default(),
-            looks: IdleCheckLimiter::default(),
-            keys: KeyCache::default(),
-            invites: Invites::default(),
-            auth_throttle: AuthThrottle::default(),
-            revocations: Arc::default(),
-            previews: PreviewCache::default(),
-            cpu: CpuMemory::default(),
-            counters: Counters::default(),
-            layers: Layers::default(),
-            first_tenant: OnceLock::new(),
-            logs,
-            changes: Changes::default(),
-            failpoint,
-            tracker: TaskTracker::new(),
-            closing: CancellationToken::new(),
-            kill: CancellationToken::new(),
-        });
-        let service = Service { inner };
-        service.ensure_admin_key().await?;
-        for tenant in service.inner.store.tenants().await? {
-            service.inner.layers.put(&tenant.id, tenant.network);
+        let disk = Arc::clone(images.disk());
+        let base = Arc::new(ServiceBase::new(config, store, provider, clock, disk, failpoint));
+        let service = Self { parts: Arc::new(ServiceParts::new(base, templates, images, archives)) };
+        service.start().await?;
+        Ok(service)
+    }
+
+    /// Finishes what was under way, adopts what lives, and starts the tasks of the service.
+    async fn start(&self) -> Result<(), OpenError> {
+        let ServiceParts { base, volumes, templates, sandboxes, access, builds } = &*self.parts;
+        access.ensure_admin_key().await?;
+        for tenant in base.store.tenants().await? {
+            sandboxes.set_tenant_policy(&tenant.id, tenant.network);
         }
         // It listens before the adoption, so that a death in between is not missed.
-        let (notices, egressed) = (service.inner.provider.notices(), service.inner.provider.egress());
-        crate::build::recover(&service.inner).await?;
-        crate::adopt::adopt(&service.inner).await?;
-        crate::volumes::sweep(&service.inner).await?;
-        crate::notices::start(&service.inner, notices);
+        let (notices, egressed) = (base.provider.notices(), base.provider.egress());
+        builds.recover().await?;
+        crate::adopt::adopt(&sandboxes.inner).await?;
+        volumes.sweep().await?;
+        crate::notices::start(&sandboxes.inner, notices);
         if let Some(egressed) = egressed {
-            crate::egress::log::start(&service.inner, egressed);
+            crate::egress::log::start(&sandboxes.inner, egressed);
         }
-        crate::deadlines::start(&service.inner);
-        crate::idle::start(&service.inner);
-        crate::metrics::start_sampler(&service.inner);
-        crate::housekeeping::start(&service.inner);
-        service.refresh_pools();
-        Ok(service)
+        crate::deadlines::start(&sandboxes.inner);
+        crate::idle::start(&sandboxes.inner);
+        crate::metrics::start_sampler(&sandboxes.inner);
+        crate::housekeeping::start(self);
+        templates.refresh_pools();
+        Ok(())
+    }
+
+    /// Sandboxes, their snapshots, and what runs in them.
+    #[must_use]
+    pub fn sandboxes(&self) -> &Sandboxes {
+        &self.parts.sandboxes
+    }
+
+    /// What sandboxes start from.
+    #[must_use]
+    pub fn templates(&self) -> &Templates {
+        &self.parts.templates
+    }
+
+    /// Templates that are made from steps.
+    #[must_use]
+    pub fn builds(&self) -> &Builds {
+        &self.parts.builds
+    }
+
+    /// Files that outlive sandboxes.
+    #[must_use]
+    pub fn volumes(&self) -> &Volumes {
+        &self.parts.volumes
+    }
+
+    /// Keys, tenants, secrets, tokens and previews.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.parts.access
+    }
+
+    pub(crate) fn base(&self) -> &Arc<ServiceBase> {
+        &self.parts.base
     }
 
     /// The budget for all bytes that this server holds for its callers.
     #[must_use]
     pub fn budget(&self) -> &Budget {
-        &self.inner.budget
+        &self.base().budget
     }
 
     /// The part of it that belongs to the tenant of a key.
     #[must_use]
     pub fn account_of(&self, who: &Principal) -> Account {
-        self.inner.budget.tenant(&who.tenant)
+        self.base().budget.tenant(&who.tenant)
     }
 
     /// The wall time of the service's clock, in milliseconds since 1970.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
-        self.inner.clock.now().wall_ms
+        self.base().clock.now().wall_ms
     }
 
     /// The optional capabilities of the provider.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.inner.provider.capabilities()
+        self.base().provider.capabilities()
     }
 
     /// Ends the service: running work may finish within `grace`. Sandboxes continue to run.
     pub async fn shutdown(&self, grace: Duration) {
-        self.inner.closing.cancel();
-        self.inner.tracker.close();
-        if tokio::time::timeout(grace, self.inner.tracker.wait()).await.is_err() {
+        self.base().closing.cancel();
+        self.base().tracker.close();
+        if tokio::time::timeout(grace, self.base().tracker.wait()).await.is_err() {
             tracing::warn!(?grace, "some work did not finish in time; the next start continues it");
         }
         self.abandon().await;
-        crate::housekeeping::flush_keys(&self.inner).await;
-        self.inner.store.close().await;
+        self.access().flush_keys().await;
+        self.base().store.close().await;
     }
 
     /// Ends every task where it waits, as a crash would. The store stays open.
     #[doc(hidden)]
     pub async fn abandon(&self) {
-        self.inner.closing.cancel();
-        self.inner.kill.cancel();
-        self.inner.tracker.close();
-        self.inner.tracker.wait().await;
+        self.base().closing.cancel();
+        self.base().kill.cancel();
+        self.base().tracker.close();
+        self.base().tracker.wait().await;
     }
 }
 
-impl ServiceShared {
-    /// Starts a task that belongs to the service.
-    pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<Option<F::Output>>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        self.tracker.spawn(self.kill.clone().run_until_cancelled_owned(task))
+impl ServiceParts {
+    /// Every part gets the base and the parts that it calls. None calls a part that calls it.
+    fn new(
+        base: Arc<ServiceBase>,
+        source: Arc<dyn TemplateSource>,
+        images: Arc<Images>,
+        archives: Archives,
+    ) -> Self {
+        let (uses, build_queue) = (Uses::default(), Arc::<BuildQueue>::default());
+        let revocations = Arc::<Revocations>::default();
+        let volumes = Volumes::new(&base);
+        let templates = Templates::new(&base, source, images, uses.clone());
+        let parts = SandboxParts {
+            volumes: volumes.clone(),
+            templates: templates.clone(),
+            build_queue: Arc::clone(&build_queue),
+            revocations: Arc::clone(&revocations),
+            archives,
+            uses,
+        };
+        let sandboxes = Sandboxes::new(&base, parts);
+        let access = Access::new(&base, sandboxes.clone(), volumes.clone(), revocations);
+        let builds = Builds::new(&base, build_queue, templates.clone(), sandboxes.clone(), access.clone());
+        Self { base, volumes, templates, sandboxes, access, builds }
     }
 }

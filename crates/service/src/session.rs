@@ -21,7 +21,7 @@ use crate::activity::{Busy, during};
 use crate::agent::{AgentOperation, refusal};
 use crate::follow::Follow;
 use crate::registry::{DriverState, Handle};
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState};
 use crate::wake::awake;
 
 /// A running sandbox. Cloning is cheap.
@@ -32,7 +32,7 @@ pub struct SandboxSession {
     /// The tenant's part of the byte budget: it is charged for bytes that are held for the sandbox's users.
     pub account: Account,
     pub(crate) handle: Handle,
-    pub(crate) inner: Arc<ServiceShared>,
+    pub(crate) inner: Arc<SandboxesState>,
     epoch: u64,
     root_files: bool,
     busy: Arc<Busy>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for SandboxSession {
     }
 }
 
-impl Service {
+impl Sandboxes {
     pub(crate) fn session_with(&self, lease: Arc<Lease>, handle: Handle, busy: Busy) -> SandboxSession {
         SandboxSession {
             account: self.inner.budget.tenant(&lease.tenant),

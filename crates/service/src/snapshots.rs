@@ -12,12 +12,11 @@ use atoll_store::{InstanceRow, SnapshotQuery};
 use tokio::sync::oneshot;
 
 use crate::admission::NotAdmitted;
+use crate::base::{ServiceBase, visible};
 use crate::driver::{DriverMessage, SnapshotJob};
-use crate::keys::visible;
 use crate::random::entropy;
 use crate::registry::Handle;
-use crate::sandboxes::{PAGE, PAGE_MAX, printable, tell};
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{PAGE, PAGE_MAX, Sandboxes, SandboxesState, printable, tell};
 use crate::{NewSnapshot, Page, ServiceError, SnapshotFilter};
 
 /// LIMIT: reading a large memory image from a slow disk.
@@ -43,7 +42,7 @@ impl SnapshotRequest {
     }
 }
 
-impl Service {
+impl Sandboxes {
     /// Keeps a running, paused or stopped sandbox as it is now.
     pub async fn snapshot(
         &self,
@@ -209,17 +208,12 @@ impl Service {
         };
         // The caller may disconnect at any time.
         let inner = Arc::clone(&self.inner);
-        let removal = self.inner.spawn(async move {
+        let removal = async move {
             let removed = remove(&inner, snapshot).await;
             drop(doomed);
             removed
-        });
-        match removal.await {
-            Ok(Some(removed)) => removed,
-            Ok(None) | Err(_) => {
-                Err(ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2))
-            }
-        }
+        };
+        self.inner.run_detached(removal).await
     }
 
     /// Reads a whole snapshot; [`Code::Damaged`] if it has changed.
@@ -239,7 +233,7 @@ impl Service {
 }
 
 /// Removes a snapshot for good. The row says so first, so that a crash in between is finished at the next start.
-pub(crate) async fn remove(inner: &ServiceShared, snapshot: Snapshot) -> Result<(), ServiceError> {
+pub(crate) async fn remove(inner: &ServiceBase, snapshot: Snapshot) -> Result<(), ServiceError> {
     let id = snapshot.id.clone();
     let doomed = Snapshot { state: SnapshotState::Deleting, name: None, ..snapshot };
     inner.store.put_snapshot(doomed, None).await?;
@@ -248,7 +242,7 @@ pub(crate) async fn remove(inner: &ServiceShared, snapshot: Snapshot) -> Result<
 }
 
 /// The rest of a removal whose row is written.
-pub(crate) async fn finish_removal(inner: &ServiceShared, id: &SnapshotId) -> Result<(), ServiceError> {
+pub(crate) async fn finish_removal(inner: &ServiceBase, id: &SnapshotId) -> Result<(), ServiceError> {
     inner.provider.remove_snapshot(id).await?;
     inner.failpoint.reach("snapshot.removed").await;
     inner.store.delete_snapshot(id).await?;
@@ -277,7 +271,7 @@ impl std::fmt::Debug for Seed {
 impl Seed {
     /// Reads a snapshot and keeps it from being removed meanwhile.
     pub(crate) async fn of(
-        inner: &ServiceShared,
+        inner: &SandboxesState,
         id: &SnapshotId,
         memory: bool,
     ) -> Result<Self, ServiceError> {
@@ -294,7 +288,7 @@ impl Seed {
 
 /// The row of an instance that is a checkpoint from a snapshot: its agent knows the token of the snapshot's agent.
 pub(crate) async fn row_of_seed(
-    inner: &ServiceShared,
+    inner: &SandboxesState,
     lease: &Lease,
     seed: Option<Arc<Seed>>,
 ) -> Result<InstanceRow, ServiceError> {

@@ -9,7 +9,7 @@
 //! a tag may move at any time. Only [`collect`] removes unused files.
 
 mod change;
-pub(crate) mod collect;
+mod collect;
 mod defaults;
 mod pools;
 mod pull;
@@ -19,34 +19,36 @@ mod transfer;
 mod types;
 mod versions;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
 use atoll_image::Images;
 use atoll_image::oci::KnownLayers;
 use atoll_model::policy::authz;
-use atoll_model::{Code, ErrorKind, Principal, TemplateRef};
+use atoll_model::{Code, ErrorKind, Lease, Principal, TemplateRef};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 pub use sources::TemplateSources;
 pub use types::*;
 
-pub(crate) use collect::{VersionHold, VersionHolds};
-pub(crate) use pull::Pulls;
-pub(crate) use resolve::TemplateCache;
+pub(crate) use collect::VersionHold;
 pub(crate) use versions::Publish;
 
+use collect::VersionHolds;
+use pull::Pulls;
+use resolve::TemplateCache;
+
 use crate::ServiceError;
-use crate::keys::visible;
-use crate::service::{Service, ServiceShared};
+use crate::base::{ServiceBase, visible};
+use crate::snapshots::Uses;
 
 /// Called for each step while a template is made; `Break` cancels.
 pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
 
 /// Where templates come from: those that this server makes itself, and registries. Calls that are no futures may block; the
 /// service makes slow ones on a thread of their own.
-pub trait Templates: Send + Sync + 'static {
+pub trait TemplateSource: Send + Sync + 'static {
     /// The built-in template of this name or alias; the ones that make themselves are made.
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError>;
     /// The exact version of a template that a sandbox was created from; nothing is made.
@@ -119,11 +121,61 @@ fn no_registries() -> ServiceError {
     ServiceError::new(Code::Unsupported, "this server has no access to registries")
 }
 
-impl Service {
+/// What sandboxes start from, of all tenants. Cloning is cheap.
+#[derive(Clone)]
+pub struct Templates {
+    inner: Arc<TemplatesState>,
+}
+
+struct TemplatesState {
+    base: Arc<ServiceBase>,
+    cache: TemplateCache,
+    images: Arc<Images>,
+    holds: VersionHolds,
+    pulls: Pulls,
+    /// One change of the pools is told to the provider at a time.
+    pool_turn: tokio::sync::Mutex<()>,
+    /// Snapshots that are needed right now: some are the warm start of a version.
+    uses: Uses,
+}
+
+impl Deref for TemplatesState {
+    type Target = ServiceBase;
+
+    fn deref(&self) -> &ServiceBase {
+        &self.base
+    }
+}
+
+impl Templates {
+    pub(crate) fn new(
+        base: &Arc<ServiceBase>,
+        source: Arc<dyn TemplateSource>,
+        images: Arc<Images>,
+        uses: Uses,
+    ) -> Self {
+        Self {
+            inner: Arc::new(TemplatesState {
+                base: Arc::clone(base),
+                cache: TemplateCache::new(source),
+                images,
+                holds: VersionHolds::default(),
+                pulls: Pulls::default(),
+                pool_turn: tokio::sync::Mutex::default(),
+                uses,
+            }),
+        }
+    }
+
+    /// Layers and versions, for builds, which make both.
+    pub(crate) fn images(&self) -> &Arc<Images> {
+        &self.inner.images
+    }
+
     /// All templates that the key sees: its tenant's, the built-in ones, and public ones of others. One entry per name.
-    pub async fn list_templates(&self, who: &Principal) -> Result<Vec<TemplateRecord>, ServiceError> {
-        let sources = Arc::clone(&self.inner.templates.sources);
-        let mut all = blocking(&self.inner, move || sources.list()).await?;
+    pub async fn list(&self, who: &Principal) -> Result<Vec<TemplateRecord>, ServiceError> {
+        let sources = Arc::clone(&self.inner.cache.sources);
+        let mut all = self.inner.run_blocking(move || sources.list()).await?;
         for row in self.inner.store.templates(visible(who)).await? {
             match self.record_of_row(&row).await {
                 Ok(Some(record)) => all.push(record),
@@ -138,35 +190,37 @@ impl Service {
     }
 
     /// One template by name, `name:tag`, `name@digest` or alias.
-    pub async fn get_template(&self, who: &Principal, word: &str) -> Result<TemplateRecord, ServiceError> {
-        Ok(self.resolve_template(who, word).await?.record)
+    pub async fn get(&self, who: &Principal, word: &str) -> Result<TemplateRecord, ServiceError> {
+        Ok(self.resolve(who, word).await?.record)
+    }
+
+    /// The user and group that commands of a sandbox run as, in numbers; `None` where its template does not know the user.
+    pub(crate) async fn user_of(&self, lease: &Lease) -> Result<Option<(u32, u32)>, ServiceError> {
+        let (user, group) = lease.user.split_once(':').unwrap_or((&lease.user, &lease.user));
+        if let (Ok(user), Ok(group)) = (user.parse(), group.parse()) {
+            return Ok(Some((user, group)));
+        }
+        if user == "root" {
+            return Ok(Some((0, 0)));
+        }
+        let sources = Arc::clone(&self.inner.cache.sources);
+        let (template, version) = (lease.template.clone(), lease.template_version.clone());
+        let user = user.to_owned();
+        self.inner.run_blocking(move || Ok(sources.user_ids(&template, &version, &user))).await
     }
 
     /// Makes a built-in template, telling each step.
-    pub async fn make_template(
+    pub async fn make(
         &self,
         who: &Principal,
         name: &str,
         progress: MakeProgress,
     ) -> Result<TemplateRecord, ServiceError> {
         authz::admin(who)?;
-        let (sources, name) = (Arc::clone(&self.inner.templates.sources), name.to_owned());
-        let made = blocking(&self.inner, move || sources.make(&name, progress)).await;
-        self.inner.templates.forget();
+        let (sources, name) = (Arc::clone(&self.inner.cache.sources), name.to_owned());
+        let made = self.inner.run_blocking(move || sources.make(&name, progress)).await;
+        self.inner.cache.forget();
         made
-    }
-}
-
-/// Runs blocking work on a thread for it, tracked like every other task.
-pub(crate) async fn blocking<T: Send + 'static>(
-    inner: &ServiceShared,
-    work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
-) -> Result<T, ServiceError> {
-    let failed = || ServiceError::new(Code::Internal, "the work on templates ended early");
-    let task = inner.spawn(async move { tokio::task::spawn_blocking(work).await });
-    match task.await {
-        Ok(Some(Ok(outcome))) => outcome,
-        _ => Err(failed()),
     }
 }
 

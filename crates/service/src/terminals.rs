@@ -18,7 +18,7 @@ use crate::agent::{AgentOperation, refusal};
 use crate::exec::{size, start};
 use crate::follow::exec_events;
 use crate::random::entropy;
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState};
 use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
@@ -74,7 +74,7 @@ impl TerminalInput {
     }
 }
 
-impl Service {
+impl Sandboxes {
     /// Opens a terminal, or finds the one of this thread again.
     pub async fn open_terminal(
         &self,
@@ -312,7 +312,7 @@ impl SandboxSession {
     }
 }
 
-impl ServiceShared {
+impl SandboxesState {
     /// The rows of the instance that the sandbox has now.
     async fn current_terminals(&self, lease: &Lease) -> Result<Vec<Terminal>, ServiceError> {
         let mut known = self.store.terminals(&lease.id).await?;

@@ -282,7 +282,7 @@ pub struct Exec {
     pub user: Option<String>,
     /// Written to its stdin, which is then closed; `None`: stdin is empty.
     pub stdin: Option<Bytes>,
-    /// Keep stdin open for [`crate::Service::write_stdin`] (streams and detached processes only).
+    /// Keep stdin open for [`crate::Sandboxes::write_stdin`] (streams and detached processes only).
     pub open_stdin: bool,
     /// After this its process group is killed and the exit has `timed_out`.
     pub timeout: Option<Duration>,

@@ -13,21 +13,19 @@ mod mounts;
 mod sweep;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
 
 pub use content::VolumePass;
-pub(crate) use mounts::mounts_for;
-pub(crate) use sweep::sweep;
+pub use files::{OpenVolume, WriteRules};
 
 use crate::ServiceError;
-use crate::create::ending;
-use crate::keys::visible;
+use crate::base::{ServiceBase, visible};
 use crate::random::entropy;
 use crate::sandboxes::printable;
-use crate::service::{Service, ServiceShared};
 
 /// LIMIT: a smaller volume has no room for the file system itself.
 const SIZE_MIB_MIN: u32 = 1;
@@ -66,9 +64,32 @@ pub struct VolumeRecord {
     pub mounted_by: u32,
 }
 
-impl Service {
+/// The volumes of all tenants. Cloning is cheap.
+#[derive(Clone)]
+pub struct Volumes {
+    inner: Arc<VolumesState>,
+}
+
+struct VolumesState {
+    base: Arc<ServiceBase>,
+    turns: VolumeTurns,
+}
+
+impl Deref for VolumesState {
+    type Target = ServiceBase;
+
+    fn deref(&self) -> &ServiceBase {
+        &self.base
+    }
+}
+
+impl Volumes {
+    pub(crate) fn new(base: &Arc<ServiceBase>) -> Self {
+        Self { inner: Arc::new(VolumesState { base: Arc::clone(base), turns: VolumeTurns::default() }) }
+    }
+
     /// Makes a volume.
-    pub async fn create_volume(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
+    pub async fn create(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
         check_name(&new.name)?;
         let folder = match &new.folder {
             Some(folder) => {
@@ -81,7 +102,7 @@ impl Service {
             }
             None => None,
         };
-        let size_mib = if folder.is_some() { None } else { self.volume_size(new.size_mib)? };
+        let size_mib = if folder.is_some() { None } else { self.size_of(new.size_mib)? };
         let volume = Volume {
             id: VolumeId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
@@ -93,20 +114,15 @@ impl Service {
             state: VolumeState::Making,
             created_at: self.inner.clock.now(),
         };
-        let volume = self.at_its_end(make(Arc::clone(&self.inner), volume, None)).await?;
+        let volume = self.inner.run_detached(make(Arc::clone(&self.inner), volume, None)).await?;
         tracing::info!(tenant = %who.tenant, key = %who.key, volume = %volume.id, name = volume.name, "a volume was made");
-        self.volume_record(volume).await
+        self.record(volume).await
     }
 
     /// Makes a volume with the files of another as they are now.
-    pub async fn copy_volume(
-        &self,
-        who: &Principal,
-        from: &str,
-        name: &str,
-    ) -> Result<VolumeRecord, ServiceError> {
+    pub async fn copy(&self, who: &Principal, from: &str, name: &str) -> Result<VolumeRecord, ServiceError> {
         check_name(name)?;
-        let from = self.volume(who, from).await?;
+        let from = self.ready(who, from).await?;
         if from.folder.is_some() {
             let message = format!("volume {} is a folder of the host, which cannot be copied", from.name);
             return Err(ServiceError::new(Code::Unsupported, message));
@@ -120,13 +136,13 @@ impl Service {
             created_at: self.inner.clock.now(),
             ..from.clone()
         };
-        let volume = self.at_its_end(make(Arc::clone(&self.inner), volume, Some(from.id))).await?;
+        let volume = self.inner.run_detached(make(Arc::clone(&self.inner), volume, Some(from.id))).await?;
         tracing::info!(tenant = %volume.tenant, key = %who.key, volume = %volume.id, name = volume.name, "a volume was copied");
-        self.volume_record(volume).await
+        self.record(volume).await
     }
 
     /// The volumes that the key sees, by name.
-    pub async fn list_volumes(&self, who: &Principal) -> Result<Vec<VolumeRecord>, ServiceError> {
+    pub async fn list(&self, who: &Principal) -> Result<Vec<VolumeRecord>, ServiceError> {
         let all = self.inner.store.volumes(visible(who)).await?;
         let records = all.into_iter().map(|(volume, mounted_by)| async move {
             VolumeRecord { used_bytes: used(&self.inner, &volume).await, volume, mounted_by }
@@ -135,19 +151,19 @@ impl Service {
     }
 
     /// A volume by id, name or unique start of its id.
-    pub async fn get_volume(&self, who: &Principal, ident: &str) -> Result<VolumeRecord, ServiceError> {
-        let volume = self.volume(who, ident).await?;
-        self.volume_record(volume).await
+    pub async fn get(&self, who: &Principal, ident: &str) -> Result<VolumeRecord, ServiceError> {
+        let volume = self.ready(who, ident).await?;
+        self.record(volume).await
     }
 
     /// Changes it.
-    pub async fn update_volume(
+    pub async fn update(
         &self,
         who: &Principal,
         ident: &str,
         change: UpdateVolume,
     ) -> Result<VolumeRecord, ServiceError> {
-        let volume = self.volume(who, ident).await?;
+        let volume = self.ready(who, ident).await?;
         if let Some(size) = change.size_mib {
             check_size(size)?;
             if volume.folder.is_some() {
@@ -155,28 +171,28 @@ impl Service {
                 return Err(ServiceError::new(Code::InvalidRequest, message));
             }
         }
-        let volume = self.at_its_end(changed(Arc::clone(&self.inner), volume.id, change)).await?;
+        let volume = self.inner.run_detached(changed(Arc::clone(&self.inner), volume.id, change)).await?;
         tracing::info!(tenant = %volume.tenant, key = %who.key, volume = %volume.id, ?change, "a volume was changed");
-        self.volume_record(volume).await
+        self.record(volume).await
     }
 
     /// Removes it with its files; [`Code::VolumeInUse`] while a sandbox that is not deleted mounts it. Of a folder of the host
     /// only the name goes.
-    pub async fn remove_volume(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
-        let volume = self.any_volume(who, ident).await?;
+    pub async fn remove(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
+        let volume = self.find(who, ident).await?;
         let id = volume.id.clone();
-        self.at_its_end(remove(Arc::clone(&self.inner), volume)).await?;
+        self.inner.run_detached(remove(Arc::clone(&self.inner), volume)).await?;
         tracing::info!(tenant = %who.tenant, key = %who.key, volume = %id, "a volume was removed");
         Ok(())
     }
 
     /// A volume that can be used.
-    async fn volume(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
-        let volume = self.any_volume(who, ident).await?;
+    async fn ready(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+        let volume = self.find(who, ident).await?;
         if volume.state == VolumeState::Ready { Ok(volume) } else { Err(missing(ident)) }
     }
 
-    async fn any_volume(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+    async fn find(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
         let mut found = self.inner.store.find_volume(visible(who), ident).await?;
         if let Some(own) = found.iter().position(|volume| volume.tenant == who.tenant) {
             // For a key that can see all tenants, its own volume has precedence.
@@ -193,23 +209,12 @@ impl Service {
         }
     }
 
-    async fn volume_record(&self, volume: Volume) -> Result<VolumeRecord, ServiceError> {
+    async fn record(&self, volume: Volume) -> Result<VolumeRecord, ServiceError> {
         let mounted_by = self.inner.store.volume_users(&volume.id).await?;
         Ok(VolumeRecord { used_bytes: used(&self.inner, &volume).await, volume, mounted_by })
     }
 
-    /// Work that comes to its end though its caller may go away.
-    async fn at_its_end<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, ServiceError>> + Send + 'static,
-    ) -> Result<T, ServiceError> {
-        match self.inner.spawn(work).await {
-            Ok(Some(ended)) => ended,
-            Ok(None) | Err(_) => Err(ending()),
-        }
-    }
-
-    fn volume_size(&self, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
+    fn size_of(&self, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
         match asked {
             Some(size) => check_size(size).map(|()| Some(size)),
             // If limits cannot be enforced, none is set.
@@ -222,7 +227,7 @@ impl Service {
 
 /// Volumes whose files are being changed as a whole: one operation at a time.
 #[derive(Default)]
-pub(crate) struct VolumeTurns(Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>);
+struct VolumeTurns(Mutex<HashMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>);
 
 impl VolumeTurns {
     async fn take(&self, id: &VolumeId) -> tokio::sync::OwnedMutexGuard<()> {
@@ -236,7 +241,7 @@ impl VolumeTurns {
 }
 
 async fn make(
-    inner: Arc<ServiceShared>,
+    inner: Arc<VolumesState>,
     volume: Volume,
     from: Option<VolumeId>,
 ) -> Result<Volume, ServiceError> {
@@ -246,7 +251,7 @@ async fn make(
             .hint("atoll doctor shows what is missing"));
     }
     let _turn = match &from {
-        Some(from) => Some(inner.volume_turns.take(from).await),
+        Some(from) => Some(inner.turns.take(from).await),
         None => None,
     };
     let more = if from.is_none() { beyond_default(&inner, volume.size_mib, 0) } else { 0 };
@@ -279,17 +284,17 @@ async fn make(
 
 /// What must be free for a volume of this size. Limits may add up to more than there is, but no single one may: it could not be
 /// held. The server's own default is the operator's word.
-fn beyond_default(inner: &ServiceShared, size_mib: Option<u32>, had_mib: u32) -> u64 {
+fn beyond_default(inner: &VolumesState, size_mib: Option<u32>, had_mib: u32) -> u64 {
     let size = size_mib.filter(|size| *size > inner.config.volume_mib);
     size.map_or(0, |size| size.saturating_sub(had_mib).into())
 }
 
 async fn changed(
-    inner: Arc<ServiceShared>,
+    inner: Arc<VolumesState>,
     id: VolumeId,
     change: UpdateVolume,
 ) -> Result<Volume, ServiceError> {
-    let _turn = inner.volume_turns.take(&id).await;
+    let _turn = inner.turns.take(&id).await;
     let known = inner.store.volume(&id).await?.filter(|volume| volume.state == VolumeState::Ready);
     let before = known.ok_or_else(|| missing(id.as_str()))?;
     let after = Volume {
@@ -324,8 +329,8 @@ async fn changed(
     Ok(after)
 }
 
-async fn remove(inner: Arc<ServiceShared>, volume: Volume) -> Result<(), ServiceError> {
-    let _turn = inner.volume_turns.take(&volume.id).await;
+async fn remove(inner: Arc<VolumesState>, volume: Volume) -> Result<(), ServiceError> {
+    let _turn = inner.turns.take(&volume.id).await;
     let doomed = Volume { state: VolumeState::Deleting, ..volume };
     inner.store.set_volume(doomed.clone()).await?;
     inner.failpoint.reach("volume.deleting").await;
@@ -333,7 +338,7 @@ async fn remove(inner: Arc<ServiceShared>, volume: Volume) -> Result<(), Service
 }
 
 /// The rest of a removal whose row is written.
-async fn remove_files_and_row(inner: &ServiceShared, volume: &Volume) -> Result<(), ServiceError> {
+async fn remove_files_and_row(inner: &VolumesState, volume: &Volume) -> Result<(), ServiceError> {
     if volume.folder.is_none() {
         inner.provider.remove_volume(&volume.id).await?;
     }
@@ -348,7 +353,7 @@ fn promised_mib(volume: &Volume) -> u64 {
     if volume.folder.is_some() { 0 } else { volume.size_mib.unwrap_or(0).into() }
 }
 
-async fn used(inner: &ServiceShared, volume: &Volume) -> Option<u64> {
+async fn used(inner: &VolumesState, volume: &Volume) -> Option<u64> {
     if volume.folder.is_some() || volume.state != VolumeState::Ready {
         return None;
     }

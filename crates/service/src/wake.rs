@@ -19,8 +19,7 @@ use crate::ServiceError;
 use crate::activity::ActivityKind;
 use crate::driver::{Action, DriverMessage};
 use crate::registry::{DriverState, Handle};
-use crate::sandboxes::ask;
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState, ask};
 use crate::session::SandboxSession;
 
 /// How a sandbox shall be made to run.
@@ -91,7 +90,7 @@ impl WakeRequest {
     }
 }
 
-impl Service {
+impl Sandboxes {
     /// A session of a sandbox, which is woken for it.
     pub async fn session(&self, who: &Principal, ident: &str) -> Result<SandboxSession, ServiceError> {
         self.awake_session(who, ident, ActivityKind::Request).await
@@ -138,7 +137,15 @@ impl Service {
         ident: &str,
         kind: ActivityKind,
     ) -> Result<SandboxSession, ServiceError> {
-        let handle = self.driven(who, ident).await?;
+        self.session_by(self.driven(who, ident).await?, kind).await
+    }
+
+    /// The same for a caller that was admitted already.
+    pub(crate) async fn session_by(
+        &self,
+        handle: Handle,
+        kind: ActivityKind,
+    ) -> Result<SandboxSession, ServiceError> {
         let busy = handle.activity.begin(kind);
         let lease = awake(&self.inner, &handle).await?;
         Ok(self.session_with(lease, handle, busy))
@@ -155,7 +162,7 @@ enum WakeState {
 }
 
 /// The lease of a sandbox that runs, or that is woken for this. The caller is busy with it already.
-pub(crate) async fn awake(inner: &ServiceShared, handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
+pub(crate) async fn awake(inner: &SandboxesState, handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
     match find(handle) {
         WakeState::Awake(lease) => return Ok(lease),
         WakeState::Never => return Err(crate::error::phase_conflict(&handle.lease(), "commands and files")),

@@ -8,7 +8,7 @@ use atoll_service::{Fork, NewSnapshot, Pause, PortCredentials, PreviewBy, TokenO
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
 
 fn code(world: &World, id: &SandboxId, of: TokenOf, shown: &str) -> Code {
-    world.service.admit_token(id, of, shown).unwrap_err().code
+    world.service.access().admit_token(id, of, shown).unwrap_err().code
 }
 
 #[tokio::test(start_paused = true)]
@@ -16,10 +16,10 @@ async fn a_token_opens_its_own_sandbox_for_its_own_purpose() {
     let world = World::new().await;
     let (one, other) = (world.create().await, world.create().await);
     for of in KINDS {
-        let token = world.service.token(&one, of);
-        assert_eq!((token.len(), &token), (64, &world.service.token(&one, of)));
-        let pass = world.service.admit_token(&one.id, of, &token).unwrap();
-        assert_eq!((pass.sandbox(), &world.service.lease_of(&pass).id), (&one.id, &one.id));
+        let token = world.service.access().token(&one, of);
+        assert_eq!((token.len(), &token), (64, &world.service.access().token(&one, of)));
+        let pass = world.service.access().admit_token(&one.id, of, &token).unwrap();
+        assert_eq!((pass.sandbox(), &world.service.access().lease_of(&pass).id), (&one.id, &one.id));
         assert!(!format!("{pass:?}").contains(&token));
         assert_eq!(code(&world, &other.id, of, &token), Code::Unauthenticated);
         for wrong in ["", &token[1..], &token.to_uppercase(), &format!("{token}0")] {
@@ -30,7 +30,7 @@ async fn a_token_opens_its_own_sandbox_for_its_own_purpose() {
         }
     }
     // What never was looks like a wrong token.
-    let token = world.service.token(&one, TokenOf::Agent);
+    let token = world.service.access().token(&one, TokenOf::Agent);
     assert_eq!(
         code(&world, &SandboxId::from_entropy([3; 20]), TokenOf::Agent, &token),
         Code::Unauthenticated
@@ -41,25 +41,31 @@ async fn a_token_opens_its_own_sandbox_for_its_own_purpose() {
 async fn a_token_of_ports_opens_every_port_but_no_agent() {
     let world = World::new().await;
     let lease = world.create().await;
-    let token = world.service.token(&lease, TokenOf::Ports);
-    let pass = world.service.admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
-    assert_eq!(world.service.session_of(&pass).await.unwrap_err().code, Code::Forbidden);
+    let token = world.service.access().token(&lease, TokenOf::Ports);
+    let pass = world.service.access().admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
+    assert_eq!(world.service.access().session_of(&pass).await.unwrap_err().code, Code::Forbidden);
     let tokens = [token];
     let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
     for port in [80, 49_999] {
-        let pass = world.service.admit(&lease.id, Some(port), shown).await.unwrap();
+        let pass = world.service.access().admit(&lease.id, Some(port), shown).await.unwrap();
         assert!(matches!(pass.by, PreviewBy::Token { .. }));
     }
-    assert_eq!(world.service.admit(&lease.id, Some(49_983), shown).await.unwrap_err().code, Code::Forbidden);
+    assert_eq!(
+        world.service.access().admit(&lease.id, Some(49_983), shown).await.unwrap_err().code,
+        Code::Forbidden
+    );
     for of in [TokenOf::Agent, TokenOf::Files] {
-        let tokens = [world.service.token(&lease, of)];
+        let tokens = [world.service.access().token(&lease, of)];
         let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
-        assert_eq!(world.service.admit(&lease.id, Some(80), shown).await.unwrap_err().code, Code::Forbidden);
+        assert_eq!(
+            world.service.access().admit(&lease.id, Some(80), shown).await.unwrap_err().code,
+            Code::Forbidden
+        );
     }
     // Who may reach a port may use what a front offers there.
-    let way = world.service.admit(&lease.id, Some(49_999), shown).await.unwrap();
-    let stand_in = world.service.stand_in(&way).unwrap();
-    assert_eq!(world.service.session_of(&stand_in).await.unwrap().lease.id, lease.id);
+    let way = world.service.access().admit(&lease.id, Some(49_999), shown).await.unwrap();
+    let stand_in = world.service.access().stand_in(&way).unwrap();
+    assert_eq!(world.service.access().session_of(&stand_in).await.unwrap().lease.id, lease.id);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,22 +74,22 @@ async fn a_public_sandbox_shows_its_ports_and_never_its_agent() {
     let nothing = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
     let spec = CreateSandbox { public: true, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
-    let pass = world.service.admit(&lease.id, Some(80), nothing).await.unwrap();
+    let pass = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap();
     assert_eq!(pass.by, PreviewBy::Public);
-    let agent = world.service.admit(&lease.id, Some(49_983), nothing).await.unwrap_err();
+    let agent = world.service.access().admit(&lease.id, Some(49_983), nothing).await.unwrap_err();
     assert_eq!(agent.code, Code::Unauthenticated);
     assert_eq!(pass.host, None);
     let masked =
         UpdateSandbox { mask_host: Some(Some("localhost:${PORT}".to_owned())), ..Default::default() };
-    world.service.update(&world.admin, lease.id.as_str(), masked).await.unwrap();
-    let pass = world.service.admit(&lease.id, Some(80), nothing).await.unwrap();
+    world.service.sandboxes().update(&world.admin, lease.id.as_str(), masked).await.unwrap();
+    let pass = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap();
     assert_eq!(pass.host.as_deref(), Some("localhost:80"));
     let odd = UpdateSandbox { mask_host: Some(Some("a b\r\nX: y".to_owned())), ..Default::default() };
-    assert!(world.service.update(&world.admin, lease.id.as_str(), odd).await.is_err());
+    assert!(world.service.sandboxes().update(&world.admin, lease.id.as_str(), odd).await.is_err());
     let closed = UpdateSandbox { public: Some(false), ..Default::default() };
-    let updated = world.service.update(&world.admin, lease.id.as_str(), closed).await.unwrap();
+    let updated = world.service.sandboxes().update(&world.admin, lease.id.as_str(), closed).await.unwrap();
     assert!(!updated.public);
-    let refused = world.service.admit(&lease.id, Some(80), nothing).await.unwrap_err();
+    let refused = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap_err();
     assert_eq!(refused.code, Code::Unauthenticated);
 }
 
@@ -92,28 +98,31 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
     let world = World::new().await;
     let lease = world.create().await;
     let (service, ident) = (&world.service, lease.id.as_str());
-    let old = service.token(&lease, TokenOf::Agent);
-    service.pause(&world.admin, ident, Pause::default(), true).await.unwrap();
-    let pass = service.admit_token(&lease.id, TokenOf::Agent, &old).unwrap();
+    let old = service.access().token(&lease, TokenOf::Agent);
+    service.sandboxes().pause(&world.admin, ident, Pause::default(), true).await.unwrap();
+    let pass = service.access().admit_token(&lease.id, TokenOf::Agent, &old).unwrap();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
-    assert_eq!(service.session_of(&pass).await.unwrap().lease.phase, Phase::Running);
-    service.restart(&world.admin, ident, true).await.unwrap();
-    assert!(service.admit_token(&lease.id, TokenOf::Agent, &old).is_ok());
+    assert_eq!(service.access().session_of(&pass).await.unwrap().lease.phase, Phase::Running);
+    service.sandboxes().restart(&world.admin, ident, true).await.unwrap();
+    assert!(service.access().admit_token(&lease.id, TokenOf::Agent, &old).is_ok());
 
     let stranger = world.stranger().await;
-    assert_eq!(service.rotate_tokens(&stranger, ident).await.unwrap_err().code, Code::SandboxNotFound);
-    let rotated = service.rotate_tokens(&world.admin, ident).await.unwrap();
-    let new = service.token(&rotated, TokenOf::Agent);
+    assert_eq!(
+        service.access().rotate_tokens(&stranger, ident).await.unwrap_err().code,
+        Code::SandboxNotFound
+    );
+    let rotated = service.access().rotate_tokens(&world.admin, ident).await.unwrap();
+    let new = service.access().token(&rotated, TokenOf::Agent);
     assert_ne!(old, new);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &old), Code::Unauthenticated);
-    let pass = service.admit_token(&lease.id, TokenOf::Agent, &new).unwrap();
+    let pass = service.access().admit_token(&lease.id, TokenOf::Agent, &new).unwrap();
 
-    service.delete(&world.admin, ident, true).await.unwrap();
-    assert_eq!(service.session_of(&pass).await.unwrap_err().code, Code::SandboxNotFound);
+    service.sandboxes().delete(&world.admin, ident, true).await.unwrap();
+    assert_eq!(service.access().session_of(&pass).await.unwrap_err().code, Code::SandboxNotFound);
     // Who held it learns that it is gone; who guesses learns nothing.
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &new), Code::SandboxNotFound);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &"0".repeat(64)), Code::Unauthenticated);
-    assert!(service.find_by_token(TokenOf::Agent, &mut |_, token| token == new).is_none());
+    assert!(service.access().find_by_token(TokenOf::Agent, &mut |_, token| token == new).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,14 +130,14 @@ async fn who_signed_is_found_among_live_sandboxes_and_asked_once_each() {
     let world = World::new().await;
     let leases = [world.create().await, world.create().await, world.create().await];
     for lease in &leases {
-        let wanted = world.service.token(lease, TokenOf::Files);
-        let found = world.service.find_by_token(TokenOf::Files, &mut |_, token| token == wanted);
+        let wanted = world.service.access().token(lease, TokenOf::Files);
+        let found = world.service.access().find_by_token(TokenOf::Files, &mut |_, token| token == wanted);
         assert_eq!(found.unwrap().sandbox(), &lease.id);
     }
     let mut asked = 0;
-    let nobody = world.service.find_by_token(TokenOf::Agent, &mut |lease: &Lease, token| {
+    let nobody = world.service.access().find_by_token(TokenOf::Agent, &mut |lease: &Lease, token| {
         asked += 1;
-        assert_eq!(token, world.service.token(lease, TokenOf::Agent));
+        assert_eq!(token, world.service.access().token(lease, TokenOf::Agent));
         false
     });
     assert!(nobody.is_none());
@@ -142,20 +151,20 @@ async fn forks_and_sandboxes_of_snapshots_have_tokens_of_their_own() {
     let spec = CreateSandbox { public: true, annotations, ..Default::default() };
     let source = world.try_create(spec).await.unwrap();
     let ident = source.id.as_str();
-    let source = world.service.rotate_tokens(&world.admin, ident).await.unwrap();
-    let forked = world.service.fork(&world.admin, ident, Fork::default()).await.unwrap();
+    let source = world.service.access().rotate_tokens(&world.admin, ident).await.unwrap();
+    let forked = world.service.sandboxes().fork(&world.admin, ident, Fork::default()).await.unwrap();
     let fork = &forked.sandboxes[0];
     assert_eq!((fork.token_epoch, fork.public), (0, true));
     assert_eq!(fork.annotations, source.annotations);
     let new = NewSnapshot { name: Some("moment".to_owned()), memory: false, replace: false, expect: None };
-    world.service.snapshot(&world.admin, ident, new).await.unwrap();
+    world.service.sandboxes().snapshot(&world.admin, ident, new).await.unwrap();
     let from = Origin::Named("moment".to_owned());
     let again = world.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap();
     assert_eq!((again.public, again.annotations.len()), (false, 0));
     for of in KINDS {
-        let token = world.service.token(&source, of);
+        let token = world.service.access().token(&source, of);
         for other in [fork, &again] {
-            assert_ne!(world.service.token(other, of), token);
+            assert_ne!(world.service.access().token(other, of), token);
             assert_eq!(code(&world, &other.id, of, &token), Code::Unauthenticated);
         }
     }
@@ -168,11 +177,11 @@ async fn the_record_of_what_is_gone_tells_which_front_made_it_and_no_more() {
     let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let spec = CreateSandbox { annotations: annotations.into(), ..Default::default() };
     let made = world.try_create(spec).await.unwrap();
-    assert!(world.service.record_of_gone(&made.id).await.is_none(), "it is there");
-    world.service.delete(&world.admin, made.id.as_str(), true).await.unwrap();
-    let record = world.service.record_of_gone(&made.id).await.unwrap();
+    assert!(world.service.access().record_of_gone(&made.id).await.is_none(), "it is there");
+    world.service.sandboxes().delete(&world.admin, made.id.as_str(), true).await.unwrap();
+    let record = world.service.access().record_of_gone(&made.id).await.unwrap();
     assert_eq!(record.annotations.keys().map(String::as_str).collect::<Vec<_>>(), ["e2b.made"]);
-    assert!(world.service.record_of_gone(&SandboxId::from_entropy([9; 20])).await.is_none());
+    assert!(world.service.access().record_of_gone(&SandboxId::from_entropy([9; 20])).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,12 +190,12 @@ async fn a_key_makes_a_pass_for_what_it_sees_and_an_explicit_sleeper_is_let_slee
     let spec = CreateSandbox { wake: Wake::Explicit, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
     let stranger = world.stranger().await;
-    let refused = world.service.admit_key(&stranger, lease.id.as_str()).await.unwrap_err();
+    let refused = world.service.access().admit_key(&stranger, lease.id.as_str()).await.unwrap_err();
     assert_eq!(refused.code, Code::SandboxNotFound);
-    let pass = world.service.admit_key(&world.admin, lease.id.as_str()).await.unwrap();
-    world.service.pause(&world.admin, lease.id.as_str(), Pause::default(), true).await.unwrap();
-    assert_eq!(world.service.session_of(&pass).await.unwrap_err().code, Code::Asleep);
-    assert_eq!(world.service.lease_of(&pass).phase, Phase::Paused);
+    let pass = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, lease.id.as_str(), Pause::default(), true).await.unwrap();
+    assert_eq!(world.service.access().session_of(&pass).await.unwrap_err().code, Code::Asleep);
+    assert_eq!(world.service.access().lease_of(&pass).phase, Phase::Paused);
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,8 +210,8 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
         expect: None,
     };
     let ident = source.id.as_str();
-    let taken = world.service.snapshot(&world.admin, ident, new("moment", true)).await.unwrap();
-    world.service.snapshot(&world.admin, ident, new(&source.template, false)).await.unwrap();
+    let taken = world.service.sandboxes().snapshot(&world.admin, ident, new("moment", true)).await.unwrap();
+    world.service.sandboxes().snapshot(&world.admin, ident, new(&source.template, false)).await.unwrap();
     let of_template = world.try_create(named(&source.template)).await.unwrap();
     assert_eq!(of_template.source, atoll_model::Source::Template);
     for word in ["moment", taken.id.as_str()] {
@@ -214,7 +223,7 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
     assert_eq!(missing.code, Code::TemplateNotFound);
     assert!(missing.message.contains("no template and no snapshot nothing"), "{}", missing.message);
     let stranger = world.stranger().await;
-    let foreign = world.service.create(&stranger, named("moment"), true).await.unwrap_err();
+    let foreign = world.service.sandboxes().create(&stranger, named("moment"), true).await.unwrap_err();
     assert_eq!(foreign.code, Code::TemplateNotFound);
 }
 
@@ -222,17 +231,17 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
 async fn sessions_by_a_pass_are_bounded_and_leave_nothing() {
     let world = World::new().await;
     let lease = world.create().await;
-    let pass = world.service.admit_key(&world.admin, lease.id.as_str()).await.unwrap();
+    let pass = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
     let mut held = Vec::new();
     for _ in 0..2_000 {
-        held.push(world.service.session_of(&pass).await.unwrap());
+        held.push(world.service.access().session_of(&pass).await.unwrap());
     }
-    let refused = world.service.session_of(&pass).await.unwrap_err();
+    let refused = world.service.access().session_of(&pass).await.unwrap_err();
     assert_eq!(refused.code, Code::SandboxExhausted);
     let copy = held.pop().unwrap().clone();
-    assert!(world.service.session_of(&pass).await.is_err(), "a copy is the same session");
+    assert!(world.service.access().session_of(&pass).await.is_err(), "a copy is the same session");
     drop(copy);
-    held.push(world.service.session_of(&pass).await.unwrap());
+    held.push(world.service.access().session_of(&pass).await.unwrap());
     drop(held);
-    assert!(world.service.session_of(&pass).await.is_ok());
+    assert!(world.service.access().session_of(&pass).await.is_ok());
 }

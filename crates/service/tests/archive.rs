@@ -48,20 +48,20 @@ async fn an_archive_frees_the_disk_and_comes_back_by_restore_and_by_start() {
     let (service, who) = (&world.service, &world.admin);
     let lease = begin(&world).await;
     for back_by_start in [false, true] {
-        let archived = service.archive(who, "x", true).await.unwrap();
+        let archived = service.sandboxes().archive(who, "x", true).await.unwrap();
         assert_eq!((archived.phase, archived.intent), (Phase::Archived, Intent::Archive));
         assert!(archived.archive.is_some() && archived.stopped_at.is_some() && archived.instance.is_none());
         world.quiet().await;
         assert_eq!(world.fake.holds(), [], "nothing of it is left here");
         assert_eq!(world.archived(), [lease.id.to_string()]);
         // It stays so over a restart, and asking again changes nothing.
-        service.archive(who, "x", true).await.unwrap();
+        service.sandboxes().archive(who, "x", true).await.unwrap();
         let back = if back_by_start {
-            service.start(who, "x", true).await.unwrap()
+            service.sandboxes().start(who, "x", true).await.unwrap()
         } else {
-            let stopped = service.restore(who, "x", true).await.unwrap();
+            let stopped = service.sandboxes().restore(who, "x", true).await.unwrap();
             assert_eq!((stopped.phase, stopped.intent), (Phase::Stopped, Intent::Stop));
-            service.start(who, "x", true).await.unwrap()
+            service.sandboxes().start(who, "x", true).await.unwrap()
         };
         assert_eq!(back.phase, Phase::Running);
         assert_eq!(content(&world, &lease).unwrap(), b"precious");
@@ -77,11 +77,11 @@ async fn an_archive_frees_the_disk_and_comes_back_by_restore_and_by_start() {
 async fn an_archived_sandbox_survives_a_crash_and_a_delete_removes_its_objects() {
     let world = World::new().await;
     let lease = begin(&world).await;
-    world.service.archive(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     let world = world.crash_and_reopen().await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Archived);
     assert_eq!(world.archived(), [lease.id.to_string()]);
-    world.service.delete(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
     assert_eq!(world.archived(), Vec::<String>::new());
 }
 
@@ -91,11 +91,11 @@ async fn an_upload_that_fails_leaves_it_stopped_with_its_files() {
     let lease = begin(&world).await;
     std::fs::remove_dir_all(world.data().join("in-the-way")).unwrap();
     std::fs::write(world.data().join("in-the-way"), b"").unwrap();
-    let error = world.service.archive(&world.admin, "x", true).await.unwrap_err();
+    let error = world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap_err();
     assert_eq!(error.code, Code::ArchiveUnavailable);
     let stopped = world.get(&lease.id).await;
     assert_eq!((stopped.phase, stopped.intent, &stopped.archive), (Phase::Stopped, Intent::Stop, &None));
-    world.service.start(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
 }
 
@@ -105,13 +105,13 @@ async fn a_pack_that_breaks_off_never_counts_as_archived() {
     let lease = begin(&world).await;
     for script in [Script::Cut, Script::Fail] {
         world.fake.script(ProviderCall::Pack, script);
-        world.service.archive(&world.admin, "x", true).await.unwrap_err();
+        world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap_err();
         let stopped = world.get(&lease.id).await;
         assert_eq!((stopped.phase, &stopped.archive), (Phase::Stopped, &None));
     }
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
-    world.service.archive(&world.admin, "x", true).await.unwrap();
-    world.service.delete(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
     assert_eq!(world.archived(), Vec::<String>::new(), "nor does it leave anything");
 }
 
@@ -119,7 +119,7 @@ async fn a_pack_that_breaks_off_never_counts_as_archived() {
 async fn a_damaged_or_lost_archive_is_refused_and_stays_where_it_is() {
     let world = World::new().await;
     let lease = begin(&world).await;
-    world.service.archive(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     world.quiet().await;
     let chunk = chunks(&world).pop().unwrap();
     let whole = std::fs::read(&chunk).unwrap();
@@ -130,13 +130,13 @@ async fn a_damaged_or_lost_archive_is_refused_and_stays_where_it_is() {
             Some(bad) => std::fs::write(&chunk, bad).unwrap(),
             None => std::fs::remove_file(&chunk).unwrap(),
         }
-        let error = world.service.start(&world.admin, "x", true).await.unwrap_err();
+        let error = world.service.sandboxes().start(&world.admin, "x", true).await.unwrap_err();
         let now = world.get(&lease.id).await;
         assert_eq!((now.phase, now.intent), (Phase::Archived, Intent::Archive), "{error}");
         assert_eq!(world.fake.holds(), [], "no half of it is here");
     }
     std::fs::write(&chunk, whole).unwrap();
-    world.service.start(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
 }
 
@@ -144,11 +144,11 @@ async fn a_damaged_or_lost_archive_is_refused_and_stays_where_it_is() {
 async fn an_unpack_that_fails_is_tried_again_by_the_next_start() {
     let world = World::new().await;
     let lease = begin(&world).await;
-    world.service.archive(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     world.fake.script(ProviderCall::Unpack, Script::Fail);
-    world.service.restore(&world.admin, "x", true).await.unwrap_err();
+    world.service.sandboxes().restore(&world.admin, "x", true).await.unwrap_err();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Archived);
-    world.service.start(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
 }
 
@@ -157,9 +157,9 @@ async fn a_start_does_not_wait_for_an_upload() {
     let world = World::new().await;
     let lease = begin(&world).await;
     world.fake.script(ProviderCall::Pack, Script::Hold);
-    world.service.archive(&world.admin, "x", false).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, "x", false).await.unwrap();
     world.until(&lease.id, Phase::Archiving).await;
-    let running = world.service.start(&world.admin, "x", true).await.unwrap();
+    let running = world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(running.phase, Phase::Running);
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
 }
@@ -168,7 +168,7 @@ async fn a_start_does_not_wait_for_an_upload() {
 async fn a_sandbox_is_made_from_an_archive_also_on_another_server() {
     let world = World::new().await;
     let lease = begin(&world).await;
-    let archived = world.service.archive(&world.admin, "x", true).await.unwrap();
+    let archived = world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     let key = archived.archive.unwrap().key;
     let place = world.data().join("archive").to_string_lossy().into_owned();
     let config: world::Configure = Box::new(move |config| config.archive = place);
@@ -179,15 +179,15 @@ async fn a_sandbox_is_made_from_an_archive_also_on_another_server() {
     assert!(matches!(copy.source, Source::Archive { .. }) && copy.archive.is_none());
     assert_eq!(content(&other, &copy).unwrap(), b"precious");
     // The archive is its owner's: neither the copy's life nor its end touches it.
-    other.service.delete(&other.admin, copy.id.as_str(), true).await.unwrap();
+    other.service.sandboxes().delete(&other.admin, copy.id.as_str(), true).await.unwrap();
     assert_eq!(world.archived(), [lease.id.to_string()]);
 
     other.fake.script(ProviderCall::Unpack, Script::Fail);
     let spec = CreateSandbox { name: Some("y".to_owned()), from, ..Default::default() };
     other.try_create(spec).await.unwrap_err();
-    let failed = other.service.get(&other.admin, "y").await.unwrap();
+    let failed = other.service.sandboxes().get(&other.admin, "y").await.unwrap();
     assert_eq!(failed.phase, Phase::Archived);
-    other.service.start(&other.admin, "y", true).await.unwrap();
+    other.service.sandboxes().start(&other.admin, "y", true).await.unwrap();
     assert_eq!(content(&other, &failed).unwrap(), b"precious");
 
     for key in ["x", "../etc/passwd", &format!("{}/{}", lease.id, "0".repeat(64))] {
@@ -201,7 +201,7 @@ async fn a_sandbox_is_made_from_an_archive_also_on_another_server() {
 async fn an_archive_whose_template_is_not_here_is_refused_before_anything_is_fetched() {
     let world = World::new().await;
     begin(&world).await;
-    let archived = world.service.archive(&world.admin, "x", true).await.unwrap();
+    let archived = world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     let place = world.data().join("archive").to_string_lossy().into_owned();
     let config: world::Configure = Box::new(move |config| config.archive = place);
     let options = Options { config: Some(config), template_version: Some("2"), ..Default::default() };
@@ -223,10 +223,10 @@ async fn what_came_back_without_anybody_writing_it_down_is_brought_back_again() 
     });
     let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
     let lease = begin(&world).await;
-    world.service.archive(&world.admin, "x", true).await.unwrap();
-    world.service.restore(&world.admin, "x", true).await.unwrap_err();
+    world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().restore(&world.admin, "x", true).await.unwrap_err();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Archived);
-    world.service.start(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
 }
 
@@ -234,11 +234,11 @@ async fn what_came_back_without_anybody_writing_it_down_is_brought_back_again() 
 async fn an_archive_of_another_tenant_is_not_found() {
     let world = World::new().await;
     begin(&world).await;
-    let archived = world.service.archive(&world.admin, "x", true).await.unwrap();
+    let archived = world.service.sandboxes().archive(&world.admin, "x", true).await.unwrap();
     let stranger = world.stranger().await;
     let from = Origin::Archive { key: archived.archive.unwrap().key };
     let spec = CreateSandbox { from, ..Default::default() };
-    let error = world.service.create(&stranger, spec, true).await.unwrap_err();
+    let error = world.service.sandboxes().create(&stranger, spec, true).await.unwrap_err();
     assert_eq!(error.code, Code::ArchiveNotFound);
 }
 
@@ -247,7 +247,7 @@ async fn files_in_memory_cannot_be_archived() {
     let world = World::new().await;
     let spec = CreateSandbox { storage: Storage::Memory, ..Default::default() };
     let id = world.try_create(spec).await.unwrap().id;
-    let error = world.service.archive(&world.admin, id.as_str(), true).await.unwrap_err();
+    let error = world.service.sandboxes().archive(&world.admin, id.as_str(), true).await.unwrap_err();
     assert_eq!(error.code, Code::Unsupported);
     assert_eq!(world.get(&id).await.phase, Phase::Running);
 }

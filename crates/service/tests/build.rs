@@ -17,19 +17,19 @@ const ENDLESS: &str = "FROM scratch\nRUN [\"wait\"]\n";
 const QUICK: &str = "FROM scratch\nRUN [\"echo\", \"hello\", \"there\"]\n";
 
 async fn begin(world: &World, who: &Principal, name: &str, dockerfile: &str) -> Build {
-    world.service.start_build(who, ask(name, dockerfile), None).await.unwrap()
+    world.service.builds().start(who, ask(name, dockerfile), None).await.unwrap()
 }
 
 /// Waits in real time, not in that of the clock.
 async fn until(world: &World, id: &str, is: impl Fn(&Build) -> bool) -> Build {
     for _ in 0..2_000 {
-        let build = world.service.get_build(&world.admin, id).await.unwrap();
+        let build = world.service.builds().get(&world.admin, id).await.unwrap();
         if is(&build) {
             return build;
         }
         world.quiet().await;
     }
-    panic!("{:?}", world.service.get_build(&world.admin, id).await);
+    panic!("{:?}", world.service.builds().get(&world.admin, id).await);
 }
 
 async fn ended(world: &World, build: &Build) -> Build {
@@ -41,7 +41,7 @@ async fn at_work(world: &World, build: &Build) -> Build {
 }
 
 async fn log(world: &World, build: &Build) -> Vec<BuildLine> {
-    let lines = world.service.build_log(&world.admin, build.id.as_str(), 0, true).await.unwrap();
+    let lines = world.service.builds().log(&world.admin, build.id.as_str(), 0, true).await.unwrap();
     lines.collect().await
 }
 
@@ -53,12 +53,12 @@ async fn a_build_runs_its_steps_says_what_they_say_and_is_a_template_then() {
     let build = ended(&world, &build).await;
     assert_eq!(build.status, BuildStatus::Ready, "{build:?}");
     assert!(log(&world, &build).await.iter().any(|line| line.text == "hello there" && line.step == 1));
-    let record = world.service.get_template(&world.admin, "app:v1").await.unwrap();
+    let record = world.service.templates().get(&world.admin, "app:v1").await.unwrap();
     assert_eq!(Some(record.version), build.version);
     let again = begin(&world, &world.admin, "app:v1", QUICK).await;
     let again = ended(&world, &again).await;
     assert_eq!((again.cached_steps, again.version), (1, build.version));
-    let page = world.service.list_builds(&world.admin, BuildFilter::default()).await.unwrap();
+    let page = world.service.builds().list(&world.admin, BuildFilter::default()).await.unwrap();
     assert_eq!(page.items.len(), 2);
     world.assert_no_leaks().await;
 }
@@ -71,7 +71,7 @@ async fn a_build_that_never_ends_is_ended_by_the_servers_own_deadline() {
     let build = begin(&world, &world.admin, "endless", ENDLESS).await;
     at_work(&world, &build).await;
     world.advance(Duration::from_secs(19)).await;
-    let known = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+    let known = world.service.builds().get(&world.admin, build.id.as_str()).await.unwrap();
     assert_eq!(known.status, BuildStatus::Building, "{known:?}");
     world.advance(Duration::from_secs(2)).await;
     let build = ended(&world, &build).await;
@@ -91,19 +91,19 @@ async fn a_cancelled_build_leaves_nothing_and_others_of_its_tenant_come_next() {
     }
     at_work(&world, &builds[0]).await;
     at_work(&world, &builds[1]).await;
-    let third = world.service.get_build(&world.admin, builds[2].id.as_str()).await.unwrap();
+    let third = world.service.builds().get(&world.admin, builds[2].id.as_str()).await.unwrap();
     assert_eq!(third.status, BuildStatus::Waiting, "a tenant has two at once");
     // Another tenant does not wait for them.
     let stranger = world.stranger().await;
     let theirs = begin(&world, &stranger, "theirs", QUICK).await;
     assert_eq!(ended(&world, &theirs).await.status, BuildStatus::Ready);
-    let refused = world.service.cancel_build(&stranger, builds[0].id.as_str()).await.unwrap_err();
+    let refused = world.service.builds().cancel(&stranger, builds[0].id.as_str()).await.unwrap_err();
     assert_eq!(refused.code, Code::BuildNotFound);
-    let gone = world.service.cancel_build(&world.admin, builds[0].id.as_str()).await.unwrap();
+    let gone = world.service.builds().cancel(&world.admin, builds[0].id.as_str()).await.unwrap();
     assert_eq!(gone.status, BuildStatus::Cancelled);
     at_work(&world, &builds[2]).await;
     for build in &builds[1..] {
-        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+        world.service.builds().cancel(&world.admin, build.id.as_str()).await.unwrap();
     }
     world.quiet().await;
     assert!(world.fake.holds().is_empty(), "{:?}", world.fake.holds());
@@ -123,14 +123,14 @@ async fn a_build_that_hangs_keeps_its_turn_for_a_minute_and_others_begin_then() 
     }
     let third = begin(&world, &world.admin, "three", QUICK).await;
     world.advance(Duration::from_secs(50)).await;
-    let waits = world.service.get_build(&world.admin, third.id.as_str()).await.unwrap();
+    let waits = world.service.builds().get(&world.admin, third.id.as_str()).await.unwrap();
     assert_eq!(waits.status, BuildStatus::Waiting, "{waits:?}");
     world.advance(Duration::from_secs(15)).await;
     assert_eq!(ended(&world, &third).await.status, BuildStatus::Ready);
     for build in &stuck {
-        let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+        let build = world.service.builds().get(&world.admin, build.id.as_str()).await.unwrap();
         assert_eq!(build.status, BuildStatus::Building, "it goes on: {build:?}");
-        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+        world.service.builds().cancel(&world.admin, build.id.as_str()).await.unwrap();
     }
     world.quiet().await;
     world.assert_no_leaks().await;
@@ -145,16 +145,16 @@ async fn a_build_that_waits_for_its_ready_command_holds_no_turn() {
         let ready = Some(ReadyCheck::Command { command: "wait".into() });
         let settings = StartSettings { command, ready, ..StartSettings::default() };
         let ask = StartBuild { settings, ..ask(name, QUICK) };
-        let build = world.service.start_build(&world.admin, ask, None).await.unwrap();
+        let build = world.service.builds().start(&world.admin, ask, None).await.unwrap();
         until(&world, build.id.as_str(), |build| build.step_text == AFTER_THE_STEPS).await;
         waiting.push(build);
     }
     let third = begin(&world, &world.admin, "three", QUICK).await;
     assert_eq!(ended(&world, &third).await.status, BuildStatus::Ready);
     for build in &waiting {
-        let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+        let build = world.service.builds().get(&world.admin, build.id.as_str()).await.unwrap();
         assert_eq!(build.status, BuildStatus::Building, "{build:?}");
-        world.service.cancel_build(&world.admin, build.id.as_str()).await.unwrap();
+        world.service.builds().cancel(&world.admin, build.id.as_str()).await.unwrap();
     }
     world.quiet().await;
     world.assert_no_leaks().await;
@@ -165,13 +165,13 @@ async fn after_a_crash_builds_have_failed_and_their_sandboxes_and_contexts_are_g
     let world = World::new().await;
     let context = Box::new(std::io::Cursor::new(vec![0; 10_240]));
     let ask = ask("killed", ENDLESS);
-    let build = world.service.start_build(&world.admin, ask, Some(context)).await.unwrap();
+    let build = world.service.builds().start(&world.admin, ask, Some(context)).await.unwrap();
     at_work(&world, &build).await;
     let folder = world.data().join("builds").join(build.id.as_str());
     assert!(folder.join("context.tar").exists());
     let world = world.crash_and_reopen().await;
     world.quiet().await;
-    let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+    let build = world.service.builds().get(&world.admin, build.id.as_str()).await.unwrap();
     assert_eq!(build.status, BuildStatus::Failed);
     assert!(build.failure.unwrap().hint.unwrap().contains("cached"));
     assert!(!folder.join("context.tar").exists() && folder.join("log.jsonl").exists());
@@ -198,7 +198,7 @@ async fn a_step_that_fails_or_is_cut_off_is_said_with_its_line() {
 async fn what_cannot_be_built_is_refused_before_anything_is_kept() {
     let world = World::new().await;
     let refused =
-        async |ask: StartBuild| world.service.start_build(&world.admin, ask, None).await.unwrap_err().code;
+        async |ask: StartBuild| world.service.builds().start(&world.admin, ask, None).await.unwrap_err().code;
     let no_context = StartBuild::of("x".parse().unwrap(), BuildSource::Dockerfile { path: None });
     assert_eq!(refused(no_context).await, Code::InvalidRequest);
     let secrets = [("a/b".to_owned(), BuildSecret::new("x"))].into();
@@ -209,7 +209,7 @@ async fn what_cannot_be_built_is_refused_before_anything_is_kept() {
         Ok(bytes::Bytes::from_static(b"some")),
         Err(std::io::Error::other("gone")),
     ])));
-    let answer = world.service.start_build(&world.admin, ask("x", QUICK), Some(Box::new(broken))).await;
+    let answer = world.service.builds().start(&world.admin, ask("x", QUICK), Some(Box::new(broken))).await;
     assert_eq!(answer.unwrap_err().code, Code::InvalidRequest);
     assert!(std::fs::read_dir(world.data().join("builds")).unwrap().next().is_none());
     let uploads = world.data().join("uploads").join(world.admin.tenant.as_str());
@@ -236,9 +236,9 @@ async fn failed_builds_of_a_template_are_forgotten_with_their_logs() {
         begin(&world, &world.admin, "app2", failing).await,
         begin(&world, &stranger, "app", failing).await,
     ];
-    world.service.delete_builds(&world.admin, &"app".parse().unwrap()).await.unwrap();
+    world.service.builds().delete_of_template(&world.admin, &"app".parse().unwrap()).await.unwrap();
     for build in &gone {
-        let found = world.service.get_build(&world.admin, build.id.as_str()).await;
+        let found = world.service.builds().get(&world.admin, build.id.as_str()).await;
         assert_eq!(found.unwrap_err().code, Code::BuildNotFound, "{build:?}");
         assert!(!world.data().join("builds").join(build.id.as_str()).exists());
     }

@@ -140,17 +140,17 @@ const EVERYWHERE: &[&str] = &[
 
 fn starts_and_stops(service: Service, who: Principal, _: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
     Box::pin(async move {
-        service.create(&who, keyed(), true).await.unwrap();
-        service.stop(&who, "x", true).await.unwrap();
-        service.start(&who, "x", true).await.unwrap();
-        service.restart(&who, "x", true).await.unwrap();
-        service.delete(&who, "x", true).await.unwrap();
+        service.sandboxes().create(&who, keyed(), true).await.unwrap();
+        service.sandboxes().stop(&who, "x", true).await.unwrap();
+        service.sandboxes().start(&who, "x", true).await.unwrap();
+        service.sandboxes().restart(&who, "x", true).await.unwrap();
+        service.sandboxes().delete(&who, "x", true).await.unwrap();
     })
 }
 
 /// Creates the sandbox, with content in its files and in its memory.
 async fn begin(service: &Service, who: &Principal, fake: &FakeProvider) -> SandboxId {
-    let (lease, _) = service.create(who, keyed(), true).await.unwrap();
+    let (lease, _) = service.sandboxes().create(who, keyed(), true).await.unwrap();
     fake.files(&lease.id, |files| files.insert("/kept".to_owned(), b"1".to_vec())).unwrap();
     fake.memory(&lease.id, |bytes| *bytes = b"known".to_vec()).unwrap();
     lease.id
@@ -161,12 +161,12 @@ fn pauses(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFutur
         begin(&service, &who, &fake).await;
         let disk = Pause { memory: Some(MemoryLocation::Disk) };
         for ask in [Pause::default(), disk] {
-            service.pause(&who, "x", ask, true).await.unwrap();
-            service.resume(&who, "x", true).await.unwrap();
+            service.sandboxes().pause(&who, "x", ask, true).await.unwrap();
+            service.sandboxes().resume(&who, "x", true).await.unwrap();
         }
-        service.pause(&who, "x", Pause::default(), true).await.unwrap();
-        service.pause(&who, "x", disk, true).await.unwrap();
-        service.resume(&who, "x", true).await.unwrap();
+        service.sandboxes().pause(&who, "x", Pause::default(), true).await.unwrap();
+        service.sandboxes().pause(&who, "x", disk, true).await.unwrap();
+        service.sandboxes().resume(&who, "x", true).await.unwrap();
     })
 }
 
@@ -175,9 +175,9 @@ fn snapshots(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFu
         let id = begin(&service, &who, &fake).await;
         for (name, memory) in [("files", false), ("all", true)] {
             let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None };
-            service.snapshot(&who, "x", ask).await.unwrap();
+            service.sandboxes().snapshot(&who, "x", ask).await.unwrap();
             fake.files(&id, |files| files.insert("/kept".to_owned(), b"2".to_vec())).unwrap();
-            service.rollback(&who, "x", name, true).await.unwrap();
+            service.sandboxes().rollback(&who, "x", name, true).await.unwrap();
             assert_eq!(fake.files(&id, |files| files["/kept"].clone()).unwrap(), b"1");
             if !memory {
                 // Its processes were started again.
@@ -185,9 +185,9 @@ fn snapshots(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFu
             }
             let from = Origin::Snapshot { snapshot: name.to_owned(), memory };
             let clone = CreateSandbox { from, ..Default::default() };
-            let (clone, _) = service.create(&who, clone, true).await.unwrap();
-            service.delete(&who, clone.id.as_str(), true).await.unwrap();
-            service.delete_snapshot(&who, name).await.unwrap();
+            let (clone, _) = service.sandboxes().create(&who, clone, true).await.unwrap();
+            service.sandboxes().delete(&who, clone.id.as_str(), true).await.unwrap();
+            service.sandboxes().delete_snapshot(&who, name).await.unwrap();
         }
     })
 }
@@ -196,8 +196,11 @@ fn forks(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture
     Box::pin(async move {
         begin(&service, &who, &fake).await;
         for memory in [false, true] {
-            let forked =
-                service.fork(&who, "x", Fork { count: 2, memory, ..Default::default() }).await.unwrap();
+            let forked = service
+                .sandboxes()
+                .fork(&who, "x", Fork { count: 2, memory, ..Default::default() })
+                .await
+                .unwrap();
             assert_eq!(forked.memory, memory);
         }
     })
@@ -206,11 +209,11 @@ fn forks(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture
 fn archives(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         begin(&service, &who, &fake).await;
-        service.archive(&who, "x", true).await.unwrap();
-        service.restore(&who, "x", true).await.unwrap();
-        service.archive(&who, "x", true).await.unwrap();
-        service.start(&who, "x", true).await.unwrap();
-        while service.get(&who, "x").await.unwrap().archive.is_some() {
+        service.sandboxes().archive(&who, "x", true).await.unwrap();
+        service.sandboxes().restore(&who, "x", true).await.unwrap();
+        service.sandboxes().archive(&who, "x", true).await.unwrap();
+        service.sandboxes().start(&who, "x", true).await.unwrap();
+        while service.sandboxes().get(&who, "x").await.unwrap().archive.is_some() {
             tokio::task::yield_now().await;
         }
     })
@@ -235,7 +238,7 @@ async fn die_at((of, part, _): (&str, Part, &[&str]), at: At) -> Option<&'static
         converge(&world, of).await;
     }
     for (lease, _) in world.store.live().await.unwrap() {
-        world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+        world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     }
     settle(&world).await;
     assert_eq!(world.fake.holds(), []);
@@ -275,7 +278,7 @@ async fn settle(world: &World) {
 /// A client that repeats its create with the same key gets one sandbox, or the record of the deleted one. Its content
 /// exists, whatever operation was interrupted, and it can be used.
 async fn converge(world: &World, of: &str) {
-    let (lease, _) = world.service.create(&world.admin, keyed(), true).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&world.admin, keyed(), true).await.unwrap();
     let resting = [Phase::Running, Phase::Paused, Phase::Stopped, Phase::Archived, Phase::Deleted];
     assert!(resting.contains(&lease.phase), "{lease:?}");
     if lease.phase == Phase::Deleted {
@@ -285,9 +288,9 @@ async fn converge(world: &World, of: &str) {
     // A clone that was acknowledged, or both children of an acknowledged fork: never one of two.
     assert!(matches!(others, 0 | 2 | 4) || (others == 1 && of == "snapshots"), "{others} others");
     let kept_memory = matches!(lease.phase, Phase::Running | Phase::Paused);
-    world.service.start(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     let exec = atoll_service::Exec { argv: vec!["echo".to_owned(), "here".to_owned()], ..Default::default() };
-    let out = world.service.exec(&world.admin, "x", exec).await.unwrap();
+    let out = world.service.sandboxes().exec(&world.admin, "x", exec).await.unwrap();
     assert_eq!(out.stdout.to_vec(), b"here\n");
     let files = world.fake.files(&lease.id, |files| files.get("/kept").cloned()).unwrap();
     assert!(files.is_none() || files.as_deref() == Some(b"1") || files.as_deref() == Some(b"2"));
@@ -364,11 +367,11 @@ async fn a_driver_that_panics_at_any_place_of_a_pause_loses_no_byte_of_memory() 
         let id = begin(&world.service, &world.admin, &world.fake).await;
         for ask in [Pause::default(), disk] {
             // Either may fail because of the panic; nothing of it may be lost.
-            let _ = world.service.pause(&world.admin, "x", ask, true).await;
-            let _ = world.service.resume(&world.admin, "x", true).await;
+            let _ = world.service.sandboxes().pause(&world.admin, "x", ask, true).await;
+            let _ = world.service.sandboxes().resume(&world.admin, "x", true).await;
         }
         settle(&world).await;
-        world.service.start(&world.admin, "x", true).await.unwrap();
+        world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
         for _ in 0..3 {
             world.quiet().await;
         }
@@ -398,7 +401,7 @@ async fn what_ran_is_adopted_with_its_agent() {
     assert_eq!(world.get(&lease.id).await, lease);
     let exec =
         atoll_service::Exec { argv: vec!["echo".to_owned(), "still".to_owned()], ..Default::default() };
-    let out = world.service.exec(&world.admin, lease.id.as_str(), exec).await.unwrap();
+    let out = world.service.sandboxes().exec(&world.admin, lease.id.as_str(), exec).await.unwrap();
     assert_eq!(out.stdout.to_vec(), b"still\n");
 }
 
@@ -411,7 +414,7 @@ async fn what_died_while_the_server_was_down_is_failed() {
     let world = World::reopen(dir, world.fake.clone(), world.clock.clone()).await;
     let failed = world.until(&lease.id, Phase::Failed).await;
     assert_eq!(failed.reason, Reason::LostWhileDown);
-    let running = world.service.start(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let running = world.service.sandboxes().start(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(running.phase, Phase::Running);
 }
 
@@ -427,19 +430,21 @@ async fn every_passing_phase_is_finished_after_a_restart() {
         for dies in [false, true] {
             let mut world = World::new().await;
             if call != ProviderCall::Create {
-                world.service.create(&world.admin, keyed(), true).await.unwrap();
+                world.service.sandboxes().create(&world.admin, keyed(), true).await.unwrap();
             }
             if call == ProviderCall::Boot {
-                world.service.stop(&world.admin, "x", true).await.unwrap();
+                world.service.sandboxes().stop(&world.admin, "x", true).await.unwrap();
             }
             world.fake.script(call, Script::Hold);
             match verb {
-                "create" => drop(world.service.create(&world.admin, keyed(), false).await.unwrap()),
-                "stop" => drop(world.service.stop(&world.admin, "x", false).await.unwrap()),
-                "start" => drop(world.service.start(&world.admin, "x", false).await.unwrap()),
-                _ => drop(world.service.delete(&world.admin, "x", false).await.unwrap()),
+                "create" => {
+                    drop(world.service.sandboxes().create(&world.admin, keyed(), false).await.unwrap())
+                }
+                "stop" => drop(world.service.sandboxes().stop(&world.admin, "x", false).await.unwrap()),
+                "start" => drop(world.service.sandboxes().start(&world.admin, "x", false).await.unwrap()),
+                _ => drop(world.service.sandboxes().delete(&world.admin, "x", false).await.unwrap()),
             }
-            let id = world.service.get(&world.admin, "x").await.unwrap().id;
+            let id = world.service.sandboxes().get(&world.admin, "x").await.unwrap().id;
             world.quiet().await;
             let dir = world.crash().await;
             if dies {
@@ -457,7 +462,7 @@ async fn resting_phases_and_lifetimes_survive_a_restart_and_a_reboot() {
     let mut world = World::new().await;
     let spec = CreateSandbox { timeout_s: Some(600), ..keyed() };
     let lease = world.try_create(spec).await.unwrap();
-    world.service.stop(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, "x", true).await.unwrap();
     let dir = world.crash().await;
     // Another boot: only wall time can be used.
     let clock = atoll_service::TestClock::new("boot-2");
@@ -473,7 +478,7 @@ async fn resting_phases_and_lifetimes_survive_a_restart_and_a_reboot() {
 async fn a_clean_end_waits_for_what_is_under_way() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (lease, _) = world.service.create(&world.admin, keyed(), false).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&world.admin, keyed(), false).await.unwrap();
     world.quiet().await;
     let service = world.service.clone();
     let ending = tokio::spawn(async move { service.shutdown(std::time::Duration::from_secs(30)).await });
@@ -481,7 +486,7 @@ async fn a_clean_end_waits_for_what_is_under_way() {
     world.fake.release();
     ending.await.unwrap();
     assert_eq!(world.fake.holds(), [(lease.id, lease.instance)]);
-    assert!(world.service.create(&world.admin, CreateSandbox::default(), true).await.is_err());
+    assert!(world.service.sandboxes().create(&world.admin, CreateSandbox::default(), true).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -495,7 +500,7 @@ async fn the_admin_key_is_written_once_and_kept() {
     let world = world.crash_and_reopen().await;
     assert_eq!(std::fs::read_to_string(world.data().join("admin.key")).unwrap(), first);
     for wrong in ["", "atl_", "nope", &"0".repeat(40), "atl_0000000000000000000000000000000000000000"] {
-        let error = world.service.authenticate(wrong).await.unwrap_err();
+        let error = world.service.access().authenticate(wrong).await.unwrap_err();
         assert_eq!(error.to_string(), "the request has no valid key");
     }
 }

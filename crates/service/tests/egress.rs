@@ -47,7 +47,7 @@ fn changing(network: NetworkPolicy) -> UpdateSandbox {
 
 async fn secret(world: &World, who: &Principal, name: &str, value: &str) {
     let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about: Default::default() };
-    world.service.create_secret(who, new).await.unwrap();
+    world.service.access().create_secret(who, new).await.unwrap();
 }
 
 fn in_force(world: &World, id: &SandboxId) -> Arc<Egress> {
@@ -70,7 +70,7 @@ fn file(world: &World, id: &SandboxId, path: &str) -> Option<String> {
 }
 
 async fn update(world: &World, lease: &Lease, network: NetworkPolicy) -> Result<Lease, ServiceError> {
-    world.service.update(&world.admin, lease.id.as_str(), changing(network)).await
+    world.service.sandboxes().update(&world.admin, lease.id.as_str(), changing(network)).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,31 +111,31 @@ async fn secrets_are_created_listed_rotated_and_deleted_by_their_tenant_alone() 
             secret(&world, who, "A", "first").await;
         }
         let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about: Default::default() };
-        assert_eq!(service.create_secret(who, new).await.unwrap_err().code, code, "{name}");
+        assert_eq!(service.access().create_secret(who, new).await.unwrap_err().code, code, "{name}");
     }
     secret(&world, &stranger, "A", "theirs").await;
     assert_eq!(
-        service.rotate_secret(&stranger, "B", "x".to_owned()).await.unwrap_err().code,
+        service.access().rotate_secret(&stranger, "B", "x".to_owned()).await.unwrap_err().code,
         Code::SecretNotFound
     );
     let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
-    let listed = service.list_secrets(who).await.unwrap();
+    let listed = service.access().list_secrets(who).await.unwrap();
     assert_eq!((listed.len(), listed[0].name.as_str(), listed[0].used_by), (1, "A", 1));
-    assert_eq!(service.list_secrets(&stranger).await.unwrap()[0].used_by, 0);
-    let refused = service.delete_secret(who, "A").await.unwrap_err();
+    assert_eq!(service.access().list_secrets(&stranger).await.unwrap()[0].used_by, 0);
+    let refused = service.access().delete_secret(who, "A").await.unwrap_err();
     assert_eq!(refused.code, Code::SecretInUse);
     assert!(refused.message.contains(lease.id.as_str()));
-    service.delete_secret(&stranger, "A").await.unwrap();
-    assert_eq!(service.delete_secret(&stranger, "A").await.unwrap_err().code, Code::SecretNotFound);
+    service.access().delete_secret(&stranger, "A").await.unwrap();
+    assert_eq!(service.access().delete_secret(&stranger, "A").await.unwrap_err().code, Code::SecretNotFound);
     assert_eq!(injected(&world, &lease.id), ["first"]);
-    service.delete(who, lease.id.as_str(), true).await.unwrap();
-    service.delete_secret(who, "A").await.unwrap();
-    assert_eq!(service.list_secrets(who).await.unwrap(), []);
+    service.sandboxes().delete(who, lease.id.as_str(), true).await.unwrap();
+    service.access().delete_secret(who, "A").await.unwrap();
+    assert_eq!(service.access().list_secrets(who).await.unwrap(), []);
     for n in 0..100 {
         secret(&world, who, &format!("S{n}"), "v").await;
     }
     let new = NewSecret { name: "S100".to_owned(), value: "v".to_owned(), about: Default::default() };
-    assert_eq!(service.create_secret(who, new).await.unwrap_err().code, Code::QuotaExceeded);
+    assert_eq!(service.access().create_secret(who, new).await.unwrap_err().code, Code::QuotaExceeded);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,13 +147,13 @@ async fn a_rotated_secret_reaches_what_runs_what_sleeps_and_what_is_being_made()
     let running = world.try_create(spec()).await.unwrap();
     let other = world.create().await;
     let stopped = world.try_create(spec()).await.unwrap();
-    service.stop(who, stopped.id.as_str(), true).await.unwrap();
+    service.sandboxes().stop(who, stopped.id.as_str(), true).await.unwrap();
     let paused = world.try_create(spec()).await.unwrap();
-    service.pause(who, paused.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    service.sandboxes().pause(who, paused.id.as_str(), Pause { memory: None }, true).await.unwrap();
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let making = service.create(who, spec(), false).await.unwrap().0;
+    let making = service.sandboxes().create(who, spec(), false).await.unwrap().0;
     world.quiet().await;
-    let record = service.rotate_secret(who, "A", "two".to_owned()).await.unwrap();
+    let record = service.access().rotate_secret(who, "A", "two".to_owned()).await.unwrap();
     assert_eq!((record.used_by, record.rotated_at_ms.is_some()), (4, true));
     assert_eq!(injected(&world, &running.id), ["Bearer two"]);
     assert_eq!(injected(&world, &paused.id), ["Bearer two"]);
@@ -162,7 +162,7 @@ async fn a_rotated_secret_reaches_what_runs_what_sleeps_and_what_is_being_made()
     world.until(&making.id, Phase::Running).await;
     world.quiet().await;
     assert_eq!(injected(&world, &making.id), ["Bearer two"]);
-    service.start(who, stopped.id.as_str(), true).await.unwrap();
+    service.sandboxes().start(who, stopped.id.as_str(), true).await.unwrap();
     assert_eq!(injected(&world, &stopped.id), ["Bearer two"]);
 }
 
@@ -172,7 +172,7 @@ async fn a_rotation_that_the_provider_refuses_is_tried_again() {
     secret(&world, &world.admin, "A", "one").await;
     let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
     world.fake.script(ProviderCall::SetNetwork, Script::Fail);
-    world.service.rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
+    world.service.access().rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
     assert_eq!(injected(&world, &lease.id), ["one"]);
     world.advance(std::time::Duration::from_secs(6)).await;
     assert_eq!(injected(&world, &lease.id), ["two"]);
@@ -221,7 +221,7 @@ async fn a_named_private_range_is_the_first_tenants_unless_the_operator_says_oth
                 networks(&["10.0.0.0/8", "172.16.0.0/12"]),
                 NetworkPolicy { mode: NetworkMode::AllowAll, ..networks(&["10.0.0.0/8"]) },
             ] {
-                match world.service.create(who, asking(policy), true).await {
+                match world.service.sandboxes().create(who, asking(policy), true).await {
                     Ok((lease, _)) => {
                         assert!(allowed, "{setting:?}");
                         assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
@@ -236,11 +236,15 @@ async fn a_named_private_range_is_the_first_tenants_unless_the_operator_says_oth
             }
         }
         // An admin's word about another tenant's sandbox is judged by whose it is.
-        let (lease, _) = world.service.create(&other, CreateSandbox::default(), true).await.unwrap();
+        let (lease, _) =
+            world.service.sandboxes().create(&other, CreateSandbox::default(), true).await.unwrap();
         let changed = update(&world, &lease, networks(&["10.0.0.0/8"])).await;
         assert_eq!(changed.is_ok(), others, "{setting:?}");
-        let layer =
-            world.service.set_tenant_network(&world.admin, "other", Some(networks(&["10.0.0.0/8"]))).await;
+        let layer = world
+            .service
+            .access()
+            .set_tenant_network(&world.admin, "other", Some(networks(&["10.0.0.0/8"])))
+            .await;
         assert_eq!(layer.is_ok(), others, "{setting:?}");
     }
 }
@@ -249,8 +253,9 @@ async fn a_named_private_range_is_the_first_tenants_unless_the_operator_says_oth
 async fn what_the_operator_forbids_is_refused_at_every_door() {
     let world = World::new().await;
     let other = world.tenant("other", Quota::default()).await;
-    let create =
-        async |world: &World, spec| world.service.create(&other, spec, true).await.map(|made| made.0);
+    let create = async |world: &World, spec| {
+        world.service.sandboxes().create(&other, spec, true).await.map(|made| made.0)
+    };
     let refused = create(&world, asking(networks(&["10.0.0.0/8"]))).await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest);
     assert!(refused.message.starts_with("network.allow_cidrs"), "{refused}");
@@ -264,12 +269,14 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
 
     let mut world = World::with(private(PrivateRanges::AllTenants)).await;
     let who = &world.tenant("other", Quota::default()).await;
-    let create = async |world: &World, spec| world.service.create(who, spec, true).await.map(|made| made.0);
+    let create = async |world: &World, spec| {
+        world.service.sandboxes().create(who, spec, true).await.map(|made| made.0)
+    };
     let lease = create(&world, asking(networks(&["10.0.0.0/8"]))).await.unwrap();
     assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
     let (service, id) = (&world.service, lease.id.as_str());
     let taken = NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false, expect: None };
-    service.snapshot(who, id, taken).await.unwrap();
+    service.sandboxes().snapshot(who, id, taken).await.unwrap();
     // The next server lets only the first tenant reach private addresses, and narrows nothing silently.
     let (fake, clock) = (world.fake.clone(), world.clock.clone());
     let dir = world.crash().await;
@@ -279,13 +286,16 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
     let from = Origin::Snapshot { snapshot: "s".to_owned(), memory: false };
     let spec = CreateSandbox { from, ..Default::default() };
     assert_eq!(create(&world, spec.clone()).await.unwrap_err().code, Code::InvalidRequest);
-    assert_eq!(service.fork(who, id, Fork::default()).await.unwrap_err().code, Code::InvalidRequest);
-    service.stop(who, id, true).await.unwrap();
-    let refused = service.start(who, id, true).await.unwrap_err();
+    assert_eq!(
+        service.sandboxes().fork(who, id, Fork::default()).await.unwrap_err().code,
+        Code::InvalidRequest
+    );
+    service.sandboxes().stop(who, id, true).await.unwrap();
+    let refused = service.sandboxes().start(who, id, true).await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest, "{refused:?}");
     assert!(refused.hint.unwrap().contains("another network policy"));
     update(&world, &lease, NetworkPolicy::deny_all()).await.unwrap();
-    service.start(who, id, true).await.unwrap();
+    service.sandboxes().start(who, id, true).await.unwrap();
     assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
     let other = CreateSandbox { network: Some(NetworkPolicy::deny_all()), ..spec };
     create(&world, other).await.unwrap();
@@ -298,6 +308,7 @@ async fn a_snapshot_brings_its_policy_unless_another_is_asked_for() {
     secret(&world, who, "A", "one").await;
     let lease = world.try_create(asking(with_header("{secret:A}"))).await.unwrap();
     service
+        .sandboxes()
         .snapshot(
             who,
             lease.id.as_str(),
@@ -318,33 +329,41 @@ async fn a_tenants_policy_narrows_what_lives_and_what_comes() {
     let world = World::new().await;
     let (service, admin) = (&world.service, &world.admin);
     let who = world.tenant("narrow", Quota::default()).await;
-    let (lease, _) = service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    let (lease, _) = service.sandboxes().create(&who, CreateSandbox::default(), true).await.unwrap();
     let other = world.create().await;
     let deny = Some(NetworkPolicy::deny_all());
     assert_eq!(
-        service.set_tenant_network(&who, "narrow", deny.clone()).await.unwrap_err().code,
+        service.access().set_tenant_network(&who, "narrow", deny.clone()).await.unwrap_err().code,
         Code::Forbidden
     );
     let bad = Some(with_header("x"));
     assert_eq!(
-        service.set_tenant_network(admin, "narrow", bad).await.unwrap_err().code,
+        service.access().set_tenant_network(admin, "narrow", bad).await.unwrap_err().code,
         Code::InvalidRequest
     );
-    let record = service.set_tenant_network(admin, "narrow", deny.clone()).await.unwrap();
+    let record = service.access().set_tenant_network(admin, "narrow", deny.clone()).await.unwrap();
     assert_eq!(record.network, deny);
     assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
     assert_eq!(in_force(&world, &other.id).direct_mode, DirectMode::Open);
     assert_eq!(
-        service.list_tenants(admin).await.unwrap().iter().find(|t| t.name == "narrow").unwrap().network,
+        service
+            .access()
+            .list_tenants(admin)
+            .await
+            .unwrap()
+            .iter()
+            .find(|t| t.name == "narrow")
+            .unwrap()
+            .network,
         deny
     );
-    let (next, _) = service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    let (next, _) = service.sandboxes().create(&who, CreateSandbox::default(), true).await.unwrap();
     assert_eq!(in_force(&world, &next.id).direct_mode, DirectMode::Closed);
     let world = world.crash_and_reopen().await;
     assert_eq!(in_force(&world, &lease.id).direct_mode, DirectMode::Closed);
-    let (later, _) = world.service.create(&who, CreateSandbox::default(), true).await.unwrap();
+    let (later, _) = world.service.sandboxes().create(&who, CreateSandbox::default(), true).await.unwrap();
     assert_eq!(in_force(&world, &later.id).direct_mode, DirectMode::Closed);
-    world.service.set_tenant_network(&world.admin, "narrow", None).await.unwrap();
+    world.service.access().set_tenant_network(&world.admin, "narrow", None).await.unwrap();
     for id in [&lease.id, &next.id, &later.id] {
         assert_eq!(in_force(&world, id).direct_mode, DirectMode::Open);
     }
@@ -361,7 +380,7 @@ async fn a_crash_leaves_the_same_policy_in_force() {
     world.quiet().await;
     assert_eq!(in_force(&world, &lease.id), before);
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
-    world.service.rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
+    world.service.access().rotate_secret(&world.admin, "A", "two".to_owned()).await.unwrap();
     assert_eq!(injected(&world, &lease.id), ["Bearer two"]);
 }
 
@@ -405,27 +424,27 @@ async fn what_it_must_trust_follows_updates_pauses_and_forks() {
     assert_eq!(file(&world, &lease.id, BUNDLE).unwrap(), format!("PUBLIC\n{own}\n"));
     assert!(world.fake.env(&lease.id).unwrap().contains_key("SSL_CERT_FILE"));
     // A fork has an authority of its own, and not that of its parent.
-    let child = service.fork(who, id, Fork::default()).await.unwrap().sandboxes.remove(0);
+    let child = service.sandboxes().fork(who, id, Fork::default()).await.unwrap().sandboxes.remove(0);
     let its = file(&world, &child.id, OWN).unwrap();
     assert_ne!(its, own);
     assert_eq!(file(&world, &child.id, BUNDLE).unwrap(), format!("PUBLIC\n{its}\n"));
     assert_eq!(injected(&world, &child.id), ["x"]);
-    let copied = service.fork(who, id, Fork { memory: true, ..Fork::default() }).await.unwrap();
+    let copied = service.sandboxes().fork(who, id, Fork { memory: true, ..Fork::default() }).await.unwrap();
     assert!(copied.memory);
     assert_ne!(file(&world, &copied.sandboxes[0].id, OWN).unwrap(), own);
     // A paused sandbox gets it when it is resumed.
     let sleeper = world.create().await;
-    service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    service.sandboxes().pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
     update(&world, &sleeper, with_header("x")).await.unwrap();
     assert_eq!(file(&world, &sleeper.id, OWN), None);
-    service.resume(who, sleeper.id.as_str(), true).await.unwrap();
+    service.sandboxes().resume(who, sleeper.id.as_str(), true).await.unwrap();
     assert!(file(&world, &sleeper.id, OWN).is_some());
     // Once installed, it is not written again.
     let writes =
         || world.fake.asked(&sleeper.id).iter().filter(|asked| asked.starts_with("POST /files")).count();
     assert_eq!(writes(), 2);
-    service.pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
-    service.resume(who, sleeper.id.as_str(), true).await.unwrap();
+    service.sandboxes().pause(who, sleeper.id.as_str(), Pause { memory: None }, true).await.unwrap();
+    service.sandboxes().resume(who, sleeper.id.as_str(), true).await.unwrap();
     assert_eq!(writes(), 2);
 }
 
@@ -433,7 +452,7 @@ async fn secret_for(world: &World, name: &str, value: &str, hosts: &[&str]) {
     let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
     let about = SecretAbout { hosts, ..Default::default() };
     let new = NewSecret { name: name.to_owned(), value: value.to_owned(), about };
-    world.service.create_secret(&world.admin, new).await.unwrap();
+    world.service.access().create_secret(&world.admin, new).await.unwrap();
 }
 
 fn attaching(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
@@ -454,7 +473,7 @@ async fn a_secret_is_a_placeholder_inside_and_a_value_at_the_gate() {
     secret_for(&world, "B", "beta", &["*.example.org"]).await;
     let secrets = attaching(&[("KEY", "A"), ("SAME", "A")]);
     let lease = world.try_create(CreateSandbox { secrets, ..Default::default() }).await.unwrap();
-    let a = service.placeholder_of(&service.get_secret(who, "A").await.unwrap().id);
+    let a = service.access().placeholder_of(&service.access().get_secret(who, "A").await.unwrap().id);
     let env = |name: &str| world.fake.env(&lease.id).unwrap().get(name).cloned();
     assert_eq!((env("KEY"), env("SAME")), (Some(a.clone()), Some(a.clone())));
     let at_example = |value: &str| vec![(value.to_owned(), vec!["api.example.com".to_owned()])];
@@ -463,28 +482,28 @@ async fn a_secret_is_a_placeholder_inside_and_a_value_at_the_gate() {
     assert!(egress.seed.is_some() && egress.needs_gate() && egress.dns == Dns::Free);
     assert!(file(&world, &lease.id, OWN).is_some(), "what it must trust is inside");
     // A new value and other hosts are in force at once.
-    service.rotate_secret(who, "A", "rotated".to_owned()).await.unwrap();
+    service.access().rotate_secret(who, "A", "rotated".to_owned()).await.unwrap();
     assert_eq!(replaced(&world, &lease.id), at_example("rotated"));
     let about = SecretAbout { hosts: vec!["good.test".to_owned()], ..Default::default() };
-    service.update_secret(who, "A", SecretChange { value: None, about: Some(about) }).await.unwrap();
+    service.access().update_secret(who, "A", SecretChange { value: None, about: Some(about) }).await.unwrap();
     assert_eq!(replaced(&world, &lease.id), [("rotated".to_owned(), vec!["good.test".to_owned()])]);
-    assert_eq!(service.delete_secret(who, "A").await.unwrap_err().code, Code::SecretInUse);
+    assert_eq!(service.access().delete_secret(who, "A").await.unwrap_err().code, Code::SecretInUse);
     // A fork has what its parent has; another set replaces the whole.
     let ask = Fork { count: 1, ..Default::default() };
-    let forked = service.fork(who, lease.id.as_str(), ask).await.unwrap();
+    let forked = service.sandboxes().fork(who, lease.id.as_str(), ask).await.unwrap();
     assert_eq!(replaced(&world, &forked.sandboxes[0].id), replaced(&world, &lease.id));
-    service.delete(who, forked.sandboxes[0].id.as_str(), true).await.unwrap();
+    service.sandboxes().delete(who, forked.sandboxes[0].id.as_str(), true).await.unwrap();
     let change =
         |pairs: &[(&str, &str)]| UpdateSandbox { secrets: Some(attaching(pairs)), ..Default::default() };
-    service.update(who, lease.id.as_str(), change(&[("OTHER", "B")])).await.unwrap();
+    service.sandboxes().update(who, lease.id.as_str(), change(&[("OTHER", "B")])).await.unwrap();
     assert_eq!(replaced(&world, &lease.id), [("beta".to_owned(), vec!["*.example.org".to_owned()])]);
     assert_eq!((env("KEY"), env("OTHER").is_some_and(|b| b != a)), (None, true));
-    service.delete_secret(who, "A").await.unwrap();
-    service.pause(who, lease.id.as_str(), Pause::default(), true).await.unwrap();
-    let refused = service.update(who, lease.id.as_str(), change(&[])).await.unwrap_err();
+    service.access().delete_secret(who, "A").await.unwrap();
+    service.sandboxes().pause(who, lease.id.as_str(), Pause::default(), true).await.unwrap();
+    let refused = service.sandboxes().update(who, lease.id.as_str(), change(&[])).await.unwrap_err();
     assert_eq!(refused.code, Code::PhaseConflict);
-    service.start(who, lease.id.as_str(), true).await.unwrap();
-    service.update(who, lease.id.as_str(), change(&[])).await.unwrap();
+    service.sandboxes().start(who, lease.id.as_str(), true).await.unwrap();
+    service.sandboxes().update(who, lease.id.as_str(), change(&[])).await.unwrap();
     assert_eq!((replaced(&world, &lease.id), env("OTHER")), (vec![], None));
     assert!(!in_force(&world, &lease.id).needs_gate());
 }

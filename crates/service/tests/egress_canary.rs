@@ -27,6 +27,7 @@ fn with_headers(headers: &[(&str, &str)]) -> NetworkPolicy {
 async fn update(world: &World, lease: &Lease, network: NetworkPolicy) -> Result<Lease, ServiceError> {
     world
         .service
+        .sandboxes()
         .update(
             &world.admin,
             lease.id.as_str(),
@@ -63,7 +64,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     let (service, who) = (&world.service, &world.admin);
     let about = SecretAbout { hosts: vec!["api.example.org".to_owned()], ..Default::default() };
     let new = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about };
-    service.create_secret(who, new).await.unwrap();
+    service.access().create_secret(who, new).await.unwrap();
     let literal = format!("{CANARY}-literal");
     let policy = with_headers(&[("Authorization", "Bearer {secret:KEY}"), ("X-Key", &literal)]);
     let lease = world
@@ -82,16 +83,19 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     // Everything that a caller may see, including failures.
     let mut shown = Vec::new();
     shown.push(format!("{lease:?} {policy:?} {:?}", in_force));
-    shown.push(serde_json::to_string(&service.get(who, id).await.unwrap()).unwrap());
-    shown.push(format!("{:?}", service.list_secrets(who).await.unwrap()));
+    shown.push(serde_json::to_string(&service.sandboxes().get(who, id).await.unwrap()).unwrap());
+    shown.push(format!("{:?}", service.access().list_secrets(who).await.unwrap()));
     shown.push(format!(
         "{:?}",
         NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() }
     ));
     let again = NewSecret { name: "KEY".to_owned(), value: CANARY.to_owned(), about: Default::default() };
-    shown.push(format!("{:?}", service.create_secret(who, again).await.unwrap_err()));
-    shown.push(format!("{:?}", service.rotate_secret(who, "NONE", CANARY.to_owned()).await.unwrap_err()));
-    let torn = service.rotate_secret(who, "KEY", format!("{CANARY}\n")).await.unwrap_err();
+    shown.push(format!("{:?}", service.access().create_secret(who, again).await.unwrap_err()));
+    shown.push(format!(
+        "{:?}",
+        service.access().rotate_secret(who, "NONE", CANARY.to_owned()).await.unwrap_err()
+    ));
+    let torn = service.access().rotate_secret(who, "KEY", format!("{CANARY}\n")).await.unwrap_err();
     shown.push(format!("{torn:?}"));
     world.fake.script(ProviderCall::SetNetwork, Script::Fail);
     let more = with_headers(&[("Authorization", &format!("{CANARY}-more"))]);
@@ -103,6 +107,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     let bad = with_headers(&[("Authorization", &format!("{CANARY}{{secret:NONE}}"))]);
     shown.push(format!("{:?}", update(&world, &lease, bad).await.unwrap_err()));
     let snapshot = service
+        .sandboxes()
         .snapshot(who, id, NewSnapshot { name: None, memory: false, replace: false, expect: None })
         .await
         .unwrap();
@@ -111,7 +116,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     shown.push(serde_json::to_string(&events).unwrap());
     shown.push(format!("{:?}", world.fake.env(&lease.id)));
     shown.push(format!("{:?}", world.fake.files(&lease.id, |files| files.clone())));
-    service.delete(who, id, true).await.unwrap();
+    service.sandboxes().delete(who, id, true).await.unwrap();
     shown.push(String::from_utf8_lossy(&said.0.lock().unwrap()).into_owned());
     for text in &shown {
         assert!(!text.contains(CANARY), "{text}");

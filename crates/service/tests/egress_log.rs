@@ -31,7 +31,7 @@ fn numbers(records: &[EgressRecord]) -> Vec<i64> {
 }
 
 async fn log(world: &World, id: &SandboxId, query: EgressQuery) -> Vec<EgressRecord> {
-    world.service.egress_log(&world.admin, id.as_str(), query).await.unwrap()
+    world.service.sandboxes().egress_log(&world.admin, id.as_str(), query).await.unwrap()
 }
 
 fn all() -> EgressQuery {
@@ -83,9 +83,15 @@ async fn records_are_read_by_number_time_and_verdict_and_outlive_the_server() {
     assert_eq!(log(&world, &lease.id, all()).await.len(), 31);
     let stranger = world.stranger().await;
     let id = lease.id.as_str();
-    assert_eq!(world.service.egress_log(&stranger, id, all()).await.unwrap_err().code, Code::SandboxNotFound);
-    assert!(world.service.follow_egress(&stranger, id, all()).await.is_err());
-    assert_eq!(world.service.learned(&stranger, id).await.unwrap_err().code, Code::SandboxNotFound);
+    assert_eq!(
+        world.service.sandboxes().egress_log(&stranger, id, all()).await.unwrap_err().code,
+        Code::SandboxNotFound
+    );
+    assert!(world.service.sandboxes().follow_egress(&stranger, id, all()).await.is_err());
+    assert_eq!(
+        world.service.sandboxes().learned(&stranger, id).await.unwrap_err().code,
+        Code::SandboxNotFound
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,8 +102,8 @@ async fn a_log_goes_with_its_sandbox_and_late_records_do_not_bring_it_back() {
     written(&world, &lease.id, 1..4).await;
     let files = || std::fs::read_dir(world.data().join("egress")).unwrap().count();
     assert_eq!(files(), 1);
-    let mut following = world.service.follow_egress(&world.admin, id, all()).await.unwrap();
-    world.service.delete(&world.admin, id, true).await.unwrap();
+    let mut following = world.service.sandboxes().follow_egress(&world.admin, id, all()).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, id, true).await.unwrap();
     world.fake.egressed(&lease.id, record(9));
     world.quiet().await;
     assert_eq!(files(), 0);
@@ -124,9 +130,9 @@ async fn a_follower_sees_what_was_and_what_comes_without_a_gap() {
     let id = lease.id.as_str();
     written(&world, &lease.id, 1..11).await;
     let query = EgressQuery { limit: 4, ..Default::default() };
-    let following = world.service.follow_egress(&world.admin, id, query).await.unwrap();
+    let following = world.service.sandboxes().follow_egress(&world.admin, id, query).await.unwrap();
     let refused = EgressQuery { verdict: Some(EgressVerdict::Refused), ..Default::default() };
-    let some = world.service.follow_egress(&world.admin, id, refused).await.unwrap();
+    let some = world.service.sandboxes().follow_egress(&world.admin, id, refused).await.unwrap();
     written(&world, &lease.id, 11..41).await;
     let seen: Vec<_> = following.take(34).collect().await;
     assert_eq!(numbers(&seen), (7..41).collect::<Vec<_>>());
@@ -139,7 +145,8 @@ async fn who_is_too_slow_is_told_what_is_missing() {
     let world = World::new().await;
     let lease = world.create().await;
     written(&world, &lease.id, 1..2).await;
-    let mut following = world.service.follow_egress(&world.admin, lease.id.as_str(), all()).await.unwrap();
+    let mut following =
+        world.service.sandboxes().follow_egress(&world.admin, lease.id.as_str(), all()).await.unwrap();
     written(&world, &lease.id, 2..1_302).await;
     assert_eq!(following.next().await.unwrap().at_ms, 1);
     let lost = following.next().await.unwrap();
@@ -162,11 +169,11 @@ async fn what_happened_becomes_the_smallest_policy_that_allows_it() {
     let world = World::new().await;
     let lease = world.create().await;
     let id = lease.id.as_str();
-    assert_eq!(world.service.learned(&world.admin, id).await.unwrap(), NetworkPolicy::deny_all());
+    assert_eq!(world.service.sandboxes().learned(&world.admin, id).await.unwrap(), NetworkPolicy::deny_all());
     let limits = NetworkLimits { connections: Some(9), ..NetworkLimits::default() };
     let learn = NetworkPolicy { learn: true, limits, ..NetworkPolicy::allow_all() };
     let change = UpdateSandbox { network: Some(learn), ..Default::default() };
-    world.service.update(&world.admin, id, change).await.unwrap();
+    world.service.sandboxes().update(&world.admin, id, change).await.unwrap();
     assert!(world.fake.in_force(&lease.id).unwrap().1.learn);
     let flow = EgressRecord {
         what: EgressWhat::Flow,
@@ -181,7 +188,7 @@ async fn what_happened_becomes_the_smallest_policy_that_allows_it() {
     world.fake.egressed(&lease.id, flow);
     world.fake.egressed(&lease.id, record(5));
     until_written(&world, &lease.id, 5).await;
-    let learned = world.service.learned(&world.admin, id).await.unwrap();
+    let learned = world.service.sandboxes().learned(&world.admin, id).await.unwrap();
     let wanted = NetworkPolicy {
         mode: NetworkMode::Custom,
         allow_domains: vec!["h1.example.com".parse().unwrap()],
@@ -192,6 +199,6 @@ async fn what_happened_becomes_the_smallest_policy_that_allows_it() {
     assert_eq!(learned, wanted);
     // It can be used as it is.
     let change = UpdateSandbox { network: Some(learned), ..Default::default() };
-    world.service.update(&world.admin, id, change).await.unwrap();
+    world.service.sandboxes().update(&world.admin, id, change).await.unwrap();
     world.advance(Duration::from_secs(1)).await;
 }

@@ -26,7 +26,7 @@ async fn built(
     dockerfile: &str,
 ) -> Result<Lease, ServiceError> {
     let build = StartBuild::of("app".parse().unwrap(), BuildSource::Text(dockerfile.to_owned()));
-    world.service.create_from_build(who, spec, build, None).await.map(|(lease, _)| lease)
+    world.service.builds().create_sandbox(who, spec, build, None).await.map(|(lease, _)| lease)
 }
 
 async fn until_stage(world: &World, id: &SandboxId, stage: Stage) -> Lease {
@@ -42,12 +42,12 @@ async fn until_stage(world: &World, id: &SandboxId, stage: Stage) -> Lease {
 
 async fn build_status(world: &World, lease: &Lease) -> BuildStatus {
     let id = lease.image_build.as_ref().unwrap();
-    world.service.get_build(&world.admin, id.as_str()).await.unwrap().status
+    world.service.builds().get(&world.admin, id.as_str()).await.unwrap().status
 }
 
 async fn list(world: &World, phases: Vec<Phase>) -> Vec<SandboxId> {
     let filter = Filter { phases, ..Default::default() };
-    let page = world.service.list(&world.admin, filter).await.unwrap();
+    let page = world.service.sandboxes().list(&world.admin, filter).await.unwrap();
     page.items.into_iter().map(|lease| lease.id).collect()
 }
 
@@ -62,7 +62,7 @@ async fn a_sandbox_waits_for_its_build_and_boots_then() {
     let lease = built(&world, &world.admin, spec, QUICK).await.unwrap();
     assert_eq!((lease.phase, lease.stage), (Phase::Creating, Stage::Queued));
     assert_eq!((&lease.instance, &lease.timeout_at, lease.template.as_str()), (&None, &None, "app"));
-    let refused = world.service.processes(&world.admin, lease.id.as_str()).await;
+    let refused = world.service.sandboxes().processes(&world.admin, lease.id.as_str()).await;
     assert!(refused.is_err(), "it has no instance");
     let lease = world.until(&lease.id, Phase::Running).await;
     assert_eq!(build_status(&world, &lease).await, BuildStatus::Ready);
@@ -92,12 +92,15 @@ async fn a_failed_build_leaves_a_failed_sandbox_that_says_why_until_it_is_delete
     assert!(failed.failed_in_build() && !failed.is_recoverable());
     let Reason::ImageUnavailable { message } = &failed.reason else { panic!("{:?}", failed.reason) };
     assert!(message.starts_with("step 1: ") && message.contains("line 2"), "{message}");
-    let refused = service.start(&world.admin, id, true).await.unwrap_err();
+    let refused = service.sandboxes().start(&world.admin, id, true).await.unwrap_err();
     assert_eq!(refused.code, Code::PhaseConflict);
-    assert_eq!(service.recover(&world.admin, id, true).await.unwrap_err().code, Code::PhaseConflict);
+    assert_eq!(
+        service.sandboxes().recover(&world.admin, id, true).await.unwrap_err().code,
+        Code::PhaseConflict
+    );
     let taken = world.try_create(named("app")).await.unwrap_err();
     assert_eq!(taken.code, Code::NameTaken);
-    service.delete(&world.admin, id, true).await.unwrap();
+    service.sandboxes().delete(&world.admin, id, true).await.unwrap();
     world.try_create(named("app")).await.unwrap();
     world.assert_no_leaks().await;
 }
@@ -116,20 +119,20 @@ async fn a_waiting_sandbox_takes_its_place_and_a_delete_cancels_its_build() {
         world.quiet().await;
     }
     assert_eq!(world.fake.holds().len(), 1, "the sandbox of the step");
-    let full = world.service.create(&mine, CreateSandbox::default(), true).await.unwrap_err();
+    let full = world.service.sandboxes().create(&mine, CreateSandbox::default(), true).await.unwrap_err();
     assert_eq!(full.code, Code::QuotaExceeded);
     let creating = list(&world, vec![Phase::Creating]).await;
     assert_eq!(creating.as_slice(), std::slice::from_ref(&lease.id), "one list, and it is there once");
     for verb in ["stop", "pause", "start"] {
         let id = lease.id.as_str();
         let refused = match verb {
-            "stop" => world.service.stop(&mine, id, true).await,
-            "pause" => world.service.pause(&mine, id, Default::default(), true).await,
-            _ => world.service.start(&mine, id, true).await,
+            "stop" => world.service.sandboxes().stop(&mine, id, true).await,
+            "pause" => world.service.sandboxes().pause(&mine, id, Default::default(), true).await,
+            _ => world.service.sandboxes().start(&mine, id, true).await,
         };
         assert_eq!(refused.unwrap_err().code, Code::PhaseConflict, "{verb}");
     }
-    let gone = world.service.delete(&mine, lease.id.as_str(), true).await.unwrap();
+    let gone = world.service.sandboxes().delete(&mine, lease.id.as_str(), true).await.unwrap();
     assert_eq!((gone.phase, gone.awaits), (Phase::Deleted, None));
     for _ in 0..2_000 {
         if build_status(&world, &lease).await.is_end() && world.fake.holds().is_empty() {
@@ -138,7 +141,7 @@ async fn a_waiting_sandbox_takes_its_place_and_a_delete_cancels_its_build() {
         world.quiet().await;
     }
     assert_eq!(build_status(&world, &lease).await, BuildStatus::Cancelled);
-    world.service.create(&mine, named("app"), true).await.unwrap();
+    world.service.sandboxes().create(&mine, named("app"), true).await.unwrap();
     world.assert_no_leaks().await;
 }
 
@@ -148,7 +151,7 @@ async fn no_build_begins_for_a_sandbox_that_is_refused() {
     world.try_create(named("app")).await.unwrap();
     let refused = built(&world, &world.admin, named("app"), ENDLESS).await.unwrap_err();
     assert_eq!(refused.code, Code::NameTaken);
-    let builds = world.service.list_builds(&world.admin, Default::default()).await.unwrap();
+    let builds = world.service.builds().list(&world.admin, Default::default()).await.unwrap();
     assert!(builds.items.is_empty(), "{builds:?}");
     assert!(std::fs::read_dir(world.data().join("builds")).unwrap().next().is_none(), "nothing is staged");
     world.assert_no_leaks().await;
@@ -163,12 +166,12 @@ async fn after_a_crash_a_waiting_sandbox_is_found_again_and_says_that_its_build_
     }
     world = world.crash_and_reopen().await;
     for name in ["one", "two", "three"] {
-        let found = world.service.get(&world.admin, name).await.unwrap();
+        let found = world.service.sandboxes().get(&world.admin, name).await.unwrap();
         let failed = world.until(&found.id, Phase::Failed).await;
         let Reason::ImageUnavailable { message } = &failed.reason else { panic!("{:?}", failed.reason) };
         assert!(message.contains("the server ended"), "{message}");
         assert_eq!(world.try_create(named(name)).await.unwrap_err().code, Code::NameTaken);
-        world.service.delete(&world.admin, name, true).await.unwrap();
+        world.service.sandboxes().delete(&world.admin, name, true).await.unwrap();
         world.try_create(named(name)).await.unwrap();
     }
     world.assert_no_leaks().await;
@@ -198,7 +201,8 @@ fn image(image: &str) -> CreateSandbox {
 async fn a_sandbox_waits_for_its_image_and_a_pull_goes_on_after_a_crash() {
     let (failpoint, _gate) = held_pulls();
     let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
-    let (lease, _) = world.service.create(&world.admin, image("python:3.12"), false).await.unwrap();
+    let (lease, _) =
+        world.service.sandboxes().create(&world.admin, image("python:3.12"), false).await.unwrap();
     assert_eq!((lease.phase, lease.stage, &lease.instance), (Phase::Creating, Stage::Queued, &None));
     let pulling = until_stage(&world, &lease.id, Stage::Pulling).await;
     assert_eq!((pulling.template.as_str(), pulling.image_build), ("python:3.12", None));
@@ -218,7 +222,7 @@ async fn a_pull_that_fails_is_told_to_who_waits_and_kept_for_who_does_not() {
     assert_eq!(refused.code, Code::ImageNotFound);
     world.quiet().await;
     assert_eq!(list(&world, vec![]).await, [], "the answer said it all");
-    let (lease, _) = world.service.create(&world.admin, image("none"), false).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&world.admin, image("none"), false).await.unwrap();
     let failed = world.until(&lease.id, Phase::Failed).await;
     assert!(matches!(failed.reason, Reason::ImageUnavailable { .. }) && !failed.failed_in_build());
     let odd = world.try_create(image("http://x/y")).await.unwrap_err();
@@ -229,7 +233,8 @@ async fn a_pull_that_fails_is_told_to_who_waits_and_kept_for_who_does_not() {
 async fn a_wait_for_an_image_ends_after_a_day() {
     let (failpoint, _gate) = held_pulls();
     let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
-    let (lease, _) = world.service.create(&world.admin, image("python:3.12"), false).await.unwrap();
+    let (lease, _) =
+        world.service.sandboxes().create(&world.admin, image("python:3.12"), false).await.unwrap();
     until_stage(&world, &lease.id, Stage::Pulling).await;
     world.advance(Duration::from_secs(25 * 3_600)).await;
     assert_eq!(world.until(&lease.id, Phase::Failed).await.reason, Reason::Overdue);

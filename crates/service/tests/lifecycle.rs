@@ -31,7 +31,8 @@ async fn a_created_sandbox_runs_and_is_written_down() {
     assert_eq!((lease.phase, lease.generation), (Phase::Running, 2), "two commits, no more");
     assert_eq!(world.store.lease(&lease.id).await.unwrap().unwrap(), lease);
     assert_eq!(world.fake.holds(), [(lease.id.clone(), lease.instance.clone())]);
-    let out = world.service.exec(&world.admin, lease.id.as_str(), argv(&["echo", "hi"])).await.unwrap();
+    let out =
+        world.service.sandboxes().exec(&world.admin, lease.id.as_str(), argv(&["echo", "hi"])).await.unwrap();
     assert_eq!((out.exit_code, out.stdout.to_vec()), (0, b"hi\n".to_vec()));
 }
 
@@ -39,7 +40,7 @@ async fn a_created_sandbox_runs_and_is_written_down() {
 async fn how_a_command_ended_is_told_as_a_shell_would() {
     let world = World::new().await;
     let id = world.create().await.id;
-    let run = |word: &'static str| world.service.exec(&world.admin, id.as_str(), argv(&[word]));
+    let run = |word: &'static str| world.service.sandboxes().exec(&world.admin, id.as_str(), argv(&[word]));
     assert_eq!(run("false").await.unwrap().exit_code, 1);
     let killed = run("yell").await.unwrap();
     assert_eq!((killed.exit_code, killed.signal, killed.stderr.to_vec()), (137, Some(9), b"ow\n".to_vec()));
@@ -56,14 +57,14 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
         world.fake.script(ProviderCall::Create, script);
         let error = world.try_create(named("x")).await.unwrap_err();
         assert_eq!(error.code, Code::Internal);
-        let lease = world.service.get(&world.admin, "x").await.unwrap();
+        let lease = world.service.sandboxes().get(&world.admin, "x").await.unwrap();
         assert_eq!(lease.phase, Phase::Failed);
         world.quiet().await;
         assert_eq!(world.fake.calls(ProviderCall::Halt, &lease.id), 1, "cleanup was called");
         assert_eq!(world.fake.holds(), []);
-        let lost = world.service.start(&world.admin, "x", true).await.unwrap_err();
+        let lost = world.service.sandboxes().start(&world.admin, "x", true).await.unwrap_err();
         assert_eq!(lost.hint.as_deref(), Some("delete it and create a new one"));
-        let gone = world.service.delete(&world.admin, "x", true).await.unwrap();
+        let gone = world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
         assert_eq!(gone.phase, Phase::Deleted);
     }
 }
@@ -74,7 +75,7 @@ async fn an_agent_that_refuses_its_settings_fails_the_create() {
     world.fake.script(ProviderCall::Create, Script::WrongToken);
     let error = world.try_create(named("x")).await.unwrap_err();
     assert_eq!(error.code, Code::SandboxUnavailable);
-    let lease = world.service.get(&world.admin, "x").await.unwrap();
+    let lease = world.service.sandboxes().get(&world.admin, "x").await.unwrap();
     assert_eq!(lease.phase, Phase::Failed);
     world.quiet().await;
     assert_eq!(
@@ -82,7 +83,7 @@ async fn an_agent_that_refuses_its_settings_fails_the_create() {
         [(lease.id, None)],
         "the instance was ended, the files wait for the delete"
     );
-    world.service.delete(&world.admin, "x", true).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
     assert_eq!(world.fake.holds(), []);
 }
 
@@ -103,9 +104,9 @@ async fn a_template_that_is_not_there_is_named() {
 async fn a_delete_during_create_leaves_nothing() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (lease, _) = world.service.create(&world.admin, named("x"), false).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&world.admin, named("x"), false).await.unwrap();
     assert_eq!(lease.phase, Phase::Creating);
-    let deleting = world.service.delete(&world.admin, "x", false).await.unwrap();
+    let deleting = world.service.sandboxes().delete(&world.admin, "x", false).await.unwrap();
     assert_eq!(deleting.phase, Phase::Deleting);
     world.fake.release();
     world.until(&lease.id, Phase::Deleted).await;
@@ -117,9 +118,9 @@ async fn a_delete_during_create_leaves_nothing() {
 async fn a_create_that_hangs_is_dropped_and_destroyed() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (lease, _) = world.service.create(&world.admin, named("x"), false).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&world.admin, named("x"), false).await.unwrap();
     world.quiet().await;
-    world.service.delete(&world.admin, "x", false).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, "x", false).await.unwrap();
     world.advance(Duration::from_secs(6)).await;
     world.until(&lease.id, Phase::Deleted).await;
     assert_eq!(world.fake.holds(), []);
@@ -130,13 +131,13 @@ async fn a_caller_that_goes_away_changes_nothing() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
     {
-        let create = world.service.create(&world.admin, named("x"), true);
+        let create = world.service.sandboxes().create(&world.admin, named("x"), true);
         tokio::pin!(create);
-        let until = async { while world.service.get(&world.admin, "x").await.is_err() {} };
+        let until = async { while world.service.sandboxes().get(&world.admin, "x").await.is_err() {} };
         tokio::select! { _ = &mut create => panic!("held"), () = until => {} }
     }
     world.fake.release();
-    let id = world.service.get(&world.admin, "x").await.unwrap().id;
+    let id = world.service.sandboxes().get(&world.admin, "x").await.unwrap().id;
     world.until(&id, Phase::Running).await;
 }
 
@@ -147,14 +148,17 @@ async fn stop_start_and_restart_make_new_instances_on_the_same_files() {
     let first = world.try_create(explicit).await.unwrap();
     let id = first.id.as_str();
     world.fake.files(&first.id, |files| files.insert("/a".to_owned(), vec![1])).unwrap();
-    let stopped = world.service.stop(&world.admin, id, true).await.unwrap();
+    let stopped = world.service.sandboxes().stop(&world.admin, id, true).await.unwrap();
     assert_eq!((stopped.phase, &stopped.instance), (Phase::Stopped, &None));
-    assert_eq!(world.service.stop(&world.admin, id, true).await.unwrap().generation, stopped.generation);
-    let refused = world.service.exec(&world.admin, id, argv(&["echo"])).await.unwrap_err();
+    assert_eq!(
+        world.service.sandboxes().stop(&world.admin, id, true).await.unwrap().generation,
+        stopped.generation
+    );
+    let refused = world.service.sandboxes().exec(&world.admin, id, argv(&["echo"])).await.unwrap_err();
     assert_eq!(refused.code, Code::Asleep);
-    let started = world.service.start(&world.admin, id, true).await.unwrap();
+    let started = world.service.sandboxes().start(&world.admin, id, true).await.unwrap();
     assert_ne!(started.instance, first.instance);
-    let again = world.service.restart(&world.admin, id, true).await.unwrap();
+    let again = world.service.sandboxes().restart(&world.admin, id, true).await.unwrap();
     assert_eq!(again.phase, Phase::Running);
     assert_ne!(again.instance, started.instance);
     assert_eq!(world.fake.files(&first.id, |files| files.len()), Some(1));
@@ -166,7 +170,7 @@ async fn a_restart_without_room_says_so_and_leaves_it_stopped() {
     let world = World::new().await;
     let lease = world.create().await;
     world.fake.script(ProviderCall::Halt, Script::Hold);
-    let restart = world.service.restart(&world.admin, lease.id.as_str(), true);
+    let restart = world.service.sandboxes().restart(&world.admin, lease.id.as_str(), true);
     let squeeze = async {
         world.until(&lease.id, Phase::Stopping).await;
         world.advance(Duration::from_secs(2)).await;
@@ -182,8 +186,9 @@ async fn a_restart_without_room_says_so_and_leaves_it_stopped() {
 async fn verbs_that_do_not_fit_the_phase_say_what_would_help() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (lease, _) = world.service.create(&world.admin, CreateSandbox::default(), false).await.unwrap();
-    let error = world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap_err();
+    let (lease, _) =
+        world.service.sandboxes().create(&world.admin, CreateSandbox::default(), false).await.unwrap();
+    let error = world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap_err();
     assert_eq!((error.code, error.hint.as_deref()), (Code::PhaseConflict, Some("wait until it runs")));
     world.fake.release();
 }
@@ -211,10 +216,10 @@ async fn a_lifetime_can_be_extended_and_removed() {
     let spec = CreateSandbox { timeout_s: Some(60), ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
     let set = |timeout_s| UpdateSandbox { timeout_s: Some(timeout_s), ..Default::default() };
-    world.service.update(&world.admin, lease.id.as_str(), set(Some(300))).await.unwrap();
+    world.service.sandboxes().update(&world.admin, lease.id.as_str(), set(Some(300))).await.unwrap();
     world.advance(MINUTE * 2).await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
-    world.service.update(&world.admin, lease.id.as_str(), set(None)).await.unwrap();
+    world.service.sandboxes().update(&world.admin, lease.id.as_str(), set(None)).await.unwrap();
     world.advance(MINUTE * 10).await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
 }
@@ -223,7 +228,8 @@ async fn a_lifetime_can_be_extended_and_removed() {
 async fn a_passing_phase_that_lasts_too_long_fails() {
     let world = World::new().await;
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (lease, _) = world.service.create(&world.admin, CreateSandbox::default(), false).await.unwrap();
+    let (lease, _) =
+        world.service.sandboxes().create(&world.admin, CreateSandbox::default(), false).await.unwrap();
     world.quiet().await;
     world.advance(MINUTE + Duration::from_secs(1)).await;
     let failed = world.until(&lease.id, Phase::Failed).await;
@@ -239,13 +245,13 @@ async fn a_delete_that_fails_is_tried_until_it_works() {
     for _ in 0..3 {
         world.fake.script(ProviderCall::Destroy, Script::Fail);
     }
-    world.service.delete(&world.admin, lease.id.as_str(), false).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), false).await.unwrap();
     for _ in 0..4 {
         world.advance(Duration::from_secs(5)).await;
     }
     world.until(&lease.id, Phase::Deleted).await;
     assert_eq!(world.fake.calls(ProviderCall::Destroy, &lease.id), 4);
-    let again = world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let again = world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(again.phase, Phase::Deleted);
 }
 
@@ -256,7 +262,7 @@ async fn a_death_makes_it_failed_and_it_can_be_started_again() {
     world.fake.kill(&lease.id, true);
     let failed = world.until(&lease.id, Phase::Failed).await;
     assert_eq!((failed.reason, failed.instance), (Reason::InstanceDied, None));
-    let running = world.service.start(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let running = world.service.sandboxes().start(&world.admin, lease.id.as_str(), true).await.unwrap();
     // A notice of the first instance comes late and must not touch the second.
     world.fake.tell(&lease.id, lease.instance.as_ref().unwrap(), NoticeKind::Died);
     world.quiet().await;
@@ -272,7 +278,7 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
         network: Some(NetworkPolicy::deny_all()),
         ..Default::default()
     };
-    let updated = world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
+    let updated = world.service.sandboxes().update(&world.admin, lease.id.as_str(), change).await.unwrap();
     let closed = egress::compile(&egress::TenantFloor::default(), None, &NetworkPolicy::deny_all(), &[]);
     assert_eq!(world.fake.in_force(&lease.id), Some((updated.limits, std::sync::Arc::new(closed))));
     world.fake.script(ProviderCall::Resize, Script::Fail);
@@ -280,7 +286,7 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
         limits: LimitsAsk { memory_mib: Some(2_048), ..Default::default() },
         ..Default::default()
     };
-    assert!(world.service.update(&world.admin, lease.id.as_str(), change).await.is_err());
+    assert!(world.service.sandboxes().update(&world.admin, lease.id.as_str(), change).await.is_err());
     assert_eq!(world.get(&lease.id).await.limits.memory_mib, 1_024);
 }
 
@@ -288,12 +294,12 @@ async fn limits_and_policy_are_put_in_force_or_taken_back() {
 async fn the_same_idempotency_key_makes_one_sandbox() {
     let world = World::new().await;
     let keyed = |name: &str| CreateSandbox { idempotency_key: Some("k".to_owned()), ..named(name) };
-    let creates = (0..20).map(|_| world.service.create(&world.admin, keyed("x"), true));
+    let creates = (0..20).map(|_| world.service.sandboxes().create(&world.admin, keyed("x"), true));
     let made = futures::future::join_all(creates).await;
     let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
     assert!(made.iter().all(|(lease, _)| lease.id == made[0].0.id));
     assert_eq!(made.iter().filter(|(_, created)| *created == Created::New).count(), 1);
-    let other = world.service.create(&world.admin, keyed("y"), true).await.unwrap_err();
+    let other = world.service.sandboxes().create(&world.admin, keyed("y"), true).await.unwrap_err();
     assert_eq!(other.code, Code::IdempotencyMismatch);
     assert_eq!(world.fake.holds().len(), 1);
 }
@@ -305,7 +311,7 @@ async fn a_repeated_create_is_answered_also_when_it_took_the_last_place() {
             .await;
     let keyed = CreateSandbox { idempotency_key: Some("k".to_owned()), ..Default::default() };
     let first = world.try_create(keyed.clone()).await.unwrap();
-    let (again, created) = world.service.create(&world.admin, keyed, true).await.unwrap();
+    let (again, created) = world.service.sandboxes().create(&world.admin, keyed, true).await.unwrap();
     assert_eq!((again.id, created), (first.id, Created::Replayed));
     assert_eq!(world.try_create(CreateSandbox::default()).await.unwrap_err().code, Code::NoCapacity);
 }
@@ -317,52 +323,57 @@ async fn racing_creates_meet_quota_and_room_exactly() {
             .await;
     let tenant = world
         .service
+        .access()
         .create_tenant(&world.admin, "small", Quota { sandboxes: Some(10), ..Default::default() })
         .await
         .unwrap();
     let key = NewKey { tenant: Some("small".to_owned()), scope: Scope::User, name: None };
-    let key = world.service.create_key(&world.admin, key).await.unwrap();
-    let user = world.service.authenticate(&key.secret).await.unwrap();
+    let key = world.service.access().create_key(&world.admin, key).await.unwrap();
+    let user = world.service.access().authenticate(&key.secret).await.unwrap();
     assert_eq!(user.tenant, tenant.id);
-    let creates = (0..20).map(|_| world.service.create(&user, CreateSandbox::default(), true));
+    let creates = (0..20).map(|_| world.service.sandboxes().create(&user, CreateSandbox::default(), true));
     let outcomes = futures::future::join_all(creates).await;
     let refused: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     assert_eq!(refused.len(), 10);
     assert!(refused.iter().all(|error| error.code == Code::QuotaExceeded));
     // The refused ones gave their room back: fifteen more fit, the sixteenth does not.
-    let creates = (0..16).map(|_| world.service.create(&world.admin, CreateSandbox::default(), true));
+    let creates =
+        (0..16).map(|_| world.service.sandboxes().create(&world.admin, CreateSandbox::default(), true));
     let outcomes = futures::future::join_all(creates).await;
     let refused: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
     assert_eq!(refused.len(), 1);
     assert_eq!((refused[0].code, refused[0].retry_after_s), (Code::NoCapacity, Some(5)));
-    assert_eq!(world.service.tenant_usage(&user, "small").await.unwrap().0.sandboxes, 10);
+    assert_eq!(world.service.access().tenant_usage(&user, "small").await.unwrap().0.sandboxes, 10);
 }
 
 #[tokio::test(start_paused = true)]
 async fn tenants_do_not_see_each_other() {
     let world = World::new().await;
     let lease = world.try_create(named("mine")).await.unwrap();
-    world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
+    world.service.access().create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
     let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
-    let key = world.service.create_key(&world.admin, key).await.unwrap();
-    let other = world.service.authenticate(&key.secret.replace("atl_", "e2b_")).await.unwrap();
+    let key = world.service.access().create_key(&world.admin, key).await.unwrap();
+    let other = world.service.access().authenticate(&key.secret.replace("atl_", "e2b_")).await.unwrap();
     for ident in [lease.id.as_str(), "mine", &lease.id.as_str()[..6]] {
         let errors = [
-            world.service.get(&other, ident).await.unwrap_err(),
-            world.service.delete(&other, ident, true).await.unwrap_err(),
-            world.service.exec(&other, ident, argv(&["echo"])).await.unwrap_err(),
+            world.service.sandboxes().get(&other, ident).await.unwrap_err(),
+            world.service.sandboxes().delete(&other, ident, true).await.unwrap_err(),
+            world.service.sandboxes().exec(&other, ident, argv(&["echo"])).await.unwrap_err(),
             world.service.events(&other, Some(ident), None, 10).await.unwrap_err(),
         ];
         assert!(errors.iter().all(|error| error.code == Code::SandboxNotFound), "{errors:?}");
     }
-    assert!(world.service.list(&other, Filter::default()).await.unwrap().items.is_empty());
+    assert!(world.service.sandboxes().list(&other, Filter::default()).await.unwrap().items.is_empty());
     assert!(world.service.events(&other, None, None, 10).await.unwrap().is_empty());
-    assert_eq!(world.service.list_tenants(&other).await.unwrap_err().code, Code::Forbidden);
+    assert_eq!(world.service.access().list_tenants(&other).await.unwrap_err().code, Code::Forbidden);
     let admin_key = NewKey { tenant: None, scope: Scope::Admin, name: None };
-    assert_eq!(world.service.create_key(&other, admin_key).await.unwrap_err().code, Code::Forbidden);
-    world.service.delete_key(&world.admin, &key.key.id).await.unwrap();
-    assert_eq!(world.service.authenticate(&key.secret).await.unwrap_err().code, Code::Unauthenticated);
-    let last = world.service.delete_key(&world.admin, &world.admin.key).await.unwrap_err();
+    assert_eq!(world.service.access().create_key(&other, admin_key).await.unwrap_err().code, Code::Forbidden);
+    world.service.access().delete_key(&world.admin, &key.key.id).await.unwrap();
+    assert_eq!(
+        world.service.access().authenticate(&key.secret).await.unwrap_err().code,
+        Code::Unauthenticated
+    );
+    let last = world.service.access().delete_key(&world.admin, &world.admin.key).await.unwrap_err();
     assert_eq!(last.code, Code::Forbidden);
 }
 
@@ -371,7 +382,8 @@ async fn a_follower_gets_every_event_once_and_in_order() {
     let world = World::new().await;
     let before = world.try_create(named("before")).await.unwrap();
     let follower = world.service.follow_events(&world.admin, None, Some(0)).await.unwrap();
-    let creates = (0..30).map(|_| world.service.create(&world.admin, CreateSandbox::default(), true));
+    let creates =
+        (0..30).map(|_| world.service.sandboxes().create(&world.admin, CreateSandbox::default(), true));
     let collect = follower.take(62).collect::<Vec<_>>();
     let (_, seen) = futures::future::join(futures::future::join_all(creates), collect).await;
     assert!(seen.is_sorted_by(|a, b| a.seq < b.seq));
@@ -395,10 +407,10 @@ async fn a_panic_in_a_driver_is_contained() {
     let world = World::with(Options { failpoint: Some(failpoint), ..Default::default() }).await;
     let (one, beside) = (world.create().await, world.create().await);
     armed.store(true, std::sync::atomic::Ordering::SeqCst);
-    let error = world.service.stop(&world.admin, one.id.as_str(), true).await.unwrap_err();
+    let error = world.service.sandboxes().stop(&world.admin, one.id.as_str(), true).await.unwrap_err();
     assert_eq!(error.code, Code::Internal);
     assert_eq!(world.get(&beside.id).await.phase, Phase::Running);
-    let stopped = world.service.stop(&world.admin, one.id.as_str(), true).await.unwrap();
+    let stopped = world.service.sandboxes().stop(&world.admin, one.id.as_str(), true).await.unwrap();
     assert_eq!(stopped.phase, Phase::Stopped, "its driver lives on");
     armed.store(true, std::sync::atomic::Ordering::SeqCst);
     let made = world.try_create(CreateSandbox::default()).await.unwrap_err();
@@ -421,9 +433,10 @@ async fn samples_are_taken_and_bounded() {
     for _ in 0..5 {
         world.advance(Duration::from_secs(10)).await;
     }
-    let history = world.service.metrics_history(&world.admin, lease.id.as_str(), None, 0).await.unwrap();
+    let history =
+        world.service.sandboxes().metrics_history(&world.admin, lease.id.as_str(), None, 0).await.unwrap();
     assert_eq!(history.len(), 3);
-    let now = world.service.metrics_now(&world.admin, lease.id.as_str()).await.unwrap();
+    let now = world.service.sandboxes().metrics_now(&world.admin, lease.id.as_str()).await.unwrap();
     assert_eq!((now.pids, now.limits), (1, Limits::default()));
 }
 
@@ -431,17 +444,17 @@ async fn samples_are_taken_and_bounded() {
 async fn a_template_in_use_is_not_removed() {
     let world = World::new().await;
     let lease = world.create().await;
-    let error = world.service.remove_template(&world.admin, "base").await.unwrap_err();
+    let error = world.service.templates().remove(&world.admin, "base").await.unwrap_err();
     assert_eq!(error.code, Code::TemplateInUse);
-    world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
-    world.service.remove_template(&world.admin, "base").await.unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.templates().remove(&world.admin, "base").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_nearly_right_gets_a_hint() {
     let world = World::new().await;
     world.try_create(named("build-1")).await.unwrap();
-    let error = world.service.get(&world.admin, "biuld-1").await.unwrap_err();
+    let error = world.service.sandboxes().get(&world.admin, "biuld-1").await.unwrap_err();
     assert_eq!(error.hint.as_deref(), Some("did you mean build-1?"));
     let taken = world.try_create(named("build-1")).await.unwrap_err();
     assert_eq!(taken.code, Code::NameTaken);

@@ -58,7 +58,7 @@ async fn publish_with(
 async fn get(world: &World, who: &Principal, word: &str) -> Result<TemplateRecord, Code> {
     // The store was written directly: the service's cache must expire first.
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
-    world.service.get_template(who, word).await.map_err(|error| error.code)
+    world.service.templates().get(who, word).await.map_err(|error| error.code)
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +76,7 @@ async fn many_creates_of_one_image_fetch_it_once() {
     let known = get(&world, &world.admin, "python:3.12-slim").await.unwrap();
     assert_eq!((known.made_from, known.kind.as_str()), (MadeFrom::Image, "image"));
     let filter = Filter { template: Some("python".to_owned()), ..Default::default() };
-    assert_eq!(world.service.list(&world.admin, filter).await.unwrap().items.len(), 11);
+    assert_eq!(world.service.sandboxes().list(&world.admin, filter).await.unwrap().items.len(), 11);
     let refused = world.try_create(image("none")).await.unwrap_err();
     assert_eq!(refused.code, Code::ImageNotFound);
 }
@@ -85,22 +85,22 @@ async fn many_creates_of_one_image_fetch_it_once() {
 async fn a_pull_moves_the_tag_and_sandboxes_stay_where_they_are() {
     let world = World::new().await;
     let ask = || PullImage { image: "app:v1".parse().unwrap(), auth: None, platform: None };
-    let first = world.service.pull_image(&world.admin, ask(), quiet()).await.unwrap();
+    let first = world.service.templates().pull(&world.admin, ask(), quiet()).await.unwrap();
     let lease = world.try_create(from("app:v1")).await.unwrap();
     assert_eq!(lease.template_version, first.version);
-    let second = world.service.pull_image(&world.admin, ask(), quiet()).await.unwrap();
+    let second = world.service.templates().pull(&world.admin, ask(), quiet()).await.unwrap();
     assert_ne!(second.version, first.version);
     assert_eq!(world.try_create(from("app:v1")).await.unwrap().template_version, second.version);
-    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
-    let removed = world.service.untag_template(&world.admin, "app", &["v1".to_owned()]).await;
+    world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let removed = world.service.templates().untag(&world.admin, "app", &["v1".to_owned()]).await;
     removed.unwrap();
     world.quiet().await;
-    world.service.collect_templates(&world.admin).await.unwrap();
-    let started = world.service.start(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
+    let started = world.service.sandboxes().start(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(started.template_version, first.version, "pinned");
     assert!(world.images.version(&first.version).is_ok());
-    world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&first.version).is_err(), "nothing needs it any more");
 }
 
@@ -118,22 +118,22 @@ async fn the_tenants_own_comes_first_and_strangers_see_what_is_public() {
     assert_eq!(get(&world, &stranger, "app").await, Err(Code::TemplateNotFound));
     let change =
         UpdateTemplate { public: Some(true), aliases: Some(vec!["nick".to_owned()]), ..Default::default() };
-    world.service.update_template(&world.admin, "app", change.clone()).await.unwrap();
+    world.service.templates().update(&world.admin, "app", change.clone()).await.unwrap();
     for word in ["app", "nick", "app:latest", &format!("app@{app}")] {
         assert_eq!(get(&world, &stranger, word).await.unwrap().version, app, "{word}");
     }
-    let seen = world.service.list_templates(&stranger).await.unwrap();
+    let seen = world.service.templates().list(&stranger).await.unwrap();
     assert_eq!(seen.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["app", "base"]);
-    let (lease, _) = world.service.create(&stranger, from("app"), true).await.unwrap();
+    let (lease, _) = world.service.sandboxes().create(&stranger, from("app"), true).await.unwrap();
     assert_eq!(lease.template_version, app);
     for refused in [
-        world.service.update_template(&stranger, "app", change).await.map(drop),
-        world.service.untag_template(&stranger, "app", &["latest".to_owned()]).await,
-        world.service.remove_template(&stranger, "app").await,
+        world.service.templates().update(&stranger, "app", change).await.map(drop),
+        world.service.templates().untag(&stranger, "app", &["latest".to_owned()]).await,
+        world.service.templates().remove(&stranger, "app").await,
     ] {
         assert!(matches!(refused.unwrap_err().code, Code::TemplateNotFound | Code::Forbidden));
     }
-    let denied = world.service.collect_templates(&stranger).await.unwrap_err();
+    let denied = world.service.templates().collect(&stranger).await.unwrap_err();
     assert_eq!(denied.code, Code::Forbidden);
 }
 
@@ -144,17 +144,17 @@ async fn a_tenant_cannot_put_its_template_where_others_expect_something_else() {
     publish(&world, &stranger, "tools", "tools").await;
     let public = UpdateTemplate { public: Some(true), ..Default::default() };
     let aliases = UpdateTemplate { aliases: Some(vec!["python".to_owned()]), ..Default::default() };
-    let refused = world.service.update_template(&stranger, "tools", public.clone()).await.unwrap_err();
+    let refused = world.service.templates().update(&stranger, "tools", public.clone()).await.unwrap_err();
     assert_eq!(refused.code, Code::Forbidden);
-    world.service.update_template(&stranger, "tools", aliases.clone()).await.unwrap();
+    world.service.templates().update(&stranger, "tools", aliases.clone()).await.unwrap();
     let reset = UpdateTemplate { aliases: Some(Vec::new()), ..Default::default() };
-    world.service.update_template(&stranger, "tools", reset).await.unwrap();
-    world.service.update_template(&world.admin, "tools", public.clone()).await.unwrap();
-    let refused = world.service.update_template(&stranger, "tools", aliases).await.unwrap_err();
+    world.service.templates().update(&stranger, "tools", reset).await.unwrap();
+    world.service.templates().update(&world.admin, "tools", public.clone()).await.unwrap();
+    let refused = world.service.templates().update(&stranger, "tools", aliases).await.unwrap_err();
     assert_eq!(refused.code, Code::Forbidden);
-    world.service.update_template(&stranger, "tools", public).await.unwrap();
+    world.service.templates().update(&stranger, "tools", public).await.unwrap();
     let hidden = UpdateTemplate { public: Some(false), ..Default::default() };
-    world.service.update_template(&stranger, "tools", hidden).await.unwrap();
+    world.service.templates().update(&stranger, "tools", hidden).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,18 +163,19 @@ async fn no_template_is_called_as_a_built_in_one() {
     let digest = publish(&world, &world.admin, "app", "one").await;
     for name in [TEMPLATE.to_owned(), format!("{TEMPLATE}:latest")] {
         let ask = ImportTemplate { name: name.parse().unwrap(), format: ImportFormat::Auto };
-        let refused = world.service.import_template(&world.admin, ask, &[][..], quiet()).await.unwrap_err();
+        let refused =
+            world.service.templates().import(&world.admin, ask, &[][..], quiet()).await.unwrap_err();
         assert_eq!(refused.code, Code::NameTaken, "{name}");
         assert!(refused.hint.unwrap().contains("another name"));
     }
     let whole = [format!("{TEMPLATE}:latest")];
-    let refused = world.service.tag_template(&world.admin, "app", &whole).await.unwrap_err();
+    let refused = world.service.templates().tag(&world.admin, "app", &whole).await.unwrap_err();
     assert_eq!(refused.code, Code::NameTaken);
     let alias = UpdateTemplate { aliases: Some(vec![TEMPLATE.to_owned()]), ..Default::default() };
-    let refused = world.service.update_template(&world.admin, "app", alias).await.unwrap_err();
+    let refused = world.service.templates().update(&world.admin, "app", alias).await.unwrap_err();
     assert_eq!(refused.code, Code::NameTaken);
     // Another tag of it hides nothing.
-    world.service.tag_template(&world.admin, "app", &[format!("{TEMPLATE}:mine")]).await.unwrap();
+    world.service.templates().tag(&world.admin, "app", &[format!("{TEMPLATE}:mine")]).await.unwrap();
     assert_eq!(get(&world, &world.admin, TEMPLATE).await.unwrap().version, "1");
     assert_eq!(get(&world, &world.admin, &format!("{TEMPLATE}:mine")).await.unwrap().version, digest);
 }
@@ -182,12 +183,12 @@ async fn no_template_is_called_as_a_built_in_one() {
 #[tokio::test(start_paused = true)]
 async fn the_template_that_makes_itself_is_not_removed() {
     let world = World::new().await;
-    let refused = world.service.remove_template(&world.admin, "host").await.unwrap_err();
+    let refused = world.service.templates().remove(&world.admin, "host").await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest);
     assert!(refused.hint.is_some());
-    let denied = world.service.remove_template(&world.stranger().await, "host").await.unwrap_err();
+    let denied = world.service.templates().remove(&world.stranger().await, "host").await.unwrap_err();
     assert_eq!(denied.code, Code::Forbidden);
-    world.service.remove_template(&world.admin, TEMPLATE).await.unwrap();
+    world.service.templates().remove(&world.admin, TEMPLATE).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +198,7 @@ async fn what_is_not_there_is_said_by_name() {
     for word in ["app", "app:v2", "other", "app@sha256:zz", "A B", "../x"] {
         assert_eq!(get(&world, &world.admin, word).await, Err(Code::TemplateNotFound), "{word}");
     }
-    let error = world.service.get_template(&world.admin, "app:v3").await.unwrap_err();
+    let error = world.service.templates().get(&world.admin, "app:v3").await.unwrap_err();
     assert_eq!(error.hint.as_deref(), Some("its tags: v1"));
 }
 
@@ -209,7 +210,7 @@ async fn an_image_is_found_by_the_digest_of_its_manifest() {
     let again = world.try_create(image(&word)).await.unwrap();
     assert_eq!(first.template_version, again.template_version);
     assert_eq!(world.fetches.lock().unwrap().len(), 1);
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(get(&world, &world.admin, &word).await.is_ok());
 }
 
@@ -237,7 +238,7 @@ async fn sandboxes_start_with_what_the_template_and_its_owner_say() {
         ..Default::default()
     };
     let change = UpdateTemplate { settings: Some(over), ..Default::default() };
-    let changed = world.service.update_template(&world.admin, "app", change).await.unwrap();
+    let changed = world.service.templates().update(&world.admin, "app", change).await.unwrap();
     assert_eq!((changed.port, changed.settings.limits.memory_mib), (Some(4_000), Some(99)));
     let spec = CreateSandbox {
         env: [("PORT".to_owned(), "1".to_owned())].into(),
@@ -254,10 +255,10 @@ async fn sandboxes_start_with_what_the_template_and_its_owner_say() {
     publish(&world, &world.admin, "app", "two").await;
     assert_eq!(get(&world, &world.admin, "app").await.unwrap().port, Some(4_000));
     let reset = UpdateTemplate { reset: true, ..Default::default() };
-    assert_eq!(world.service.update_template(&world.admin, "app", reset).await.unwrap().port, None);
+    assert_eq!(world.service.templates().update(&world.admin, "app", reset).await.unwrap().port, None);
     let bad = StartSettings { pool: Some(10_000), ..Default::default() };
     let bad = UpdateTemplate { settings: Some(bad), ..Default::default() };
-    let refused = world.service.update_template(&world.admin, "app", bad).await.unwrap_err();
+    let refused = world.service.templates().update(&world.admin, "app", bad).await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest);
 }
 
@@ -267,21 +268,26 @@ async fn a_template_is_not_removed_while_it_is_used_but_its_tags_may_go() {
     let digest = publish(&world, &world.admin, "app", "one").await;
     publish(&world, &world.admin, "app:old", "two").await;
     let lease = world.try_create(from("app")).await.unwrap();
-    let refused = world.service.remove_template(&world.admin, "app").await.unwrap_err();
+    let refused = world.service.templates().remove(&world.admin, "app").await.unwrap_err();
     assert_eq!(refused.code, Code::TemplateInUse);
-    world.service.remove_template(&world.admin, "app:latest").await.unwrap();
+    world.service.templates().remove(&world.admin, "app:latest").await.unwrap();
     assert_eq!(get(&world, &world.admin, "app").await, Err(Code::TemplateNotFound));
-    let shot = world.service.snapshot(&world.admin, lease.id.as_str(), NewSnapshot::default()).await.unwrap();
-    world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    let shot = world
+        .service
+        .sandboxes()
+        .snapshot(&world.admin, lease.id.as_str(), NewSnapshot::default())
+        .await
+        .unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&digest).is_ok(), "a snapshot stands on it");
-    let refused = world.service.remove_template(&world.admin, "app").await.unwrap_err();
+    let refused = world.service.templates().remove(&world.admin, "app").await.unwrap_err();
     assert_eq!(refused.code, Code::TemplateInUse);
-    world.service.delete_snapshot(&world.admin, shot.id.as_str()).await.unwrap();
-    world.service.remove_template(&world.admin, "app").await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.sandboxes().delete_snapshot(&world.admin, shot.id.as_str()).await.unwrap();
+    world.service.templates().remove(&world.admin, "app").await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&digest).is_err());
-    assert_eq!(world.service.list_templates(&world.admin).await.unwrap().len(), 1);
+    assert_eq!(world.service.templates().list(&world.admin).await.unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,17 +310,17 @@ async fn a_collection_never_takes_what_a_create_is_about_to_use() {
     let digest = publish(&world, &world.admin, "app", "one").await;
     armed.store(true, Ordering::SeqCst);
     let (service, admin) = (world.service.clone(), world.admin.clone());
-    let create = tokio::spawn(async move { service.create(&admin, from("app"), true).await });
+    let create = tokio::spawn(async move { service.sandboxes().create(&admin, from("app"), true).await });
     reached.notified().await;
     world.store.untag_template(&world.admin.tenant, "app", vec!["latest".to_owned()]).await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&digest).is_ok(), "it is held");
     go_on.notify_one();
     let (lease, _) = create.await.unwrap().unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&digest).is_ok(), "it is used");
-    world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert!(world.images.version(&digest).is_err());
 }
 
@@ -324,7 +330,7 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
     let digest = publish(&world, &world.admin, "app", "one").await;
     let lease = world.try_create(from("app")).await.unwrap();
     let ask = NewSnapshot { name: None, memory: true, replace: false, expect: None };
-    let shot = world.service.snapshot(&world.admin, lease.id.as_str(), ask).await.unwrap();
+    let shot = world.service.sandboxes().snapshot(&world.admin, lease.id.as_str(), ask).await.unwrap();
     let (shot, token) = world.store.snapshot(&shot.id).await.unwrap().unwrap();
     let warm = Snapshot { warm: true, ..shot };
     world.store.put_snapshot(warm.clone(), token).await.unwrap();
@@ -337,10 +343,10 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
         created_at_ms: 0,
     };
     world.store.publish_template(&world.admin.tenant, "app", vec!["latest".to_owned()], row).await.unwrap();
-    world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert!(get(&world, &world.admin, "app").await.unwrap().warm);
     assert_eq!(
-        world.service.get_snapshot(&world.admin, warm.id.as_str()).await.unwrap_err().code,
+        world.service.sandboxes().get_snapshot(&world.admin, warm.id.as_str()).await.unwrap_err().code,
         Code::SnapshotNotFound
     );
     let spec = CreateSandbox { env: [("X".to_owned(), "1".to_owned())].into(), ..from("app") };
@@ -348,22 +354,25 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
     let source = Source::Snapshot { snapshot: warm.id.clone(), memory: true, fork: false };
     assert_eq!((lease.phase, &lease.source), (Phase::Running, &source));
     assert_eq!((lease.parent.clone(), lease.env["X"].as_str()), (None, "1"));
-    assert_eq!(world.service.lineage(&world.admin, lease.id.as_str()).await.unwrap().snapshot, None);
+    assert_eq!(
+        world.service.sandboxes().lineage(&world.admin, lease.id.as_str()).await.unwrap().snapshot,
+        None
+    );
     world.fake.damage(&warm.id);
     let booted = world.try_create(from("app")).await.unwrap();
     assert_eq!(booted.phase, Phase::Running, "slower, not worse");
     let own = CreateSandbox { command: Some(vec!["other".to_owned()]), ..from("app") };
     assert_eq!(world.try_create(own).await.unwrap().source, Source::Template);
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert_eq!(world.fake.snapshots().as_slice(), std::slice::from_ref(&warm.id));
     // After a crash it still exists, and is removed with its version.
     let world = world.crash_and_reopen().await;
     assert_eq!(world.fake.snapshots(), [warm.id]);
-    for lease in world.service.list(&world.admin, Filter::default()).await.unwrap().items {
-        world.service.delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    for lease in world.service.sandboxes().list(&world.admin, Filter::default()).await.unwrap().items {
+        world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     }
-    world.service.remove_template(&world.admin, "app").await.unwrap();
-    world.service.collect_templates(&world.admin).await.unwrap();
+    world.service.templates().remove(&world.admin, "app").await.unwrap();
+    world.service.templates().collect(&world.admin).await.unwrap();
     assert_eq!(world.fake.snapshots(), []);
     world.assert_no_leaks().await;
 }
@@ -376,7 +385,7 @@ async fn only_the_operator_shows_what_the_operator_has() {
     let auth = RegistryAuth::Basic { username: "u".to_owned(), password: "canary".to_owned() };
     for (who, auth) in [(&world.admin, None), (&stranger, None), (&stranger, Some(auth))] {
         let ask = PullImage { image: "app".parse().unwrap(), auth, platform: None };
-        world.service.pull_image(who, ask, quiet()).await.unwrap();
+        world.service.templates().pull(who, ask, quiet()).await.unwrap();
     }
     let fetches = world.fetches.lock().unwrap();
     let asked: Vec<_> = fetches.iter().map(|fetch| (fetch.operator, fetch.auth.is_some())).collect();
@@ -395,7 +404,7 @@ async fn pools_are_wished_for_what_names_mean_now() {
     assert_eq!((wishes.len(), wishes[0].template_version.as_str(), wishes[0].size), (1, digest.as_str(), 3));
     let over = StartSettings { pool: Some(0), ..Default::default() };
     let change = UpdateTemplate { settings: Some(over), ..Default::default() };
-    world.service.update_template(&world.admin, "app", change).await.unwrap();
+    world.service.templates().update(&world.admin, "app", change).await.unwrap();
     world.quiet().await;
     assert_eq!(world.fake.wishes(), []);
 }
@@ -405,12 +414,13 @@ async fn tags_and_other_names_are_given_to_a_version() {
     let world = World::new().await;
     let digest = publish(&world, &world.admin, "app", "one").await;
     let tags = ["v1".to_owned(), "team/copy:x".to_owned()];
-    world.service.tag_template(&world.admin, "app", &tags).await.unwrap();
+    world.service.templates().tag(&world.admin, "app", &tags).await.unwrap();
     for word in ["app:v1", "team/copy:x", "app"] {
         assert_eq!(get(&world, &world.admin, word).await.unwrap().version, digest, "{word}");
     }
     for bad in ["", "A B", "x@sha256:1", "../x:y"] {
-        let refused = world.service.tag_template(&world.admin, "app", &[bad.to_owned()]).await.unwrap_err();
+        let refused =
+            world.service.templates().tag(&world.admin, "app", &[bad.to_owned()]).await.unwrap_err();
         assert_eq!(refused.code, Code::InvalidRequest, "{bad}");
     }
 }
@@ -439,7 +449,8 @@ async fn a_file_becomes_a_template_and_a_template_a_file() {
     let ask = |name: &str| ImportTemplate { name: name.parse().unwrap(), format: ImportFormat::Rootfs };
     let made = world
         .service
-        .import_template(&world.admin, ask("app:v1"), std::io::Cursor::new(tar), quiet())
+        .templates()
+        .import(&world.admin, ask("app:v1"), std::io::Cursor::new(tar), quiet())
         .await
         .unwrap();
     assert_eq!(
@@ -447,16 +458,20 @@ async fn a_file_becomes_a_template_and_a_template_a_file() {
         ("app", Some("v1"), MadeFrom::Import)
     );
     let (_, mut file) =
-        world.service.export_template(&world.admin, "app:v1", ExportFormat::OciArchive).await.unwrap();
+        world.service.templates().export(&world.admin, "app:v1", ExportFormat::OciArchive).await.unwrap();
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).await.unwrap();
     let ask = ImportTemplate { name: "again".parse().unwrap(), format: ImportFormat::Auto };
-    let again =
-        world.service.import_template(&world.admin, ask, std::io::Cursor::new(bytes), quiet()).await.unwrap();
+    let again = world
+        .service
+        .templates()
+        .import(&world.admin, ask, std::io::Cursor::new(bytes), quiet())
+        .await
+        .unwrap();
     assert_eq!(again.layers, made.layers);
     let ask = ImportTemplate { name: "bad".parse().unwrap(), format: ImportFormat::Auto };
     let junk = std::io::Cursor::new(vec![7_u8; 4_096]);
-    let refused = world.service.import_template(&world.admin, ask, junk, quiet()).await.unwrap_err();
+    let refused = world.service.templates().import(&world.admin, ask, junk, quiet()).await.unwrap_err();
     assert_eq!(refused.code, Code::InvalidRequest, "{refused}");
 }
 
@@ -468,7 +483,7 @@ async fn sandboxes_of_builds_are_hidden_and_end_with_the_server() {
     let spec = CreateSandbox { build: Some(build), ..from(&format!("app@{digest}")) };
     let lease = world.try_create(spec).await.unwrap();
     assert_eq!((lease.template.as_str(), lease.template_version.as_str()), ("app", digest.as_str()));
-    assert_eq!(world.service.list(&world.admin, Filter::default()).await.unwrap().items, []);
+    assert_eq!(world.service.sandboxes().list(&world.admin, Filter::default()).await.unwrap().items, []);
     assert_eq!(world.service.events(&world.admin, None, None, 0).await.unwrap(), []);
     let refused = world.try_create(from(&format!("app@{digest}"))).await.unwrap_err();
     assert_eq!(refused.code, Code::TemplateNotFound, "only builds name what nobody named");
@@ -487,11 +502,11 @@ async fn images_of_vendors_resolve_to_built_in_templates_whatever_their_release(
         "daytonaio/sandbox:0.6.0-slim".to_owned(),
         format!("docker.io/daytonaio/sandbox@{digest}"),
     ] {
-        let found = world.service.get_template(&world.admin, &image).await.unwrap();
+        let found = world.service.templates().get(&world.admin, &image).await.unwrap();
         assert_eq!((found.name.as_str(), found.notes.len()), ("host", 1), "{image}");
     }
     for other in [format!("{TEMPLATE}@{digest}"), "e2bdev/other".to_owned()] {
-        let refused = world.service.get_template(&world.admin, &other).await.unwrap_err();
+        let refused = world.service.templates().get(&world.admin, &other).await.unwrap_err();
         assert_eq!(refused.code, Code::TemplateNotFound, "{other}");
     }
 }

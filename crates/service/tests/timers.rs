@@ -50,7 +50,7 @@ async fn reasons_to(world: &World, id: &SandboxId, phase: Phase) -> Vec<Reason> 
 }
 
 async fn next(world: &World, lease: &Lease) -> Option<(i64, &'static str)> {
-    let awake = world.service.awake(&world.admin, lease.id.as_str()).await.unwrap();
+    let awake = world.service.sandboxes().awake(&world.admin, lease.id.as_str()).await.unwrap();
     let now = atoll_service::Clock::now(world.clock.as_ref()).wall_ms;
     awake.next.map(|NextTimer { at_ms, what }| ((at_ms - now + 500) / 1_000, what))
 }
@@ -92,7 +92,7 @@ async fn auto_delete_of_zero_deletes_with_the_stop_and_minus_one_never() {
     let at_once = world.try_create(after(0)).await.unwrap();
     let never = world.try_create(after(-1)).await.unwrap();
     for lease in [&at_once, &never] {
-        world.service.stop(&world.admin, lease.id.as_str(), false).await.unwrap();
+        world.service.sandboxes().stop(&world.admin, lease.id.as_str(), false).await.unwrap();
     }
     world.until(&at_once.id, Phase::Deleted).await;
     pass(&world, 5).await;
@@ -106,8 +106,13 @@ async fn the_memory_of_a_paused_one_goes_to_disk_and_a_stopped_one_to_object_sto
     let timers = TimersAsk { checkpoint_after_s: Some(10), auto_archive_s: Some(20), ..Default::default() };
     let paused = world.try_create(timed(timers)).await.unwrap();
     let stopped = world.try_create(timed(timers)).await.unwrap();
-    world.service.pause(&world.admin, paused.id.as_str(), Default::default(), true).await.unwrap();
-    world.service.stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
+    world
+        .service
+        .sandboxes()
+        .pause(&world.admin, paused.id.as_str(), Default::default(), true)
+        .await
+        .unwrap();
+    world.service.sandboxes().stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
     pass(&world, 8).await;
     assert!(world.fake.is_frozen(&paused.id));
     pass(&world, 4).await;
@@ -125,11 +130,11 @@ async fn what_was_brought_back_is_not_archived_again_at_once() {
     let world = World::new().await;
     let timers = TimersAsk { auto_archive_s: Some(20), auto_delete_s: Some(60), ..Default::default() };
     let lease = world.try_create(timed(timers)).await.unwrap();
-    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap();
     pass(&world, 22).await;
     world.until(&lease.id, Phase::Archived).await;
     pass(&world, 20).await;
-    world.service.restore(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().restore(&world.admin, lease.id.as_str(), true).await.unwrap();
     pass(&world, 15).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Stopped);
     assert!(matches!(next(&world, &lease).await, Some((4..=6, "archive"))));
@@ -146,8 +151,12 @@ async fn a_timeout_is_absolute_and_may_pause() {
     let world = World::new().await;
     let spec = CreateSandbox { timeout_s: Some(30), on_timeout: OnTimeout::Pause, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
-    let (_, busy) =
-        world.service.exec_stream(&world.admin, lease.id.as_str(), argv(&["wait"])).await.unwrap();
+    let (_, busy) = world
+        .service
+        .sandboxes()
+        .exec_stream(&world.admin, lease.id.as_str(), argv(&["wait"]))
+        .await
+        .unwrap();
     pass(&world, 28).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running);
     pass(&world, 4).await;
@@ -170,14 +179,17 @@ async fn work_keeps_it_awake_and_awake_says_which() {
         }
     }
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "CPU");
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Cpu]);
+    assert_eq!(world.service.sandboxes().awake(&world.admin, id).await.unwrap().because, [AwakeReason::Cpu]);
     for _ in 0..15 {
         world.advance(SECOND * 2).await;
         world.fake.work(&lease.id, Duration::ZERO, 100_000);
     }
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "what it sends");
     world.advance(SECOND * 2).await;
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Network]);
+    assert_eq!(
+        world.service.sandboxes().awake(&world.admin, id).await.unwrap().because,
+        [AwakeReason::Network]
+    );
     // A housekeeping of five thousandths of a core and a few keep-alives are no work.
     for _ in 0..14 {
         world.advance(SECOND).await;
@@ -191,19 +203,19 @@ async fn a_command_that_somebody_waits_for_keeps_it_awake_and_a_detached_one_doe
     let world = World::new().await;
     let lease = world.try_create(auto_pause(10)).await.unwrap();
     let id = lease.id.as_str();
-    let (_, stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
+    let (_, stream) = world.service.sandboxes().exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
     pass(&world, 60).await;
-    let awake = world.service.awake(&world.admin, id).await.unwrap();
+    let awake = world.service.sandboxes().awake(&world.admin, id).await.unwrap();
     assert_eq!((awake.because, awake.idle), (vec![AwakeReason::Command], false));
     drop(stream);
     pass(&world, 8).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "idle time begins with its end");
-    let awake = world.service.awake(&world.admin, id).await.unwrap();
+    let awake = world.service.sandboxes().awake(&world.admin, id).await.unwrap();
     assert_eq!((awake.because, awake.idle), (vec![], true));
     pass(&world, 4).await;
     world.until(&lease.id, Phase::Paused).await;
-    world.service.resume(&world.admin, id, true).await.unwrap();
-    world.service.exec(&world.admin, id, Exec { detach: true, ..argv(&["echo"]) }).await.unwrap();
+    world.service.sandboxes().resume(&world.admin, id, true).await.unwrap();
+    world.service.sandboxes().exec(&world.admin, id, Exec { detach: true, ..argv(&["echo"]) }).await.unwrap();
     pass(&world, 12).await;
     world.until(&lease.id, Phase::Paused).await;
 }
@@ -214,21 +226,21 @@ async fn a_hold_keeps_it_awake_until_it_ends_or_is_released() {
     let lease = world.try_create(auto_pause(10)).await.unwrap();
     let id = lease.id.as_str();
     let hold = |for_s| HoldAsk { for_s, reason: Some("a build".to_owned()) };
-    let held = world.service.hold(&world.admin, id, hold(40)).await.unwrap();
+    let held = world.service.sandboxes().hold(&world.admin, id, hold(40)).await.unwrap();
     assert_eq!(held.hold.unwrap().reason.as_deref(), Some("a build"));
     pass(&world, 38).await;
-    assert_eq!(world.service.awake(&world.admin, id).await.unwrap().because, [AwakeReason::Hold]);
+    assert_eq!(world.service.sandboxes().awake(&world.admin, id).await.unwrap().because, [AwakeReason::Hold]);
     assert_eq!(next(&world, &lease).await, Some((12, "pause")), "idle time begins when the hold ends");
     pass(&world, 14).await;
     world.until(&lease.id, Phase::Paused).await;
-    world.service.resume(&world.admin, id, true).await.unwrap();
-    world.service.hold(&world.admin, id, hold(86_400)).await.unwrap();
+    world.service.sandboxes().resume(&world.admin, id, true).await.unwrap();
+    world.service.sandboxes().hold(&world.admin, id, hold(86_400)).await.unwrap();
     pass(&world, 20).await;
-    assert_eq!(world.service.release(&world.admin, id).await.unwrap().hold, None);
+    assert_eq!(world.service.sandboxes().release(&world.admin, id).await.unwrap().hold, None);
     pass(&world, 12).await;
     world.until(&lease.id, Phase::Paused).await;
     for for_s in [0, 86_401] {
-        let error = world.service.hold(&world.admin, id, hold(for_s)).await.unwrap_err();
+        let error = world.service.sandboxes().hold(&world.admin, id, hold(for_s)).await.unwrap_err();
         assert_eq!(error.code, Code::InvalidRequest);
     }
 }
@@ -239,7 +251,7 @@ async fn a_program_inside_can_hold_it_awake() {
     let lease = world.try_create(auto_pause(10)).await.unwrap();
     world.fake.hold_inside(&lease.id, 3_600);
     pass(&world, 40).await;
-    let awake = world.service.awake(&world.admin, lease.id.as_str()).await.unwrap();
+    let awake = world.service.sandboxes().awake(&world.admin, lease.id.as_str()).await.unwrap();
     assert_eq!(awake.because, [AwakeReason::HoldInside]);
     world.fake.hold_inside(&lease.id, 0);
     pass(&world, 5).await;
@@ -258,7 +270,7 @@ async fn a_restart_of_the_server_never_makes_a_timer_fire_early() {
     let idle = world.try_create(auto_pause(30)).await.unwrap();
     let timers = TimersAsk { auto_delete_s: Some(30), ..Default::default() };
     let stopped = world.try_create(timed(timers)).await.unwrap();
-    world.service.stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
     pass(&world, 25).await;
     let world = world.crash_and_reopen().await;
     world.clock.jump_wall_ms(86_400_000);
@@ -275,7 +287,12 @@ async fn a_restart_of_the_server_never_makes_a_timer_fire_early() {
 async fn a_jump_of_the_wall_clock_moves_no_timer() {
     let world = World::new().await;
     let lease = world.try_create(auto_pause(20)).await.unwrap();
-    world.service.hold(&world.admin, lease.id.as_str(), HoldAsk { for_s: 10, reason: None }).await.unwrap();
+    world
+        .service
+        .sandboxes()
+        .hold(&world.admin, lease.id.as_str(), HoldAsk { for_s: 10, reason: None })
+        .await
+        .unwrap();
     world.clock.jump_wall_ms(7 * 86_400_000);
     pass(&world, 15).await;
     world.clock.jump_wall_ms(-30 * 86_400_000);
@@ -292,19 +309,19 @@ async fn an_extension_never_shortens_and_an_update_may() {
     let spec = CreateSandbox { timeout_s: Some(600), ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
     let id = lease.id.as_str();
-    let same = world.service.extend(&world.admin, id, 60).await.unwrap();
+    let same = world.service.sandboxes().extend(&world.admin, id, 60).await.unwrap();
     assert_eq!((same.timeout_at, same.timeout_s), (lease.timeout_at.clone(), Some(600)));
-    let longer = world.service.extend(&world.admin, id, 900).await.unwrap();
+    let longer = world.service.sandboxes().extend(&world.admin, id, 900).await.unwrap();
     assert_eq!(longer.timeout_s, Some(900));
     let change = UpdateSandbox { timeout_s: Some(Some(20)), ..Default::default() };
-    world.service.update(&world.admin, id, change).await.unwrap();
+    world.service.sandboxes().update(&world.admin, id, change).await.unwrap();
     assert_eq!(next(&world, &lease).await, Some((20, "delete")));
     pass(&world, 22).await;
     world.until(&lease.id, Phase::Deleted).await;
     let without = world.create().await;
-    let extended = world.service.extend(&world.admin, without.id.as_str(), 60).await.unwrap();
+    let extended = world.service.sandboxes().extend(&world.admin, without.id.as_str(), 60).await.unwrap();
     assert_eq!(extended.timeout_at, None, "what lives for ever is not given an end");
-    assert!(world.service.extend(&world.admin, without.id.as_str(), 0).await.is_err());
+    assert!(world.service.sandboxes().extend(&world.admin, without.id.as_str(), 0).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,7 +332,7 @@ async fn an_archive_that_fails_is_tried_ever_later_and_stays_visible() {
     }
     let timers = TimersAsk { auto_archive_s: Some(0), ..Default::default() };
     let lease = world.try_create(timed(timers)).await.unwrap();
-    world.service.stop(&world.admin, lease.id.as_str(), false).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, lease.id.as_str(), false).await.unwrap();
     pass(&world, 10).await;
     assert_eq!(world.until(&lease.id, Phase::Stopped).await.phase, Phase::Stopped);
     assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 1);
@@ -353,12 +370,12 @@ async fn a_checkpoint_that_fails_leaves_it_paused_and_is_not_tried_in_a_loop() {
     world.fake.script(ProviderCall::Checkpoint, Script::Fail);
     let timers = TimersAsk { checkpoint_after_s: Some(0), ..Default::default() };
     let lease = world.try_create(timed(timers)).await.unwrap();
-    world.service.pause(&world.admin, lease.id.as_str(), Default::default(), true).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, lease.id.as_str(), Default::default(), true).await.unwrap();
     pass(&world, 10).await;
     assert_eq!(world.fake.calls(ProviderCall::Checkpoint, &lease.id), 1);
     let paused = world.get(&lease.id).await;
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Live)));
-    let running = world.service.resume(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let running = world.service.sandboxes().resume(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(running.instance, lease.instance, "nothing was lost");
 }
 
@@ -377,7 +394,7 @@ async fn what_the_provider_cannot_do_is_refused_when_it_is_asked_for() {
     }
     let lease = world.create().await;
     let change = UpdateSandbox { on_exit: Some(OnExit::Pause), ..Default::default() };
-    let error = world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap_err();
+    let error = world.service.sandboxes().update(&world.admin, lease.id.as_str(), change).await.unwrap_err();
     assert_eq!(error.code, Code::Unsupported);
 }
 
@@ -388,11 +405,16 @@ async fn timers_change_at_run_time() {
     let id = lease.id.as_str();
     pass(&world, 20).await;
     let timers = TimersAsk { auto_pause_s: Some(30), ..Default::default() };
-    world.service.update(&world.admin, id, UpdateSandbox { timers, ..Default::default() }).await.unwrap();
+    world
+        .service
+        .sandboxes()
+        .update(&world.admin, id, UpdateSandbox { timers, ..Default::default() })
+        .await
+        .unwrap();
     assert_eq!(next(&world, &lease).await, Some((10, "pause")));
     let timers = TimersAsk { auto_pause_s: Some(-1), auto_stop_s: Some(40), ..Default::default() };
     let updated = UpdateSandbox { timers, ..Default::default() };
-    let updated = world.service.update(&world.admin, id, updated).await.unwrap();
+    let updated = world.service.sandboxes().update(&world.admin, id, updated).await.unwrap();
     assert_eq!((updated.timers.auto_pause_s, updated.timers.auto_stop_s), (None, Some(40)));
     pass(&world, 22).await;
     world.until(&lease.id, Phase::Stopped).await;
@@ -408,7 +430,7 @@ async fn a_change_that_fails_half_way_is_undone_at_the_provider_too() {
         network: Some(NetworkPolicy::deny_all()),
         ..Default::default()
     };
-    assert!(world.service.update(&world.admin, lease.id.as_str(), change).await.is_err());
+    assert!(world.service.sandboxes().update(&world.admin, lease.id.as_str(), change).await.is_err());
     assert_eq!(world.fake.in_force(&lease.id), Some((lease.limits, Arc::new(Egress::open()))));
     assert_eq!(world.get(&lease.id).await.limits, lease.limits);
 }
@@ -428,8 +450,8 @@ async fn two_hundred_timers_in_the_same_second_are_on_time_and_the_others_are_an
     for _ in 0..30 {
         tokio::time::advance(Duration::from_millis(100)).await;
         let asked = std::time::Instant::now();
-        world.service.get(&world.admin, beside.id.as_str()).await.unwrap();
-        world.service.exec(&world.admin, beside.id.as_str(), argv(&["echo"])).await.unwrap();
+        world.service.sandboxes().get(&world.admin, beside.id.as_str()).await.unwrap();
+        world.service.sandboxes().exec(&world.admin, beside.id.as_str(), argv(&["echo"])).await.unwrap();
         slowest = slowest.max(asked.elapsed());
         world.quiet().await;
     }
@@ -472,8 +494,8 @@ async fn lifetimes_end_in_one_second(count: usize) {
     let (started, mut slowest) = (std::time::Instant::now(), Duration::ZERO);
     while world.fake.holds().len() > 1 {
         let asked = std::time::Instant::now();
-        world.service.get(&world.admin, beside.id.as_str()).await.unwrap();
-        world.service.exec(&world.admin, beside.id.as_str(), argv(&["echo"])).await.unwrap();
+        world.service.sandboxes().get(&world.admin, beside.id.as_str()).await.unwrap();
+        world.service.sandboxes().exec(&world.admin, beside.id.as_str(), argv(&["echo"])).await.unwrap();
         slowest = slowest.max(asked.elapsed());
         assert!(started.elapsed() < SECOND * 120, "{} are left", world.fake.holds().len() - 1);
         world.advance(Duration::from_millis(100)).await;
@@ -492,7 +514,7 @@ async fn a_lifetime_that_paused_it_begins_anew_when_it_is_woken() {
     let lease = world.try_create(spec).await.unwrap();
     pass(&world, 12).await;
     world.until(&lease.id, Phase::Paused).await;
-    let woken = world.service.resume(&world.admin, lease.id.as_str(), true).await.unwrap();
+    let woken = world.service.sandboxes().resume(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(woken.phase, Phase::Running);
     pass(&world, 8).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running, "its second lifetime is as long as the first");
@@ -505,9 +527,9 @@ async fn idle_time_begins_where_a_hold_is_released() {
     let world = World::new().await;
     let lease = world.try_create(auto_pause(20)).await.unwrap();
     let id = lease.id.as_str();
-    world.service.hold(&world.admin, id, HoldAsk { for_s: 3_600, reason: None }).await.unwrap();
+    world.service.sandboxes().hold(&world.admin, id, HoldAsk { for_s: 3_600, reason: None }).await.unwrap();
     pass(&world, 60).await;
-    world.service.release(&world.admin, id).await.unwrap();
+    world.service.sandboxes().release(&world.admin, id).await.unwrap();
     pass(&world, 17).await;
     assert_eq!(phase(&world, &lease.id).await, Phase::Running);
     pass(&world, 5).await;
@@ -531,8 +553,8 @@ async fn reading_logs_wakes_nobody() {
     let world = World::new().await;
     let lease = world.try_create(CreateSandbox::default()).await.unwrap();
     let id = lease.id.as_str();
-    world.service.pause(&world.admin, id, Default::default(), true).await.unwrap();
-    let refused = world.service.logs(&world.admin, id, false).await.err().unwrap();
+    world.service.sandboxes().pause(&world.admin, id, Default::default(), true).await.unwrap();
+    let refused = world.service.sandboxes().logs(&world.admin, id, false).await.err().unwrap();
     assert_eq!(refused.code, Code::Asleep);
     assert_eq!(phase(&world, &lease.id).await, Phase::Paused);
 }

@@ -28,8 +28,8 @@ fn held(folder: &Path) -> u64 {
 }
 
 async fn send(world: &World, who: &Principal, number: u8, count: usize) -> Result<(), ServiceError> {
-    let ticket = world.service.upload_ticket(who, hash(number).as_str()).unwrap();
-    world.service.take_upload(&ticket, bytes(count)).await
+    let ticket = world.service.builds().upload_ticket(who, hash(number).as_str()).unwrap();
+    world.service.builds().take_upload(&ticket, bytes(count)).await
 }
 
 fn of_dockerfile(name: &str, contexts: &[u8]) -> StartBuild {
@@ -40,7 +40,7 @@ fn of_dockerfile(name: &str, contexts: &[u8]) -> StartBuild {
 
 async fn ended(world: &World, build: &Build) -> Build {
     for _ in 0..2_000 {
-        let build = world.service.get_build(&world.admin, build.id.as_str()).await.unwrap();
+        let build = world.service.builds().get(&world.admin, build.id.as_str()).await.unwrap();
         if build.status.is_end() {
             return build;
         }
@@ -56,7 +56,7 @@ async fn uploads_of_every_front_count_against_one_bound() {
     let world = World::with(Options { config: Some(config), ..Options::default() }).await;
     let (service, who) = (&world.service, world.stranger().await);
     let folder = world.data().join("uploads").join(who.tenant.as_str());
-    let storage = service.admit_storage(&service.storage_access(&who).token).await.unwrap();
+    let storage = service.builds().admit_storage(&service.builds().storage_access(&who).token).await.unwrap();
     for number in 1..=3 {
         send(&world, &who, number, MIB).await.unwrap();
     }
@@ -65,9 +65,9 @@ async fn uploads_of_every_front_count_against_one_bound() {
     // The least recently used archive makes room, whichever front it came by.
     storage.put(&hash(5), bytes(MIB)).await.unwrap();
     assert_eq!(held(&folder), 4 * MIB as u64);
-    assert!(!service.has_upload(&who, hash(1).as_str()).await.unwrap());
+    assert!(!service.builds().has_upload(&who, hash(1).as_str()).await.unwrap());
     assert!(
-        service.has_upload(&who, hash(4).as_str()).await.unwrap(),
+        service.builds().has_upload(&who, hash(4).as_str()).await.unwrap(),
         "an object is an archive like any other"
     );
     assert_eq!(storage.size(&hash(2)).await, Some(MIB as u64));
@@ -83,7 +83,7 @@ async fn uploads_of_every_front_count_against_one_bound() {
     full(send(&world, &who, 8, 10).await.unwrap_err());
     full(storage.put(&hash(8), bytes(10)).await.unwrap_err());
     let build = StartBuild::of("app".parse().unwrap(), BuildSource::Dockerfile { path: None });
-    full(service.start_build(&who, build, Some(bytes(10))).await.unwrap_err());
+    full(service.builds().start(&who, build, Some(bytes(10))).await.unwrap_err());
     assert_eq!(held(&folder), 4 * MIB as u64, "nothing is left of what was refused");
     send(&world, &world.admin, 8, MIB).await.unwrap();
     let long = storage.finish(&hash(7), &upload).await.unwrap_err();
@@ -98,8 +98,8 @@ async fn uploads_of_every_front_count_against_one_bound() {
 async fn storage_credentials_and_parts_survive_a_crash_of_the_server() {
     let world = World::new().await;
     let who = world.stranger().await;
-    let token = world.service.storage_access(&who).token;
-    let storage = world.service.admit_storage(&token).await.unwrap();
+    let token = world.service.builds().storage_access(&who).token;
+    let storage = world.service.builds().admit_storage(&token).await.unwrap();
     assert_eq!(storage.tenant(), &who.tenant);
     let upload = storage.begin(&hash(1)).await.unwrap();
     storage.put_part(&hash(1), &upload, 2, bytes(3)).await.unwrap();
@@ -108,7 +108,7 @@ async fn storage_credentials_and_parts_survive_a_crash_of_the_server() {
     std::fs::write(&half, "half").unwrap();
     let world = world.crash_and_reopen().await;
     assert!(!half.exists(), "what was half received is gone");
-    let storage = world.service.admit_storage(&token).await.unwrap();
+    let storage = world.service.builds().admit_storage(&token).await.unwrap();
     storage.put_part(&hash(1), &upload, 1, bytes(5)).await.unwrap();
     for (number, wrong) in [(0, UploadError::InvalidPart), (10_001, UploadError::InvalidPart)] {
         let refused = storage.put_part(&hash(1), &upload, number, bytes(1)).await.unwrap_err();
@@ -130,7 +130,7 @@ async fn storage_credentials_and_parts_survive_a_crash_of_the_server() {
 async fn expired_and_forged_storage_credentials_are_refused() {
     let world = World::new().await;
     let (service, who) = (&world.service, world.stranger().await);
-    let access = service.storage_access(&who);
+    let access = service.builds().storage_access(&who);
     let (other_tenant, rest) = access.token.split_once('.').unwrap();
     assert_eq!(other_tenant, who.tenant.as_str());
     let (signed, proof) = access.token.rsplit_once('.').unwrap();
@@ -145,34 +145,34 @@ async fn expired_and_forged_storage_credentials_are_refused() {
         format!("{parts}.{later}.{proof}"),
         format!("{}.x", access.token),
         access.token[..access.token.len() - 1].to_owned(),
-        service.upload_ticket(&who, hash(1).as_str()).unwrap(),
+        service.builds().upload_ticket(&who, hash(1).as_str()).unwrap(),
     ] {
-        let refused = service.admit_storage(&bad).await.err().map(|error| error.code);
+        let refused = service.builds().admit_storage(&bad).await.err().map(|error| error.code);
         assert_eq!(refused, Some(Code::Forbidden), "{bad}");
     }
-    assert!(service.take_upload(&access.token, bytes(1)).await.is_err(), "it is no ticket either");
-    assert!(service.admit_storage(&access.token).await.is_ok());
+    assert!(service.builds().take_upload(&access.token, bytes(1)).await.is_err(), "it is no ticket either");
+    assert!(service.builds().admit_storage(&access.token).await.is_ok());
     world.advance(Duration::from_secs(3_700)).await;
-    assert_eq!(service.admit_storage(&access.token).await.err().unwrap().code, Code::Forbidden);
-    let fresh = service.storage_access(&who).token;
-    assert!(service.admit_storage(&fresh).await.is_ok());
-    service.delete_key(&world.admin, &who.key).await.unwrap();
-    assert_eq!(service.admit_storage(&fresh).await.err().unwrap().code, Code::Forbidden);
+    assert_eq!(service.builds().admit_storage(&access.token).await.err().unwrap().code, Code::Forbidden);
+    let fresh = service.builds().storage_access(&who).token;
+    assert!(service.builds().admit_storage(&fresh).await.is_ok());
+    service.access().delete_key(&world.admin, &who.key).await.unwrap();
+    assert_eq!(service.builds().admit_storage(&fresh).await.err().unwrap().code, Code::Forbidden);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_build_takes_uploaded_contexts_by_their_hashes() {
     let world = World::new().await;
     let (service, admin) = (&world.service, &world.admin);
-    let missing = service.start_build(admin, of_dockerfile("app", &[1]), None).await.unwrap_err();
+    let missing = service.builds().start(admin, of_dockerfile("app", &[1]), None).await.unwrap_err();
     assert_eq!(missing.code, Code::InvalidRequest);
     assert!(missing.message.contains("were not uploaded"), "{missing}");
-    let both = service.start_build(admin, of_dockerfile("app", &[1]), Some(bytes(1))).await.unwrap_err();
+    let both = service.builds().start(admin, of_dockerfile("app", &[1]), Some(bytes(1))).await.unwrap_err();
     assert_eq!(both.code, Code::InvalidRequest);
     for number in [1, 2] {
         // Two empty archives: nothing but their end.
-        let ticket = service.upload_ticket(admin, hash(number).as_str()).unwrap();
-        service.take_upload(&ticket, Box::new(std::io::Cursor::new(vec![0; 1_024]))).await.unwrap();
+        let ticket = service.builds().upload_ticket(admin, hash(number).as_str()).unwrap();
+        service.builds().take_upload(&ticket, Box::new(std::io::Cursor::new(vec![0; 1_024]))).await.unwrap();
     }
     send(&world, admin, 3, 2_000).await.unwrap();
     for (name, contexts, status) in [
@@ -180,11 +180,11 @@ async fn a_build_takes_uploaded_contexts_by_their_hashes() {
         ("two", &[1, 2, 1], BuildStatus::Ready),
         ("odd", &[1, 3], BuildStatus::Failed),
     ] {
-        let build = service.start_build(admin, of_dockerfile(name, contexts), None).await.unwrap();
+        let build = service.builds().start(admin, of_dockerfile(name, contexts), None).await.unwrap();
         let build = ended(&world, &build).await;
         assert_eq!(build.status, status, "{build:?}");
         assert!(build.failure.is_none_or(|failure| failure.message.contains("not a tar archive")));
     }
-    assert!(service.has_upload(admin, hash(1).as_str()).await.unwrap(), "the next build copies from it too");
+    assert!(service.builds().has_upload(admin, hash(1).as_str()).await.unwrap(), "the next build copies from it too");
     world.assert_no_leaks().await;
 }

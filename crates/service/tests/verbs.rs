@@ -18,53 +18,53 @@ async fn at(world: &World, phase: Phase) -> SandboxId {
     let spec = CreateSandbox { name: Some("x".to_owned()), ..Default::default() };
     if phase == Phase::Creating {
         world.fake.script(ProviderCall::Create, Script::Hold);
-        return world.service.create(&world.admin, spec, false).await.unwrap().0.id;
+        return world.service.sandboxes().create(&world.admin, spec, false).await.unwrap().0.id;
     }
     let id = world.try_create(spec).await.unwrap().id;
     let snapshot =
         NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
-    world.service.snapshot(&world.admin, "x", snapshot).await.unwrap();
+    world.service.sandboxes().snapshot(&world.admin, "x", snapshot).await.unwrap();
     let (service, who) = (&world.service, &world.admin);
     let hold = |call| world.fake.script(call, Script::Hold);
     match phase {
         Phase::Creating | Phase::Running => {}
         Phase::Pausing => {
             hold(ProviderCall::Pause);
-            service.pause(who, "x", LIVE, false).await.unwrap();
+            service.sandboxes().pause(who, "x", LIVE, false).await.unwrap();
         }
-        Phase::Paused => drop(service.pause(who, "x", LIVE, true).await.unwrap()),
+        Phase::Paused => drop(service.sandboxes().pause(who, "x", LIVE, true).await.unwrap()),
         Phase::Resuming => {
-            service.pause(who, "x", LIVE, true).await.unwrap();
+            service.sandboxes().pause(who, "x", LIVE, true).await.unwrap();
             hold(ProviderCall::Resume);
-            service.resume(who, "x", false).await.unwrap();
+            service.sandboxes().resume(who, "x", false).await.unwrap();
         }
         Phase::Stopping => {
             hold(ProviderCall::Halt);
-            service.stop(who, "x", false).await.unwrap();
+            service.sandboxes().stop(who, "x", false).await.unwrap();
         }
-        Phase::Stopped => drop(service.stop(who, "x", true).await.unwrap()),
+        Phase::Stopped => drop(service.sandboxes().stop(who, "x", true).await.unwrap()),
         Phase::Starting => {
-            service.stop(who, "x", true).await.unwrap();
+            service.sandboxes().stop(who, "x", true).await.unwrap();
             hold(ProviderCall::Boot);
-            service.start(who, "x", false).await.unwrap();
+            service.sandboxes().start(who, "x", false).await.unwrap();
         }
         Phase::Archiving => {
-            service.stop(who, "x", true).await.unwrap();
+            service.sandboxes().stop(who, "x", true).await.unwrap();
             hold(ProviderCall::Pack);
-            service.archive(who, "x", false).await.unwrap();
+            service.sandboxes().archive(who, "x", false).await.unwrap();
         }
-        Phase::Archived => drop(service.archive(who, "x", true).await.unwrap()),
+        Phase::Archived => drop(service.sandboxes().archive(who, "x", true).await.unwrap()),
         Phase::Restoring => {
-            service.archive(who, "x", true).await.unwrap();
+            service.sandboxes().archive(who, "x", true).await.unwrap();
             hold(ProviderCall::Unpack);
-            service.restore(who, "x", false).await.unwrap();
+            service.sandboxes().restore(who, "x", false).await.unwrap();
         }
         Phase::Failed => world.fake.kill(&id, true),
         Phase::Deleting => {
             hold(ProviderCall::Destroy);
-            service.delete(who, "x", false).await.unwrap();
+            service.sandboxes().delete(who, "x", false).await.unwrap();
         }
-        Phase::Deleted => drop(service.delete(who, "x", true).await.unwrap()),
+        Phase::Deleted => drop(service.sandboxes().delete(who, "x", true).await.unwrap()),
     }
     world.until(&id, phase).await;
     id
@@ -73,15 +73,15 @@ async fn at(world: &World, phase: Phase) -> SandboxId {
 async fn tell(world: &World, id: &SandboxId, verb: &str) -> Result<(), ServiceError> {
     let (service, who, id) = (&world.service, &world.admin, id.as_str());
     match verb {
-        "start" => service.start(who, id, false).await.map(drop),
-        "stop" => service.stop(who, id, false).await.map(drop),
-        "restart" => service.restart(who, id, false).await.map(drop),
-        "pause" => service.pause(who, id, LIVE, false).await.map(drop),
-        "archive" => service.archive(who, id, false).await.map(drop),
-        "restore" => service.restore(who, id, false).await.map(drop),
-        "rollback" => service.rollback(who, id, "first", false).await.map(drop),
-        "snapshot" => service.snapshot(who, id, NewSnapshot::default()).await.map(drop),
-        "delete" => service.delete(who, id, false).await.map(drop),
+        "start" => service.sandboxes().start(who, id, false).await.map(drop),
+        "stop" => service.sandboxes().stop(who, id, false).await.map(drop),
+        "restart" => service.sandboxes().restart(who, id, false).await.map(drop),
+        "pause" => service.sandboxes().pause(who, id, LIVE, false).await.map(drop),
+        "archive" => service.sandboxes().archive(who, id, false).await.map(drop),
+        "restore" => service.sandboxes().restore(who, id, false).await.map(drop),
+        "rollback" => service.sandboxes().rollback(who, id, "first", false).await.map(drop),
+        "snapshot" => service.sandboxes().snapshot(who, id, NewSnapshot::default()).await.map(drop),
+        "delete" => service.sandboxes().delete(who, id, false).await.map(drop),
         _ => unreachable!(),
     }
 }
@@ -179,10 +179,10 @@ async fn every_verb_from_every_phase_is_taken_or_refused_as_the_table_says() {
                 world.fake.release();
                 world.quiet().await;
             }
-            world.service.delete(&world.admin, id.as_str(), false).await.unwrap();
+            world.service.sandboxes().delete(&world.admin, id.as_str(), false).await.unwrap();
             world.fake.release();
             world.until(&id, Phase::Deleted).await;
-            world.service.delete_snapshot(&world.admin, "first").await.ok();
+            world.service.sandboxes().delete_snapshot(&world.admin, "first").await.ok();
             world.assert_no_leaks().await;
         }
     }
@@ -190,7 +190,7 @@ async fn every_verb_from_every_phase_is_taken_or_refused_as_the_table_says() {
 
 async fn echo(world: &World, id: &SandboxId) {
     let exec = Exec { argv: vec!["echo".to_owned(), "hi".to_owned()], ..Default::default() };
-    let out = world.service.exec(&world.admin, id.as_str(), exec).await.unwrap();
+    let out = world.service.sandboxes().exec(&world.admin, id.as_str(), exec).await.unwrap();
     assert_eq!(out.stdout.to_vec(), b"hi\n");
 }
 
@@ -201,22 +201,22 @@ async fn a_pause_keeps_memory_and_says_where() {
     let born = world.create().await;
     let id = born.id.as_str();
     world.fake.memory(&born.id, |bytes| *bytes = b"known".to_vec());
-    let paused = service.pause(who, id, LIVE, true).await.unwrap();
+    let paused = service.sandboxes().pause(who, id, LIVE, true).await.unwrap();
     assert_eq!(
         (paused.phase, paused.held, paused.intent),
         (Phase::Paused, Some(MemoryLocation::Live), Intent::Pause)
     );
     assert_eq!(paused.reason, Reason::Requested);
     assert!(world.fake.is_frozen(&born.id));
-    let running = service.resume(who, id, true).await.unwrap();
+    let running = service.sandboxes().resume(who, id, true).await.unwrap();
     assert_eq!((running.phase, running.held), (Phase::Running, None));
     assert_eq!(running.instance, born.instance, "a thaw makes no new instance");
     echo(&world, &born.id).await;
 
-    let paused = service.pause(who, id, DISK, true).await.unwrap();
+    let paused = service.sandboxes().pause(who, id, DISK, true).await.unwrap();
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Disk)));
     assert!(world.fake.is_checkpointed(&born.id));
-    let running = service.resume(who, id, true).await.unwrap();
+    let running = service.sandboxes().resume(who, id, true).await.unwrap();
     assert_ne!(running.instance, born.instance, "a restore does");
     assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"known");
     echo(&world, &born.id).await;
@@ -224,10 +224,10 @@ async fn a_pause_keeps_memory_and_says_where() {
     let world = world.crash_and_reopen().await;
     echo(&world, &born.id).await;
 
-    world.service.pause(&world.admin, id, LIVE, true).await.unwrap();
-    let deeper = world.service.pause(&world.admin, id, DISK, true).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id, LIVE, true).await.unwrap();
+    let deeper = world.service.sandboxes().pause(&world.admin, id, DISK, true).await.unwrap();
     assert_eq!(deeper.held, Some(MemoryLocation::Disk));
-    let stopped = world.service.stop(&world.admin, id, true).await.unwrap();
+    let stopped = world.service.sandboxes().stop(&world.admin, id, true).await.unwrap();
     assert_eq!((stopped.phase, stopped.held), (Phase::Stopped, None));
     assert!(!world.fake.is_checkpointed(&born.id), "a stop lets go of memory");
 }
@@ -238,10 +238,10 @@ async fn a_paused_sandbox_survives_a_crash_of_the_server_in_memory_and_on_disk()
         let world = World::new().await;
         let born = world.create().await;
         world.fake.memory(&born.id, |bytes| *bytes = b"known".to_vec());
-        world.service.pause(&world.admin, born.id.as_str(), ask, true).await.unwrap();
+        world.service.sandboxes().pause(&world.admin, born.id.as_str(), ask, true).await.unwrap();
         let world = world.crash_and_reopen().await;
         assert_eq!(world.get(&born.id).await.phase, Phase::Paused);
-        let running = world.service.resume(&world.admin, born.id.as_str(), true).await.unwrap();
+        let running = world.service.sandboxes().resume(&world.admin, born.id.as_str(), true).await.unwrap();
         assert_eq!(running.phase, Phase::Running);
         assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"known");
         echo(&world, &born.id).await;
@@ -253,21 +253,21 @@ async fn memory_that_cannot_go_to_disk_is_an_error_and_never_a_silent_downgrade(
     let world = World::new().await;
     let id = world.create().await.id;
     world.fake.script(ProviderCall::Checkpoint, Script::Fail);
-    let error = world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
+    let error = world.service.sandboxes().pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     assert_eq!(error.code, Code::Internal);
     assert_eq!(world.until(&id, Phase::Running).await.intent, Intent::Run);
     echo(&world, &id).await;
     // From a pause it stays paused as it was.
-    world.service.pause(&world.admin, id.as_str(), LIVE, true).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id.as_str(), LIVE, true).await.unwrap();
     world.fake.script(ProviderCall::Checkpoint, Script::Fail);
-    world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
+    world.service.sandboxes().pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     let paused = world.get(&id).await;
     assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Live)));
-    world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
     // Where there is no CRIU it is refused before anything is done.
-    world.service.resume(&world.admin, id.as_str(), true).await.unwrap();
+    world.service.sandboxes().resume(&world.admin, id.as_str(), true).await.unwrap();
     world.fake.set_capabilities(|able| able.checkpoints = false);
-    let error = world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
+    let error = world.service.sandboxes().pause(&world.admin, id.as_str(), DISK, true).await.unwrap_err();
     assert_eq!(error.code, Code::Unsupported);
     assert_eq!(world.get(&id).await.phase, Phase::Running);
 }
@@ -278,22 +278,22 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     let id = world.create().await.id;
     world.fake.memory(&id, |bytes| *bytes = b"known".to_vec());
     for (ask, call) in [(LIVE, ProviderCall::Resume), (DISK, ProviderCall::Restore)] {
-        world.service.pause(&world.admin, id.as_str(), ask, true).await.unwrap();
+        world.service.sandboxes().pause(&world.admin, id.as_str(), ask, true).await.unwrap();
         world.fake.script(call, Script::Fail);
-        world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
+        world.service.sandboxes().resume(&world.admin, id.as_str(), true).await.unwrap_err();
         world.quiet().await;
         let paused = world.get(&id).await;
         assert_eq!((paused.phase, paused.intent), (Phase::Paused, Intent::Pause));
         assert_eq!(paused.held, Some(ask.memory.unwrap_or(MemoryLocation::Live)));
-        world.service.resume(&world.admin, id.as_str(), true).await.unwrap();
+        world.service.sandboxes().resume(&world.admin, id.as_str(), true).await.unwrap();
         assert_eq!(world.fake.memory(&id, |bytes| bytes.clone()).unwrap(), b"known");
         echo(&world, &id).await;
     }
     // Its processes run, but nobody can talk to its agent: it is frozen, and later tried again with every token.
-    world.service.pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id.as_str(), DISK, true).await.unwrap();
     world.fake.script(ProviderCall::Restore, Script::WrongToken);
     world.fake.script(ProviderCall::Pause, Script::Hold);
-    world.service.resume(&world.admin, id.as_str(), true).await.unwrap_err();
+    world.service.sandboxes().resume(&world.admin, id.as_str(), true).await.unwrap_err();
     // Already before it is frozen: a resume that comes now must not look for the checkpoint, which is spent.
     assert_eq!(world.get(&id).await.held, Some(MemoryLocation::Live));
     world.fake.release();
@@ -308,8 +308,8 @@ async fn a_start_during_a_pause_resumes_at_its_end() {
     let world = World::new().await;
     let id = world.create().await.id;
     world.fake.script(ProviderCall::Pause, Script::Hold);
-    world.service.pause(&world.admin, id.as_str(), LIVE, false).await.unwrap();
-    world.service.start(&world.admin, id.as_str(), false).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id.as_str(), LIVE, false).await.unwrap();
+    world.service.sandboxes().start(&world.admin, id.as_str(), false).await.unwrap();
     world.quiet().await;
     world.fake.release();
     world.until(&id, Phase::Running).await;
@@ -326,13 +326,15 @@ async fn a_delete_does_not_wait_for_a_checkpoint_an_upload_or_a_snapshot() {
         let (service, who, ident) = (world.service.clone(), world.admin.clone(), id.to_string());
         let asked = tokio::spawn(async move {
             match call {
-                ProviderCall::Checkpoint => service.pause(&who, &ident, DISK, true).await.map(drop),
-                ProviderCall::Pack => service.archive(&who, &ident, true).await.map(drop),
-                _ => service.snapshot(&who, &ident, NewSnapshot::default()).await.map(drop),
+                ProviderCall::Checkpoint => {
+                    service.sandboxes().pause(&who, &ident, DISK, true).await.map(drop)
+                }
+                ProviderCall::Pack => service.sandboxes().archive(&who, &ident, true).await.map(drop),
+                _ => service.sandboxes().snapshot(&who, &ident, NewSnapshot::default()).await.map(drop),
             }
         });
         world.quiet().await;
-        world.service.delete(&world.admin, id.as_str(), false).await.unwrap();
+        world.service.sandboxes().delete(&world.admin, id.as_str(), false).await.unwrap();
         world.advance(Duration::from_millis(200)).await;
         world.until(&id, Phase::Deleted).await;
         asked.await.unwrap().unwrap_err();
@@ -350,34 +352,40 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
     world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"1".to_vec()));
     let named =
         |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, replace: false, expect: None };
-    let snapshot = service.snapshot(who, "x", named("first")).await.unwrap();
-    assert_eq!(service.get(who, "x").await.unwrap().phase, Phase::Running);
-    assert_eq!(service.snapshot(who, "x", named("first")).await.unwrap_err().code, Code::NameTaken);
+    let snapshot = service.sandboxes().snapshot(who, "x", named("first")).await.unwrap();
+    assert_eq!(service.sandboxes().get(who, "x").await.unwrap().phase, Phase::Running);
+    assert_eq!(service.sandboxes().snapshot(who, "x", named("first")).await.unwrap_err().code, Code::NameTaken);
     assert_eq!(world.fake.snapshots(), std::slice::from_ref(&snapshot.id), "the one without a name is gone");
-    assert_eq!(service.get_snapshot(who, "first").await.unwrap(), snapshot);
+    assert_eq!(service.sandboxes().get_snapshot(who, "first").await.unwrap(), snapshot);
     let filter = SnapshotFilter { sandbox: Some("x".to_owned()), ..Default::default() };
-    assert_eq!(service.snapshots(who, filter).await.unwrap().items, std::slice::from_ref(&snapshot));
-    service.verify_snapshot(who, "first").await.unwrap();
+    assert_eq!(
+        service.sandboxes().snapshots(who, filter).await.unwrap().items,
+        std::slice::from_ref(&snapshot)
+    );
+    service.sandboxes().verify_snapshot(who, "first").await.unwrap();
 
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };
     let clone = world.try_create(CreateSandbox { from: from.clone(), ..Default::default() }).await.unwrap();
     assert_eq!(world.fake.files(&clone.id, |files| files["/a"].clone()).unwrap(), b"1");
     assert_eq!(clone.parent.as_ref(), Some(&born.id));
-    let lineage = service.lineage(who, clone.id.as_str()).await.unwrap();
+    let lineage = service.sandboxes().lineage(who, clone.id.as_str()).await.unwrap();
     assert_eq!((lineage.parent, lineage.snapshot), (Some(born.id.clone()), Some(snapshot.id.clone())));
-    assert_eq!(service.lineage(who, "x").await.unwrap().children, [clone.id]);
+    assert_eq!(service.sandboxes().lineage(who, "x").await.unwrap().children, [clone.id]);
     let memory = Origin::Snapshot { snapshot: "first".to_owned(), memory: true };
     let error = world.try_create(CreateSandbox { from: memory, ..Default::default() }).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidRequest);
 
     // It outlives its sandbox, and is refused when it is damaged.
-    service.delete(who, "x", true).await.unwrap();
+    service.sandboxes().delete(who, "x", true).await.unwrap();
     world.fake.damage(&snapshot.id);
-    assert_eq!(service.verify_snapshot(who, "first").await.unwrap_err().code, Code::Damaged);
+    assert_eq!(service.sandboxes().verify_snapshot(who, "first").await.unwrap_err().code, Code::Damaged);
     let error = world.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap_err();
     assert_eq!(error.code, Code::Damaged);
-    service.delete_snapshot(who, "first").await.unwrap();
-    assert_eq!(service.get_snapshot(who, "first").await.unwrap_err().code, Code::SnapshotNotFound);
+    service.sandboxes().delete_snapshot(who, "first").await.unwrap();
+    assert_eq!(
+        service.sandboxes().get_snapshot(who, "first").await.unwrap_err().code,
+        Code::SnapshotNotFound
+    );
     assert_eq!(world.fake.snapshots(), []);
 }
 
@@ -387,21 +395,28 @@ async fn a_snapshot_that_is_being_used_is_not_removed() {
     let (service, who) = (&world.service, &world.admin);
     let id = world.create().await.id;
     let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
-    service.snapshot(who, id.as_str(), ask).await.unwrap();
+    service.sandboxes().snapshot(who, id.as_str(), ask).await.unwrap();
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };
     world.fake.script(ProviderCall::Create, Script::Hold);
-    let (clone, _) = service.create(who, CreateSandbox { from, ..Default::default() }, false).await.unwrap();
+    let (clone, _) =
+        service.sandboxes().create(who, CreateSandbox { from, ..Default::default() }, false).await.unwrap();
     world.quiet().await;
-    assert_eq!(service.delete_snapshot(who, "first").await.unwrap_err().code, Code::SnapshotInUse);
+    assert_eq!(
+        service.sandboxes().delete_snapshot(who, "first").await.unwrap_err().code,
+        Code::SnapshotInUse
+    );
     world.fake.release();
     world.until(&clone.id, Phase::Running).await;
     world.fake.script(ProviderCall::Rollback, Script::Hold);
-    service.rollback(who, id.as_str(), "first", false).await.unwrap();
+    service.sandboxes().rollback(who, id.as_str(), "first", false).await.unwrap();
     world.quiet().await;
-    assert_eq!(service.delete_snapshot(who, "first").await.unwrap_err().code, Code::SnapshotInUse);
+    assert_eq!(
+        service.sandboxes().delete_snapshot(who, "first").await.unwrap_err().code,
+        Code::SnapshotInUse
+    );
     world.fake.release();
     world.until(&id, Phase::Running).await;
-    service.delete_snapshot(who, "first").await.unwrap();
+    service.sandboxes().delete_snapshot(who, "first").await.unwrap();
     world.assert_no_leaks().await;
 }
 
@@ -412,24 +427,28 @@ async fn snapshots_count_against_the_disk_of_their_tenant_and_leave_room_for_all
     let quota = atoll_model::Quota { disk_mib: Some(2_048 + 3), ..Default::default() };
     let who = world.tenant("small", quota).await;
     let spec = CreateSandbox { name: Some("x".to_owned()), ..Default::default() };
-    let (lease, _) = service.create(&who, spec, true).await.unwrap();
+    let (lease, _) = service.sandboxes().create(&who, spec, true).await.unwrap();
     world.fake.files(&lease.id, |files| files.insert("/a".to_owned(), vec![0; 3 << 19]));
-    let first = service.snapshot(&who, "x", NewSnapshot::default()).await.unwrap();
-    assert_eq!(service.tenant_usage(&world.admin, "small").await.unwrap().0.disk_mib, 2_048 + 2);
-    let error = service.snapshot(&who, "x", NewSnapshot::default()).await.unwrap_err();
+    let first = service.sandboxes().snapshot(&who, "x", NewSnapshot::default()).await.unwrap();
+    assert_eq!(service.access().tenant_usage(&world.admin, "small").await.unwrap().0.disk_mib, 2_048 + 2);
+    let error = service.sandboxes().snapshot(&who, "x", NewSnapshot::default()).await.unwrap_err();
     assert_eq!(error.code, Code::QuotaExceeded, "{error}");
     world.quiet().await;
     assert_eq!(world.fake.snapshots(), std::slice::from_ref(&first.id), "what was refused is gone");
     // It stays when its sandbox goes, and is counted until it goes too.
-    service.delete(&who, "x", true).await.unwrap();
-    assert_eq!(service.create(&who, grown(2_050), true).await.unwrap_err().code, Code::QuotaExceeded);
-    service.delete_snapshot(&who, first.id.as_str()).await.unwrap();
-    service.create(&who, grown(2_050), true).await.unwrap();
+    service.sandboxes().delete(&who, "x", true).await.unwrap();
+    assert_eq!(
+        service.sandboxes().create(&who, grown(2_050), true).await.unwrap_err().code,
+        Code::QuotaExceeded
+    );
+    service.sandboxes().delete_snapshot(&who, first.id.as_str()).await.unwrap();
+    service.sandboxes().create(&who, grown(2_050), true).await.unwrap();
     // Nobody's copies take the last of the disk.
     let id = world.create().await.id;
     world.fake.set_node(|node| node.disk_copy_mib = 60);
     world.advance(Duration::from_secs(2)).await;
-    let error = service.snapshot(&world.admin, id.as_str(), NewSnapshot::default()).await.unwrap_err();
+    let error =
+        service.sandboxes().snapshot(&world.admin, id.as_str(), NewSnapshot::default()).await.unwrap_err();
     assert_eq!((error.code, error.retry_after_s.is_some()), (Code::NoCapacity, true));
     world.assert_no_leaks().await;
 }
@@ -452,10 +471,11 @@ async fn private_environment_is_not_inherited() {
     };
     world.try_create(spec).await.unwrap();
     let memory = NewSnapshot { name: None, memory: true, replace: false, expect: None };
-    assert_eq!(service.snapshot(who, "x", memory).await.unwrap_err().code, Code::InvalidRequest);
-    let snapshot = service.snapshot(who, "x", NewSnapshot::default()).await.unwrap();
+    assert_eq!(service.sandboxes().snapshot(who, "x", memory).await.unwrap_err().code, Code::InvalidRequest);
+    let snapshot = service.sandboxes().snapshot(who, "x", NewSnapshot::default()).await.unwrap();
     assert!(!snapshot.env.contains_key("TOKEN") && snapshot.env.contains_key("MODE"));
-    let forked = service.fork(who, "x", Fork { memory: true, ..Default::default() }).await.unwrap();
+    let forked =
+        service.sandboxes().fork(who, "x", Fork { memory: true, ..Default::default() }).await.unwrap();
     assert!(!forked.memory);
     assert!(forked.memory_refused.unwrap().contains("private_env"));
     let child = &forked.sandboxes[0];
@@ -475,7 +495,11 @@ async fn a_fork_makes_children_of_their_own() {
     world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"1".to_vec()));
     world.fake.memory(&born.id, |bytes| *bytes = b"known".to_vec());
     for memory in [false, true] {
-        let forked = service.fork(who, "x", Fork { count: 3, memory, ..Default::default() }).await.unwrap();
+        let forked = service
+            .sandboxes()
+            .fork(who, "x", Fork { count: 3, memory, ..Default::default() })
+            .await
+            .unwrap();
         assert_eq!((forked.memory, forked.memory_refused), (memory, None));
         assert_eq!(forked.sandboxes.len(), 3);
         for child in &forked.sandboxes {
@@ -489,17 +513,19 @@ async fn a_fork_makes_children_of_their_own() {
     }
     world.quiet().await;
     assert_eq!(world.fake.snapshots(), [], "what it was made from is gone");
-    let lineage = service.lineage(who, "x").await.unwrap();
+    let lineage = service.sandboxes().lineage(who, "x").await.unwrap();
     assert_eq!(lineage.children.len(), 6);
-    let child = service.lineage(who, lineage.children[0].as_str()).await.unwrap();
+    let child = service.sandboxes().lineage(who, lineage.children[0].as_str()).await.unwrap();
     assert_eq!((child.parent.as_ref(), child.snapshot), (Some(&born.id), None));
     for count in [0, 101] {
-        let error = service.fork(who, "x", Fork { count, ..Default::default() }).await.unwrap_err();
+        let error =
+            service.sandboxes().fork(who, "x", Fork { count, ..Default::default() }).await.unwrap_err();
         assert_eq!(error.code, Code::InvalidRequest);
     }
     // A stopped one has no processes to copy.
-    service.stop(who, "x", true).await.unwrap();
-    let forked = service.fork(who, "x", Fork { memory: true, ..Default::default() }).await.unwrap();
+    service.sandboxes().stop(who, "x", true).await.unwrap();
+    let forked =
+        service.sandboxes().fork(who, "x", Fork { memory: true, ..Default::default() }).await.unwrap();
     assert!(!forked.memory && forked.memory_refused.is_some());
 }
 
@@ -511,7 +537,7 @@ async fn a_fork_makes_all_children_or_none() {
     world.fake.script(ProviderCall::Create, Script::Fail);
     let fork = Fork { count: 3, ..Default::default() };
     let (service, who, ident) = (world.service.clone(), world.admin.clone(), id.to_string());
-    let forking = tokio::spawn(async move { service.fork(&who, &ident, fork).await });
+    let forking = tokio::spawn(async move { service.sandboxes().fork(&who, &ident, fork).await });
     world.quiet().await;
     world.advance(Duration::from_millis(5)).await;
     assert_eq!(forking.await.unwrap().unwrap_err().code, Code::Internal);
@@ -535,6 +561,7 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
     set(b"1", b"then");
     for (name, memory) in [("files", false), ("all", true)] {
         service
+            .sandboxes()
             .snapshot(
                 who,
                 "x",
@@ -547,9 +574,9 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
         for (name, memory) in [("files", &b""[..]), ("all", &b"then"[..])] {
             set(b"2", b"now");
             if from == Phase::Paused {
-                service.pause(who, "x", LIVE, true).await.unwrap();
+                service.sandboxes().pause(who, "x", LIVE, true).await.unwrap();
             }
-            let back = service.rollback(who, "x", name, true).await.unwrap();
+            let back = service.sandboxes().rollback(who, "x", name, true).await.unwrap();
             assert_eq!((back.phase, back.rollback_to), (Phase::Running, None));
             assert_eq!(file(), b"1");
             assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), memory);
@@ -557,15 +584,15 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
         }
     }
     for name in ["files", "all"] {
-        service.stop(who, "x", true).await.unwrap();
+        service.sandboxes().stop(who, "x", true).await.unwrap();
         world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"2".to_vec()));
-        let back = service.rollback(who, "x", name, true).await.unwrap();
+        let back = service.sandboxes().rollback(who, "x", name, true).await.unwrap();
         assert_eq!((back.phase, file()), (Phase::Stopped, b"1".to_vec()));
         assert!(!world.fake.is_checkpointed(&born.id));
-        service.start(who, "x", true).await.unwrap();
+        service.sandboxes().start(who, "x", true).await.unwrap();
     }
     let other = world.create().await;
-    let error = service.rollback(who, other.id.as_str(), "files", true).await.unwrap_err();
+    let error = service.sandboxes().rollback(who, other.id.as_str(), "files", true).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidRequest);
     world.quiet().await;
     world.assert_no_leaks().await;
@@ -579,13 +606,13 @@ async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
         world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
     for (name, memory) in [("files", false), ("all", true)] {
         let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None };
-        let snapshot = service.snapshot(who, "x", ask).await.unwrap();
+        let snapshot = service.sandboxes().snapshot(who, "x", ask).await.unwrap();
         world.fake.damage(&snapshot.id);
     }
     world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"3".to_vec()));
     world.fake.memory(&born.id, |bytes| *bytes = b"now".to_vec());
     for name in ["files", "all"] {
-        let error = service.rollback(who, "x", name, true).await.unwrap_err();
+        let error = service.sandboxes().rollback(who, "x", name, true).await.unwrap_err();
         assert_eq!(error.code, Code::Damaged);
         let still = world.get(&born.id).await;
         assert_eq!((still.phase, still.intent, still.rollback_to), (Phase::Running, Intent::Run, None));
@@ -595,19 +622,22 @@ async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
         assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"now");
     }
     for ask in [LIVE, DISK] {
-        service.pause(who, "x", ask, true).await.unwrap();
-        assert_eq!(service.rollback(who, "x", "all", true).await.unwrap_err().code, Code::Damaged);
+        service.sandboxes().pause(who, "x", ask, true).await.unwrap();
+        assert_eq!(
+            service.sandboxes().rollback(who, "x", "all", true).await.unwrap_err().code,
+            Code::Damaged
+        );
         let still = world.get(&born.id).await;
         assert_eq!((still.phase, still.intent), (Phase::Paused, Intent::Pause));
         assert_eq!(still.held, Some(ask.memory.unwrap_or(MemoryLocation::Live)));
         world.quiet().await;
         assert_eq!(world.get(&born.id).await.phase, Phase::Paused);
-        service.resume(who, "x", true).await.unwrap();
+        service.sandboxes().resume(who, "x", true).await.unwrap();
         assert_eq!(world.fake.memory(&born.id, |bytes| bytes.clone()).unwrap(), b"now");
         echo(&world, &born.id).await;
     }
-    service.stop(who, "x", true).await.unwrap();
-    assert_eq!(service.rollback(who, "x", "files", true).await.unwrap_err().code, Code::Damaged);
+    service.sandboxes().stop(who, "x", true).await.unwrap();
+    assert_eq!(service.sandboxes().rollback(who, "x", "files", true).await.unwrap_err().code, Code::Damaged);
     let still = world.get(&born.id).await;
     assert_eq!((still.phase, still.intent), (Phase::Stopped, Intent::Stop));
     assert_eq!(world.fake.files(&born.id, |files| files["/a"].clone()).unwrap(), b"3");
@@ -622,26 +652,26 @@ async fn a_rollback_that_fails_half_way_leaves_files_and_nothing_that_runs() {
     let id = at(&world, Phase::Running).await;
     // The answer was lost: the processes ended.
     world.fake.script(ProviderCall::Rollback, Script::FailAfter);
-    service.rollback(who, "x", "first", true).await.unwrap_err();
+    service.sandboxes().rollback(who, "x", "first", true).await.unwrap_err();
     let stopped = world.get(&id).await;
     assert_eq!((stopped.phase, stopped.intent, stopped.instance), (Phase::Stopped, Intent::Stop, None));
-    service.start(who, "x", true).await.unwrap();
+    service.sandboxes().start(who, "x", true).await.unwrap();
     // It died meanwhile, and somebody wants it stopped meanwhile: either way nothing runs behind a stopped lease.
     for dies in [true, false] {
         world.fake.script(ProviderCall::Rollback, Script::Hold);
-        service.rollback(who, "x", "first", false).await.unwrap();
+        service.sandboxes().rollback(who, "x", "first", false).await.unwrap();
         world.quiet().await;
-        world.fake.damage(&service.get_snapshot(who, "first").await.unwrap().id);
+        world.fake.damage(&service.sandboxes().get_snapshot(who, "first").await.unwrap().id);
         if dies {
             world.fake.kill(&id, true);
         } else {
-            service.stop(who, "x", false).await.unwrap();
+            service.sandboxes().stop(who, "x", false).await.unwrap();
         }
         world.quiet().await;
         world.fake.release();
         world.until(&id, Phase::Stopped).await;
         world.assert_no_leaks().await;
-        service.start(who, "x", true).await.unwrap();
+        service.sandboxes().start(who, "x", true).await.unwrap();
     }
 }
 
@@ -652,12 +682,12 @@ async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copie
     let id = at(&world, Phase::Stopped).await;
     let calls = world.fake.calls(ProviderCall::Snapshot, &id);
     let memory = || NewSnapshot { name: None, memory: true, replace: false, expect: None };
-    let error = service.snapshot(who, "x", memory()).await.unwrap_err();
+    let error = service.sandboxes().snapshot(who, "x", memory()).await.unwrap_err();
     assert_eq!((error.code, error.hint.is_some()), (Code::InvalidRequest, true));
     assert_eq!(world.fake.calls(ProviderCall::Snapshot, &id), calls, "nobody was asked");
-    service.start(who, "x", true).await.unwrap();
-    service.pause(who, "x", DISK, true).await.unwrap();
-    assert!(service.snapshot(who, "x", memory()).await.unwrap().memory);
+    service.sandboxes().start(who, "x", true).await.unwrap();
+    service.sandboxes().pause(who, "x", DISK, true).await.unwrap();
+    assert!(service.sandboxes().snapshot(who, "x", memory()).await.unwrap().memory);
     assert_eq!(world.get(&id).await.held, Some(MemoryLocation::Disk));
 }
 
@@ -680,9 +710,9 @@ async fn verbs_that_race_end_in_one_resting_phase_and_leak_nothing() {
         let lease = world.get(&id).await;
         assert!(atoll_model::lifecycle::phase_deadline_ms(lease.phase).is_none(), "{lease:?}");
         assert_ne!(lease.phase, Phase::Failed, "{lease:?}");
-        world.service.start(&world.admin, "x", true).await.unwrap();
+        world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
         echo(&world, &id).await;
-        world.service.delete(&world.admin, "x", true).await.unwrap();
+        world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
         world.quiet().await;
         world.assert_no_leaks().await;
         assert_eq!(world.fake.holds(), []);

@@ -25,11 +25,11 @@ fn argv(words: &[&str]) -> Exec {
 async fn paused(world: &World, spec: CreateSandbox, memory: MemoryLocation) -> Lease {
     let lease = world.try_create(spec).await.unwrap();
     let ask = Pause { memory: Some(memory) };
-    world.service.pause(&world.admin, lease.id.as_str(), ask, true).await.unwrap()
+    world.service.sandboxes().pause(&world.admin, lease.id.as_str(), ask, true).await.unwrap()
 }
 
 async fn echo(world: &World, who: &Principal, lease: &Lease) -> Result<String, atoll_service::ServiceError> {
-    let out = world.service.exec(who, lease.id.as_str(), argv(&["echo", "hi"])).await?;
+    let out = world.service.sandboxes().exec(who, lease.id.as_str(), argv(&["echo", "hi"])).await?;
     Ok(String::from_utf8_lossy(&out.stdout.to_vec()).into_owned())
 }
 
@@ -51,11 +51,11 @@ async fn a_request_wakes_what_is_paused_stopped_or_archived() {
         assert_eq!(reasons_to(&world, &lease.id, Phase::Resuming).await, [Reason::Woken]);
     }
     let stopped = world.create().await;
-    world.service.stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, stopped.id.as_str(), true).await.unwrap();
     assert_eq!(echo(&world, &world.admin, &stopped).await.unwrap(), "hi\n");
     assert_eq!(reasons_to(&world, &stopped.id, Phase::Starting).await, [Reason::Woken]);
     let archived = world.create().await;
-    world.service.archive(&world.admin, archived.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().archive(&world.admin, archived.id.as_str(), true).await.unwrap();
     assert_eq!(echo(&world, &world.admin, &archived).await.unwrap(), "hi\n");
     assert_eq!(world.get(&archived.id).await.phase, Phase::Running);
 }
@@ -100,7 +100,7 @@ async fn only_start_and_resume_wake_what_says_so() {
     assert!(world.fake.is_frozen(&lease.id));
     // A request during another caller's resume waits for that.
     world.fake.script(ProviderCall::Resume, Script::Hold);
-    world.service.resume(&world.admin, lease.id.as_str(), false).await.unwrap();
+    world.service.sandboxes().resume(&world.admin, lease.id.as_str(), false).await.unwrap();
     let release = async {
         world.quiet().await;
         world.fake.release();
@@ -108,8 +108,8 @@ async fn only_start_and_resume_wake_what_says_so() {
     let (answer, ()) = futures::future::join(echo(&world, &world.admin, &lease), release).await;
     assert_eq!(answer.unwrap(), "hi\n");
     let change = UpdateSandbox { wake: Some(Wake::Any), ..Default::default() };
-    world.service.update(&world.admin, lease.id.as_str(), change).await.unwrap();
-    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().update(&world.admin, lease.id.as_str(), change).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
 }
 
@@ -127,7 +127,7 @@ async fn a_wake_that_fails_says_why_and_the_next_may_succeed() {
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
     assert_eq!(echo(&world, &world.admin, &lease).await.unwrap(), "hi\n");
     // Without room it sleeps on.
-    world.service.stop(&world.admin, lease.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap();
     world.fake.set_node(|node| node.memory_free_mib = 0);
     tokio::time::advance(SECOND * 2).await;
     let error = echo(&world, &world.admin, &lease).await.unwrap_err();
@@ -155,20 +155,20 @@ async fn a_wake_has_a_deadline_and_the_work_goes_on() {
 async fn who_may_not_use_it_does_not_wake_it_and_looking_does_not_either() {
     let world = World::new().await;
     let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
-    world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
+    world.service.access().create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
     let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
-    let key = world.service.create_key(&world.admin, key).await.unwrap();
-    let other = world.service.authenticate(&key.secret).await.unwrap();
+    let key = world.service.access().create_key(&world.admin, key).await.unwrap();
+    let other = world.service.access().authenticate(&key.secret).await.unwrap();
     assert_eq!(echo(&world, &other, &lease).await.unwrap_err().code, Code::SandboxNotFound);
     let id = lease.id.as_str();
-    world.service.get(&world.admin, id).await.unwrap();
-    world.service.list(&world.admin, Filter::default()).await.unwrap();
-    world.service.awake(&world.admin, id).await.unwrap();
-    world.service.lineage(&world.admin, id).await.unwrap();
+    world.service.sandboxes().get(&world.admin, id).await.unwrap();
+    world.service.sandboxes().list(&world.admin, Filter::default()).await.unwrap();
+    world.service.sandboxes().awake(&world.admin, id).await.unwrap();
+    world.service.sandboxes().lineage(&world.admin, id).await.unwrap();
     world.service.events(&world.admin, Some(id), None, 0).await.unwrap();
-    world.service.metrics_history(&world.admin, id, None, 0).await.unwrap();
-    world.service.list_terminals(&world.admin, id).await.unwrap();
-    world.service.snapshots(&world.admin, Default::default()).await.unwrap();
+    world.service.sandboxes().metrics_history(&world.admin, id, None, 0).await.unwrap();
+    world.service.sandboxes().list_terminals(&world.admin, id).await.unwrap();
+    world.service.sandboxes().snapshots(&world.admin, Default::default()).await.unwrap();
     for _ in 0..30 {
         world.advance(SECOND).await;
     }
@@ -221,20 +221,20 @@ async fn a_wake_sets_the_lifetime_with_the_phase_and_says_what_it_found() {
     let lease = world.try_create(spec()).await.unwrap();
     let id = lease.id.as_str();
     // One that runs has its lifetime lengthened, never cut.
-    let kept = service.wake(who, id, at_least(60), true).await.unwrap();
+    let kept = service.sandboxes().wake(who, id, at_least(60), true).await.unwrap();
     assert_eq!((kept.found, lives_for(&kept.lease, &world)), (Phase::Running, 600_000));
-    let longer = service.wake(who, id, at_least(900), true).await.unwrap();
+    let longer = service.sandboxes().wake(who, id, at_least(900), true).await.unwrap();
     assert_eq!((longer.found, lives_for(&longer.lease, &world)), (Phase::Running, 900_000));
     // One that is asleep gets exactly what was asked for, and what happens at its end.
-    service.pause(who, id, Pause::default(), true).await.unwrap();
+    service.sandboxes().pause(who, id, Pause::default(), true).await.unwrap();
     let request = WakeRequest { on_timeout: Some(OnTimeout::Delete), ..at_least(60) };
-    let woken = service.wake(who, id, request, true).await.unwrap();
+    let woken = service.sandboxes().wake(who, id, request, true).await.unwrap();
     assert_eq!((woken.found, woken.lease.phase), (Phase::Paused, Phase::Running));
     assert_eq!((lives_for(&woken.lease, &world), woken.lease.on_timeout), (60_000, OnTimeout::Delete));
     assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 1);
     // A caller that does not want one that runs is refused, and nothing is changed.
     let asleep = VerbOptions::expecting(PhaseSet::RESTING.without(PhaseSet::of(&[Phase::Running])));
-    let refused = service.wake(who, id, at_least(3_600), asleep).await.unwrap_err().refused.unwrap();
+    let refused = service.sandboxes().wake(who, id, at_least(3_600), asleep).await.unwrap_err().refused.unwrap();
     assert_eq!((refused.verb, refused.lease.phase), (Verb::Wake, Phase::Running));
     assert_eq!(lives_for(&world.get(&lease.id).await, &world), 60_000);
 }
@@ -245,12 +245,12 @@ async fn a_wake_without_memory_boots_from_the_files() {
     let (service, who) = (&world.service, &world.admin);
     let lease = paused(&world, CreateSandbox::default(), MemoryLocation::Live).await;
     let request = WakeRequest { memory: WakeMemory::Drop, ..WakeRequest::default() };
-    let woken = service.wake(who, lease.id.as_str(), request, true).await.unwrap();
+    let woken = service.sandboxes().wake(who, lease.id.as_str(), request, true).await.unwrap();
     assert_eq!((woken.found, woken.lease.phase), (Phase::Paused, Phase::Running));
     assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 0);
     assert_eq!(world.fake.calls(ProviderCall::Boot, &lease.id), 1);
     // One that runs keeps its processes.
-    let same = service.wake(who, lease.id.as_str(), request, true).await.unwrap();
+    let same = service.sandboxes().wake(who, lease.id.as_str(), request, true).await.unwrap();
     assert_eq!(same.lease.instance, woken.lease.instance);
 }
 
@@ -260,13 +260,13 @@ async fn a_wake_in_the_middle_of_a_stop_starts_it_when_that_is_over() {
     let (service, who) = (&world.service, &world.admin);
     let lease = world.create().await;
     world.fake.script(ProviderCall::Halt, Script::Hold);
-    service.stop(who, lease.id.as_str(), false).await.unwrap();
+    service.sandboxes().stop(who, lease.id.as_str(), false).await.unwrap();
     let release = async {
         world.quiet().await;
         world.fake.release();
     };
     let wakes = futures::future::join(
-        service.wake(who, lease.id.as_str(), WakeRequest::default(), true),
+        service.sandboxes().wake(who, lease.id.as_str(), WakeRequest::default(), true),
         echo(&world, who, &lease),
     );
     let ((woken, answer), ()) = futures::future::join(wakes, release).await;
@@ -283,11 +283,11 @@ async fn a_wake_that_is_refused_leaves_the_lifetime_as_it_was() {
     let who = world.tenant("small", quota).await;
     let service = &world.service;
     let spec = || CreateSandbox { timeout_s: Some(600), ..Default::default() };
-    let (first, _) = service.create(&who, spec(), true).await.unwrap();
-    service.stop(&who, first.id.as_str(), true).await.unwrap();
-    service.create(&who, spec(), true).await.unwrap();
+    let (first, _) = service.sandboxes().create(&who, spec(), true).await.unwrap();
+    service.sandboxes().stop(&who, first.id.as_str(), true).await.unwrap();
+    service.sandboxes().create(&who, spec(), true).await.unwrap();
     let before = world.get(&first.id).await;
-    let error = service.wake(&who, first.id.as_str(), at_least(60), true).await.unwrap_err();
+    let error = service.sandboxes().wake(&who, first.id.as_str(), at_least(60), true).await.unwrap_err();
     assert_eq!(error.code, Code::QuotaExceeded, "{error}");
     assert_eq!(world.get(&first.id).await.timeout_at, before.timeout_at);
 }
@@ -297,16 +297,17 @@ async fn a_stream_stands_still_with_its_sandbox() {
     let world = World::new().await;
     let lease = world.create().await;
     let id = lease.id.as_str();
-    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
-    world.service.pause(&world.admin, id, Pause::default(), true).await.unwrap();
+    let (_, mut stream) =
+        world.service.sandboxes().exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
+    world.service.sandboxes().pause(&world.admin, id, Pause::default(), true).await.unwrap();
     for _ in 0..10 {
         world.advance(SECOND * 600).await;
         assert!(futures::poll!(stream.next()).is_pending(), "silence counts only while it runs");
     }
-    world.service.resume(&world.admin, id, true).await.unwrap();
+    world.service.sandboxes().resume(&world.admin, id, true).await.unwrap();
     world.advance(SECOND * 60).await;
     assert!(futures::poll!(stream.next()).is_pending());
-    world.service.stop(&world.admin, id, true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, id, true).await.unwrap();
     let end = stream.next().await;
     assert!(matches!(end, Some(ExecEvent::Lost(_))), "{end:?}");
 }
@@ -316,8 +317,9 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
     let world = World::new().await;
     let lease = world.create().await;
     let id = lease.id.as_str();
-    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["tell"])).await.unwrap();
-    let collected = world.service.exec(&world.admin, id, argv(&["tell"]));
+    let (_, mut stream) =
+        world.service.sandboxes().exec_stream(&world.admin, id, argv(&["tell"])).await.unwrap();
+    let collected = world.service.sandboxes().exec(&world.admin, id, argv(&["tell"]));
     let play = async {
         let mut told = match stream.next().await {
             Some(ExecEvent::Stdout(data)) => data.to_vec(),
@@ -325,13 +327,14 @@ async fn after_a_restore_a_reader_goes_on_where_it_was() {
         };
         world
             .service
+            .sandboxes()
             .pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true)
             .await
             .unwrap();
         world.advance(SECOND * 3_600).await;
         assert!(futures::poll!(stream.next()).is_pending(), "it waits, and wakes nobody");
         assert!(world.fake.is_checkpointed(&lease.id));
-        let running = world.service.resume(&world.admin, id, true).await.unwrap();
+        let running = world.service.sandboxes().resume(&world.admin, id, true).await.unwrap();
         assert_ne!(running.instance, lease.instance);
         while let Some(event) = stream.next().await {
             match event {
@@ -352,15 +355,17 @@ async fn a_silent_command_outlives_many_restores() {
     let world = World::new().await;
     let lease = world.create().await;
     let id = lease.id.as_str();
-    let (_, mut stream) = world.service.exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
+    let (_, mut stream) =
+        world.service.sandboxes().exec_stream(&world.admin, id, argv(&["wait"])).await.unwrap();
     for _ in 0..6 {
         world
             .service
+            .sandboxes()
             .pause(&world.admin, id, Pause { memory: Some(MemoryLocation::Disk) }, true)
             .await
             .unwrap();
         assert!(futures::poll!(stream.next()).is_pending());
-        world.service.resume(&world.admin, id, true).await.unwrap();
+        world.service.sandboxes().resume(&world.admin, id, true).await.unwrap();
         world.quiet().await;
         assert!(futures::poll!(stream.next()).is_pending());
         world.advance(SECOND * 60).await;
@@ -376,7 +381,7 @@ async fn the_end_of_the_server_pauses_and_deletes_what_is_bound_to_it() {
     let paused = world.try_create(bound(OnExit::Pause)).await.unwrap();
     let deleted = world.try_create(bound(OnExit::Destroy)).await.unwrap();
     let asleep = world.try_create(bound(OnExit::Pause)).await.unwrap();
-    world.service.stop(&world.admin, asleep.id.as_str(), true).await.unwrap();
+    world.service.sandboxes().stop(&world.admin, asleep.id.as_str(), true).await.unwrap();
     world.service.exit(SECOND * 10).await;
     assert_eq!(world.get(&kept.id).await.phase, Phase::Running);
     assert_eq!(world.get(&paused.id).await.phase, Phase::Paused);
@@ -415,7 +420,7 @@ async fn the_end_of_a_thread_touches_its_sandboxes_and_no_others() {
     let deleted = world.try_create(bound("t-1", OnExit::Destroy)).await.unwrap();
     let kept = world.try_create(bound("t-1", OnExit::Keep)).await.unwrap();
     let beside = world.try_create(bound("t-2", OnExit::Destroy)).await.unwrap();
-    let mut touched = world.service.end_thread(&world.admin, "t-1").await.unwrap();
+    let mut touched = world.service.sandboxes().end_thread(&world.admin, "t-1").await.unwrap();
     touched.sort_by_key(|lease| lease.phase.as_str());
     let phases: Vec<_> = touched.iter().map(|lease| lease.phase).collect();
     assert_eq!(phases, [Phase::Deleted, Phase::Paused, Phase::Running]);
@@ -427,10 +432,10 @@ async fn the_end_of_a_thread_touches_its_sandboxes_and_no_others() {
     ] {
         assert_eq!(world.get(&lease.id).await.phase, phase);
     }
-    world.service.create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
+    world.service.access().create_tenant(&world.admin, "other", Quota::default()).await.unwrap();
     let key = NewKey { tenant: Some("other".to_owned()), scope: Scope::User, name: None };
-    let key = world.service.create_key(&world.admin, key).await.unwrap();
-    let other = world.service.authenticate(&key.secret).await.unwrap();
-    assert_eq!(world.service.end_thread(&other, "t-2").await.unwrap(), []);
+    let key = world.service.access().create_key(&world.admin, key).await.unwrap();
+    let other = world.service.access().authenticate(&key.secret).await.unwrap();
+    assert_eq!(world.service.sandboxes().end_thread(&other, "t-2").await.unwrap(), []);
     assert_eq!(world.get(&beside.id).await.phase, Phase::Running);
 }

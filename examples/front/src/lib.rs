@@ -99,7 +99,7 @@ async fn create_box(
 ) -> Result<JsonResponse<BoxResponse>, ApiError> {
     let timeout_s = request.minutes.map(|minutes| minutes.saturating_mul(60));
     let spec = CreateSandbox { name: request.name, timeout_s, ..CreateSandbox::default() };
-    let (lease, _) = toy.0.create(&caller, spec, true).await?;
+    let (lease, _) = toy.0.sandboxes().create(&caller, spec, true).await?;
     Ok(created(lease.into()))
 }
 
@@ -107,7 +107,7 @@ async fn list_boxes(
     State(toy): State<Toy>,
     Caller(caller): Caller,
 ) -> Result<JsonResponse<Vec<BoxResponse>>, ApiError> {
-    let page = toy.0.list(&caller, Filter::default()).await?;
+    let page = toy.0.sandboxes().list(&caller, Filter::default()).await?;
     Ok(ok(page.items.into_iter().map(BoxResponse::from).collect()))
 }
 
@@ -116,6 +116,6 @@ async fn delete_box(
     Caller(caller): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    toy.0.delete(&caller, &id, true).await?;
+    toy.0.sandboxes().delete(&caller, &id, true).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,7 +7,7 @@ use atoll_example_front::Toy;
 use atoll_front_kit::Dispatch;
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, Templates,
+    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, TemplateSource,
 };
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -17,7 +17,7 @@ use tower::ServiceExt;
 
 struct OneTemplate;
 
-impl Templates for OneTemplate {
+impl TemplateSource for OneTemplate {
     fn resolve(&self, _: &str) -> Result<TemplateRecord, ServiceError> {
         Ok(TemplateRecord {
             name: TEMPLATE.to_owned(),

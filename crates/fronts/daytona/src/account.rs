@@ -118,7 +118,7 @@ async fn usage(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Value>, ApiError> {
     own(&who, &id)?;
-    let (usage, quota) = app.service.tenant_usage(&who, &id).await?;
+    let (usage, quota) = app.service.access().tenant_usage(&who, &id).await?;
     Ok(ok(json!({
         "regionUsage": [{
             "regionId": REGION,
@@ -193,7 +193,7 @@ fn key_shown(key: &atoll_service::KeyRecord) -> Value {
 }
 
 async fn keys(State(app): State<DaytonaApp>, Caller(who): Caller) -> Result<JsonResponse<Value>, ApiError> {
-    let keys = app.service.list_keys(&who).await?;
+    let keys = app.service.access().list_keys(&who).await?;
     let own = keys.iter().filter(|key| key.tenant == who.tenant);
     Ok(ok(Value::Array(own.map(key_shown).collect())))
 }
@@ -202,7 +202,7 @@ async fn current_key(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Value>, ApiError> {
-    let keys = app.service.list_keys(&who).await;
+    let keys = app.service.access().list_keys(&who).await;
     let known = keys.ok().and_then(|keys| keys.into_iter().find(|key| key.id == who.key));
     // A key without the right to list keys is still described.
     Ok(ok(known.as_ref().map_or_else(
@@ -223,7 +223,7 @@ async fn new_key(
     Json(body): Json<NewKeyBody>,
 ) -> Result<JsonResponse<Value>, ApiError> {
     let new = NewKey { tenant: None, scope: Scope::User, name: Some(body.name.clone()) };
-    let made = app.service.create_key(&who, new).await?;
+    let made = app.service.access().create_key(&who, new).await?;
     let digits = made.secret.rsplit('_').next().unwrap_or_default();
     Ok(created(json!({
         "name": body.name,
@@ -239,7 +239,7 @@ async fn named_key(
     who: &Principal,
     name: &str,
 ) -> Result<atoll_service::KeyRecord, ApiError> {
-    let keys = app.service.list_keys(who).await?;
+    let keys = app.service.access().list_keys(who).await?;
     let is_meant = |key: &atoll_service::KeyRecord| {
         key.tenant == who.tenant && (key.name.as_deref() == Some(name) || key.id.as_str() == name)
     };
@@ -261,6 +261,6 @@ async fn remove_key(
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let key = named_key(&app, &who, &name).await?;
-    app.service.delete_key(&who, &key.id).await?;
+    app.service.access().delete_key(&who, &key.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -98,7 +98,7 @@ pub(crate) async fn log(
     build: &BuildId,
     follow: bool,
 ) -> Result<Response, ApiError> {
-    let lines = app.service.build_log(who, build.as_str(), 1, follow).await?;
+    let lines = app.service.builds().log(who, build.as_str(), 1, follow).await?;
     let closing = app.options.closing.clone();
     let text = lines
         .map(|line| Ok::<_, std::convert::Infallible>(Bytes::from(format!("{}\n", line.text))))

@@ -54,7 +54,8 @@ async fn metrics(
 ) -> Result<JsonResponse<Telemetry>, ApiError> {
     let asked = MetricsQuery::parse(query.as_deref().unwrap_or_default())?;
     let lease = lease(&app, &who, &id).await?;
-    let mut samples = app.service.metrics_history(&who, lease.id.as_str(), Some(asked.from), 0).await?;
+    let mut samples =
+        app.service.sandboxes().metrics_history(&who, lease.id.as_str(), Some(asked.from), 0).await?;
     samples.retain(|sample| (asked.from..=asked.to).contains(&sample.at_ms));
     let wanted =
         SERIES.iter().filter(|(name, _)| asked.names.is_empty() || asked.names.iter().any(|n| n == name));

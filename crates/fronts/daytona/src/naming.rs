@@ -97,7 +97,7 @@ pub(crate) async fn template(
     name: &str,
 ) -> Result<Option<TemplateRecord>, ApiError> {
     let Ok(word) = word(name) else { return Ok(None) };
-    match app.service.get_template(who, &word).await {
+    match app.service.templates().get(who, &word).await {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => Ok(None),
         Err(error) => Err(error.into()),

@@ -58,7 +58,7 @@ impl WarmPool {
             snapshot: name,
             target: REGION.to_owned(),
             pool,
-            current_size: app.service.ready_instances(&template.name, &template.version),
+            current_size: app.service.templates().ready_instances(&template.name, &template.version),
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -100,7 +100,7 @@ async fn own(app: &DaytonaApp, who: &Principal, name: &str) -> Result<TemplateRe
 async fn set(app: &DaytonaApp, who: &Principal, name: &str, pool: u32) -> Result<TemplateRecord, ApiError> {
     let settings = Some(StartSettings { pool: Some(pool), ..StartSettings::default() });
     let change = UpdateTemplate { settings, ..UpdateTemplate::default() };
-    Ok(app.service.update_template(who, &naming::word(name)?, change).await?)
+    Ok(app.service.templates().update(who, &naming::word(name)?, change).await?)
 }
 
 fn size(asked: i64) -> Result<u32, ApiError> {
@@ -129,7 +129,7 @@ async fn list(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Vec<WarmPool>>, ApiError> {
-    let all = app.service.list_templates(&who).await?;
+    let all = app.service.templates().list(&who).await?;
     let mine = all.iter().filter(|template| template.tenant.as_ref() == Some(&who.tenant));
     let pools = mine.filter(|template| template.settings.pool.unwrap_or(0) > 0);
     Ok(ok(pools.map(|template| WarmPool::of(&app, template)).collect()))

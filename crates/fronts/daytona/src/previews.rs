@@ -59,7 +59,7 @@ async fn link(
     let of = if OF_TOOLBOX.contains(&port) { TokenOf::Agent } else { TokenOf::Ports };
     Ok(ok(Link {
         url: (app.options.hosts)().url(origin.is_tls(), &format!("{port}-{}", lease.id)),
-        token: app.service.token(&lease, of),
+        token: app.service.access().token(&lease, of),
         sandbox_id: lease.id.into(),
     }))
 }
@@ -90,7 +90,7 @@ async fn signed(
     };
     let lease = lease(&app, &who, &id).await?;
     let ask = NewPreview { port, expires_s: Some(expires_s), public: false };
-    let made = app.service.create_preview(&who, lease.id.as_str(), ask).await?;
+    let made = app.service.access().create_preview(&who, lease.id.as_str(), ask).await?;
     let token = made.token.unwrap_or_default();
     // The token without its prefix, as it is part of the host name.
     let secret = token.rsplit('_').next().unwrap_or(&token).to_owned();
@@ -105,7 +105,7 @@ async fn expire(
 ) -> Result<StatusCode, ApiError> {
     let port = checked(port)?;
     let lease = lease(&app, &who, &id).await?;
-    app.service.expire_preview(&who, lease.id.as_str(), port, &token).await?;
+    app.service.access().expire_preview(&who, lease.id.as_str(), port, &token).await?;
     Ok(StatusCode::OK)
 }
 
@@ -116,7 +116,7 @@ async fn signing_key(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<String>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    Ok(ok(app.service.token(&lease, TokenOf::Files)))
+    Ok(ok(app.service.access().token(&lease, TokenOf::Files)))
 }
 
 /// Invalidates all links that were signed before. Preview tokens become invalid too, because they share one counter.
@@ -126,8 +126,8 @@ async fn rotate(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<String>, ApiError> {
     let lease: Lease = lease(&app, &who, &id).await?;
-    let lease = app.service.rotate_tokens(&who, lease.id.as_str()).await?;
-    Ok(ok(app.service.token(&lease, TokenOf::Files)))
+    let lease = app.service.access().rotate_tokens(&who, lease.id.as_str()).await?;
+    Ok(ok(app.service.access().token(&lease, TokenOf::Files)))
 }
 
 async fn is_public(
@@ -154,7 +154,7 @@ async fn validate(
     Path((id, token)): Path<(String, String)>,
 ) -> Result<JsonResponse<bool>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    Ok(ok(app.service.admit_token(&lease.id, TokenOf::Ports, &token).is_ok()))
+    Ok(ok(app.service.access().admit_token(&lease.id, TokenOf::Ports, &token).is_ok()))
 }
 
 fn checked(port: i64) -> Result<u16, ApiError> {

@@ -64,7 +64,7 @@ async fn create(
     let names_user = body.names_user();
     let mut spec = body.into_spec()?;
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
-    let (lease, _) = app.service.create(&who, spec, true).await.map_err(|error| match error.code {
+    let (lease, _) = app.service.sandboxes().create(&who, spec, true).await.map_err(|error| match error.code {
         // COMPAT(daytona): a snapshot that is not there makes the request bad.
         Code::TemplateNotFound | Code::SnapshotNotFound => {
             let message = format!(
@@ -90,13 +90,13 @@ async fn create_built(
     fill(&mut spec.limits, LimitsAsk::default());
     spec.entrypoint = true;
     let word = builds::name_of(&build);
-    if app.service.get_template(who, &word).await.is_ok() {
+    if app.service.templates().get(who, &word).await.is_ok() {
         spec.template = Some(word);
-        return Ok(app.service.create(who, spec, true).await?.0);
+        return Ok(app.service.sandboxes().create(who, spec, true).await?.0);
     }
     let ask = builds::Ask { word, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
     let build = builds::request(ask)?;
-    Ok(app.service.create_from_build(who, spec, build, None).await?.0)
+    Ok(app.service.builds().create_sandbox(who, spec, build, None).await?.0)
 }
 
 /// Sets the source of a new sandbox, with the resources of its snapshot, or else the vendor's defaults.
@@ -138,7 +138,7 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
 /// A sandbox by its whole id or its name. A deleted sandbox is not found.
 pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
-    let lease = app.service.get(who, ident).await.map_err(|error| match error.code {
+    let lease = app.service.sandboxes().get(who, ident).await.map_err(|error| match error.code {
         // A word that could mean two ids means none here.
         Code::SandboxNotFound | Code::InvalidRequest => missing(),
         _ => error.into(),
@@ -171,7 +171,7 @@ async fn start(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let lease = app.service.start(&who, lease.id.as_str(), options(Verb::Start)).await?;
+    let lease = app.service.sandboxes().start(&who, lease.id.as_str(), options(Verb::Start)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -182,7 +182,7 @@ async fn stop(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let lease = app.service.stop(&who, lease.id.as_str(), options(Verb::Stop)).await?;
+    let lease = app.service.sandboxes().stop(&who, lease.id.as_str(), options(Verb::Stop)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -193,7 +193,7 @@ async fn pause(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let lease = app.service.pause(&who, lease.id.as_str(), Pause::default(), options(Verb::Pause)).await?;
+    let lease = app.service.sandboxes().pause(&who, lease.id.as_str(), Pause::default(), options(Verb::Pause)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -210,7 +210,7 @@ async fn archive(
         return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
     }
     let options = VerbOptions { wait: false, ..options(Verb::Archive) };
-    let lease = app.service.archive(&who, lease.id.as_str(), options).await?;
+    let lease = app.service.sandboxes().archive(&who, lease.id.as_str(), options).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -230,9 +230,9 @@ async fn recover(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let id = lease.id.as_str();
-    let mut lease = app.service.recover(&who, id, true).await?;
+    let mut lease = app.service.sandboxes().recover(&who, id, true).await?;
     if query.skip_start == Some(true) {
-        lease = app.service.stop(&who, id, true).await?;
+        lease = app.service.sandboxes().stop(&who, id, true).await?;
     }
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
@@ -255,7 +255,7 @@ async fn fork(
     let memory = app.service.capabilities().checkpoints;
     let name = body.name.filter(|name| !name.is_empty());
     let ask = Fork { memory, name, expect: Some(expected(Verb::Fork)), ..Fork::default() };
-    let forked = app.service.fork(&who, lease.id.as_str(), ask).await?;
+    let forked = app.service.sandboxes().fork(&who, lease.id.as_str(), ask).await?;
     match forked.sandboxes.first() {
         Some(new) => Ok(ok(SandboxResponse::of(new, &origin))),
         None => Err(ApiError::new(Code::Internal, "the fork made nothing")),
@@ -269,7 +269,7 @@ async fn delete(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let lease = app.service.delete(&who, lease.id.as_str(), true).await?;
+    let lease = app.service.sandboxes().delete(&who, lease.id.as_str(), true).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -280,7 +280,7 @@ async fn last_activity(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    app.service.touch(&who, lease.id.as_str()).await?;
+    app.service.sandboxes().touch(&who, lease.id.as_str()).await?;
     Ok(StatusCode::CREATED)
 }
 
@@ -323,7 +323,7 @@ async fn logs(
         None => {
             let name = lease.template.split(':').next().unwrap_or_default().to_owned();
             let filter = BuildFilter { template: Some(name), limit: 1, ..BuildFilter::default() };
-            app.service.list_builds(&who, filter).await?.items.pop().map(|build| build.id)
+            app.service.builds().list(&who, filter).await?.items.pop().map(|build| build.id)
         }
     };
     let Some(build) = build else {

@@ -56,7 +56,7 @@ pub(crate) async fn of_sandbox(
     if lease.secrets.is_empty() {
         return Ok(Vec::new());
     }
-    let known = app.service.list_secrets(who).await?;
+    let known = app.service.access().list_secrets(who).await?;
     let hosts = |name: &str| known.iter().find(|record| record.name == name).map(|it| it.about.hosts.clone());
     let shown = lease.secrets.iter().map(|(variable, secret)| InSandbox {
         env: variable.clone(),
@@ -82,7 +82,7 @@ struct SecretResponse {
 impl SecretResponse {
     fn of(app: &DaytonaApp, record: SecretRecord) -> Self {
         Self {
-            placeholder: app.service.placeholder_of(&record.id),
+            placeholder: app.service.access().placeholder_of(&record.id),
             id: record.id.to_string(),
             name: record.name,
             description: record.about.description,
@@ -111,8 +111,11 @@ async fn create(
         hosts: body.hosts.unwrap_or_default(),
         ..SecretAbout::default()
     };
-    let made =
-        app.service.create_secret(&who, NewSecret { name: body.name, value: body.value, about }).await?;
+    let made = app
+        .service
+        .access()
+        .create_secret(&who, NewSecret { name: body.name, value: body.value, about })
+        .await?;
     Ok(created(SecretResponse::of(&app, made)))
 }
 
@@ -120,7 +123,7 @@ async fn all(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Vec<SecretResponse>>, ApiError> {
-    let all = app.service.list_secrets(&who).await?;
+    let all = app.service.access().list_secrets(&who).await?;
     Ok(ok(all.into_iter().map(|one| SecretResponse::of(&app, one)).collect()))
 }
 
@@ -152,7 +155,7 @@ async fn paginated(
     if size == 0 {
         return Err(ApiError::invalid("limit: must be at least 1"));
     }
-    let mut all = app.service.list_secrets(&who).await?;
+    let mut all = app.service.access().list_secrets(&who).await?;
     if let Some(part) = query.name.as_deref().map(str::to_lowercase) {
         all.retain(|secret| secret.name.to_lowercase().starts_with(&part));
     }
@@ -186,7 +189,7 @@ async fn find(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    Ok(ok(SecretResponse::of(&app, app.service.get_secret(&who, &id).await?)))
+    Ok(ok(SecretResponse::of(&app, app.service.access().get_secret(&who, &id).await?)))
 }
 
 #[derive(Deserialize)]
@@ -202,14 +205,14 @@ async fn change(
     Path(id): Path<String>,
     Json(body): Json<ChangeBody>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let before = app.service.get_secret(&who, &id).await?;
+    let before = app.service.access().get_secret(&who, &id).await?;
     let about = (body.description.is_some() || body.hosts.is_some()).then(|| SecretAbout {
         description: body.description.or(before.about.description.clone()),
         hosts: body.hosts.unwrap_or_else(|| before.about.hosts.clone()),
         ..before.about.clone()
     });
     let change = SecretChange { value: body.value, about };
-    Ok(ok(SecretResponse::of(&app, app.service.update_secret(&who, &id, change).await?)))
+    Ok(ok(SecretResponse::of(&app, app.service.access().update_secret(&who, &id, change).await?)))
 }
 
 async fn remove(
@@ -217,7 +220,7 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete_secret(&who, &id).await.map_err(|error| match error.code {
+    app.service.access().delete_secret(&who, &id).await.map_err(|error| match error.code {
         Code::SecretInUse => ApiError::from(error).with_status(StatusCode::CONFLICT),
         _ => error.into(),
     })?;

@@ -92,7 +92,7 @@ async fn create(
     let command = body.entrypoint.filter(|entrypoint| !entrypoint.is_empty());
     let limits = limits(body.cpu, body.memory, body.disk);
     let ask = builds::Ask { word, build, limits, command, notes };
-    let begun = app.service.start_build(&who, builds::request(ask)?, None).await?;
+    let begun = app.service.builds().start(&who, builds::request(ask)?, None).await?;
     // COMPAT(daytona): the SDKs read the log of what is being built, and not of what waits for its turn; the next look
     // may find it done.
     Ok(ok(SnapshotResponse::of_build(&begun).begun()))
@@ -120,7 +120,7 @@ async fn existing(
     if let Some(template) = naming::template(app, who, name).await? {
         return Ok(Some(SnapshotResponse::of_template(&template, name)));
     }
-    match app.service.get_snapshot(who, name).await {
+    match app.service.sandboxes().get_snapshot(who, name).await {
         Ok(kept) if kept.id.as_str() == name || kept.name.as_deref() == Some(name) => {
             return Ok(Some(SnapshotResponse::of_kept(&kept)));
         }
@@ -141,7 +141,7 @@ async fn newest_build(
     let Ok(word) = naming::word(name) else { return Ok(None) };
     let Ok(wanted) = word.parse::<atoll_model::TemplateRef>() else { return Ok(None) };
     let filter = BuildFilter { template: Some(wanted.name.clone()), limit: 100, ..BuildFilter::default() };
-    let builds = app.service.list_builds(who, filter).await?;
+    let builds = app.service.builds().list(who, filter).await?;
     let same = |build: &atoll_model::Build| build.template.tag_or_default() == wanted.tag_or_default();
     Ok(builds.items.into_iter().find(same))
 }
@@ -209,7 +209,7 @@ async fn list(
 /// All snapshots that the key may start from.
 async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>, ApiError> {
     let mut all = Vec::new();
-    for template in app.service.list_templates(who).await? {
+    for template in app.service.templates().list(who).await? {
         // The host's own file system is no snapshot, and what a sandbox was built from has no name.
         if template.name.starts_with(builds::NAMELESS) || template.kind == "host" {
             continue;
@@ -220,12 +220,12 @@ async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>,
         |_| true,
         |cursor| {
             let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
-            app.service.snapshots(who, filter)
+            app.service.sandboxes().snapshots(who, filter)
         },
     )
     .await?;
     all.extend(kept.iter().map(SnapshotResponse::of_kept));
-    let builds = app.service.list_builds(who, BuildFilter { limit: 200, ..BuildFilter::default() }).await?;
+    let builds = app.service.builds().list(who, BuildFilter { limit: 200, ..BuildFilter::default() }).await?;
     let now_ms = app.service.now_ms();
     for build in builds.items {
         let fresh = build.ended_at.as_ref().is_none_or(|at| now_ms - at.wall_ms < FAILED_FOR_MS);
@@ -251,11 +251,13 @@ async fn remove(
     }
     match found.kind() {
         // Sandboxes that were made from it keep their files: the name goes, and the rest when nobody needs it.
-        response::Kind::Template => app.service.remove_template(&who, &tagged(&naming::word(&id)?)).await?,
-        response::Kind::Kept => app.service.delete_snapshot(&who, found.id()).await?,
+        response::Kind::Template => {
+            app.service.templates().remove(&who, &tagged(&naming::word(&id)?)).await?
+        }
+        response::Kind::Kept => app.service.sandboxes().delete_snapshot(&who, found.id()).await?,
         response::Kind::Build => {
             if let Some(build) = newest_build(&app, &who, &id).await? {
-                app.service.delete_builds(&who, &build.template).await?;
+                app.service.builds().delete_of_template(&who, &build.template).await?;
             }
         }
     }

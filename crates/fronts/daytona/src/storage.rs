@@ -42,7 +42,7 @@ async fn uploads(
     query: &S3Query,
 ) -> Result<TenantUploads, Refused> {
     let shown = headers.get(TOKEN).and_then(|token| token.to_str().ok()).or(query.token.as_deref());
-    let uploads = app.service.admit_storage(shown.ok_or(Refused::Denied)?).await?;
+    let uploads = app.service.builds().admit_storage(shown.ok_or(Refused::Denied)?).await?;
     if bucket == BUCKET { Ok(uploads) } else { Err(Refused::NoBucket) }
 }
 
@@ -76,7 +76,7 @@ async fn push_access(
     Caller(who): Caller,
     origin: Origin,
 ) -> Result<JsonResponse<PushAccess>, ApiError> {
-    let access = app.service.storage_access(&who);
+    let access = app.service.builds().storage_access(&who);
     Ok(ok(PushAccess {
         access_key: access.access_key,
         secret: access.secret,

@@ -64,7 +64,7 @@ async fn create(
     Json(body): Json<CreateVolumeRequest>,
 ) -> Result<JsonResponse<VolumeResponse>, ApiError> {
     let new = NewVolume { name: body.name.clone(), ..NewVolume::default() };
-    let made = app.service.create_volume(&who, new).await.map_err(|error| match error.code {
+    let made = app.service.volumes().create(&who, new).await.map_err(|error| match error.code {
         Code::NameTaken => ApiError::from(error)
             .with_message(format!("Volume with name {:?} already exists", body.name))
             .with_status(StatusCode::BAD_REQUEST),
@@ -77,7 +77,7 @@ async fn list(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
-    let all = app.service.list_volumes(&who).await?;
+    let all = app.service.volumes().list(&who).await?;
     Ok(ok(all.into_iter().map(VolumeResponse::from).collect()))
 }
 
@@ -108,7 +108,7 @@ async fn remove(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let found = exactly(&app, &who, &id).await?;
-    app.service.remove_volume(&who, found.volume.id.as_str()).await?;
+    app.service.volumes().remove(&who, found.volume.id.as_str()).await?;
     Ok(StatusCode::OK)
 }
 
@@ -118,7 +118,7 @@ async fn exactly(
     who: &atoll_model::Principal,
     ident: &str,
 ) -> Result<VolumeRecord, ApiError> {
-    let found = app.service.get_volume(who, ident).await.map_err(|error| match error.code {
+    let found = app.service.volumes().get(who, ident).await.map_err(|error| match error.code {
         Code::VolumeNotFound | Code::InvalidRequest => missing(ident),
         _ => error.into(),
     })?;

@@ -88,12 +88,14 @@ impl Data {
     /// while it existed. Unknown ids and sandboxes that the caller may not see get the same answer, which is not given
     /// here.
     pub async fn refuse(&self, asked: DataRequest<'_>, code: Code) -> Option<Response> {
-        let lease = self.service.glimpse(asked.sandbox);
+        let lease = self.service.access().glimpse(asked.sandbox);
         let is_made_here = |lease: &Lease| lease.annotations.contains_key(annotations::MADE);
         let is_ours = match &lease {
             Some(lease) => is_made_here(lease),
             None if asked.by_fields => false,
-            None => self.service.record_of_gone(asked.sandbox).await.as_ref().is_some_and(is_made_here),
+            None => {
+                self.service.access().record_of_gone(asked.sandbox).await.as_ref().is_some_and(is_made_here)
+            }
         };
         if !asked.by_fields && !is_ours {
             return None;
@@ -111,14 +113,17 @@ impl Data {
 
     /// A sandbox that was created through this front. All others are treated as missing.
     fn known(&self, sandbox: &SandboxId) -> Option<Arc<Lease>> {
-        self.service.glimpse(sandbox).filter(|lease| lease.annotations.contains_key(annotations::MADE))
+        self.service
+            .access()
+            .glimpse(sandbox)
+            .filter(|lease| lease.annotations.contains_key(annotations::MADE))
     }
 
     /// Whether a request is for the interpreter. Only sandboxes of this front have one on that port; for others the
     /// port belongs to apps. A request of an SDK for a deleted sandbox is refused here.
     fn interprets(&self, asked: &DataRequest<'_>, path: &str) -> bool {
         interpreter::is_call(path)
-            && match self.service.glimpse(asked.sandbox) {
+            && match self.service.access().glimpse(asked.sandbox) {
                 Some(lease) => lease.annotations.contains_key(annotations::MADE),
                 None => asked.by_fields,
             }

@@ -131,7 +131,7 @@ fn limit(asked: Option<usize>) -> Result<usize, ApiError> {
 
 async fn read(app: &E2bApp, who: &Principal, id: &str) -> Result<Vec<(i64, LogEntry)>, ApiError> {
     let lease = find(app, who, id).await?;
-    match app.service.logs(who, lease.id.as_str(), false).await {
+    match app.service.sandboxes().logs(who, lease.id.as_str(), false).await {
         Ok(lines) => Ok(lines.map(|line| (line.at_ms, LogEntry::from(line))).collect().await),
         Err(error) if matches!(error.code, Code::Asleep | Code::PhaseConflict) => Ok(Vec::new()),
         Err(error) => Err(error.into()),

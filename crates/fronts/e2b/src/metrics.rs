@@ -80,10 +80,10 @@ async fn one(
     }
     let lease = find(&app, &who, &id).await?;
     let since = range.start.map(|s| s.saturating_mul(1_000));
-    let mut samples = app.service.metrics_history(&who, lease.id.as_str(), since, 0).await?;
+    let mut samples = app.service.sandboxes().metrics_history(&who, lease.id.as_str(), since, 0).await?;
     samples.retain(|sample| range.holds(sample.at_ms));
     if state(lease.phase) == Some(SandboxState::Running) && range.holds(app.service.now_ms()) {
-        samples.extend(app.service.metrics_now(&who, lease.id.as_str()).await.ok());
+        samples.extend(app.service.sandboxes().metrics_now(&who, lease.id.as_str()).await.ok());
     }
     Ok(ok(samples.iter().map(Metric::from).collect()))
 }
@@ -119,7 +119,7 @@ async fn many(
 
 async fn newest(app: &E2bApp, who: &Principal, id: &str) -> Option<Metric> {
     let lease = find(app, who, id).await.ok()?;
-    let sample = app.service.metrics_now(who, lease.id.as_str()).await.ok()?;
+    let sample = app.service.sandboxes().metrics_now(who, lease.id.as_str()).await.ok()?;
     Some(Metric::from(&sample))
 }
 

@@ -238,7 +238,7 @@ async fn replace(
         annotations: Some(annotations),
         ..UpdateSandbox::default()
     };
-    app.service.update(&who, lease.id.as_str(), change).await?;
+    app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

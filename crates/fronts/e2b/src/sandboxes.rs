@@ -71,7 +71,7 @@ async fn create(
     let key = request::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
     let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
-    let (lease, _) = app.service.create(who, spec, true).await?;
+    let (lease, _) = app.service.sandboxes().create(who, spec, true).await?;
     Ok(created(SandboxResponse::new(&app.service, &lease, domain)))
 }
 
@@ -92,7 +92,7 @@ async fn kill(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    app.service.delete(&who, lease.id.as_str(), true).await?;
+    app.service.sandboxes().delete(&who, lease.id.as_str(), true).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -138,7 +138,7 @@ async fn refresh(
 pub(crate) async fn find(app: &E2bApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let id = ident.split('-').next().unwrap_or_default();
     let Ok(id) = id.parse::<SandboxId>() else { return Err(not_found(ident)) };
-    let lease = app.service.get(who, id.as_str()).await.map_err(|error| match error.code {
+    let lease = app.service.sandboxes().get(who, id.as_str()).await.map_err(|error| match error.code {
         Code::SandboxNotFound => not_found(ident),
         _ => error.into(),
     })?;
@@ -157,7 +157,7 @@ async fn change_lifetime(
 ) -> Result<StatusCode, ApiError> {
     let lease = find(app, who, ident).await?;
     let running = SandboxState::Running.phases();
-    let changed = app.service.update_in(who, lease.id.as_str(), change, running).await;
+    let changed = app.service.sandboxes().update_in(who, lease.id.as_str(), change, running).await;
     changed.map_err(|error| match &error.refused {
         Some(refused) if state(refused.lease.phase) == Some(SandboxState::Paused) => ApiError::new(
             Code::SandboxNotFound,
@@ -172,12 +172,12 @@ async fn change_lifetime(
 /// no sandbox has such a source.
 async fn origin(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
     let word = crate::templates::word(app, who, id).await?;
-    match app.service.get_template(who, &word).await {
+    match app.service.templates().get(who, &word).await {
         Ok(found) => return Ok(found.name),
         Err(error) if error.code == Code::TemplateNotFound => {}
         Err(error) => return Err(error.into()),
     }
-    match app.service.get_snapshot(who, &word).await {
+    match app.service.sandboxes().get_snapshot(who, &word).await {
         Ok(found) => Ok(found.id.to_string()),
         Err(error) if error.code == Code::SnapshotNotFound => Ok(word),
         Err(error) => Err(error.into()),

@@ -69,7 +69,7 @@ async fn create(
         return Err(ApiError::field("name", "must not begin with sec_, as ids do"));
     }
     let about = SecretAbout { metadata: body.metadata.unwrap_or_default(), ..SecretAbout::default() };
-    let made = app.service.create_secret(&who, NewSecret { name, value: body.value, about }).await?;
+    let made = app.service.access().create_secret(&who, NewSecret { name, value: body.value, about }).await?;
     Ok(created(made.into()))
 }
 
@@ -83,7 +83,7 @@ async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Resul
             _ => {}
         }
     }
-    let mut all = app.service.list_secrets(&who).await?;
+    let mut all = app.service.access().list_secrets(&who).await?;
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all.retain(|secret| secret.name > after);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -96,7 +96,7 @@ async fn find(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let kept = app.service.get_secret(&who, &ident(&id)).await?;
+    let kept = app.service.access().get_secret(&who, &ident(&id)).await?;
     Ok(ok(kept.into()))
 }
 
@@ -113,10 +113,10 @@ async fn update(
     Path(id): Path<String>,
     Json(body): Json<UpdateBody>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let kept = app.service.get_secret(&who, &ident(&id)).await?;
+    let kept = app.service.access().get_secret(&who, &ident(&id)).await?;
     let about = body.metadata.map(|metadata| SecretAbout { metadata, ..kept.about });
     let change = SecretChange { value: Some(body.value), about };
-    let changed = app.service.update_secret(&who, kept.id.as_str(), change).await?;
+    let changed = app.service.access().update_secret(&who, kept.id.as_str(), change).await?;
     Ok(ok(changed.into()))
 }
 
@@ -125,7 +125,7 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete_secret(&who, &ident(&id)).await?;
+    app.service.access().delete_secret(&who, &ident(&id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

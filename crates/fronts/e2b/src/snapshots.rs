@@ -60,7 +60,7 @@ async fn create(
     let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
     let new = NewSnapshot { name, memory, replace: true, expect: None };
-    let kept = app.service.snapshot(&who, lease.id.as_str(), new).await?;
+    let kept = app.service.sandboxes().snapshot(&who, lease.id.as_str(), new).await?;
     Ok(created(kept.into()))
 }
 
@@ -83,7 +83,7 @@ async fn list(State(app): State<E2bApp>, Caller(who): Caller, uri: Uri) -> Resul
             _ => {}
         }
     }
-    let page = app.service.snapshots(&who, filter).await?;
+    let page = app.service.sandboxes().snapshots(&who, filter).await?;
     let items = page.items.into_iter().map(SnapshotResponse::from).collect::<Vec<_>>();
     Ok(paged(items, page.next_cursor))
 }
@@ -119,7 +119,7 @@ async fn fork(
         timeout_s: Some(body.timeout.unwrap_or(Version::One.lifetime())),
         ..Fork::default()
     };
-    let made = app.service.fork(&who, lease.id.as_str(), asked).await?;
+    let made = app.service.sandboxes().fork(&who, lease.id.as_str(), asked).await?;
     let shown = made.sandboxes.iter().map(|lease| SandboxResponse::new(&app.service, lease, domain.clone()));
     Ok(created(shown.map(|sandbox| ForkResult { sandbox }).collect()))
 }

@@ -46,7 +46,7 @@ impl From<Kept> for VolumeResponse {
 }
 
 fn with_token(app: &E2bApp, kept: Kept) -> WithToken {
-    WithToken { token: app.service.volume_token(&kept), volume: kept.into() }
+    WithToken { token: app.service.volumes().token(&kept), volume: kept.into() }
 }
 
 async fn create(
@@ -55,7 +55,7 @@ async fn create(
     Json(body): Json<CreateVolumeRequest>,
 ) -> Result<JsonResponse<WithToken>, ApiError> {
     let new = NewVolume { name: body.name, ..NewVolume::default() };
-    let made = app.service.create_volume(&who, new).await?;
+    let made = app.service.volumes().create(&who, new).await?;
     Ok(created(with_token(&app, made.volume)))
 }
 
@@ -64,7 +64,7 @@ async fn list(
     State(app): State<E2bApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Vec<VolumeResponse>>, ApiError> {
-    let all = app.service.list_volumes(&who).await?;
+    let all = app.service.volumes().list(&who).await?;
     let own = all.into_iter().map(|record| record.volume).filter(|volume| volume.tenant == who.tenant);
     Ok(ok(own.map(VolumeResponse::from).collect()))
 }
@@ -74,7 +74,7 @@ async fn show(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<WithToken>, ApiError> {
-    let found = app.service.get_volume(&who, &id).await?;
+    let found = app.service.volumes().get(&who, &id).await?;
     Ok(ok(with_token(&app, found.volume)))
 }
 
@@ -83,6 +83,6 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.remove_volume(&who, &id).await?;
+    app.service.volumes().remove(&who, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -52,13 +52,13 @@ pub(crate) struct AwakeFiles {
 }
 
 pub(crate) async fn awake(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
-    let sandbox = app.service.session(who, id).await?;
+    let sandbox = app.service.sandboxes().session(who, id).await?;
     Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
 /// COMPAT(leap0): file operations act as root. New files belong to the sandbox's user, as whom commands run.
 async fn root_files(app: &Leap0App, who: &Principal, id: &str) -> Result<AwakeFiles, ApiError> {
-    let sandbox = app.service.session(who, id).await?.with_root_files();
+    let sandbox = app.service.sandboxes().session(who, id).await?.with_root_files();
     Ok(AwakeFiles { toolbox: toolbox(&sandbox), sandbox })
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn from_workdir(
     if path.starts_with('/') {
         return Ok(path);
     }
-    Ok(below(&app.service.get(who, id).await?.workdir, &path))
+    Ok(below(&app.service.sandboxes().get(who, id).await?.workdir, &path))
 }
 
 /// A relative path below a folder. An empty one stays empty, and is refused where it is used.

@@ -46,8 +46,8 @@ pub(crate) async fn is_meant(app: &Leap0App, sandbox: &SandboxId, path: &str, he
     }
     // A request without a valid key is left to the proxy, which answers it; the key may also belong to the app.
     let Some(key) = Leap0App::key(headers) else { return false };
-    let Ok(who) = app.service.identify(key).await else { return false };
-    let found = app.service.get(&who, sandbox.as_str()).await;
+    let Ok(who) = app.service.access().identify(key).await else { return false };
+    let found = app.service.sandboxes().get(&who, sandbox.as_str()).await;
     found.is_ok_and(|lease| crate::templates::interprets(&lease))
 }
 

@@ -94,7 +94,7 @@ pub(crate) async fn shown(
 ) -> Result<Vec<MountShown>, ApiError> {
     let mut all = Vec::with_capacity(lease.mounts.len());
     for (at, mount) in lease.mounts.iter().enumerate() {
-        let volume = app.service.get_volume(who, mount.volume.as_str()).await;
+        let volume = app.service.volumes().get(who, mount.volume.as_str()).await;
         all.push(MountShown {
             id: format!("mnt-{at}"),
             kind: TYPE,

@@ -43,7 +43,7 @@ async fn create(
     Json(body): Json<PresignBody>,
 ) -> Result<JsonResponse<Presigned>, ApiError> {
     let ask = NewPreview { port: body.port, expires_s: body.expires_in, public: false };
-    let made = app.service.create_preview(&who, &id, ask).await?;
+    let made = app.service.access().create_preview(&who, &id, ask).await?;
     let (preview, token) = (made.preview, made.token.unwrap_or_default());
     Ok(created(Presigned {
         url: url(&(app.options.hosts)(), preview.sandbox.as_str(), preview.port, &token),
@@ -71,7 +71,7 @@ async fn remove(
     let preview: PreviewId = preview
         .parse()
         .map_err(|_| ApiError::new(Code::PreviewNotFound, "there is no such presigned URL"))?;
-    app.service.delete_preview(&who, &id, &preview).await?;
+    app.service.access().delete_preview(&who, &id, &preview).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -50,7 +50,7 @@ async fn execute(
         keep_tail: true,
         ..Exec::default()
     };
-    let done = app.service.exec(&who, &id, exec).await?;
+    let done = app.service.sandboxes().exec(&who, &id, exec).await?;
     // 124 when its time was over.
     let answer = JsonObject::new().field("exit_code", &done.exit_code);
     let answer = answer.texts("stdout", done.stdout.with_notice());

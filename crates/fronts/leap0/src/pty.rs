@@ -68,8 +68,8 @@ async fn one(
     sandbox: &str,
     id: &str,
 ) -> Result<(Lease, Terminal), ApiError> {
-    let lease = app.service.get(who, sandbox).await?;
-    let all = app.service.list_terminals(who, lease.id.as_str()).await?;
+    let lease = app.service.sandboxes().get(who, sandbox).await?;
+    let all = app.service.sandboxes().list_terminals(who, lease.id.as_str()).await?;
     let missing =
         || ApiError::new(Code::ProcessNotFound, format!("sandbox {} has no such PTY session", lease.id));
     let found = all.into_iter().find(|terminal| terminal.thread == id).ok_or_else(missing)?;
@@ -81,8 +81,8 @@ async fn list(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<ItemList<Pty>>, ApiError> {
-    let lease = app.service.get(&who, &id).await?;
-    let all = app.service.list_terminals(&who, lease.id.as_str()).await?;
+    let lease = app.service.sandboxes().get(&who, &id).await?;
+    let all = app.service.sandboxes().list_terminals(&who, lease.id.as_str()).await?;
     Ok(ok(ItemList { items: all.into_iter().map(|terminal| Pty::new(terminal, &lease)).collect() }))
 }
 
@@ -103,7 +103,7 @@ async fn create(
     Path(sandbox): Path<String>,
     Json(body): Json<CreatePtyRequest>,
 ) -> Result<JsonResponse<Pty>, ApiError> {
-    let lease = app.service.get(&who, &sandbox).await?;
+    let lease = app.service.sandboxes().get(&who, &sandbox).await?;
     let open = OpenTerminal {
         thread: match body.id {
             Some(id) => id,
@@ -120,7 +120,7 @@ async fn create(
         lazy: body.lazy_start.unwrap_or(false),
     };
     let made =
-        app.service.create_terminal(&who, lease.id.as_str(), open).await.map_err(|error| {
+        app.service.sandboxes().create_terminal(&who, lease.id.as_str(), open).await.map_err(|error| {
             match error.code {
                 Code::AlreadyExists => {
                     ApiError::new(Code::AlreadyExists, "a PTY session with that id already exists")
@@ -161,7 +161,7 @@ async fn resize(
 ) -> Result<JsonResponse<Pty>, ApiError> {
     let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
     let size = TerminalSize { cols: body.cols.get(), rows: body.rows.get() };
-    let sized = app.service.resize_terminal(&who, lease.id.as_str(), &terminal, size).await?;
+    let sized = app.service.sandboxes().resize_terminal(&who, lease.id.as_str(), &terminal, size).await?;
     Ok(ok(Pty::new(sized, &lease)))
 }
 
@@ -171,7 +171,7 @@ async fn remove(
     Path((sandbox, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
-    match app.service.close_terminal(&who, lease.id.as_str(), &terminal.id).await {
+    match app.service.sandboxes().close_terminal(&who, lease.id.as_str(), &terminal.id).await {
         // Its shell ended by itself a moment ago.
         Ok(()) | Err(ServiceError { code: Code::ProcessNotFound, .. }) => Ok(StatusCode::NO_CONTENT),
         Err(error) => Err(error.into()),
@@ -188,7 +188,7 @@ async fn connect(State(app): State<Leap0App>, request: Request) -> Result<Respon
         .await
         .map_err(|rejection| ApiError::invalid(rejection.body_text()))?;
     let (lease, terminal) = one(&app, &who, &sandbox, &id).await?;
-    let attached = app.service.terminal_attach(&who, lease.id.as_str(), &terminal.id).await?;
+    let attached = app.service.sandboxes().terminal_attach(&who, lease.id.as_str(), &terminal.id).await?;
     let ends = socket::Ends { app: app.clone(), who, sandbox: lease.id, terminal: terminal.id };
     socket::upgrade(upgrade, attached, ends)
 }

@@ -37,7 +37,7 @@ async fn create(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
     let spec = body.into_spec(&template)?;
-    let (lease, _) = app.service.create(&who, spec, true).await?;
+    let (lease, _) = app.service.sandboxes().create(&who, spec, true).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
     Ok(created(SandboxResponse::with_policy(lease).with_mounts(mounts)))
 }
@@ -47,7 +47,7 @@ async fn find(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.get(&who, &id).await?;
+    let lease = app.service.sandboxes().get(&who, &id).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
     Ok(ok(SandboxResponse::from(lease).with_mounts(mounts)))
 }
@@ -65,7 +65,7 @@ async fn pause(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.pause(&who, &id, Pause::default(), true).await?;
+    let lease = app.service.sandboxes().pause(&who, &id, Pause::default(), true).await?;
     Ok(created(SandboxResponse::with_policy(lease)))
 }
 
@@ -74,7 +74,7 @@ async fn stop(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.stop(&who, &id, true).await?;
+    let lease = app.service.sandboxes().stop(&who, &id, true).await?;
     Ok(ok(SandboxResponse::with_policy(lease)))
 }
 
@@ -84,7 +84,7 @@ async fn start(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.start(&who, &id, VerbOptions::expecting(crate::states::STARTED_FROM)).await?;
+    let lease = app.service.sandboxes().start(&who, &id, VerbOptions::expecting(crate::states::STARTED_FROM)).await?;
     Ok(ok(SandboxResponse::with_policy(lease)))
 }
 
@@ -93,6 +93,6 @@ async fn delete(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete(&who, &id, true).await?;
+    app.service.sandboxes().delete(&who, &id, true).await?;
     Ok(StatusCode::NO_CONTENT)
 }

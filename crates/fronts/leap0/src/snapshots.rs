@@ -70,9 +70,9 @@ async fn create(
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     let memory = app.service.capabilities().checkpoints;
     let kept =
-        app.service.snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None }).await?;
+        app.service.sandboxes().snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None }).await?;
     if body.kill_sandbox_after == Some(true) {
-        app.service.delete(&who, &id, true).await?;
+        app.service.sandboxes().delete(&who, &id, true).await?;
     }
     Ok(created(kept.into()))
 }
@@ -105,7 +105,7 @@ async fn list(
         |_| true,
         |cursor| {
             let filter = SnapshotFilter { limit: READ_AT_ONCE, cursor, ..SnapshotFilter::default() };
-            app.service.snapshots(&who, filter)
+            app.service.sandboxes().snapshots(&who, filter)
         },
     )
     .await?;
@@ -142,7 +142,7 @@ async fn restore(
     Caller(who): Caller,
     Json(body): Json<RestoreBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let kept = app.service.get_snapshot(&who, body.snapshot_name.trim()).await?;
+    let kept = app.service.sandboxes().get_snapshot(&who, body.snapshot_name.trim()).await?;
     let spec = CreateSandbox {
         from: Origin::Snapshot { snapshot: kept.id.into(), memory: kept.memory },
         network: body.network_policy.map(PolicyBody::into_policy).transpose()?,
@@ -151,7 +151,7 @@ async fn restore(
         wake: Wake::Any,
         ..CreateSandbox::default()
     };
-    let (lease, _) = app.service.create(&who, spec, true).await?;
+    let (lease, _) = app.service.sandboxes().create(&who, spec, true).await?;
     Ok(created(SandboxResponse::with_policy(lease)))
 }
 
@@ -160,6 +160,6 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete_snapshot(&who, &id).await?;
+    app.service.sandboxes().delete_snapshot(&who, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

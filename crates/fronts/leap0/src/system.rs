@@ -29,7 +29,7 @@ async fn home(
 ) -> Result<JsonResponse<Home>, ApiError> {
     let argv = ["/bin/sh", "-c", "printf %s \"$HOME\""].map(str::to_owned).to_vec();
     let exec = Exec { argv, timeout: Some(crate::process::TIMEOUT), ..Exec::default() };
-    let said = app.service.exec(&who, &id, exec).await?;
+    let said = app.service.sandboxes().exec(&who, &id, exec).await?;
     let named = lossy_text(&said.stdout.head);
     Ok(ok(Home { user_home_dir: if named.is_empty() { "/".to_owned() } else { named } }))
 }
@@ -44,6 +44,6 @@ async fn workdir(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<Workdir>, ApiError> {
-    let lease = app.service.get(&who, &id).await?;
+    let lease = app.service.sandboxes().get(&who, &id).await?;
     Ok(ok(Workdir { workdir: lease.workdir }))
 }

@@ -44,7 +44,7 @@ pub(crate) async fn resolve(
     if asked.starts_with("system/desktop") {
         return Err(crate::missing::desktop());
     }
-    Ok(app.service.get_template(who, asked).await?)
+    Ok(app.service.templates().get(who, asked).await?)
 }
 
 /// Whether a sandbox was created from an interpreter template.
@@ -156,7 +156,7 @@ async fn create(
         ApiError::field("uri", format!("is not an image of a registry: {}", bad.why))
     })?;
     let auth = body.credentials.map(Credentials::into_auth).transpose()?;
-    match app.service.get_template(&who, &name.to_string()).await {
+    match app.service.templates().get(&who, &name.to_string()).await {
         Ok(known) if known.tenant.as_ref() == Some(&who.tenant) => {
             let message = format!("name: there is a template {name}; delete or rename it first");
             return Err(ApiError::new(Code::NameTaken, message));
@@ -165,13 +165,13 @@ async fn create(
         Ok(_) | Err(_) => {}
     }
     let ask = PullImage { image: image.clone(), auth, platform: None };
-    let pulled = app.service.pull_image(&who, ask, Arc::new(|_| {})).await?;
+    let pulled = app.service.templates().pull(&who, ask, Arc::new(|_| {})).await?;
     let tag = format!("{}:{}", name.name, name.tag.as_deref().unwrap_or(DEFAULT_TAG));
     let pulled = match &pulled.tag {
         Some(tag) => format!("{}:{tag}", pulled.name),
         None => pulled.name,
     };
-    let made = app.service.tag_template(&who, &pulled, &[tag]).await?;
+    let made = app.service.templates().tag(&who, &pulled, &[tag]).await?;
     Ok(created(made.into()))
 }
 
@@ -192,7 +192,7 @@ async fn rename(
         return Err(ApiError::field("name", "is a name without a tag"));
     }
     let change = UpdateTemplate { name: Some(name.name), ..UpdateTemplate::default() };
-    app.service.update_template(&who, &id, change).await?;
+    app.service.templates().update(&who, &id, change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -201,7 +201,7 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.remove_template(&who, &id).await?;
+    app.service.templates().remove(&who, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

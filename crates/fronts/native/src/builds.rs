@@ -70,7 +70,7 @@ pub(crate) async fn start(
     body: Body,
 ) -> Result<Response, ApiError> {
     let form::Form { spec, context, fault } = form::read(&headers, body, budget.as_deref()).await?;
-    let started = app.service.start_build(&who, spec.into_core()?, context).await;
+    let started = app.service.builds().start(&who, spec.into_core()?, context).await;
     let build = started.map_err(|error| fault.or(error))?;
     let location = HeaderValue::from_str(&format!("/v1/builds/{}", build.id));
     let mut response = JsonResponse(StatusCode::ACCEPTED, Build::from_core(build)).into_response();
@@ -94,7 +94,7 @@ pub(crate) async fn list(
         limit: query.limit.map_or(0, std::num::NonZeroU32::get),
         cursor: query.cursor,
     };
-    let page = app.service.list_builds(&who, filter).await?;
+    let page = app.service.builds().list(&who, filter).await?;
     let items = page.items.into_iter().map(Build::from_core).collect();
     Ok(ok(BuildPage { items, next_cursor: page.next_cursor }))
 }
@@ -108,7 +108,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(build): Path<String>,
 ) -> Result<JsonResponse<Build>, ApiError> {
-    Ok(ok(app.service.get_build(&who, &build).await?.into_api()))
+    Ok(ok(app.service.builds().get(&who, &build).await?.into_api()))
 }
 
 /// Cancels a build and returns when it no longer runs. A build that has ended is not changed.
@@ -119,7 +119,7 @@ pub(crate) async fn cancel(
     Caller(who): Caller,
     Path(build): Path<String>,
 ) -> Result<JsonResponse<Build>, ApiError> {
-    Ok(ok(app.service.cancel_build(&who, &build).await?.into_api()))
+    Ok(ok(app.service.builds().cancel(&who, &build).await?.into_api()))
 }
 
 impl FromCore<atoll_model::BuildLine> for BuildLine {
@@ -156,7 +156,7 @@ pub(crate) async fn logs(
     let seen = crate::events::last_event_id(&headers)?;
     let from = seen.map_or(query.from.unwrap_or(1), |seen| seen.saturating_add(1));
     let follow = query.follow.unwrap_or_default().0;
-    let lines = app.service.build_log(&who, &build, from, follow).await?;
+    let lines = app.service.builds().log(&who, &build, from, follow).await?;
     if !follow {
         return Ok(ok(page(lines).await).into_response());
     }
@@ -166,7 +166,7 @@ pub(crate) async fn logs(
         sse::event("line", &BuildLine::from_core(line)).id(seq)
     });
     let end = futures::stream::once(async move {
-        match service.get_build(&who, &build).await {
+        match service.builds().get(&who, &build).await {
             Ok(build) => sse::event("end", &Build::from_core(build)),
             Err(error) => sse::event("error", &StreamError::from_core(error)),
         }

@@ -75,10 +75,10 @@ pub(crate) async fn log(
     let follow = query.follow.unwrap_or_default().0;
     let query = query.into_core()?;
     if follow {
-        let records = app.service.follow_egress(&who, &ident, query).await?;
+        let records = app.service.sandboxes().follow_egress(&who, &ident, query).await?;
         return Ok(sse::respond(&app, records.map(|record| frame(&record.into_api()))));
     }
-    let records = app.service.egress_log(&who, &ident, query).await?;
+    let records = app.service.sandboxes().egress_log(&who, &ident, query).await?;
     Ok(ok(EgressList { items: records.into_iter().map(Egress::from_core).collect() }).into_response())
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn learned(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<NetworkPolicy>, ApiError> {
-    Ok(ok(app.service.learned(&who, &ident).await?.into()))
+    Ok(ok(app.service.sandboxes().learned(&who, &ident).await?.into()))
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ pub(crate) async fn exec(
     StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
     let detach = body.detach;
-    let outcome = app.service.exec(&who, &ident, body.into_core()?).await?;
+    let outcome = app.service.sandboxes().exec(&who, &ident, body.into_core()?).await?;
     if detach {
         return Ok(JsonResponse(StatusCode::ACCEPTED, Detached { pid: outcome.pid }).into_response());
     }
@@ -130,7 +130,7 @@ pub(crate) async fn exec_stream(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<ExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
-    let (pid, events) = app.service.exec_stream(&who, &ident, body.into_core()?).await?;
+    let (pid, events) = app.service.sandboxes().exec_stream(&who, &ident, body.into_core()?).await?;
     Ok(sse::respond(&app, follow(pid, events)))
 }
 

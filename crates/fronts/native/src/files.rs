@@ -98,11 +98,11 @@ pub(crate) async fn read(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let range = transfer::range(&headers);
-    match app.service.read_file(&who, &ident, &query.path, range).await {
+    match app.service.sandboxes().read_file(&who, &ident, &query.path, range).await {
         Ok(file) => Ok(transfer::download(&query.path, range, file)),
         Err(error) if range.is_some() && error.code == Code::InvalidArgument => {
             // HTTP wants to know whether it was the range, and how large the file is.
-            let entry = app.service.stat(&who, &ident, &query.path).await?;
+            let entry = app.service.sandboxes().stat(&who, &ident, &query.path).await?;
             Ok(transfer::outside(range, &entry).ok_or(error)?)
         }
         Err(error) => Err(error.into()),
@@ -123,7 +123,7 @@ pub(crate) async fn write(
 ) -> Result<JsonResponse<Entry>, ApiError> {
     let file = file_to_write(query, body.size_hint().exact())?;
     let (content, fault) = upload_stream(body);
-    let written = app.service.write_file(&who, &ident, file, content).await;
+    let written = app.service.sandboxes().write_file(&who, &ident, file, content).await;
     Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
@@ -137,7 +137,7 @@ pub(crate) async fn remove(
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.remove_path(&who, &ident, &query.path).await?;
+    app.service.sandboxes().remove_path(&who, &ident, &query.path).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -151,7 +151,7 @@ pub(crate) async fn stat(
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(ok(app.service.stat(&who, &ident, &query.path).await?.into_api()))
+    Ok(ok(app.service.sandboxes().stat(&who, &ident, &query.path).await?.into_api()))
 }
 
 /// Lists a directory.
@@ -165,7 +165,7 @@ pub(crate) async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<JsonResponse<EntryList>, ApiError> {
     let depth = query.depth.unwrap_or(1);
-    let (entries, truncated) = app.service.list_dir(&who, &ident, &query.path, depth).await?;
+    let (entries, truncated) = app.service.sandboxes().list_dir(&who, &ident, &query.path, depth).await?;
     Ok(ok(EntryList { items: entries.into_iter().map(Entry::from_core).collect(), truncated }))
 }
 
@@ -179,7 +179,10 @@ pub(crate) async fn make_dir(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<MkdirBody>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(JsonResponse(StatusCode::CREATED, app.service.make_dir(&who, &ident, &body.path).await?.into_api()))
+    Ok(JsonResponse(
+        StatusCode::CREATED,
+        app.service.sandboxes().make_dir(&who, &ident, &body.path).await?.into_api(),
+    ))
 }
 
 /// Moves or renames; a file at the destination is replaced.
@@ -192,7 +195,7 @@ pub(crate) async fn move_path(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<MoveBody>,
 ) -> Result<JsonResponse<Entry>, ApiError> {
-    Ok(ok(app.service.move_path(&who, &ident, &body.from, &body.to).await?.into_api()))
+    Ok(ok(app.service.sandboxes().move_path(&who, &ident, &body.from, &body.to).await?.into_api()))
 }
 
 /// Reads a file or a directory as a tar archive. Links are kept as links; sockets and devices are left out.
@@ -205,7 +208,7 @@ pub(crate) async fn read_archive(
     Path(ident): Path<String>,
     Query(query): Query<PathQuery>,
 ) -> Result<Response, ApiError> {
-    let tar = app.service.read_archive(&who, &ident, &query.path).await?;
+    let tar = app.service.sandboxes().read_archive(&who, &ident, &query.path).await?;
     let tar = tar.map(|chunk| chunk.map_err(|error| std::io::Error::other(error.message)));
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::from_stream(tar)).into_response())
 }
@@ -224,7 +227,7 @@ pub(crate) async fn write_archive(
     body: Body,
 ) -> Result<JsonResponse<ArchiveWritten>, ApiError> {
     let (content, fault) = upload_stream(body);
-    let written = app.service.write_archive(&who, &ident, &query.path, content).await;
+    let written = app.service.sandboxes().write_archive(&who, &ident, &query.path, content).await;
     let written = written.map_err(|error| fault.or(error))?;
     Ok(ok(ArchiveWritten { entries: written.entries, bytes: written.bytes }))
 }
@@ -244,7 +247,7 @@ pub(crate) async fn watch(
     Query(query): Query<WatchQuery>,
 ) -> Result<Response, ApiError> {
     let recursive = query.recursive.unwrap_or_default().0;
-    let changes = app.service.watch(&who, &ident, &query.path, recursive).await?;
+    let changes = app.service.sandboxes().watch(&who, &ident, &query.path, recursive).await?;
     let events = changes.filter_map(|change| async move {
         let change = match change {
             Ok(change) => change,

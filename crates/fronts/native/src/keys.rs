@@ -41,7 +41,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<KeyList>, ApiError> {
-    let keys = app.service.list_keys(&who).await?;
+    let keys = app.service.access().list_keys(&who).await?;
     Ok(ok(KeyList { items: keys.into_iter().map(Key::from_core).collect() }))
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let scope = body.scope.unwrap_or(Scope::User).into();
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
-    let created = app.service.create_key(&who, new).await?;
+    let created = app.service.access().create_key(&who, new).await?;
     let body = CreatedKey { record: created.key.into_api(), secret: created.secret };
     Ok(unstored(StatusCode::CREATED, body))
 }
@@ -75,7 +75,7 @@ pub(crate) async fn invite(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let key = App::key(&headers).ok_or_else(App::missing_key)?;
-    let made = app.service.create_invite(&who, key)?;
+    let made = app.service.access().create_invite(&who, key)?;
     let body = Invite { code: made.code, expires_at: rfc3339_millis(made.expires_at_ms) };
     Ok(unstored(StatusCode::CREATED, body))
 }
@@ -84,7 +84,7 @@ pub(crate) async fn invite(
 #[utoipa::path(post, path = "/v1/keys/invites/redeem", tag = "keys", responses((status = 200, body = RedeemedKey)))]
 pub(crate) async fn redeem(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
     let code = App::key(&headers).ok_or_else(App::missing_key)?;
-    let secret = app.service.redeem_invite(code).await?;
+    let secret = app.service.access().redeem_invite(code).await?;
     Ok(unstored(StatusCode::OK, RedeemedKey { secret }))
 }
 
@@ -97,6 +97,6 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let id: KeyId = id.parse().map_err(|bad: atoll_model::BadId| ApiError::invalid(bad.to_string()))?;
-    app.service.delete_key(&who, &id).await?;
+    app.service.access().delete_key(&who, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -55,7 +55,7 @@ pub(crate) async fn now(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Sample>, ApiError> {
-    Ok(ok(app.service.metrics_now(&who, &ident).await?.into_api()))
+    Ok(ok(app.service.sandboxes().metrics_now(&who, &ident).await?.into_api()))
 }
 
 /// Returns the past resource use of a sandbox, sampled every few seconds and kept for some time.
@@ -71,7 +71,7 @@ pub(crate) async fn history(
     let since_ms = query.since.map(Timestamp::as_millisecond);
     // LIMIT: an hour of samples at the default interval.
     let limit = query.limit.unwrap_or(360);
-    let samples = app.service.metrics_history(&who, &ident, since_ms, limit).await?;
+    let samples = app.service.sandboxes().metrics_history(&who, &ident, since_ms, limit).await?;
     Ok(ok(SampleList { items: samples.into_iter().map(Sample::from_core).collect() }))
 }
 

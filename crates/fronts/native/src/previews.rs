@@ -43,7 +43,7 @@ pub(crate) async fn create(
     StrictJson(body): StrictJson<PreviewBody>,
 ) -> Result<JsonResponse<NewPreviewAnswer>, ApiError> {
     let ask = NewPreview { port: body.port, expires_s: body.expires_s, public: body.public };
-    let made = app.service.create_preview(&who, &ident, ask).await?;
+    let made = app.service.access().create_preview(&who, &ident, ask).await?;
     let query = made.token.as_ref().map_or_else(String::new, |token| format!("?atoll_token={token}"));
     let preview = shown(made.preview, &app.previews, &query);
     Ok(JsonResponse(StatusCode::CREATED, NewPreviewAnswer { preview, token: made.token }))
@@ -58,7 +58,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<PreviewList>, ApiError> {
-    let open = app.service.previews(&who, &ident).await?;
+    let open = app.service.access().previews(&who, &ident).await?;
     let items = open.into_iter().map(|preview| shown(preview, &app.previews, "")).collect();
     Ok(ok(PreviewList { items }))
 }
@@ -76,6 +76,6 @@ pub(crate) async fn delete(
     let id: PreviewId = preview
         .parse()
         .map_err(|_| ApiError::new(atoll_model::Code::PreviewNotFound, "there is no such preview"))?;
-    app.service.delete_preview(&who, &ident, &id).await?;
+    app.service.access().delete_preview(&who, &ident, &id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

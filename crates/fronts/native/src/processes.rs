@@ -73,7 +73,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<ProcessList>, ApiError> {
-    let records = app.service.processes(&who, &ident).await?;
+    let records = app.service.sandboxes().processes(&who, &ident).await?;
     Ok(ok(ProcessList { items: records.into_iter().map(Process::from_core).collect() }))
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn attach(
     Query(query): Query<AttachQuery>,
 ) -> Result<Response, ApiError> {
     let tail = query.tail.unwrap_or_default().0;
-    let events = app.service.attach(&who, &ident, pid, tail).await?;
+    let events = app.service.sandboxes().attach(&who, &ident, pid, tail).await?;
     Ok(sse::respond(&app, follow(pid, events)))
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn signal(
     Path((ident, pid)): Path<(String, u32)>,
     StrictJson(body): StrictJson<SignalBody>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.signal(&who, &ident, pid, signal_number(&body.signal)?).await?;
+    app.service.sandboxes().signal(&who, &ident, pid, signal_number(&body.signal)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn write_stdin(
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     let data = read_body(body, EXEC_MAX, budget.as_deref()).await?;
-    app.service.write_stdin(&who, &ident, pid, data).await?;
+    app.service.sandboxes().write_stdin(&who, &ident, pid, data).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -134,7 +134,7 @@ pub(crate) async fn close_stdin(
     Caller(who): Caller,
     Path((ident, pid)): Path<(String, u32)>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.close_stdin(&who, &ident, pid).await?;
+    app.service.sandboxes().close_stdin(&who, &ident, pid).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn logs(
     Query(query): Query<LogsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let lines = app.service.logs(&who, &ident, query.follow.unwrap_or_default().0).await?;
+    let lines = app.service.sandboxes().logs(&who, &ident, query.follow.unwrap_or_default().0).await?;
     if accepts_ndjson(&headers) {
         return Ok(ndjson(lines.take_until(app.shutdown.draining())));
     }

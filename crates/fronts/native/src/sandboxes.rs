@@ -90,7 +90,7 @@ pub(crate) async fn create(
     OptionalStrictJson(body): OptionalStrictJson<CreateBody>,
 ) -> Result<Response, ApiError> {
     let spec = request::spec(body, idempotency_key(&headers)?)?;
-    let (lease, created) = app.service.create(&who, spec, query.wait()).await?;
+    let (lease, created) = app.service.sandboxes().create(&who, spec, query.wait()).await?;
     let status = match created {
         Created::Replayed => StatusCode::OK,
         Created::New if query.wait() => StatusCode::CREATED,
@@ -118,7 +118,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
     Query(pairs): Query<Vec<(String, String)>>,
 ) -> Result<JsonResponse<SandboxPage>, ApiError> {
-    let page = app.service.list(&who, filter(pairs)?).await?;
+    let page = app.service.sandboxes().list(&who, filter(pairs)?).await?;
     let items = page.items.into_iter().map(Sandbox::from_core).collect();
     Ok(ok(SandboxPage { items, next_cursor: page.next_cursor }))
 }
@@ -132,10 +132,10 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    let lease = app.service.get(&who, &ident).await?;
+    let lease = app.service.sandboxes().get(&who, &ident).await?;
     // By id: a name may have passed to another since. One that went meanwhile is shown as it was.
-    let awake = app.service.awake(&who, lease.id.as_str()).await.ok();
-    let narrowed_by = app.service.narrowed_by(&lease);
+    let awake = app.service.sandboxes().awake(&who, lease.id.as_str()).await.ok();
+    let narrowed_by = app.service.sandboxes().narrowed_by(&lease);
     Ok(ok(response::detailed(lease, awake.map(IntoApi::into_api), &narrowed_by)))
 }
 
@@ -149,7 +149,7 @@ pub(crate) async fn update(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<UpdateBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.update(&who, &ident, body.into()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().update(&who, &ident, body.into()).await?.into_api()))
 }
 
 /// Deletes a sandbox with all its data. Can be repeated safely.
@@ -162,7 +162,7 @@ pub(crate) async fn delete(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.delete(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().delete(&who, &ident, query.wait()).await?.into_api()))
 }
 
 #[cfg(test)]

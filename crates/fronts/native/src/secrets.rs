@@ -34,7 +34,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<SecretList>, ApiError> {
-    let secrets = app.service.list_secrets(&who).await?;
+    let secrets = app.service.access().list_secrets(&who).await?;
     Ok(ok(SecretList { items: secrets.into_iter().map(Secret::from_core).collect() }))
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn create(
     StrictJson(body): StrictJson<SecretBody>,
 ) -> Result<JsonResponse<Secret>, ApiError> {
     let new = NewSecret { name: body.name, value: body.value, about: Default::default() };
-    Ok(JsonResponse(StatusCode::CREATED, app.service.create_secret(&who, new).await?.into_api()))
+    Ok(JsonResponse(StatusCode::CREATED, app.service.access().create_secret(&who, new).await?.into_api()))
 }
 
 /// Replaces the value of a secret. Sandboxes use the new value at once.
@@ -59,7 +59,7 @@ pub(crate) async fn rotate(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<SecretChange>,
 ) -> Result<JsonResponse<Secret>, ApiError> {
-    Ok(ok(app.service.rotate_secret(&who, &name, body.value).await?.into_api()))
+    Ok(ok(app.service.access().rotate_secret(&who, &name, body.value).await?.into_api()))
 }
 
 /// Deletes a secret that no sandbox uses.
@@ -70,6 +70,6 @@ pub(crate) async fn delete(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete_secret(&who, &name).await?;
+    app.service.access().delete_secret(&who, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -60,7 +60,7 @@ pub(crate) async fn create(
     OptionalStrictJson(body): OptionalStrictJson<SnapshotBody>,
 ) -> Result<Response, ApiError> {
     let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false, expect: None };
-    let taken = app.service.snapshot(&who, &ident, ask).await?;
+    let taken = app.service.sandboxes().snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
     let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from_core(taken)).into_response();
     if let Ok(location) = location {
@@ -83,7 +83,7 @@ pub(crate) async fn list(
         limit: query.limit.map_or(0, NonZeroU32::get),
         cursor: query.cursor,
     };
-    let page = app.service.snapshots(&who, filter).await?;
+    let page = app.service.sandboxes().snapshots(&who, filter).await?;
     let items = page.items.into_iter().map(Snapshot::from_core).collect();
     Ok(ok(SnapshotPage { items, next_cursor: page.next_cursor }))
 }
@@ -97,7 +97,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(snapshot): Path<String>,
 ) -> Result<JsonResponse<Snapshot>, ApiError> {
-    Ok(ok(app.service.get_snapshot(&who, &snapshot).await?.into_api()))
+    Ok(ok(app.service.sandboxes().get_snapshot(&who, &snapshot).await?.into_api()))
 }
 
 /// Removes a snapshot. Sandboxes that were created from it do not change.
@@ -109,7 +109,7 @@ pub(crate) async fn delete(
     Caller(who): Caller,
     Path(snapshot): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.delete_snapshot(&who, &snapshot).await?;
+    app.service.sandboxes().delete_snapshot(&who, &snapshot).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -122,5 +122,5 @@ pub(crate) async fn verify(
     Caller(who): Caller,
     Path(snapshot): Path<String>,
 ) -> Result<JsonResponse<Snapshot>, ApiError> {
-    Ok(ok(app.service.verify_snapshot(&who, &snapshot).await?.into_api()))
+    Ok(ok(app.service.sandboxes().verify_snapshot(&who, &snapshot).await?.into_api()))
 }

@@ -40,7 +40,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<TemplateList>, ApiError> {
-    let templates = app.service.list_templates(&who).await?;
+    let templates = app.service.templates().list(&who).await?;
     Ok(ok(TemplateList { items: templates.into_iter().map(Template::from_core).collect() }))
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<Template>, ApiError> {
-    Ok(ok(app.service.get_template(&who, &name).await?.into_api()))
+    Ok(ok(app.service.templates().get(&who, &name).await?.into_api()))
 }
 
 fn changes(body: UpdateTemplateBody) -> atoll_service::UpdateTemplate {
@@ -90,7 +90,7 @@ pub(crate) async fn update(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<UpdateTemplateBody>,
 ) -> Result<JsonResponse<Template>, ApiError> {
-    Ok(ok(app.service.update_template(&who, &name, changes(body)).await?.into_api()))
+    Ok(ok(app.service.templates().update(&who, &name, changes(body)).await?.into_api()))
 }
 
 /// Removes a template that no sandbox uses, or one of its tags (`name:tag`). A built-in template needs an admin
@@ -102,7 +102,7 @@ pub(crate) async fn remove(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.remove_template(&who, &name).await?;
+    app.service.templates().remove(&who, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn make(
         }
     });
     let service = app.service.clone();
-    let work = async move { service.make_template(&who, &name, progress).await.map(Template::from_core) };
+    let work = async move { service.templates().make(&who, &name, progress).await.map(Template::from_core) };
     working::respond(&app, work, steps).await
 }
 
@@ -138,7 +138,7 @@ pub(crate) async fn tag(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<TagsBody>,
 ) -> Result<JsonResponse<Template>, ApiError> {
-    Ok(ok(app.service.tag_template(&who, &name, &body.tags).await?.into_api()))
+    Ok(ok(app.service.templates().tag(&who, &name, &body.tags).await?.into_api()))
 }
 
 /// Removes tags of a name. Existing sandboxes do not change.
@@ -151,7 +151,7 @@ pub(crate) async fn untag(
     Query(query): Query<UntagQuery>,
 ) -> Result<StatusCode, ApiError> {
     let tags: Vec<String> = query.tags.split(',').map(str::to_owned).collect();
-    app.service.untag_template(&who, &name, &tags).await?;
+    app.service.templates().untag(&who, &name, &tags).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -162,6 +162,6 @@ pub(crate) async fn collect(
     Caller(who): Caller,
 ) -> Result<JsonResponse<Collected>, ApiError> {
     let atoll_service::Collected { versions, layers, blobs, bytes } =
-        app.service.collect_templates(&who).await?;
+        app.service.templates().collect(&who).await?;
     Ok(ok(Collected { versions, layers, blobs, bytes }))
 }

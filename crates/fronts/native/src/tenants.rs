@@ -57,7 +57,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<TenantList>, ApiError> {
-    let tenants = app.service.list_tenants(&who).await?;
+    let tenants = app.service.access().list_tenants(&who).await?;
     Ok(ok(TenantList { items: tenants.into_iter().map(Tenant::from_core).collect() }))
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn create(
     Caller(who): Caller,
     StrictJson(body): StrictJson<TenantBody>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    let tenant = app.service.create_tenant(&who, &body.name, body.quota.into_core()?).await?;
+    let tenant = app.service.access().create_tenant(&who, &body.name, body.quota.into_core()?).await?;
     Ok(JsonResponse(StatusCode::CREATED, tenant.into_api()))
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn update(
     Path(name): Path<String>,
     StrictJson(body): StrictJson<TenantChange>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_quota(&who, &name, body.quota.into_core()?).await?.into_api()))
+    Ok(ok(app.service.access().set_quota(&who, &name, body.quota.into_core()?).await?.into_api()))
 }
 
 /// Returns the current use and the quota of a tenant.
@@ -94,7 +94,7 @@ pub(crate) async fn usage(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<UsageAnswer>, ApiError> {
-    let (usage, quota) = app.service.tenant_usage(&who, &name).await?;
+    let (usage, quota) = app.service.access().tenant_usage(&who, &name).await?;
     let usage = Usage {
         sandboxes: usage.sandboxes,
         cpu: cores(usage.cpu_milli),
@@ -117,7 +117,7 @@ pub(crate) async fn set_network(
     Path(name): Path<String>,
     StrictJson(policy): StrictJson<NetworkPolicy>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_tenant_network(&who, &name, Some(policy.into())).await?.into_api()))
+    Ok(ok(app.service.access().set_tenant_network(&who, &name, Some(policy.into())).await?.into_api()))
 }
 
 /// Removes the network policy of the tenant, so that only the sandboxes' own policies apply.
@@ -128,7 +128,7 @@ pub(crate) async fn clear_network(
     Caller(who): Caller,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
-    Ok(ok(app.service.set_tenant_network(&who, &name, None).await?.into_api()))
+    Ok(ok(app.service.access().set_tenant_network(&who, &name, None).await?.into_api()))
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub(crate) async fn list(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<TerminalList>, ApiError> {
-    let terminals = app.service.list_terminals(&who, &ident).await?;
+    let terminals = app.service.sandboxes().list_terminals(&who, &ident).await?;
     // A terminal of another front whose shell waits for its first use has no process yet.
     let started = terminals.into_iter().filter(|terminal| terminal.pid.is_some());
     Ok(ok(TerminalList { items: started.map(Terminal::from_core).collect() }))
@@ -71,7 +71,7 @@ pub(crate) async fn open(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<TerminalBody>,
 ) -> Result<JsonResponse<Terminal>, ApiError> {
-    let terminal = app.service.open_terminal(&who, &ident, opening(body)).await?;
+    let terminal = app.service.sandboxes().open_terminal(&who, &ident, opening(body)).await?;
     Ok(JsonResponse(StatusCode::CREATED, terminal.into_api()))
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn close(
     Caller(who): Caller,
     Path((ident, tid)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.close_terminal(&who, &ident, &tid).await?;
+    app.service.sandboxes().close_terminal(&who, &ident, &tid).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn connect(State(app): State<App>, request: Request) -> Result<
     let who = authenticate_key(&app, gate::key(&parts.headers)).await?;
     gate::check_no_origin(&parts.headers)?;
     let Path((ident, tid)) = Path::<(String, String)>::from_request_parts(&mut parts, &app).await?;
-    let attached = app.service.terminal_attach(&who, &ident, &tid).await?;
+    let attached = app.service.sandboxes().terminal_attach(&who, &ident, &tid).await?;
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &app).await.map_err(|rejection| {
         ApiError::invalid(rejection.body_text()).hint("this route supports WebSocket only")
     })?;

@@ -23,6 +23,6 @@ pub(crate) async fn end(
     Caller(who): Caller,
     Path(thread): Path<String>,
 ) -> Result<JsonResponse<Ended>, ApiError> {
-    let leases = app.service.end_thread(&who, &thread).await?;
+    let leases = app.service.sandboxes().end_thread(&who, &thread).await?;
     Ok(ok(Ended { items: leases.into_iter().map(Sandbox::from_core).collect() }))
 }

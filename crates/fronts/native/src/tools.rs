@@ -17,7 +17,7 @@ pub(crate) struct SandboxTools {
 
 /// Wakes the sandbox. The tools act as the sandbox's user.
 pub(crate) async fn tools(app: &App, who: &Principal, ident: &str) -> Result<SandboxTools, ApiError> {
-    let sandbox = app.service.session(who, ident).await?;
+    let sandbox = app.service.sandboxes().session(who, ident).await?;
     Ok(SandboxTools { toolbox: toolbox(&sandbox), sandbox })
 }
 

@@ -51,7 +51,7 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let VolumeBody { name, size_mib, folder, read_only } = body;
     let new = NewVolume { name, size_mib, folder, read_only };
-    Ok(made(app.service.create_volume(&who, new).await?))
+    Ok(made(app.service.volumes().create(&who, new).await?))
 }
 
 fn made(record: VolumeRecord) -> Response {
@@ -69,7 +69,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<VolumeList>, ApiError> {
-    let volumes = app.service.list_volumes(&who).await?;
+    let volumes = app.service.volumes().list(&who).await?;
     Ok(ok(VolumeList { items: volumes.into_iter().map(Volume::from_core).collect() }))
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn get(
     Caller(who): Caller,
     Path(volume): Path<String>,
 ) -> Result<JsonResponse<Volume>, ApiError> {
-    Ok(ok(app.service.get_volume(&who, &volume).await?.into_api()))
+    Ok(ok(app.service.volumes().get(&who, &volume).await?.into_api()))
 }
 
 /// Changes a volume, also while it is mounted.
@@ -95,7 +95,7 @@ pub(crate) async fn update(
     StrictJson(body): StrictJson<UpdateVolumeBody>,
 ) -> Result<JsonResponse<Volume>, ApiError> {
     let change = UpdateVolume { size_mib: body.size_mib, read_only: body.read_only };
-    Ok(ok(app.service.update_volume(&who, &volume, change).await?.into_api()))
+    Ok(ok(app.service.volumes().update(&who, &volume, change).await?.into_api()))
 }
 
 /// Removes a volume with its files; `volume_in_use` while a sandbox mounts it. A folder of the host stays where it is.
@@ -106,7 +106,7 @@ pub(crate) async fn remove(
     Caller(who): Caller,
     Path(volume): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.remove_volume(&who, &volume).await?;
+    app.service.volumes().remove(&who, &volume).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -119,5 +119,5 @@ pub(crate) async fn copy(
     Path(volume): Path<String>,
     StrictJson(body): StrictJson<CopyVolumeBody>,
 ) -> Result<Response, ApiError> {
-    Ok(made(app.service.copy_volume(&who, &volume, &body.name).await?))
+    Ok(made(app.service.volumes().copy(&who, &volume, &body.name).await?))
 }

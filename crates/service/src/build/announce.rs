@@ -6,11 +6,11 @@ use std::time::Duration;
 use atoll_model::{Build, Code, LimitsAsk, Principal, StartSettings, TemplateRef};
 use tokio::sync::oneshot;
 
+use super::Builds;
 use super::ask::{BuildSource, StartBuild};
 use super::context::{Staging, folder};
 use super::queue::{Announced, BuildStart};
 use super::run::{self, BuildEnd, BuildJob};
-use crate::service::Service;
 use crate::{RegistryAuth, ServiceError};
 
 /// LIMIT: longer than the upload of files may take.
@@ -31,10 +31,10 @@ pub struct BuildSteps {
     pub auth: Option<RegistryAuth>,
 }
 
-impl Service {
-    /// Announces a build. What it is called and its limits are known, its steps come by [`Service::begin_build`]. One that
+impl Builds {
+    /// Announces a build. What it is called and its limits are known, its steps come by [`Builds::begin`]. One that
     /// was announced before under one of its names, and not begun, is given up.
-    pub async fn announce_build(
+    pub async fn announce(
         &self,
         who: &Principal,
         template: TemplateRef,
@@ -44,21 +44,21 @@ impl Service {
         let settings = StartSettings { limits, ..StartSettings::default() };
         let ask = StartBuild { tags, settings, ..StartBuild::of(template, BuildSource::Text(String::new())) };
         ask.check()?;
-        self.refuse_built_in(&ask.template, &ask.tags).await?;
+        self.inner.templates.refuse_built_in(&ask.template, &ask.tags).await?;
         let inner = &self.inner;
         let build = self.new_build(who, &ask)?;
         let folder = folder(&inner.config.data, &build.id);
         let staging = Staging::new(&folder);
         let log = self.new_log(&folder)?;
         let (begin, begun) = oneshot::channel();
-        inner.builds.announce(build.id.clone(), Announced { tenant: who.tenant.clone(), ask, begin })?;
+        inner.queue.announce(build.id.clone(), Announced { tenant: who.tenant.clone(), ask, begin })?;
         if let Err(error) = inner.store.put_build(build.clone()).await {
-            inner.builds.take_announced(&build.id);
+            inner.queue.take_announced(&build.id);
             return Err(error.into());
         }
         staging.keep();
         let live = self.live(&build, log);
-        let (service, id) = (self.clone(), build.id.clone());
+        let (builds, id) = (self.clone(), build.id.clone());
         inner.spawn(async move {
             let begun = tokio::select! {
                 biased;
@@ -66,15 +66,15 @@ impl Service {
                 begun = begun => begun.map_err(|_| given_up()),
                 () = tokio::time::sleep(PATIENCE) => Err(never_begun()),
             };
-            service.inner.builds.take_announced(&id);
+            builds.inner.queue.take_announced(&id);
             match begun {
                 Ok(BuildStart { who, ask, staged, admitted }) => {
-                    BuildJob { service, who, ask, live, staged, folder }.run().await;
+                    BuildJob { builds, who, ask, live, staged, folder }.run().await;
                     drop(admitted);
                 }
                 Err(ended) => {
-                    run::end(&service, &live, Err(ended)).await;
-                    service.inner.builds.remove(&id);
+                    run::end(&builds, &live, Err(ended)).await;
+                    builds.inner.queue.remove(&id);
                 }
             }
         });
@@ -84,19 +84,19 @@ impl Service {
     /// Whether the steps of a build are not known yet.
     #[must_use]
     pub fn is_announced(&self, build: &Build) -> bool {
-        self.inner.builds.announced(&build.id).is_some()
+        self.inner.queue.announced(&build.id).is_some()
     }
 
     /// Begins a build that was announced.
-    pub async fn begin_build(
+    pub async fn begin(
         &self,
         who: &Principal,
         ident: &str,
         steps: BuildSteps,
     ) -> Result<Build, ServiceError> {
-        let build = self.get_build(who, ident).await?;
+        let build = self.get(who, ident).await?;
         let inner = &self.inner;
-        let announced = inner.builds.announced(&build.id).ok_or_else(|| begun_already(&build))?;
+        let announced = inner.queue.announced(&build.id).ok_or_else(|| begun_already(&build))?;
         let limits = announced.settings.limits;
         let mut settings = steps.settings;
         settings.limits = LimitsAsk {
@@ -114,9 +114,9 @@ impl Service {
             ..announced
         };
         ask.check()?;
-        let admitted = inner.builds.admit(&who.tenant)?;
+        let admitted = inner.queue.admit(&who.tenant)?;
         let staged = self.stage_uploads(who, &ask, &folder(&inner.config.data, &build.id))?;
-        let begin = inner.builds.take_announced(&build.id).ok_or_else(|| begun_already(&build))?;
+        let begin = inner.queue.take_announced(&build.id).ok_or_else(|| begun_already(&build))?;
         let begun = BuildStart { who: who.clone(), ask, staged, admitted };
         begin.send(begun).map_err(|_| begun_already(&build))?;
         Ok(build)

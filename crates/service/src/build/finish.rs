@@ -15,7 +15,7 @@ use super::files::{BuildFiles, blocking};
 use super::output::StepOutput;
 use super::ready::{Looked, until_ready};
 use super::run::{BuildEnd, BuildJob};
-use super::sandbox::{Sandboxes, exactly};
+use super::sandbox::{BuildSandboxes, exactly};
 use super::secrets::SecretMask;
 use crate::ServiceError;
 use crate::agent::COMMAND_TAG;
@@ -44,11 +44,11 @@ pub(super) struct BuildResult {
 /// Makes a template of the result; returns the version.
 pub(super) async fn finish(
     job: &BuildJob,
-    sandboxes: &Sandboxes,
+    sandboxes: &BuildSandboxes,
     made: BuildResult,
     deadline: Instant,
 ) -> Result<String, BuildEnd> {
-    let images = &job.service.inner.images;
+    let images = job.builds.inner.templates.images();
     let settings = over(made.settings, start_settings(&made.config));
     let settings = over(settings, job.ask.settings.clone());
     let (command, ready) = (settings.command.is_some(), settings.ready.clone());
@@ -64,7 +64,7 @@ pub(super) async fn finish(
         Some(_) | None => None,
     };
     let kept = warm.clone();
-    let published = job.service.publish(Publish {
+    let published = job.builds.inner.templates.publish(Publish {
         tenant: &job.who.tenant,
         template: &job.ask.template,
         tags: &job.ask.tags,
@@ -76,7 +76,7 @@ pub(super) async fn finish(
     });
     if let Err(error) = published.await {
         if let Some(snapshot) = kept
-            && let Err(error) = crate::snapshots::remove(&job.service.inner, snapshot).await
+            && let Err(error) = crate::snapshots::remove(&job.builds.inner, snapshot).await
         {
             tracing::warn!(%error, "the warm start of an unpublished template could not be removed");
         }
@@ -102,14 +102,14 @@ fn labelled(mut config: ImageConfiguration, labels: &BTreeMap<String, String>) -
 async fn is_warm(job: &BuildJob, version: &str) -> bool {
     let reference =
         TemplateRef { name: job.ask.template.name.clone(), tag: None, digest: Some(version.to_owned()) };
-    let known = job.service.get_template(&job.who, &reference.to_string()).await;
+    let known = job.builds.inner.templates.get(&job.who, &reference.to_string()).await;
     known.is_ok_and(|known| known.warm && known.version == version)
 }
 
 /// Starts one sandbox of the template, waits until it is ready, and keeps its state as a warm start if possible.
 async fn try_out(
     job: &BuildJob,
-    sandboxes: &Sandboxes,
+    sandboxes: &BuildSandboxes,
     version: &str,
     check: &ReadyCheck,
     deadline: Instant,
@@ -122,7 +122,7 @@ async fn try_out(
     let template = Some(exactly(&job.ask.template.name, version));
     let sandbox = sandboxes.make(CreateSandbox { template, ..CreateSandbox::default() }).await?;
     let begun = Instant::now();
-    let inner = &job.service.inner;
+    let inner = &job.builds.inner;
     let looked = Looked { provider: &inner.provider, target: sandbox.target(), agent: &sandbox.agent };
     let limit = job.ask.ready_timeout_s.map_or(READY, Duration::from_secs);
     let hidden = SecretMask::of(&job.ask.secrets);
@@ -151,11 +151,11 @@ async fn try_out(
     }
     last.restore(job);
     log.info(0, format!("ready after {} ms", begun.elapsed().as_millis()));
-    if let Some(why) = job.service.no_memory(&sandbox.lease()) {
+    if let Some(why) = inner.sandboxes.no_memory(&sandbox.lease()) {
         log.say(BuildLevel::Warn, 0, format!("each new sandbox starts the command itself: {why}"));
         return Ok(None);
     }
-    match job.service.take(sandbox.handle(), SnapshotRequest::transient(true, None)).await {
+    match inner.sandboxes.take(sandbox.handle(), SnapshotRequest::transient(true, None)).await {
         Ok(snapshot) => {
             log.info(0, "new sandboxes start with the processes that run now");
             Ok(Some(snapshot))

@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use atoll_model::{Build, BuildId, BuildStatus, Code, Principal};
+use atoll_store::Store;
 use tokio::sync::watch;
 
+use super::Builds;
 use super::ask::{BuildContext, BuildSource, StartBuild};
 use super::context::{Staged, Staging, folder};
 use super::log::Log;
-use super::queue::Admitted;
+use super::queue::{Admitted, BuildQueue};
 use super::run::BuildJob;
 use crate::ServiceError;
-use crate::service::Service;
 
 /// A build whose context is on disk. It is not visible yet; dropping it removes the staged files.
 pub(crate) struct PreparedBuild {
-    service: Service,
+    builds: Builds,
     who: Principal,
     ask: StartBuild,
     build: Build,
@@ -41,12 +42,12 @@ impl PreparedBuild {
 
     /// Records the build; it runs when it is its turn.
     pub(crate) async fn begin(self) -> Result<Build, ServiceError> {
-        let Self { service, who, ask, build, staged, staging, folder, log, admitted } = self;
-        service.inner.store.put_build(build.clone()).await?;
+        let Self { builds, who, ask, build, staged, staging, folder, log, admitted } = self;
+        builds.inner.store.put_build(build.clone()).await?;
         staging.keep();
-        let live = service.live(&build, log);
-        let inner = Arc::clone(&service.inner);
-        let job = BuildJob { service, who, ask, live, staged, folder };
+        let live = builds.live(&build, log);
+        let inner = Arc::clone(&builds.inner);
+        let job = BuildJob { builds, who, ask, live, staged, folder };
         inner.spawn(async move {
             job.run().await;
             drop(admitted);
@@ -55,16 +56,16 @@ impl PreparedBuild {
     }
 }
 
-impl Service {
+impl Builds {
     /// Checks a build and takes its context in.
-    pub(crate) async fn prepare_build(
+    pub(crate) async fn prepare(
         &self,
         who: &Principal,
         ask: StartBuild,
         context: Option<BuildContext>,
     ) -> Result<PreparedBuild, ServiceError> {
         ask.check()?;
-        self.refuse_built_in(&ask.template, &ask.tags).await?;
+        self.inner.templates.refuse_built_in(&ask.template, &ask.tags).await?;
         if context.is_some() && !ask.contexts.is_empty() {
             return Err(ServiceError::field("contexts", "cannot be combined with a context"));
         }
@@ -74,10 +75,10 @@ impl Service {
                 .hint("send a tar of the folder, or the text of the Dockerfile"));
         }
         let inner = &self.inner;
-        if !inner.images.disk().takes_records() {
+        if !inner.disk.takes_records() {
             return Err(atoll_store::StoreError::NoSpace.into());
         }
-        let admitted = inner.builds.admit(&who.tenant)?;
+        let admitted = inner.queue.admit(&who.tenant)?;
         let build = self.new_build(who, &ask)?;
         let folder = folder(&inner.config.data, &build.id);
         let staging = Staging::new(&folder);
@@ -86,24 +87,26 @@ impl Service {
             Some(context) => self.receive_context(&who.tenant, context, &folder).await?,
             None => self.stage_uploads(who, &ask, &folder)?,
         };
-        let (service, who) = (self.clone(), who.clone());
-        Ok(PreparedBuild { service, who, ask, build, staged, staging, folder, log, admitted })
+        let (builds, who) = (self.clone(), who.clone());
+        Ok(PreparedBuild { builds, who, ask, build, staged, staging, folder, log, admitted })
     }
+}
 
+impl BuildQueue {
     /// Waits until a build has its turn; whether it is under way then.
-    pub(crate) async fn until_build_begins(&self, id: &BuildId) -> bool {
+    pub(crate) async fn until_begun(&self, id: &BuildId) -> bool {
         let Some(mut watched) = self.watched(id) else { return false };
         let begun = watched.wait_for(|build| build.status != BuildStatus::Waiting).await;
         begun.is_ok_and(|build| build.status == BuildStatus::Building)
     }
 
     /// Waits for the end of a build. An error says why it made no template.
-    pub(crate) async fn until_built(&self, id: &BuildId) -> Result<(), ServiceError> {
+    pub(crate) async fn until_built(&self, store: &dyn Store, id: &BuildId) -> Result<(), ServiceError> {
         if let Some(mut watched) = self.watched(id) {
             // An error means that its task ended; the row has the result.
             let _ = watched.wait_for(|build| build.status.is_end()).await;
         }
-        match self.inner.store.build(id).await? {
+        match store.build(id).await? {
             Some(build) if build.status == BuildStatus::Ready => Ok(()),
             Some(build) => Err(not_built(&build)),
             None => Err(ServiceError::new(Code::Internal, "the server ended before the build was recorded")
@@ -112,12 +115,12 @@ impl Service {
     }
 
     fn watched(&self, id: &BuildId) -> Option<watch::Receiver<Build>> {
-        self.inner.builds.get(id).map(|live| live.build.subscribe())
+        self.get(id).map(|live| live.build.subscribe())
     }
 
     /// Ends a build without waiting for that; one that has ended is left as it is.
-    pub(crate) fn stop_build(&self, id: &BuildId) {
-        if let Some(live) = self.inner.builds.get(id) {
+    pub(crate) fn stop(&self, id: &BuildId) {
+        if let Some(live) = self.get(id) {
             live.cancel.cancel();
         }
     }

@@ -33,7 +33,7 @@ const ANNOUNCED_PER_TENANT: usize = 64;
 
 /// The builds that have not ended.
 #[derive(Default)]
-pub(crate) struct Builds {
+pub(crate) struct BuildQueue {
     state: Mutex<QueueState>,
 }
 
@@ -85,7 +85,7 @@ impl Live {
     }
 }
 
-impl Builds {
+impl BuildQueue {
     /// Counts one more of a tenant's builds for as long as the answer is held.
     pub(super) fn admit(self: &Arc<Self>, tenant: &TenantId) -> Result<Admitted, ServiceError> {
         let mut state = self.lock();
@@ -206,7 +206,7 @@ impl QueueState {
 
 /// The place of one build of a tenant that runs or waits.
 pub(super) struct Admitted {
-    builds: Arc<Builds>,
+    builds: Arc<BuildQueue>,
     tenant: TenantId,
 }
 
@@ -218,7 +218,7 @@ impl Drop for Admitted {
 
 /// The place of one upload.
 pub(super) struct Uploading {
-    builds: Arc<Builds>,
+    builds: Arc<BuildQueue>,
     tenant: TenantId,
 }
 
@@ -257,7 +257,7 @@ impl Announced {
 
 /// The right to run.
 pub(super) struct BuildTurn {
-    builds: Arc<Builds>,
+    builds: Arc<BuildQueue>,
     tenant: TenantId,
 }
 
@@ -288,7 +288,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pile_of_one_tenant_does_not_keep_another_waiting() {
-        let builds = Arc::new(Builds::default());
+        let builds = Arc::new(BuildQueue::default());
         let (many, one) = (tenant(1), tenant(2));
         let first = builds.turn(&many).await;
         let second = builds.turn(&many).await;
@@ -305,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_server_does_a_few_at_once_and_who_gives_up_takes_no_turn() {
-        let builds = Arc::new(Builds::default());
+        let builds = Arc::new(BuildQueue::default());
         let mut turns = Vec::new();
         for seed in 0..AT_ONCE as u8 {
             turns.push(builds.turn(&tenant(seed)).await);
@@ -325,7 +325,7 @@ mod tests {
 
     #[tokio::test]
     async fn open_builds_of_a_tenant_are_counted() {
-        let builds = Arc::new(Builds::default());
+        let builds = Arc::new(BuildQueue::default());
         let mut held: Vec<Admitted> =
             (0..OPEN_PER_TENANT).map(|_| builds.admit(&tenant(1)).expect("room")).collect();
         assert_eq!(builds.admit(&tenant(1)).err().map(|error| error.code), Some(Code::QuotaExceeded));

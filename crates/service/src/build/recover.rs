@@ -3,47 +3,50 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 
 use atoll_model::{Build, BuildFailure, BuildId, BuildStatus, Code};
 use atoll_store::StoreError;
 
+use super::Builds;
 use super::context::{folder, remove_staged, root};
-use crate::service::ServiceShared;
+use crate::base::ServiceBase;
 
-pub(crate) async fn recover(inner: &Arc<ServiceShared>) -> Result<(), StoreError> {
-    for build in inner.store.open_builds().await? {
-        tracing::info!(build = %build.id, template = %build.template, "a build was running when the server ended");
-        remove_staged(&folder(&inner.config.data, &build.id));
-        inner.store.put_build(failed(inner, build)).await?;
-    }
-    let data = inner.config.data.clone();
-    let found = tokio::task::spawn_blocking(move || folders(&root(&data))).await.unwrap_or_default();
-    let mut gone = Vec::new();
-    for id in found {
-        if inner.store.build(&id).await?.is_none() {
-            gone.push(folder(&inner.config.data, &id));
+impl Builds {
+    pub(crate) async fn recover(&self) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        for build in inner.store.open_builds().await? {
+            tracing::info!(build = %build.id, template = %build.template, "a build was running when the server ended");
+            remove_staged(&folder(&inner.config.data, &build.id));
+            inner.store.put_build(failed(inner, build)).await?;
         }
-    }
-    let data = inner.config.data.clone();
-    let removal = tokio::task::spawn_blocking(move || {
-        super::uploads::recover(&data);
-        // Here older servers kept uploads.
-        for old in ["uploads", "daytona"] {
-            let _ = std::fs::remove_dir_all(root(&data).join(old));
-        }
-        for path in gone {
-            if let Err(error) = std::fs::remove_dir_all(&path) {
-                tracing::warn!(folder = %path.display(), %error, "the folder of an unknown build could not be removed");
+        let data = inner.config.data.clone();
+        let found = tokio::task::spawn_blocking(move || folders(&root(&data))).await.unwrap_or_default();
+        let mut gone = Vec::new();
+        for id in found {
+            if inner.store.build(&id).await?.is_none() {
+                gone.push(folder(&inner.config.data, &id));
             }
         }
-    });
-    // It cannot be cancelled, and a panic in it is logged by the hook.
-    let _ = removal.await;
-    Ok(())
+        let data = inner.config.data.clone();
+        let removal = tokio::task::spawn_blocking(move || {
+            super::uploads::recover(&data);
+            // Here older servers kept uploads.
+            for old in ["uploads", "daytona"] {
+                let _ = std::fs::remove_dir_all(root(&data).join(old));
+            }
+            for path in gone {
+                if let Err(error) = std::fs::remove_dir_all(&path) {
+                    tracing::warn!(folder = %path.display(), %error, "the folder of an unknown build could not be removed");
+                }
+            }
+        });
+        // It cannot be cancelled, and a panic in it is logged by the hook.
+        let _ = removal.await;
+        Ok(())
+    }
 }
 
-fn failed(inner: &ServiceShared, build: Build) -> Build {
+fn failed(inner: &ServiceBase, build: Build) -> Build {
     let failure = BuildFailure {
         code: Code::Internal,
         message: "the server ended while this was built".to_owned(),

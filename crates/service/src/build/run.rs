@@ -10,18 +10,18 @@ use atoll_model::{Build, BuildFailure, BuildLevel, BuildStatus, Code, Principal}
 use futures::FutureExt;
 use tokio::time::Instant;
 
+use super::Builds;
 use super::ask::StartBuild;
 use super::context::Staged;
 use super::queue::{BuildTurn, Live, TURN_MAX};
-use super::sandbox::Sandboxes;
+use super::sandbox::BuildSandboxes;
 use super::stages::Stages;
 use super::{context, finish};
 use crate::ServiceError;
-use crate::service::Service;
 
 /// A build to run.
 pub(super) struct BuildJob {
-    pub(super) service: Service,
+    pub(super) builds: Builds,
     pub(super) who: Principal,
     pub(super) ask: StartBuild,
     pub(super) live: Arc<Live>,
@@ -57,7 +57,8 @@ impl From<ServiceError> for BuildEnd {
 impl BuildJob {
     pub(super) async fn run(self) {
         let id = self.live.build.borrow().id.clone();
-        let sandboxes = Sandboxes::new(self.service.clone(), self.who.clone(), id.clone());
+        let sandboxes =
+            BuildSandboxes::new(self.builds.inner.sandboxes.clone(), self.who.clone(), id.clone());
         let work = AssertUnwindSafe(self.work(&sandboxes)).catch_unwind();
         let outcome = work.await.unwrap_or_else(|_| {
             Err(ServiceError::new(
@@ -70,17 +71,17 @@ impl BuildJob {
         let folder = self.folder.clone();
         // It cannot be cancelled; the next start of the server removes files that it cannot.
         let _ = tokio::task::spawn_blocking(move || context::remove_staged(&folder)).await;
-        end(&self.service, &self.live, outcome).await;
-        self.service.inner.builds.remove(&id);
+        end(&self.builds, &self.live, outcome).await;
+        self.builds.inner.queue.remove(&id);
     }
 
     /// Waits for its turn and builds, until it is done, cancelled or late.
-    async fn work(&self, sandboxes: &Sandboxes) -> Result<String, BuildEnd> {
-        let (inner, cancel) = (&self.service.inner, &self.live.cancel);
+    async fn work(&self, sandboxes: &BuildSandboxes) -> Result<String, BuildEnd> {
+        let (inner, cancel) = (&self.builds.inner, &self.live.cancel);
         let turn = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(BuildEnd::Cancelled),
-            turn = inner.builds.turn(&self.who.tenant) => turn,
+            turn = inner.queue.turn(&self.who.tenant) => turn,
         };
         let _turn = KeptTurn::new(&self.live, turn);
         let deadline = Instant::now() + self.timeout();
@@ -91,7 +92,7 @@ impl BuildJob {
         });
         let row = self.live.build.borrow().clone();
         // Nothing of a collection may take what this looks at before it has a name.
-        let _working = inner.images.begin();
+        let _working = inner.templates.images().begin();
         // What blocks is told when nobody waits for it any more.
         let stop = cancel.child_token();
         let _stops = stop.clone().drop_guard();
@@ -116,7 +117,7 @@ impl BuildJob {
     }
 
     fn timeout(&self) -> Duration {
-        self.ask.timeout(self.service.inner.config.build_timeout)
+        self.ask.timeout(self.builds.inner.config.build_timeout)
     }
 
     fn late(&self) -> BuildEnd {
@@ -142,8 +143,8 @@ impl Drop for KeptTurn<'_> {
 }
 
 /// Says how it ended: in the log, in the store, and to whoever watches.
-pub(super) async fn end(service: &Service, live: &Live, outcome: Result<String, BuildEnd>) {
-    let inner = &service.inner;
+pub(super) async fn end(builds: &Builds, live: &Live, outcome: Result<String, BuildEnd>) {
+    let inner = &builds.inner;
     let mut build = live.build.borrow().clone();
     match outcome {
         Ok(version) => {

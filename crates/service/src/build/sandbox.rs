@@ -13,16 +13,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::ServiceError;
 use crate::activity::ActivityKind;
+use crate::base::shutting_down;
 use crate::driver::{Action, DriverMessage};
 use crate::registry::Handle;
-use crate::sandboxes::{EndWait, ask, is_under_way, tell};
-use crate::service::Service;
+use crate::sandboxes::{EndWait, Sandboxes, ask, is_under_way, tell};
 use crate::session::SandboxSession;
 
 /// Creates the sandboxes of one build, and ensures that none is left.
 #[derive(Clone)]
-pub(super) struct Sandboxes {
-    pub(super) service: Service,
+pub(super) struct BuildSandboxes {
+    pub(super) sandboxes: Sandboxes,
     pub(super) who: Principal,
     pub(super) build: BuildId,
     /// Running creates: they are never dropped, so that each sandbox is known when the build ends.
@@ -31,16 +31,16 @@ pub(super) struct Sandboxes {
 
 /// A running sandbox of a build. It is deleted when this is dropped.
 pub(super) struct StepSandbox {
-    service: Service,
+    sandboxes: Sandboxes,
     handle: Handle,
     pub(super) agent: AgentClient,
     /// Keeps the sandbox busy, so that no timer acts on it.
     _session: SandboxSession,
 }
 
-impl Sandboxes {
-    pub(super) fn new(service: Service, who: Principal, build: BuildId) -> Self {
-        Self { service, who, build, creates: TaskTracker::new() }
+impl BuildSandboxes {
+    pub(super) fn new(sandboxes: Sandboxes, who: Principal, build: BuildId) -> Self {
+        Self { sandboxes, who, build, creates: TaskTracker::new() }
     }
 
     /// Creates one and waits until it runs.
@@ -53,30 +53,28 @@ impl Sandboxes {
             ..spec
         };
         let create = self.creates.track_future(async move {
-            let (lease, _) = own.service.create(&own.who, spec, false).await?;
-            own.service.inner.registry.get(&lease.id).ok_or_else(ended)
+            let (lease, _) = own.sandboxes.create(&own.who, spec, false).await?;
+            own.sandboxes.handle(&lease.id).ok_or_else(shutting_down)
         });
-        let handle = self.service.inner.spawn(create).await.ok().flatten().ok_or_else(ended)??;
+        let handle = self.sandboxes.inner.spawn(create).await.ok().flatten().ok_or_else(shutting_down)??;
         let mut guard = Deleted { handle: Some(handle.clone()) };
-        self.service.until_made(handle.clone()).await?;
-        let busy = handle.activity.begin(ActivityKind::Command);
-        let lease = crate::wake::awake(&self.service.inner, &handle).await?;
-        let session = self.service.session_with(lease, handle.clone(), busy);
+        self.sandboxes.until_made(handle.clone()).await?;
+        let session = self.sandboxes.session_by(handle.clone(), ActivityKind::Command).await?;
         let agent = session.agent().await?;
         guard.handle = None;
-        Ok(StepSandbox { service: self.service.clone(), handle, agent, _session: session })
+        Ok(StepSandbox { sandboxes: self.sandboxes.clone(), handle, agent, _session: session })
     }
 
     /// Deletes all remaining sandboxes, and waits for that.
     pub(super) async fn clear(&self) {
         self.creates.close();
         self.creates.wait().await;
-        let all = self.service.inner.registry.all();
+        let all = self.sandboxes.handles();
         let own = all.into_iter().filter(|handle| handle.lease().build.as_ref() == Some(&self.build));
         futures::future::join_all(own.map(|handle| async move {
             delete(&handle);
             let gone = self
-                .service
+                .sandboxes
                 .until_within(handle.clone(), EndWait::Boot, |state| state.lease.phase == Phase::Deleted);
             if let Err(error) = gone.await
                 && handle.lease().phase != Phase::Deleted
@@ -107,7 +105,7 @@ impl StepSandbox {
         let handle = &self.handle;
         ask(handle, |reply| DriverMessage::verb(Action::Stop, Reason::Requested, reply)).await?;
         let lease =
-            self.service.until_within(handle.clone(), EndWait::Boot, |state| !is_under_way(state)).await?;
+            self.sandboxes.until_within(handle.clone(), EndWait::Boot, |state| !is_under_way(state)).await?;
         if lease.phase != Phase::Stopped {
             let failure = handle.state.borrow().failure.clone();
             return Err(failure.unwrap_or_else(|| {
@@ -115,7 +113,7 @@ impl StepSandbox {
             }));
         }
         let target = Target { sandbox: lease.id.clone(), instance: None };
-        Ok(self.service.inner.provider.capture(&target, &lease.template, &lease.template_version).await?)
+        Ok(self.sandboxes.inner.provider.capture(&target, &lease.template, &lease.template_version).await?)
     }
 }
 
@@ -146,10 +144,6 @@ fn delete(handle: &Handle) {
     {
         tracing::warn!(sandbox = %handle.lease().id, %error, "a sandbox of a build could not be deleted");
     }
-}
-
-fn ended() -> ServiceError {
-    ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)
 }
 
 /// The reference by which a sandbox is made of exactly this version.

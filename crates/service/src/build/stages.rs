@@ -23,7 +23,7 @@ use super::context::Staged;
 use super::files::BuildFiles;
 use super::finish::BuildResult;
 use super::run::{BuildEnd, BuildJob};
-use super::sandbox::{Sandboxes, StepSandbox, exactly};
+use super::sandbox::{BuildSandboxes, StepSandbox, exactly};
 use super::secrets::SecretMask;
 use super::step::{self, StepContext};
 use super::{context, lent_files, output};
@@ -43,7 +43,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A build whose plan is known.
 pub(super) struct Stages<'a> {
     job: &'a BuildJob,
-    sandboxes: &'a Sandboxes,
+    sandboxes: &'a BuildSandboxes,
     context: Arc<BuildContext>,
     plan: Plan,
     hidden: SecretMask,
@@ -64,13 +64,13 @@ impl<'a> Stages<'a> {
     /// Reads the context and the steps.
     pub(super) async fn open(
         job: &'a BuildJob,
-        sandboxes: &'a Sandboxes,
+        sandboxes: &'a BuildSandboxes,
         stop: CancellationToken,
         deadline: Instant,
     ) -> Result<Self, BuildEnd> {
-        let (folder, images) = (job.folder.clone(), Arc::clone(&job.service.inner.images));
+        let (folder, images) = (job.folder.clone(), Arc::clone(job.builds.inner.templates.images()));
         let (staged, ask) = (job.staged.clone(), job.ask.clone());
-        let limit = job.service.inner.config.build_context_bytes;
+        let limit = job.builds.inner.config.build_context_bytes;
         let cancel = stop.clone();
         let read = tokio::task::spawn_blocking(move || {
             let context = match &staged {
@@ -192,7 +192,8 @@ impl Stages<'_> {
                 ServiceError::new(Code::Internal, "a stage was needed before it was done").into()
             }),
             Base::Scratch => {
-                let files = BuildFiles::of(&self.job.service.inner.images, None, Vec::new()).await?;
+                let files =
+                    BuildFiles::of(self.job.builds.inner.templates.images(), None, Vec::new()).await?;
                 Ok(FinishedStage {
                     files,
                     config: ImageConfiguration::default(),
@@ -209,7 +210,7 @@ impl Stages<'_> {
         reference: &TemplateRef,
         platform: Option<&str>,
     ) -> Result<FinishedStage, BuildEnd> {
-        let (service, ask) = (&self.job.service, &self.job.ask);
+        let (templates, ask) = (&self.job.builds.inner.templates, &self.job.ask);
         let log = Arc::clone(&self.job.live.log);
         let progress: crate::Progress = Arc::new(move |progressed| {
             if let crate::Progressed::Step(message) = progressed {
@@ -218,10 +219,10 @@ impl Stages<'_> {
         });
         let platform = platform.or(ask.platform.as_deref());
         let found =
-            service.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await;
+            templates.base_version(&self.job.who, reference, ask.auth.clone(), platform, progress).await;
         let (record, _held) = found.map_err(|error| nothing_of(reference, error))?;
         refuse_stand_in(reference, &record)?;
-        let images = &service.inner.images;
+        let images = templates.images();
         if record.tenant.is_some() || record.kind == "image" {
             let (files, config, settings) = BuildFiles::in_version(images, &record.version).await?;
             return Ok(FinishedStage { files, config, settings: inherited(settings) });
@@ -276,7 +277,7 @@ impl Stages<'_> {
         files: BuildFiles,
         done: &HashMap<usize, FinishedStage>,
     ) -> Result<BuildFiles, BuildEnd> {
-        let images = &self.job.service.inner.images;
+        let images = self.job.builds.inner.templates.images();
         let sources = match &step.kind {
             StepKind::Copy(copy) => vec![self.source(copy, done).await?],
             StepKind::Run(run) => {

@@ -24,12 +24,12 @@ use std::time::{Duration, SystemTime};
 use atoll_model::{Code, KeyId, Principal, TenantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::Builds;
 use super::ask::{BuildContext, BuildSource, StartBuild};
 use super::context::{self, Staged, sent_in, upload_in};
 use crate::ServiceError;
 use crate::random::entropy;
 use crate::sandboxes::printable;
-use crate::service::{Service, ServiceShared};
 pub use folder::{BadUploadHash, UploadHash};
 use folder::{JoinedParts, PartialFile, UploadFolder, part_name};
 use space::{UploadSpace, held_with_room};
@@ -44,7 +44,7 @@ const PIECE: usize = 256 << 10;
 const TICKET: &str = "upload";
 const STORAGE: &str = "storage";
 
-impl Service {
+impl Builds {
     /// Whether an archive with this hash lies here for builds of the caller.
     pub async fn has_upload(&self, who: &Principal, hash: &str) -> Result<bool, ServiceError> {
         let path = self.uploads_of(&who.tenant).archive(&parse(hash)?);
@@ -70,8 +70,8 @@ impl Service {
         let inner = &self.inner;
         let token = inner.ticket(STORAGE, &[who.tenant.as_str(), who.key.as_str()], STORAGE_S);
         let access_key =
-            format!("ATOLL{}", inner.derived("storage/key", &[&token])[..15].to_ascii_uppercase());
-        let secret = inner.derived("storage/secret", &[&access_key]);
+            format!("ATOLL{}", inner.derived_token("storage/key", &[&token])[..15].to_ascii_uppercase());
+        let secret = inner.derived_token("storage/secret", &[&access_key]);
         StorageAccess { access_key, secret, token }
     }
 
@@ -86,8 +86,15 @@ impl Service {
         let (Ok(tenant), Ok(key)) = (tenant.parse::<TenantId>(), key.parse::<KeyId>()) else {
             return Ok(None);
         };
-        let exists = self.key_exists(&tenant, &key).await?;
-        Ok(exists.then(|| TenantUploads { service: self.clone(), tenant }))
+        let exists = self.inner.access.key_exists(&tenant, &key).await?;
+        Ok(exists.then(|| TenantUploads { builds: self.clone(), tenant }))
+    }
+
+    /// Removes uploads that no build used for long.
+    pub(crate) async fn collect_uploads(&self) {
+        let root = folder::root(&self.inner.config.data);
+        // It cannot be cancelled, and a panic in it is logged by the hook.
+        let _ = tokio::task::spawn_blocking(move || folder::sweep(&root)).await;
     }
 
     fn uploads_of(&self, tenant: &TenantId) -> UploadFolder {
@@ -101,7 +108,7 @@ impl Service {
         bytes: BuildContext,
         folder: &Path,
     ) -> Result<Staged, ServiceError> {
-        let uploads = TenantUploads { service: self.clone(), tenant: tenant.clone() };
+        let uploads = TenantUploads { builds: self.clone(), tenant: tenant.clone() };
         let (into, within) = (uploads.folder()?, self.inner.config.build_timeout);
         let (file, _) = uploads.receive(into.path(), "context", bytes, within).await?;
         file.keep(&sent_in(folder)).map_err(not_kept)?;
@@ -148,7 +155,7 @@ pub struct StorageAccess {
     pub access_key: String,
     /// The key of signatures.
     pub secret: String,
-    /// What every request shows; [`Service::admit_storage`] takes it.
+    /// What every request shows; [`Builds::admit_storage`] takes it.
     pub token: String,
 }
 
@@ -168,7 +175,7 @@ pub enum UploadError {
 
 /// The uploads of one tenant, for a caller who was admitted to them.
 pub struct TenantUploads {
-    service: Service,
+    builds: Builds,
     tenant: TenantId,
 }
 
@@ -181,7 +188,7 @@ impl TenantUploads {
 
     /// The size of a whole archive.
     pub async fn size(&self, hash: &UploadHash) -> Option<u64> {
-        let found = tokio::fs::metadata(self.service.uploads_of(&self.tenant).archive(hash)).await.ok()?;
+        let found = tokio::fs::metadata(self.builds.uploads_of(&self.tenant).archive(hash)).await.ok()?;
         found.is_file().then_some(found.len())
     }
 
@@ -197,7 +204,7 @@ impl TenantUploads {
     /// Begins an upload in parts; answers its id.
     pub async fn begin(&self, hash: &UploadHash) -> Result<String, ServiceError> {
         let folder = self.folder()?;
-        let bound = self.service.inner.config.build_context_bytes.saturating_mul(space::BOUND_TIMES);
+        let bound = self.builds.inner.config.build_context_bytes.saturating_mul(space::BOUND_TIMES);
         held_with_room(folder.path(), bound, 0).await?;
         let upload = hex::encode(entropy::<16>()?);
         folder.create_parts(hash, &upload).map_err(not_kept)?;
@@ -228,9 +235,9 @@ impl TenantUploads {
     /// Joins the parts in the order of their numbers; they become the archive.
     pub async fn finish(&self, hash: &UploadHash, upload: &str) -> Result<(), UploadError> {
         let (folder, parts) = (self.folder()?, self.parts(hash, upload)?);
-        let mut space = self.service.upload_space(&self.tenant, &folder).await?;
+        let mut space = self.builds.inner.upload_space(&self.tenant, &folder).await?;
         let (hash, random) = (hash.clone(), entropy()?);
-        let limit = self.service.inner.config.build_context_bytes;
+        let limit = self.builds.inner.config.build_context_bytes;
         let joined = tokio::task::spawn_blocking(move || {
             let taken = JoinedParts::take(&parts).map_err(not_kept)?.ok_or(UploadError::NoSuchUpload)?;
             if taken.parts.is_empty() || taken.bytes > limit {
@@ -256,11 +263,11 @@ impl TenantUploads {
     }
 
     fn parts(&self, hash: &UploadHash, upload: &str) -> Result<PathBuf, UploadError> {
-        self.service.uploads_of(&self.tenant).parts(hash, upload).ok_or(UploadError::NoSuchUpload)
+        self.builds.uploads_of(&self.tenant).parts(hash, upload).ok_or(UploadError::NoSuchUpload)
     }
 
     fn folder(&self) -> Result<UploadFolder, ServiceError> {
-        let folder = self.service.uploads_of(&self.tenant);
+        let folder = self.builds.uploads_of(&self.tenant);
         folder.create().map_err(not_kept)?;
         Ok(folder)
     }
@@ -273,9 +280,9 @@ impl TenantUploads {
         bytes: BuildContext,
         within: Duration,
     ) -> Result<(PartialFile, u64), ServiceError> {
-        let inner = &self.service.inner;
-        let _uploading = inner.builds.admit_upload(&self.tenant)?;
-        let space = self.service.upload_space(&self.tenant, &self.folder()?).await?;
+        let inner = &self.builds.inner;
+        let _uploading = inner.queue.admit_upload(&self.tenant)?;
+        let space = self.builds.inner.upload_space(&self.tenant, &self.folder()?).await?;
         let file = PartialFile::new(into, name, entropy()?);
         let received = receive(bytes, file.path(), space, inner.config.build_context_bytes);
         let size = tokio::time::timeout(within, received)
@@ -331,13 +338,6 @@ fn link(uploads: &UploadFolder, hash: &str, to: &Path) -> Result<(), ServiceErro
         let _ = file.set_modified(SystemTime::now());
     }
     Ok(())
-}
-
-/// Removes what no build used for long.
-pub(crate) async fn collect(inner: &ServiceShared) {
-    let root = folder::root(&inner.config.data);
-    // It cannot be cancelled, and a panic in it is logged by the hook.
-    let _ = tokio::task::spawn_blocking(move || folder::sweep(&root)).await;
 }
 
 /// Removes what a server that ended was receiving; blocks.

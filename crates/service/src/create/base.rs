@@ -9,13 +9,12 @@ use atoll_model::{
     ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
 };
 
-use crate::sandboxes::printable;
-use crate::service::Service;
+use crate::sandboxes::{Sandboxes, printable};
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
 use crate::{ServiceError, TemplateRecord};
 
-impl Service {
+impl Sandboxes {
     /// What a sandbox begins as before its own wishes.
     pub(super) async fn base_of(
         &self,
@@ -53,8 +52,8 @@ impl Service {
                     ));
                 }
                 // Its files lie on that very version: who has another one need not wait for the download.
-                self.inner.templates.need(&self.inner, &about.template, &about.template_version).await?;
-                let hold = self.hold_digest(&about.template_version).ok();
+                self.inner.templates.need(&about.template, &about.template_version).await?;
+                let hold = self.inner.templates.hold_digest(&about.template_version).ok();
                 Ok(CreationBase { hold, ..CreationBase::of(Base::of_archive(archive, about)) })
             }
         }
@@ -94,15 +93,17 @@ impl Service {
         let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
         let found = match (&spec.image, exact) {
             // One that is not here is waited for before: see `missing_image`.
-            (Some(image), _) => self.resolve_template(who, image).await?,
+            (Some(image), _) => self.inner.templates.resolve(who, image).await?,
             // Steps of a build begin from what the step before made, which nobody names.
-            (None, Some(exact)) if spec.build.is_some() => match self.resolve_version(&exact).await {
-                Err(error) if error.code == Code::TemplateNotFound => {
-                    self.resolve_template(who, word).await?
+            (None, Some(exact)) if spec.build.is_some() => {
+                match self.inner.templates.resolve_version(&exact).await {
+                    Err(error) if error.code == Code::TemplateNotFound => {
+                        self.inner.templates.resolve(who, word).await?
+                    }
+                    found => found?,
                 }
-                found => found?,
-            },
-            (None, _) => self.resolve_template(who, word).await?,
+            }
+            (None, _) => self.inner.templates.resolve(who, word).await?,
         };
         let limits = found
             .record

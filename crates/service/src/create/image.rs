@@ -18,37 +18,28 @@ use atoll_model::{
 };
 
 use super::base::{Base, CreationBase};
+use crate::base::shutting_down;
 use crate::build::PreparedBuild;
 use crate::driver::{DriverMessage, ImageProgress};
 use crate::registry::{DriverState, Handle};
-use crate::service::{Service, ServiceShared};
-use crate::{BuildContext, Created, PullImage, ServiceError, StartBuild};
+use crate::sandboxes::{Sandboxes, SandboxesState};
+use crate::{Created, PullImage, ServiceError};
 
 /// The image that a sandbox in creation waits for.
 pub(crate) struct ImageWait {
-    service: Service,
+    sandboxes: Sandboxes,
     build: Option<PreparedBuild>,
 }
 
-impl Service {
-    /// Creates a sandbox from the result of a build. Answers as soon as it is written down: the sandbox waits for its build,
-    /// which is cancelled when the sandbox is deleted.
-    pub async fn create_from_build(
+impl Sandboxes {
+    /// Creates a sandbox that waits for the result of a build.
+    pub(crate) async fn create_from_build(
         &self,
         who: &Principal,
         spec: CreateSandbox,
-        build: StartBuild,
-        context: Option<BuildContext>,
+        build: PreparedBuild,
     ) -> Result<(Lease, Created), ServiceError> {
-        let spec = CreateSandbox {
-            template: Some(build.template.to_string()),
-            image: None,
-            from: Origin::Template,
-            ..spec
-        };
-        spec.check()?;
-        let build = self.prepare_build(who, build, context).await?;
-        let wait = ImageWait { service: self.clone(), build: Some(build) };
+        let wait = ImageWait { sandboxes: self.clone(), build: Some(build) };
         self.create_waiting(who, spec, Some(wait), false).await
     }
 
@@ -59,10 +50,10 @@ impl Service {
         spec: &CreateSandbox,
     ) -> Result<Option<ImageWait>, ServiceError> {
         let (Some(image), Origin::Template) = (&spec.image, &spec.from) else { return Ok(None) };
-        match self.resolve_template(who, image).await {
+        match self.inner.templates.resolve(who, image).await {
             Err(error) if error.code == Code::TemplateNotFound => {
                 reference(image)?;
-                Ok(Some(ImageWait { service: self.clone(), build: None }))
+                Ok(Some(ImageWait { sandboxes: self.clone(), build: None }))
             }
             known => known.map(|_| None),
         }
@@ -74,7 +65,7 @@ impl Service {
         let is_over = |state: &DriverState| !state.lease.waits_for_image();
         match tokio::time::timeout(limit, handle.state.wait_for(is_over)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err(super::ending()),
+            Ok(Err(_)) => Err(shutting_down()),
             Err(_) => {
                 let message = format!(
                     "image {} was not here within {} s; sandbox {} still waits for it",
@@ -92,8 +83,8 @@ impl Service {
 
 impl ImageWait {
     /// The wait of a sandbox that an earlier server wrote down.
-    pub(crate) fn again(inner: &Arc<ServiceShared>) -> Self {
-        Self { service: Service { inner: Arc::clone(inner) }, build: None }
+    pub(crate) fn again(inner: &Arc<SandboxesState>) -> Self {
+        Self { sandboxes: Sandboxes { inner: Arc::clone(inner) }, build: None }
     }
 
     pub(super) fn build(&self) -> Option<BuildId> {
@@ -104,12 +95,12 @@ impl ImageWait {
     pub(super) fn base(&self, spec: &CreateSandbox) -> CreationBase {
         let built = self.build.as_ref().map(PreparedBuild::template);
         let template = built.or_else(|| spec.image.clone()).unwrap_or_default();
-        CreationBase::of(Base::awaited(template, self.service.inner.config.default_limits))
+        CreationBase::of(Base::awaited(template, self.sandboxes.inner.config.default_limits))
     }
 
     /// Begins to build or pull. The task owns the wait: the caller may disconnect.
     pub(crate) fn start(self, handle: Handle) {
-        let inner = Arc::clone(&self.service.inner);
+        let inner = Arc::clone(&self.sandboxes.inner);
         let closing = inner.closing.clone();
         inner.spawn(async move {
             closing.run_until_cancelled(self.run(handle)).await;
@@ -117,7 +108,7 @@ impl ImageWait {
     }
 
     async fn run(self, handle: Handle) {
-        let Self { service, build } = self;
+        let Self { sandboxes, build } = self;
         let lease = handle.lease();
         let begun = match build {
             Some(build) => build.begin().await.map(|_| ()),
@@ -126,13 +117,13 @@ impl ImageWait {
         let mut watched = handle.state.clone();
         let image = async {
             begun?;
-            service.image_of(&handle, &lease).await
+            sandboxes.image_of(&handle, &lease).await
         };
         let progress = tokio::select! {
             biased;
             // An error means that its driver ended, and the sandbox with it.
             _ = watched.wait_for(|state| !state.lease.waits_for_image()) => {
-                lease.image_build.iter().for_each(|build| service.stop_build(build));
+                lease.image_build.iter().for_each(|build| sandboxes.inner.build_queue.stop(build));
                 return;
             }
             made = image => made.map_or_else(ImageProgress::Failed, |base| ImageProgress::Ready(Box::new(base))),
@@ -141,7 +132,7 @@ impl ImageWait {
     }
 }
 
-impl Service {
+impl Sandboxes {
     /// Builds or pulls what a sandbox waits for, and answers what it begins as.
     async fn image_of(&self, handle: &Handle, lease: &Lease) -> Result<CreationBase, ServiceError> {
         let Some(AwaitedImage { requested_by, start }) = &lease.awaits else {
@@ -149,14 +140,14 @@ impl Service {
         };
         match &lease.image_build {
             Some(build) => {
-                if self.until_build_begins(build).await {
+                if self.inner.build_queue.until_begun(build).await {
                     tell(handle, ImageProgress::Stage(Stage::Building)).await;
                 }
-                self.until_built(build).await?;
+                self.inner.build_queue.until_built(&*self.inner.store, build).await?;
             }
             None => {
                 let ask = PullImage { image: reference(&lease.template)?, auth: None, platform: None };
-                let pull = self.pull_in_turn(requested_by, ask).await?;
+                let pull = self.inner.templates.pull_in_turn(requested_by, ask).await?;
                 tell(handle, ImageProgress::Stage(Stage::Pulling)).await;
                 pull.landed().await?;
             }

@@ -12,11 +12,11 @@ use super::effects::Work;
 use super::steps::Transition;
 use crate::ServiceError;
 use crate::random::entropy;
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
 
 /// Drives a sandbox that the store knows already; `first` is done before anything else.
-pub(crate) fn resume(inner: &Arc<ServiceShared>, known: AdoptedSandbox, first: Resumption) {
+pub(crate) fn resume(inner: &Arc<SandboxesState>, known: AdoptedSandbox, first: Resumption) {
     let AdoptedSandbox { lease, row, agent, seed } = known;
     let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
     driver.seed = seed;

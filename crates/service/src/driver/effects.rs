@@ -19,7 +19,7 @@ use super::Driver;
 use super::take_snapshot::SnapshotJob;
 use crate::ServiceError;
 use crate::agent::Tokens;
-use crate::service::ServiceShared;
+use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
 use crate::timed::timed;
 
@@ -110,7 +110,7 @@ pub(super) enum Outcome {
 
 /// The data that an effect has about its sandbox.
 pub(super) struct EffectJob {
-    pub(super) inner: Arc<ServiceShared>,
+    pub(super) inner: Arc<SandboxesState>,
     pub(super) lease: Lease,
     pub(super) row: Option<InstanceRow>,
     seed: Option<Arc<Seed>>,
@@ -392,7 +392,7 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
         Ok(network) => network,
         Err(failure) => return Outcome::NotBooted(failure),
     };
-    let mounts = match crate::volumes::mounts_for(inner, lease).await {
+    let mounts = match inner.mounts_for(lease).await {
         Ok(mounts) => mounts,
         Err(failure) => return Outcome::NotBooted(failure),
     };
@@ -525,7 +525,7 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
     let (inner, lease) = (&job.inner, &job.lease);
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let network = crate::egress::compiled(inner, lease).await.map_err(not)?;
-    let mounts = crate::volumes::mounts_for(inner, lease).await.map_err(not)?;
+    let mounts = inner.mounts_for(lease).await.map_err(not)?;
     match timed("restore", inner.provider.restore(&spec(lease, instance, None, network, mounts))).await {
         Ok(booted) => Ok(booted.facts),
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),

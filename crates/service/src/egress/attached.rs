@@ -13,23 +13,14 @@ use atoll_model::{AttachedSecret, Code, DomainPattern, Lease, SecretId, TenantId
 use atoll_store::SecretRecord;
 
 use crate::ServiceError;
-use crate::service::{Service, ServiceShared};
+use crate::base::ServiceBase;
 
 const PURPOSE: &str = "secret-placeholder";
 const PREFIX: &str = "atoll_secret_";
 
-impl Service {
-    /// What stands for a secret inside sandboxes: always the same, not to be guessed, and of no use in a sandbox that does not
-    /// have the secret.
-    #[must_use]
-    pub fn placeholder_of(&self, secret: &SecretId) -> String {
-        placeholder(&self.inner, secret)
-    }
-}
-
 /// The secrets of a sandbox as its lease may hold them.
 pub(crate) async fn attached(
-    inner: &ServiceShared,
+    inner: &ServiceBase,
     tenant: &TenantId,
     asked: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, AttachedSecret>, ServiceError> {
@@ -54,7 +45,7 @@ pub(crate) async fn attached(
     Ok(attached)
 }
 
-fn placeholder(inner: &ServiceShared, secret: &SecretId) -> String {
+pub(crate) fn placeholder(inner: &ServiceBase, secret: &SecretId) -> String {
     let key = inner.store.derive(PURPOSE, secret.as_str());
     format!("{PREFIX}{}", hex::encode(&key[..20]))
 }
@@ -71,7 +62,7 @@ fn is_every(host: &DomainPattern) -> bool {
 
 /// The replacements for a lease. A secret that was deleted, or has no valid hosts any more, is not replaced.
 pub(super) async fn replacements(
-    inner: &ServiceShared,
+    inner: &ServiceBase,
     lease: &Lease,
 ) -> Result<Vec<Replacement>, ServiceError> {
     if lease.secrets.is_empty() {

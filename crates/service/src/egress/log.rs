@@ -25,7 +25,7 @@ use futures::stream::BoxStream;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use crate::service::{Service, ServiceShared};
+use crate::sandboxes::{Sandboxes, SandboxesState};
 use crate::{EgressQuery, ServiceError};
 use file::LogFile;
 
@@ -113,7 +113,7 @@ impl Open {
 }
 
 /// Writes down what the provider decides, from now on. Logs of sandboxes that nobody knows any more go.
-pub(crate) fn start(inner: &Arc<ServiceShared>, mut egressed: broadcast::Receiver<Egressed>) {
+pub(crate) fn start(inner: &Arc<SandboxesState>, mut egressed: broadcast::Receiver<Egressed>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
         sweep(&own).await;
@@ -154,7 +154,7 @@ impl Batch {
     }
 }
 
-async fn write(inner: &Arc<ServiceShared>, mut batch: Batch) {
+async fn write(inner: &Arc<SandboxesState>, mut batch: Batch) {
     let own = Arc::clone(inner);
     let now_ms = inner.clock.now().wall_ms;
     let written = tokio::task::spawn_blocking(move || {
@@ -199,7 +199,7 @@ fn lost(at_ms: i64, count: u64, whose: &str) -> EgressRecord {
     }
 }
 
-async fn sweep(inner: &Arc<ServiceShared>) {
+async fn sweep(inner: &Arc<SandboxesState>) {
     let own = Arc::clone(inner);
     let known: HashSet<SandboxId> =
         inner.registry.all().iter().map(|handle| handle.lease().id.clone()).collect();
@@ -214,12 +214,12 @@ async fn sweep(inner: &Arc<ServiceShared>) {
 }
 
 /// Removes the log of a sandbox that is gone.
-pub(crate) async fn remove(inner: &Arc<ServiceShared>, sandbox: &SandboxId) {
+pub(crate) async fn remove(inner: &Arc<SandboxesState>, sandbox: &SandboxId) {
     let (own, sandbox) = (Arc::clone(inner), sandbox.clone());
     let _ = tokio::task::spawn_blocking(move || own.logs.remove(&sandbox)).await;
 }
 
-impl Service {
+impl Sandboxes {
     /// What was decided about what leaves a sandbox, newest last.
     pub async fn egress_log(
         &self,
@@ -286,7 +286,7 @@ fn fits(query: &EgressQuery, record: &EgressRecord) -> bool {
 }
 
 struct Follower {
-    inner: Arc<ServiceShared>,
+    inner: Arc<SandboxesState>,
     query: EgressQuery,
     news: broadcast::Receiver<EgressRecord>,
 }

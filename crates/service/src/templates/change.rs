@@ -8,10 +8,9 @@ use atoll_model::{Code, Principal, Scope, StartSettings, TemplateRef};
 use atoll_store::{TemplateChange, TemplateRow};
 
 use super::resolve::over;
-use super::{Publish, TemplateRecord, UpdateTemplate, blocking};
+use super::{Publish, TemplateRecord, Templates, UpdateTemplate};
 use crate::ServiceError;
 use crate::sandboxes::printable;
-use crate::service::Service;
 
 /// LIMIT: aliases of one template.
 const ALIASES_MAX: usize = 32;
@@ -19,9 +18,9 @@ const TAGS_MAX: usize = 32;
 /// LIMIT: each instance takes memory even if it is not used.
 const POOL_MAX: u32 = 64;
 
-impl Service {
+impl Templates {
     /// Changes what sandboxes of a template start with, its aliases, or who sees it. Those that are there stay as they are.
-    pub async fn update_template(
+    pub async fn update(
         &self,
         who: &Principal,
         name: &str,
@@ -59,7 +58,7 @@ impl Service {
         let change =
             TemplateChange { public: change.public, aliases: change.aliases, changes, name: change.name };
         let changed = self.inner.store.change_template(&row.tenant, &row.name, change).await?;
-        self.inner.templates.forget();
+        self.inner.cache.forget();
         let row = changed.ok_or_else(|| missing(name))?;
         self.refresh_pools();
         tracing::info!(tenant = %row.tenant, key = %who.key, template = row.name, "a template was changed");
@@ -71,13 +70,13 @@ impl Service {
 
     /// Lets tags of the target's name point to it. A tag may be a whole reference (`other:tag`): then the target gets that
     /// name in the caller's tenant.
-    pub async fn tag_template(
+    pub async fn tag(
         &self,
         who: &Principal,
         target: &str,
         tags: &[String],
     ) -> Result<TemplateRecord, ServiceError> {
-        let found = self.resolve_template(who, target).await?;
+        let found = self.resolve(who, target).await?;
         let (version, _hold) = self.version_of(&found.record).await?;
         if tags.is_empty() || tags.len() > TAGS_MAX {
             return Err(ServiceError::field("tags", format!("1 to {TAGS_MAX} of them")));
@@ -119,12 +118,7 @@ impl Service {
     }
 
     /// Takes tags of a name away. Sandboxes of what they meant go on and start again; files go when nothing needs them.
-    pub async fn untag_template(
-        &self,
-        who: &Principal,
-        name: &str,
-        tags: &[String],
-    ) -> Result<(), ServiceError> {
+    pub async fn untag(&self, who: &Principal, name: &str, tags: &[String]) -> Result<(), ServiceError> {
         let (row, _) = self.own_row(who, name).await?;
         if let Some(tag) = tags.iter().find(|tag| !row.tags.contains_key(*tag)) {
             let message = format!("template {} has no tag {}", row.name, printable(tag));
@@ -137,12 +131,12 @@ impl Service {
 
     /// Removes a template. `name:tag` takes that tag away, whoever stands on it; `name` takes the whole template away and is
     /// refused while a sandbox or a snapshot of its tenant stands on one of its versions.
-    pub async fn remove_template(&self, who: &Principal, word: &str) -> Result<(), ServiceError> {
+    pub async fn remove(&self, who: &Principal, word: &str) -> Result<(), ServiceError> {
         let Ok((row, reference)) = self.own_row(who, word).await else {
             return self.remove_built_in(who, word).await;
         };
         if let Some(tag) = reference.tag {
-            return self.untag_template(who, &row.name, &[tag]).await;
+            return self.untag(who, &row.name, &[tag]).await;
         }
         if reference.digest.is_some() {
             return Err(ServiceError::new(Code::InvalidRequest, "a version is removed with its last tag")
@@ -164,19 +158,19 @@ impl Service {
 
     fn after_removal(&self, who: &Principal, name: &str, tags: &[String]) {
         tracing::info!(tenant = %who.tenant, key = %who.key, template = name, ?tags, "a template was removed");
-        self.inner.templates.forget();
+        self.inner.cache.forget();
         self.refresh_pools();
         // Files go behind the answer; what cannot go now goes with the next collection.
-        let inner = Arc::clone(&self.inner);
+        let own = self.clone();
         self.inner.spawn(async move {
-            if let Err(error) = super::collect::collect(&inner).await {
+            if let Err(error) = own.collect_unused().await {
                 tracing::warn!(%error, cause = ?error.cause, "files of templates could not be removed; the next collection removes them");
             }
         });
     }
 
     async fn remove_built_in(&self, who: &Principal, name: &str) -> Result<(), ServiceError> {
-        let record = self.get_template(who, name).await?;
+        let record = self.get(who, name).await?;
         authz::admin(who)?;
         if record.kind == "host" {
             // A template that is made automatically cannot be removed, and warm instances use its files.
@@ -203,9 +197,9 @@ impl Service {
             return Err(ServiceError::new(Code::TemplateInUse, message).hint("delete them first"));
         }
         self.refuse_below_versions(&record).await?;
-        let sources = Arc::clone(&self.inner.templates.sources);
-        let removed = blocking(&self.inner, move || sources.remove(&record.name)).await;
-        self.inner.templates.forget();
+        let sources = Arc::clone(&self.inner.cache.sources);
+        let removed = self.inner.run_blocking(move || sources.remove(&record.name)).await;
+        self.inner.cache.forget();
         removed
     }
 
@@ -213,15 +207,17 @@ impl Service {
     async fn refuse_below_versions(&self, record: &TemplateRecord) -> Result<(), ServiceError> {
         let needed = self.inner.store.needed_versions().await?;
         let (images, name) = (Arc::clone(&self.inner.images), record.name.clone());
-        let above = blocking(&self.inner, move || {
-            let lies_on = |version: &String| {
-                images
-                    .version(version)
-                    .is_ok_and(|version| version.base.is_some_and(|(base, _)| base == name))
-            };
-            Ok(needed.iter().filter(|version| lies_on(version)).count())
-        })
-        .await?;
+        let above = self
+            .inner
+            .run_blocking(move || {
+                let lies_on = |version: &String| {
+                    images
+                        .version(version)
+                        .is_ok_and(|version| version.base.is_some_and(|(base, _)| base == name))
+                };
+                Ok(needed.iter().filter(|version| lies_on(version)).count())
+            })
+            .await?;
         if above > 0 {
             let message = format!("template {} is the base of {above} other templates", record.name);
             return Err(ServiceError::new(Code::TemplateInUse, message).hint("remove those first"));

@@ -11,13 +11,12 @@ use atoll_image::images::VersionLease;
 use atoll_model::policy::authz;
 use atoll_model::{Principal, SnapshotState};
 
-use super::{Collected, TemplateRecord, blocking};
+use super::{Collected, TemplateRecord, Templates, TemplatesState};
 use crate::ServiceError;
-use crate::service::{Service, ServiceShared};
 
 /// Holds that ended while a collection ran.
 #[derive(Clone, Default)]
-pub(crate) struct VersionHolds {
+pub(super) struct VersionHolds {
     parked: Arc<Mutex<Option<Vec<VersionLease>>>>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -55,7 +54,7 @@ impl Drop for ParkedHolds {
     }
 }
 
-impl Service {
+impl Templates {
     /// Keeps a version from being collected.
     pub(crate) fn hold_digest(&self, version: &str) -> Result<VersionHold, ServiceError> {
         let held = self.inner.images.hold(version)?;
@@ -72,44 +71,40 @@ impl Service {
 
     /// Removes what nothing needs: versions without a tag, a sandbox or a snapshot, their layers and blobs, and old entries
     /// of the build cache.
-    pub async fn collect_templates(&self, who: &Principal) -> Result<Collected, ServiceError> {
+    pub async fn collect(&self, who: &Principal) -> Result<Collected, ServiceError> {
         authz::admin(who)?;
         let own = self.clone();
-        // The caller may go away at any time.
-        let work = self.inner.spawn(async move { collect(&own.inner).await });
-        match work.await {
-            Ok(Some(collected)) => collected,
-            Ok(None) | Err(_) => Err(crate::create::ending()),
-        }
+        self.inner.run_detached(async move { own.collect_unused().await }).await
     }
-}
 
-/// One collection; a second one waits for the first.
-pub(crate) async fn collect(inner: &Arc<ServiceShared>) -> Result<Collected, ServiceError> {
-    let _turn = inner.holds.turn.lock().await;
-    let parking = inner.holds.park();
-    let needed: HashSet<String> = inner.store.needed_versions().await?.into_iter().collect();
-    inner.failpoint.reach("collect.rows").await;
-    forget_warm(inner).await?;
-    let (images, keep) = (Arc::clone(&inner.images), inner.config.build_cache_bytes);
-    let collected = blocking(inner, move || Ok(images.collect(&needed, keep)?)).await;
-    drop(parking);
-    let gone = collected?;
-    if gone != atoll_image::images::CollectionReport::default() {
-        tracing::info!(
-            versions = gone.versions,
-            layers = gone.layers,
-            bytes = gone.bytes,
-            "unused templates were removed"
-        );
+    /// One collection; a second one waits for the first.
+    pub(crate) async fn collect_unused(&self) -> Result<Collected, ServiceError> {
+        let inner = &self.inner;
+        let _turn = inner.holds.turn.lock().await;
+        let parking = inner.holds.park();
+        let needed: HashSet<String> = inner.store.needed_versions().await?.into_iter().collect();
+        inner.failpoint.reach("collect.rows").await;
+        forget_warm(inner).await?;
+        let (images, keep) = (Arc::clone(&inner.images), inner.config.build_cache_bytes);
+        let collected = inner.run_blocking(move || Ok(images.collect(&needed, keep)?)).await;
+        drop(parking);
+        let gone = collected?;
+        if gone != atoll_image::images::CollectionReport::default() {
+            tracing::info!(
+                versions = gone.versions,
+                layers = gone.layers,
+                bytes = gone.bytes,
+                "unused templates were removed"
+            );
+        }
+        inner.cache.forget();
+        Ok(Collected { versions: gone.versions, layers: gone.layers, blobs: gone.blobs, bytes: gone.bytes })
     }
-    inner.templates.forget();
-    Ok(Collected { versions: gone.versions, layers: gone.layers, blobs: gone.blobs, bytes: gone.bytes })
 }
 
 /// Removes starts of versions that nobody knows any more. One that a sandbox is just being made from is left to the next
 /// collection.
-async fn forget_warm(inner: &ServiceShared) -> Result<(), ServiceError> {
+async fn forget_warm(inner: &TemplatesState) -> Result<(), ServiceError> {
     let wanted = inner.store.warm_snapshots().await?;
     for snapshot in inner.store.all_snapshots().await? {
         let is_orphan =

@@ -12,15 +12,14 @@ use std::time::Instant;
 use atoll_image::default_names::MADE_AT_FIRST_START;
 use atoll_model::Code;
 
-use super::{MakeProgress, blocking};
+use super::{MakeProgress, Templates, TemplatesState};
 use crate::ServiceError;
-use crate::service::{Service, ServiceShared};
 
 const FINISHED: &str = "default-templates";
 
-impl Service {
+impl Templates {
     /// Starts making what is missing and returns at once.
-    pub fn make_default_templates(&self) {
+    pub fn make_defaults(&self) {
         let inner = Arc::clone(&self.inner);
         self.inner.spawn(async move {
             let file = inner.config.data.join(FINISHED);
@@ -41,8 +40,8 @@ impl Service {
     }
 }
 
-async fn make(inner: &Arc<ServiceShared>, name: &'static str) -> Result<(), ServiceError> {
-    let sources = Arc::clone(&inner.templates.sources);
+async fn make(inner: &TemplatesState, name: &'static str) -> Result<(), ServiceError> {
+    let sources = Arc::clone(&inner.cache.sources);
     let closing = inner.closing.clone();
     let progress: MakeProgress = Box::new(move |step| {
         tracing::debug!(template = name, step, "making a default template");
@@ -53,8 +52,8 @@ async fn make(inner: &Arc<ServiceShared>, name: &'static str) -> Result<(), Serv
         template = name,
         "making a default template; until it is made, another one is used in its place"
     );
-    let made = blocking(inner, move || sources.make(name, progress)).await;
-    inner.templates.forget();
+    let made = inner.run_blocking(move || sources.make(name, progress)).await;
+    inner.cache.forget();
     match made {
         Ok(_) => {
             tracing::info!(template = name, seconds = begun.elapsed().as_secs(), "default template made");

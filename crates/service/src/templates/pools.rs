@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use atoll_model::TemplateRef;
 use atoll_provider::PoolWish;
 
+use super::Templates;
 use crate::ServiceError;
-use crate::service::Service;
 
 /// LIMIT: each takes some 10 MiB even if it is not used.
 const ALL_MAX: usize = 128;
 
-impl Service {
+impl Templates {
     /// Tells the provider behind the answer; a later change takes the place of this one.
     pub(crate) fn refresh_pools(&self) {
         let own = self.clone();

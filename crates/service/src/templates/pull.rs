@@ -14,10 +14,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, TemplateRecord, VersionHold, blocking,
+    Fetch, Progress, Progressed, Publish, PullImage, RegistryAuth, TemplateRecord, Templates, VersionHold,
 };
 use crate::ServiceError;
-use crate::service::Service;
 
 /// LIMIT: concurrent pulls of one server; more only share the same connection.
 const FLIGHTS_MAX: usize = 64;
@@ -28,7 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Running pulls.
 #[derive(Default)]
-pub(crate) struct Pulls(Mutex<HashMap<PullKey, Weak<PullInFlight>>>);
+pub(super) struct Pulls(Mutex<HashMap<PullKey, Weak<PullInFlight>>>);
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct PullKey {
@@ -54,10 +53,10 @@ impl Drop for PullInFlight {
     }
 }
 
-impl Service {
+impl Templates {
     /// Fetches an image from its registry and keeps it as a template of the caller's tenant under the name and tag it has
     /// there. Dropping the future cancels it, unless another waits for the same image.
-    pub async fn pull_image(
+    pub async fn pull(
         &self,
         who: &Principal,
         ask: PullImage,
@@ -77,14 +76,14 @@ impl Service {
         progress: Progress,
     ) -> Result<(TemplateRecord, VersionHold), ServiceError> {
         let word = reference.to_string();
-        match self.resolve_template(who, &word).await {
+        match self.resolve(who, &word).await {
             Ok(found) => return Ok((found.record, found.hold)),
             Err(error) if error.code == Code::TemplateNotFound => {}
             Err(error) => return Err(error),
         }
         let ask = PullImage { image: reference.clone(), auth, platform: platform.map(str::to_owned) };
-        self.pull_image(who, ask, progress).await?;
-        let found = self.resolve_template(who, &word).await?;
+        self.pull(who, ask, progress).await?;
+        let found = self.resolve(who, &word).await?;
         Ok((found.record, found.hold))
     }
 
@@ -145,7 +144,7 @@ impl Service {
             let fetched = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = own.inner.closing.cancelled() => Err(crate::create::ending()),
+                () = own.inner.closing.cancelled() => Err(crate::base::shutting_down()),
                 fetched = own.fetch(&key, listeners) => fetched,
             };
             let _ = told.send(Some(fetched));
@@ -173,7 +172,7 @@ impl Service {
             known: self.known_layers(&key.tenant, key.operator).await?,
             progress,
         };
-        let fetched = inner.templates.sources.pull(Arc::clone(&inner.images), ask).await?;
+        let fetched = inner.cache.sources.pull(Arc::clone(&inner.images), ask).await?;
         let _held = self.hold_digest(&fetched.version)?;
         inner.failpoint.reach("pull.files").await;
         self.publish(Publish {
@@ -190,7 +189,7 @@ impl Service {
     }
 }
 
-impl Service {
+impl Templates {
     /// The layers of all templates that a tenant sees. An admin key sees all that are here.
     async fn known_layers(&self, tenant: &TenantId, is_admin: bool) -> Result<KnownLayers, ServiceError> {
         if is_admin {
@@ -202,11 +201,13 @@ impl Service {
             versions.extend(known.into_iter().map(|known| known.version));
         }
         let images = Arc::clone(&self.inner.images);
-        let layers: HashSet<DiffId> = blocking(&self.inner, move || {
-            let found = versions.iter().filter_map(|version| images.version(version).ok());
-            Ok(found.flat_map(|version| version.layers).collect())
-        })
-        .await?;
+        let layers: HashSet<DiffId> = self
+            .inner
+            .run_blocking(move || {
+                let found = versions.iter().filter_map(|version| images.version(version).ok());
+                Ok(found.flat_map(|version| version.layers).collect())
+            })
+            .await?;
         Ok(Arc::new(move |layer| layers.contains(layer)))
     }
 }
@@ -216,8 +217,8 @@ impl PullInFlight {
     pub(crate) async fn landed(&self) -> Result<TemplateRecord, ServiceError> {
         let mut done = self.done.clone();
         match done.wait_for(Option::is_some).await {
-            Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(crate::create::ending())),
-            Err(_) => Err(crate::create::ending()),
+            Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(crate::base::shutting_down())),
+            Err(_) => Err(crate::base::shutting_down()),
         }
     }
 }

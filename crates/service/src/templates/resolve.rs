@@ -9,14 +9,13 @@ use atoll_model::{Code, LimitsAsk, Principal, Scope, SnapshotId, StartSettings, 
 use atoll_store::{TemplateRow, VersionRow};
 use tokio::time::Instant;
 
-use super::{TemplateRecord, Templates, VersionHold, blocking};
+use super::{TemplateRecord, TemplateSource, Templates, VersionHold};
 use crate::ServiceError;
 use crate::sandboxes::printable;
-use crate::service::{Service, ServiceShared};
 
 /// What was resolved a moment ago. A create must not wait for a look at the whole catalog.
-pub(crate) struct TemplateCache {
-    pub(crate) sources: Arc<dyn Templates>,
+pub(super) struct TemplateCache {
+    pub(super) sources: Arc<dyn TemplateSource>,
     known: Mutex<HashMap<(String, String), (Instant, ResolvedTemplate)>>,
 }
 
@@ -42,12 +41,12 @@ pub(crate) struct Resolved {
 }
 
 impl TemplateCache {
-    pub(crate) fn new(sources: Arc<dyn Templates>) -> Self {
+    pub(super) fn new(sources: Arc<dyn TemplateSource>) -> Self {
         Self { sources, known: Mutex::default() }
     }
 
     /// Says that names mean something else now.
-    pub(crate) fn forget(&self) {
+    pub(super) fn forget(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
@@ -63,17 +62,14 @@ impl TemplateCache {
         }
         known.insert(key, (Instant::now(), found));
     }
+}
 
+impl Templates {
     /// Whether exactly this version is here; [`Code::TemplateNotFound`] if not.
-    pub(crate) async fn need(
-        &self,
-        inner: &ServiceShared,
-        name: &str,
-        version: &str,
-    ) -> Result<(), ServiceError> {
-        let sources = Arc::clone(&self.sources);
+    pub(crate) async fn need(&self, name: &str, version: &str) -> Result<(), ServiceError> {
+        let sources = Arc::clone(&self.inner.cache.sources);
         let (wanted, exactly) = (name.to_owned(), version.to_owned());
-        match blocking(inner, move || sources.pinned(&wanted, &exactly)).await {
+        match self.inner.run_blocking(move || sources.pinned(&wanted, &exactly)).await {
             Ok(_) => Ok(()),
             Err(error) if matches!(error.code, Code::TemplateNotFound | Code::HostChanged) => {
                 let message = format!("this server does not have version {version} of template {name}");
@@ -88,24 +84,18 @@ impl TemplateCache {
             Err(error) => Err(error),
         }
     }
-}
 
-impl Service {
     /// What a word means to the caller, held.
-    pub(crate) async fn resolve_template(
-        &self,
-        who: &Principal,
-        word: &str,
-    ) -> Result<Resolved, ServiceError> {
+    pub(crate) async fn resolve(&self, who: &Principal, word: &str) -> Result<Resolved, ServiceError> {
         let key = (format!("{}{}", who.tenant, matches!(who.scope, Scope::Admin)), word.to_owned());
-        if let Some(found) = self.inner.templates.known(&key)
+        if let Some(found) = self.inner.cache.known(&key)
             && let Ok(hold) = self.hold_version(&found.record)
         {
             return Ok(Resolved { record: found.record, warm: found.warm, hold });
         }
         let found = self.look_up(who, word).await?;
         let hold = self.hold_version(&found.record)?;
-        self.inner.templates.learn(key, found.clone());
+        self.inner.cache.learn(key, found.clone());
         Ok(Resolved { record: found.record, warm: found.warm, hold })
     }
 
@@ -165,38 +155,39 @@ impl Service {
         let exact = reference.and_then(|reference| Some((reference.name.clone(), reference.digest.clone()?)));
         let plain = reference.filter(|reference| reference.tag.as_deref() == Some(atoll_model::DEFAULT_TAG));
         let (word, plain) = (word.to_owned(), plain.map(|reference| reference.name.clone()));
-        let sources = Arc::clone(&self.inner.templates.sources);
-        blocking(&self.inner, move || {
-            if let Some((name, digest)) = exact {
-                let found = exact_version(&*sources, &name, &digest);
-                // There is one of each image of a vendor here, whatever its release.
-                return found.or_else(|error| match is_vendor_image(&name) {
-                    true => default_template(&*sources, &name).ok_or(error),
-                    false => Err(error),
-                });
-            }
-            let found = match (sources.resolve(&word), plain) {
-                (Err(error), Some(name)) if error.code == Code::TemplateNotFound => {
-                    sources.resolve(&name).map_err(|_| error)
+        let sources = Arc::clone(&self.inner.cache.sources);
+        self.inner
+            .run_blocking(move || {
+                if let Some((name, digest)) = exact {
+                    let found = exact_version(&*sources, &name, &digest);
+                    // There is one of each image of a vendor here, whatever its release.
+                    return found.or_else(|error| match is_vendor_image(&name) {
+                        true => default_template(&*sources, &name).ok_or(error),
+                        false => Err(error),
+                    });
                 }
-                (found, _) => found,
-            };
-            match found {
-                Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => {
-                    default_template(&*sources, &word).ok_or(error)
+                let found = match (sources.resolve(&word), plain) {
+                    (Err(error), Some(name)) if error.code == Code::TemplateNotFound => {
+                        sources.resolve(&name).map_err(|_| error)
+                    }
+                    (found, _) => found,
+                };
+                match found {
+                    Err(error) if matches!(error.code, Code::TemplateNotFound | Code::InvalidRequest) => {
+                        default_template(&*sources, &word).ok_or(error)
+                    }
+                    found => found,
                 }
-                found => found,
-            }
-        })
-        .await
-        .map_err(|error| match error.code {
-            // A word that no built-in template could have is simply none of them.
-            Code::InvalidRequest | Code::HostChanged => {
-                let message = format!("there is no template {}", printable(&reference_or(reference)));
-                ServiceError::new(Code::TemplateNotFound, message).caused_by(error)
-            }
-            _ => error,
-        })
+            })
+            .await
+            .map_err(|error| match error.code {
+                // A word that no built-in template could have is simply none of them.
+                Code::InvalidRequest | Code::HostChanged => {
+                    let message = format!("there is no template {}", printable(&reference_or(reference)));
+                    ServiceError::new(Code::TemplateNotFound, message).caused_by(error)
+                }
+                _ => error,
+            })
     }
 
     /// The version of a named template for a reference.
@@ -276,7 +267,7 @@ impl Service {
 }
 
 /// A built-in template in exactly this version.
-fn exact_version(sources: &dyn Templates, name: &str, digest: &str) -> Result<TemplateRecord, ServiceError> {
+fn exact_version(sources: &dyn TemplateSource, name: &str, digest: &str) -> Result<TemplateRecord, ServiceError> {
     let known = sources.resolve(name)?;
     let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
     match known.version.strip_prefix("sha256:").unwrap_or(&known.version) == digest {
@@ -286,7 +277,7 @@ fn exact_version(sources: &dyn Templates, name: &str, digest: &str) -> Result<Te
 }
 
 /// What a vendor's default name resolves to on this server: the first candidate that is made.
-fn default_template(sources: &dyn Templates, name: &str) -> Option<TemplateRecord> {
+fn default_template(sources: &dyn TemplateSource, name: &str) -> Option<TemplateRecord> {
     let candidates = candidates(name)?;
     let mut found = candidates.iter().find_map(|candidate| sources.resolve(candidate).ok())?;
     let real = candidates.first()?;

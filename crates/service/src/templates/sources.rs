@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Fetch, Fetched, MakeProgress, RegistryAuth, TemplateRecord, Templates, shown};
+use super::{Fetch, Fetched, MakeProgress, RegistryAuth, TemplateRecord, TemplateSource, shown};
 use crate::ServiceError;
 
 /// LIMIT: bytes of a list of users; a longer file is ignored.
@@ -26,29 +26,29 @@ pub struct TemplateSources {
     pub registry: Arc<Registry>,
 }
 
-impl Templates for TemplateSources {
+impl TemplateSource for TemplateSources {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
-        Templates::resolve(&*self.catalog, name)
+        TemplateSource::resolve(&*self.catalog, name)
     }
 
     fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError> {
-        Templates::pinned(&*self.catalog, name, version)
+        TemplateSource::pinned(&*self.catalog, name, version)
     }
 
     fn list(&self) -> Result<Vec<TemplateRecord>, ServiceError> {
-        Templates::list(&*self.catalog)
+        TemplateSource::list(&*self.catalog)
     }
 
     fn names(&self) -> Result<Vec<String>, ServiceError> {
-        Templates::names(&*self.catalog)
+        TemplateSource::names(&*self.catalog)
     }
 
     fn make(&self, name: &str, progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {
-        Templates::make(&*self.catalog, name, progress)
+        TemplateSource::make(&*self.catalog, name, progress)
     }
 
     fn remove(&self, name: &str) -> Result<(), ServiceError> {
-        Templates::remove(&*self.catalog, name)
+        TemplateSource::remove(&*self.catalog, name)
     }
 
     fn images(&self) -> Option<Arc<Images>> {
@@ -56,7 +56,7 @@ impl Templates for TemplateSources {
     }
 
     fn user_ids(&self, template: &str, version: &str, user: &str) -> Option<(u32, u32)> {
-        Templates::user_ids(&*self.catalog, template, version, user)
+        TemplateSource::user_ids(&*self.catalog, template, version, user)
     }
 
     fn pull(&self, images: Arc<Images>, ask: Fetch) -> BoxFuture<'static, Result<Fetched, ServiceError>> {
@@ -86,7 +86,7 @@ impl Templates for TemplateSources {
     }
 }
 
-impl Templates for Catalog {
+impl TemplateSource for Catalog {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
         Ok(record(&*self.get(name)?))
     }

@@ -13,25 +13,24 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Bytestream, ExportFormat, Fetch, ImportFormat, ImportTemplate, Progress, Progressed, Publish, PushImage,
-    TemplateRecord, blocking,
+    TemplateRecord, Templates,
 };
 use crate::ServiceError;
-use crate::service::Service;
 
 /// LIMIT: data in transit between a blocking thread and a slow reader: 64 pieces of 64 KiB.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 64 << 10;
 
-impl Service {
+impl Templates {
     /// Brings a template to a registry. Dropping the future cancels it.
-    pub async fn push_template(
+    pub async fn push(
         &self,
         who: &Principal,
         template: &str,
         ask: PushImage,
         progress: Progress,
     ) -> Result<TemplateRecord, ServiceError> {
-        let found = self.resolve_template(who, template).await?;
+        let found = self.resolve(who, template).await?;
         let (version, _hold) = self.version_of(&found.record).await?;
         let ask = Fetch {
             image: ask.image,
@@ -43,13 +42,13 @@ impl Service {
         };
         let image = ask.image.to_string();
         let inner = &self.inner;
-        let manifest = inner.templates.sources.push(Arc::clone(&inner.images), version, ask).await?;
+        let manifest = inner.cache.sources.push(Arc::clone(&inner.images), version, ask).await?;
         tracing::info!(tenant = %who.tenant, key = %who.key, template, image, "a template was pushed");
         Ok(TemplateRecord { manifest: Some(manifest), ..found.record })
     }
 
     /// Makes a template from a file. Dropping the future cancels it; nothing is left then.
-    pub async fn import_template(
+    pub async fn import(
         &self,
         who: &Principal,
         ask: ImportTemplate,
@@ -72,12 +71,14 @@ impl Service {
         let (_cancelled, own) = (stop.clone().drop_guard(), Arc::clone(&images));
         let runtime = tokio::runtime::Handle::current();
         progress(Progressed::Step("reading and unpacking".to_owned()));
-        let imported = blocking(&self.inner, move || {
-            let file = SyncIoBridge::new_with_handle(file, runtime);
-            let file = std::io::BufReader::with_capacity(PIECE_BYTES, file);
-            Ok(own.import(file, what, &stop)?)
-        })
-        .await?;
+        let imported = self
+            .inner
+            .run_blocking(move || {
+                let file = SyncIoBridge::new_with_handle(file, runtime);
+                let file = std::io::BufReader::with_capacity(PIECE_BYTES, file);
+                Ok(own.import(file, what, &stop)?)
+            })
+            .await?;
         let _held = self.hold_digest(&imported.version)?;
         progress(Progressed::Step("naming it".to_owned()));
         let notes = match imported.names.as_slice() {
@@ -99,13 +100,13 @@ impl Service {
 
     /// A template as one file; the first number is about how long it is, where that is known. A failure half way ends the
     /// stream with an error.
-    pub async fn export_template(
+    pub async fn export(
         &self,
         who: &Principal,
         template: &str,
         format: ExportFormat,
     ) -> Result<(Option<u64>, Bytestream), ServiceError> {
-        let found = self.resolve_template(who, template).await?;
+        let found = self.resolve(who, template).await?;
         let (version, hold) = self.version_of(&found.record).await?;
         let what = match format {
             ExportFormat::OciArchive => ExportAs::OciArchive,

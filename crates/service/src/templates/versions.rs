@@ -4,9 +4,8 @@ use atoll_image::images::NewVersion;
 use atoll_model::{Code, DEFAULT_TAG, MadeFrom, Snapshot, SnapshotId, StartSettings, TemplateRef, TenantId};
 use atoll_store::VersionRow;
 
-use super::{TemplateRecord, VersionHold, blocking};
+use super::{TemplateRecord, Templates, VersionHold};
 use crate::ServiceError;
-use crate::service::Service;
 
 /// A version to name.
 pub(crate) struct Publish<'a> {
@@ -25,7 +24,7 @@ pub(crate) struct Publish<'a> {
     pub(crate) notes: Vec<String>,
 }
 
-impl Service {
+impl Templates {
     /// Refuses a name under which everybody expects a built-in template: it would be found first, also by builds that begin
     /// from it. Other tags of such a name hide nothing, and an image that is fetched keeps the name of its registry.
     pub(crate) async fn refuse_built_in(
@@ -33,8 +32,8 @@ impl Service {
         name: &TemplateRef,
         tags: &[String],
     ) -> Result<(), ServiceError> {
-        let sources = std::sync::Arc::clone(&self.inner.templates.sources);
-        let known = blocking(&self.inner, move || sources.names()).await?;
+        let sources = std::sync::Arc::clone(&self.inner.cache.sources);
+        let known = self.inner.run_blocking(move || sources.names()).await?;
         let tags = tags.iter().map(String::as_str).chain(name.tag_or_default());
         for tag in tags {
             let whole = format!("{}:{tag}", name.name);
@@ -79,7 +78,7 @@ impl Service {
             created_at_ms: inner.clock.now().wall_ms,
         };
         let published = inner.store.publish_template(ask.tenant, &ask.template.name, tags, row).await;
-        inner.templates.forget();
+        inner.cache.forget();
         let published = published?;
         self.refresh_pools();
         tracing::info!(tenant = %ask.tenant, template = %ask.template, version = ask.version, "a template was published");
@@ -103,35 +102,36 @@ impl Service {
     /// The record from the files of a version; it has no name yet.
     pub(crate) async fn record_of_version(&self, version: &str) -> Result<TemplateRecord, ServiceError> {
         let (images, wanted) = (std::sync::Arc::clone(&self.inner.images), version.to_owned());
-        blocking(&self.inner, move || {
-            let version = images.version(&wanted)?;
-            let template = images.template(&wanted)?;
-            let config = version.config.config().clone().unwrap_or_default();
-            let settings = version.settings;
-            let mut env = template.env.clone();
-            env.extend(settings.env.clone());
-            Ok(TemplateRecord {
-                version: version.digest,
-                kind: "image".to_owned(),
-                user: settings.user.clone().unwrap_or_else(|| template.default_user.clone()),
-                workdir: settings.workdir.clone().unwrap_or_else(|| template.workdir.clone()),
-                env,
-                sudo: template.sudo,
-                command: settings.command.clone(),
-                ready: settings.ready.clone(),
-                port: settings.port,
-                size_bytes: Some(version.bytes),
-                layers: Some(u32::try_from(version.layers.len()).unwrap_or(u32::MAX)),
-                entrypoint: config.entrypoint().clone(),
-                cmd: config.cmd().clone(),
-                labels: config.labels().clone().unwrap_or_default().into_iter().collect(),
-                notes: version.notes.iter().map(|(what, count)| format!("{what} ({count})")).collect(),
-                created_at_ms: version.created_at.as_millisecond(),
-                settings,
-                ..TemplateRecord::default()
+        self.inner
+            .run_blocking(move || {
+                let version = images.version(&wanted)?;
+                let template = images.template(&wanted)?;
+                let config = version.config.config().clone().unwrap_or_default();
+                let settings = version.settings;
+                let mut env = template.env.clone();
+                env.extend(settings.env.clone());
+                Ok(TemplateRecord {
+                    version: version.digest,
+                    kind: "image".to_owned(),
+                    user: settings.user.clone().unwrap_or_else(|| template.default_user.clone()),
+                    workdir: settings.workdir.clone().unwrap_or_else(|| template.workdir.clone()),
+                    env,
+                    sudo: template.sudo,
+                    command: settings.command.clone(),
+                    ready: settings.ready.clone(),
+                    port: settings.port,
+                    size_bytes: Some(version.bytes),
+                    layers: Some(u32::try_from(version.layers.len()).unwrap_or(u32::MAX)),
+                    entrypoint: config.entrypoint().clone(),
+                    cmd: config.cmd().clone(),
+                    labels: config.labels().clone().unwrap_or_default().into_iter().collect(),
+                    notes: version.notes.iter().map(|(what, count)| format!("{what} ({count})")).collect(),
+                    created_at_ms: version.created_at.as_millisecond(),
+                    settings,
+                    ..TemplateRecord::default()
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// A version with the files of a built-in template, so that it can be named, exported and pushed like any other.
@@ -154,7 +154,7 @@ impl Service {
             },
             ..NewVersion::default()
         };
-        let version = blocking(&self.inner, move || Ok(images.put_version(new)?)).await?;
+        let version = self.inner.run_blocking(move || Ok(images.put_version(new)?)).await?;
         let hold = self.hold_digest(&version)?;
         Ok((version, hold))
     }

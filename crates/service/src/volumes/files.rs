@@ -1,137 +1,144 @@
 //! The files of a volume without a sandbox.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use atoll_model::{Code, Principal, Volume};
-use atoll_provider::{VolumeEntry, VolumeFiles, VolumeOwner};
+use atoll_provider::{Provider, VolumeEntry, VolumeFiles, VolumeOwner};
 use tokio::io::AsyncRead;
 
+use super::Volumes;
 use crate::sandboxes::printable;
-use crate::service::Service;
 use crate::{Bytestream, ServiceError};
 
 /// LIMIT: what an answer may hold.
-pub(super) const ENTRIES_MAX: usize = 10_000;
-pub(super) const DEPTH_MAX: u32 = 64;
+const ENTRIES_MAX: usize = 10_000;
+const DEPTH_MAX: u32 = 64;
 
-impl Service {
+/// The files of one volume, for a caller that may use them.
+pub struct OpenVolume {
+    volume: Volume,
+    provider: Arc<dyn Provider>,
+}
+
+/// What a write may do besides writing one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteRules {
+    /// Write over a file that is there.
+    pub replace: bool,
+    /// Make the folders above it.
+    pub parents: bool,
+}
+
+impl std::fmt::Debug for OpenVolume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenVolume").field("volume", &self.volume.id).finish_non_exhaustive()
+    }
+}
+
+impl Volumes {
+    /// The files of a volume that the key sees.
+    pub async fn open(&self, who: &Principal, ident: &str) -> Result<OpenVolume, ServiceError> {
+        Ok(self.opened(self.ready(who, ident).await?))
+    }
+
+    pub(super) fn opened(&self, volume: Volume) -> OpenVolume {
+        OpenVolume { volume, provider: Arc::clone(&self.inner.provider) }
+    }
+}
+
+impl OpenVolume {
     /// One entry; a link itself, not what it leads to.
-    pub async fn volume_stat(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-    ) -> Result<VolumeEntry, ServiceError> {
-        self.files(who, ident).await?.stat(path).await.map_err(of(path))
+    pub async fn stat(&self, path: &str) -> Result<VolumeEntry, ServiceError> {
+        self.files().await?.stat(path).await.map_err(of(path))
     }
 
     /// What is in a folder, down to `depth`; the second answer says whether there was more than fits.
-    pub async fn volume_list(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        depth: u32,
-    ) -> Result<(Vec<VolumeEntry>, bool), ServiceError> {
-        let files = self.files(who, ident).await?;
+    pub async fn list(&self, path: &str, depth: u32) -> Result<(Vec<VolumeEntry>, bool), ServiceError> {
         let depth = depth.clamp(1, DEPTH_MAX);
-        let mut entries = files.list(path, depth, ENTRIES_MAX + 1).await.map_err(of(path))?;
+        let mut entries = self.files().await?.list(path, depth, ENTRIES_MAX + 1).await.map_err(of(path))?;
         let more = entries.len() > ENTRIES_MAX;
         entries.truncate(ENTRIES_MAX);
         Ok((entries, more))
     }
 
+    /// The same, refused where there is more than an answer holds.
+    pub async fn list_all(&self, path: &str, depth: u32) -> Result<Vec<VolumeEntry>, ServiceError> {
+        let (entries, more) = self.list(path, depth).await?;
+        if more {
+            let message = format!("there are more than {ENTRIES_MAX} entries");
+            return Err(ServiceError::new(Code::PayloadTooLarge, message)
+                .hint("list its folders one by one, or with a smaller depth"));
+        }
+        Ok(entries)
+    }
+
     /// The bytes of a file.
-    pub async fn volume_read(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-    ) -> Result<(VolumeEntry, Bytestream), ServiceError> {
-        let (entry, bytes) = self.files(who, ident).await?.read(path).await.map_err(of(path))?;
+    pub async fn read(&self, path: &str) -> Result<(VolumeEntry, Bytestream), ServiceError> {
+        let (entry, bytes) = self.files().await?.read(path).await.map_err(of(path))?;
         Ok((entry, Box::pin(bytes)))
     }
 
-    /// Writes a file, whole or not at all; parents are made.
-    pub async fn volume_write(
+    /// Writes a file, whole or not at all.
+    pub async fn write(
         &self,
-        who: &Principal,
-        ident: &str,
         path: &str,
         owner: VolumeOwner,
+        rules: WriteRules,
         bytes: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<VolumeEntry, ServiceError> {
-        let files = self.writable(who, ident).await?;
-        files.write(path, owner, true, Box::new(bytes)).await.map_err(of(path))
+        let files = self.writable().await?;
+        if !rules.replace && files.stat(path).await.is_ok() {
+            return Err(of(path)(ErrorKind::AlreadyExists.into()));
+        }
+        files.write(path, owner, rules.parents, Box::new(bytes)).await.map_err(of(path))
     }
 
-    /// Makes a folder, with those above it.
-    pub async fn volume_make_folder(
+    /// Makes a folder; `parents`: with those above it, and one that is there is fine.
+    pub async fn make_folder(
         &self,
-        who: &Principal,
-        ident: &str,
         path: &str,
         owner: VolumeOwner,
+        parents: bool,
     ) -> Result<VolumeEntry, ServiceError> {
-        self.writable(who, ident).await?.make_folder(path, owner, true).await.map_err(of(path))
+        self.writable().await?.make_folder(path, owner, parents).await.map_err(of(path))
     }
 
     /// Changes owner and permissions.
-    pub async fn volume_change(
-        &self,
-        who: &Principal,
-        ident: &str,
-        path: &str,
-        owner: VolumeOwner,
-    ) -> Result<VolumeEntry, ServiceError> {
-        self.writable(who, ident).await?.change(path, owner).await.map_err(of(path))
+    pub async fn change(&self, path: &str, owner: VolumeOwner) -> Result<VolumeEntry, ServiceError> {
+        self.writable().await?.change(path, owner).await.map_err(of(path))
     }
 
     /// Moves an entry, replacing a file.
-    pub async fn volume_move(
-        &self,
-        who: &Principal,
-        ident: &str,
-        from: &str,
-        to: &str,
-    ) -> Result<VolumeEntry, ServiceError> {
-        self.writable(who, ident).await?.rename(from, to).await.map_err(of(from))
+    pub async fn rename(&self, from: &str, to: &str) -> Result<VolumeEntry, ServiceError> {
+        self.writable().await?.rename(from, to).await.map_err(of(from))
     }
 
     /// Removes an entry, folders with all that is in them.
-    pub async fn volume_remove(&self, who: &Principal, ident: &str, path: &str) -> Result<(), ServiceError> {
-        self.writable(who, ident).await?.remove(path).await.map_err(of(path))
+    pub async fn remove(&self, path: &str) -> Result<(), ServiceError> {
+        self.writable().await?.remove(path).await.map_err(of(path))
     }
 
-    async fn files(&self, who: &Principal, ident: &str) -> Result<Box<dyn VolumeFiles>, ServiceError> {
-        self.files_of(&self.volume(who, ident).await?, false).await
-    }
-
-    async fn writable(&self, who: &Principal, ident: &str) -> Result<Box<dyn VolumeFiles>, ServiceError> {
-        self.files_of(&self.volume(who, ident).await?, true).await
-    }
-
-    /// The files of a volume, to be written too where `writes`.
-    pub(super) async fn files_of(
-        &self,
-        volume: &Volume,
-        writes: bool,
-    ) -> Result<Box<dyn VolumeFiles>, ServiceError> {
-        if writes && volume.read_only {
-            let message = format!("volume {} is read-only", volume.name);
+    async fn writable(&self) -> Result<Box<dyn VolumeFiles>, ServiceError> {
+        if self.volume.read_only {
+            let message = format!("volume {} is read-only", self.volume.name);
             return Err(ServiceError::new(Code::Forbidden, message).hint("change its read_only first"));
         }
-        if volume.folder.is_some() {
-            let message = format!("the files of volume {} are a folder of the host", volume.name);
+        self.files().await
+    }
+
+    async fn files(&self) -> Result<Box<dyn VolumeFiles>, ServiceError> {
+        if self.volume.folder.is_some() {
+            let message = format!("the files of volume {} are a folder of the host", self.volume.name);
             return Err(ServiceError::new(Code::Unsupported, message)
                 .hint("access them on the host, or from a sandbox that mounts the volume"));
         }
-        Ok(self.inner.provider.volume_files(&volume.id).await?)
+        Ok(self.provider.volume_files(&self.volume.id).await?)
     }
 }
 
 /// What the kernel said, in our vocabulary.
-pub(super) fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
+fn of(path: &str) -> impl FnOnce(std::io::Error) -> ServiceError {
     let path = printable(path);
     move |error| {
         let says = |code, why: &str| ServiceError::new(code, format!("{path}: {why}"));

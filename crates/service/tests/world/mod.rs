@@ -13,7 +13,7 @@ use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, Start
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
     FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceConfig, ServiceError,
-    TemplateRecord, Templates, TestClock,
+    TemplateRecord, TemplateSource, TestClock,
 };
 use atoll_store::{SqliteStore, Store};
 
@@ -84,7 +84,7 @@ impl World {
                 .await
                 .unwrap();
         let key = std::fs::read_to_string(dir.path().join("admin.key")).unwrap();
-        let admin = service.authenticate(key.trim()).await.unwrap();
+        let admin = service.access().authenticate(key.trim()).await.unwrap();
         Self { service, fake, clock, admin, store, images, fetches, dir: Some(dir), _hold_time: hold }
     }
 
@@ -113,11 +113,11 @@ impl World {
     }
 
     pub async fn try_create(&self, spec: CreateSandbox) -> Result<Lease, ServiceError> {
-        self.service.create(&self.admin, spec, true).await.map(|(lease, _)| lease)
+        self.service.sandboxes().create(&self.admin, spec, true).await.map(|(lease, _)| lease)
     }
 
     pub async fn get(&self, id: &SandboxId) -> Lease {
-        self.service.get(&self.admin, id.as_str()).await.unwrap()
+        self.service.sandboxes().get(&self.admin, id.as_str()).await.unwrap()
     }
 
     /// A key of another tenant.
@@ -127,14 +127,14 @@ impl World {
 
     /// A key of a new tenant.
     pub async fn tenant(&self, name: &str, quota: atoll_model::Quota) -> Principal {
-        self.service.create_tenant(&self.admin, name, quota).await.unwrap();
+        self.service.access().create_tenant(&self.admin, name, quota).await.unwrap();
         let key = atoll_service::NewKey {
             tenant: Some(name.to_owned()),
             scope: atoll_model::Scope::User,
             name: None,
         };
-        let key = self.service.create_key(&self.admin, key).await.unwrap();
-        self.service.authenticate(&key.secret).await.unwrap()
+        let key = self.service.access().create_key(&self.admin, key).await.unwrap();
+        self.service.access().authenticate(&key.secret).await.unwrap()
     }
 
     /// Waits in real time, not in that of the clock, until the phase is reached.
@@ -226,7 +226,7 @@ struct OneTemplate {
     fetches: Fetches,
 }
 
-impl Templates for OneTemplate {
+impl TemplateSource for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
         // `broken` is known here and not at the provider; `host` is made automatically.
         if ![TEMPLATE, "broken", "host"].contains(&name) {

@@ -50,7 +50,7 @@ async fn labels(
 ) -> Result<JsonResponse<Labels>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox { labels: Some(body.labels), ..UpdateSandbox::default() };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(Labels { labels: lease.labels }))
 }
 
@@ -69,7 +69,7 @@ async fn secrets(
     let lease = lease(&app, &who, &id).await?;
     let secrets = Some(crate::secrets::attached(body.secrets)?);
     let change = UpdateSandbox { secrets, ..UpdateSandbox::default() };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -98,7 +98,7 @@ async fn network(
     };
     let network: Option<NetworkPolicy> = Some(policy);
     let change = UpdateSandbox { network, ..UpdateSandbox::default() };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -110,7 +110,7 @@ async fn public(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let change = UpdateSandbox { public: Some(public), ..UpdateSandbox::default() };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -175,7 +175,7 @@ async fn timers(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, id).await?;
     let change = UpdateSandbox { timers, ..UpdateSandbox::default() };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, origin)))
 }
 
@@ -193,7 +193,7 @@ async fn ttl(
         on_timeout: Some(OnTimeout::Delete),
         ..UpdateSandbox::default()
     };
-    let lease = app.service.update(&who, lease.id.as_str(), change).await?;
+    let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -222,7 +222,7 @@ async fn resize(
     if cpu.is_none() && memory.is_none() && disk.is_none() {
         return Err(ApiError::invalid("one of cpu, memory and disk is needed"));
     }
-    let lease = app.service.resize(&who, lease.id.as_str(), limits(cpu, memory, disk)).await?;
+    let lease = app.service.sandboxes().resize(&who, lease.id.as_str(), limits(cpu, memory, disk)).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -254,7 +254,7 @@ async fn snapshot(
     }
     let expect = Some(expected(Verb::Snapshot));
     let ask = NewSnapshot { name: Some(name), memory, replace: false, expect };
-    app.service.snapshot(&who, lease.id.as_str(), ask).await?;
+    app.service.sandboxes().snapshot(&who, lease.id.as_str(), ask).await?;
     let lease = super::lease(&app, &who, lease.id.as_str()).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }

@@ -304,7 +304,9 @@ async fn all(app: &DaytonaApp, who: &Principal, asked: &SandboxListQuery) -> Res
     let keep = |lease: &Lease| asked.matches(lease);
     let mut all = read_all(keep, |cursor| {
         let (phases, labels) = (wanted.clone(), labels.clone());
-        app.service.list(who, Filter { phases, labels, limit: READ_AT_ONCE, cursor, ..Filter::default() })
+        app.service
+            .sandboxes()
+            .list(who, Filter { phases, labels, limit: READ_AT_ONCE, cursor, ..Filter::default() })
     })
     .await?;
     all.sort_by(|a, b| asked.order(&asked.place(a), &asked.place(b)));

@@ -38,7 +38,7 @@ async fn update(
     let set = variables(body.set)?;
     let env = changed(&inside.lease().env, set, body.unset, body.unset_value_prefix.as_deref());
     let change = UpdateSandbox { env: Some(env), ..UpdateSandbox::default() };
-    app.service.update(who, inside.lease().id.as_str(), change).await?;
+    app.service.sandboxes().update(who, inside.lease().id.as_str(), change).await?;
     Ok(ok(json!({ "message": "environment updated" })))
 }
 

@@ -45,7 +45,7 @@ impl Inside {
         pass: &SandboxPass,
         who: Option<Principal>,
     ) -> Result<Self, ApiError> {
-        let sandbox = app.service.session_of(pass).await.map_err(ApiError::from)?;
+        let sandbox = app.service.access().session_of(pass).await.map_err(ApiError::from)?;
         Ok(Self { toolbox: toolbox(&sandbox), sandbox, who })
     }
 
@@ -114,10 +114,10 @@ async fn admit(
         && let Some(token) = token(headers, uri)
     {
         let sandbox: SandboxId = ident.parse().map_err(|_| unknown())?;
-        return Ok((app.service.admit_token(&sandbox, TokenOf::Agent, &token)?, None));
+        return Ok((app.service.access().admit_token(&sandbox, TokenOf::Agent, &token)?, None));
     }
     let who = authenticate(app, headers).await?;
-    let pass = app.service.admit_key(&who, ident).await?;
+    let pass = app.service.access().admit_key(&who, ident).await?;
     Ok((pass, Some(who)))
 }
 

@@ -26,19 +26,19 @@ pub(super) struct AwakeSandbox {
 impl Data {
     /// Wakes the sandbox if its lease allows that.
     pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
-        let session = self.service.session_of(&pass).await?;
+        let session = self.service.access().session_of(&pass).await?;
         Ok(AwakeSandbox { session, pass })
     }
 
     /// Charges the tenant of the sandbox for what is held for the request.
     pub(super) fn charge(&self, extensions: &http::Extensions, pass: &SandboxPass) {
-        let lease = self.service.lease_of(pass);
+        let lease = self.service.access().lease_of(pass);
         RequestBudget::charge(extensions, self.service.budget().tenant(&lease.tenant));
     }
 
     /// Whether the sandbox still runs; if not, that is why a request was interrupted.
     pub(super) fn still_runs(&self, awake: &AwakeSandbox) -> bool {
-        self.service.lease_of(&awake.pass).phase == Phase::Running
+        self.service.access().lease_of(&awake.pass).phase == Phase::Running
     }
 
     /// Forwards a request to the agent.

@@ -53,8 +53,8 @@ impl Data {
         // The caller is authenticated before anything else is reported.
         let pass = match (route, shown(request.headers())?) {
             (Route::Health, shown) if request.method() == Method::GET => {
-                let known =
-                    shown.and_then(|token| self.service.admit_token(sandbox, TokenOf::Agent, token).ok());
+                let known = shown
+                    .and_then(|token| self.service.access().admit_token(sandbox, TokenOf::Agent, token).ok());
                 match known {
                     Some(pass) => pass,
                     None => return self.health(sandbox),
@@ -75,7 +75,7 @@ impl Data {
     }
 
     fn by_token(&self, sandbox: &SandboxId, token: &str, route: Route) -> Result<SandboxPass, Refusal> {
-        self.service.admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
+        self.service.access().admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
             match (Refusal::from(error), route) {
                 // COMPAT(e2b): the message of envd.
                 (Refusal::Agents(status, _), Route::Files) => {

@@ -64,7 +64,7 @@ impl Data {
         link.check_time(self.now_s())?;
         // COMPAT(e2b): a token beside a signature must be right too.
         if let Some(token) = shown(request.headers())? {
-            self.service.admit_token(pass.sandbox(), TokenOf::Agent, token)?;
+            self.service.access().admit_token(pass.sandbox(), TokenOf::Agent, token)?;
         }
         self.charge(request.extensions(), &pass);
         unsign(&mut request)?;
@@ -83,7 +83,7 @@ impl Data {
         // A text that cannot be a signature causes no search, and a long link is hashed once and not for every sandbox.
         let found = (shown.len() == SIGNATURE_LEN && link.has_a_time()).then(|| {
             let begun = link.begun();
-            self.service.find_by_token(TokenOf::Agent, &mut |lease, token| {
+            self.service.access().find_by_token(TokenOf::Agent, &mut |lease, token| {
                 let signed = || link.sign_on(begun.clone(), token);
                 of.is_none_or(|of| *of == lease.id) && bool::from(signed().as_bytes().ct_eq(shown))
             })

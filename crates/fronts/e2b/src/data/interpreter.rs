@@ -134,7 +134,7 @@ impl Data {
     /// Authenticates a caller that runs code.
     fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
         let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
-        self.service.admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
+        self.service.access().admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
             // As for a sandbox of another front, of which nothing is said here.
             let is_hidden = error.code == Code::Unauthenticated && self.known(sandbox).is_none();
             if is_hidden { Refusal::NotFound } else { error.into() }
@@ -154,6 +154,7 @@ impl Data {
             .collect();
         let passed = self
             .service
+            .access()
             .admit(
                 sandbox,
                 Some(INTERPRETER),
@@ -161,8 +162,8 @@ impl Data {
             )
             .await;
         match passed {
-            Ok(way) => Ok(self.service.stand_in(&way)?),
-            Err(_) if self.service.glimpse(sandbox).is_none() => Err(Refusal::NotFound),
+            Ok(way) => Ok(self.service.access().stand_in(&way)?),
+            Err(_) if self.service.access().glimpse(sandbox).is_none() => Err(Refusal::NotFound),
             Err(error) if error.code == Code::RateLimited => Err(error.into()),
             Err(_) => Err(Refusal::Private),
         }

@@ -41,13 +41,13 @@ async fn pause(
     let id = lease.id.as_str();
     let keeps_memory = body.memory.unwrap_or(true);
     if !keeps_memory || body.require_healthy_guest == Some(true) {
-        app.service.check_health(&who, id).await?;
+        app.service.sandboxes().check_health(&who, id).await?;
     }
     let running = PhaseSet::of(&[Phase::Running]);
     let options = VerbOptions { after_boot: true, ..VerbOptions::expecting(running) };
     match keeps_memory {
-        true => app.service.pause(&who, id, Pause::default(), options).await?,
-        false => app.service.stop(&who, id, options).await?,
+        true => app.service.sandboxes().pause(&who, id, Pause::default(), options).await?,
+        false => app.service.sandboxes().stop(&who, id, options).await?,
     };
     Ok(StatusCode::NO_CONTENT)
 }
@@ -101,7 +101,7 @@ async fn connect(
         memory: memory(body.memory),
         ..WakeRequest::default()
     };
-    let woken = app.service.wake(who, lease.id.as_str(), request, true).await?;
+    let woken = app.service.sandboxes().wake(who, lease.id.as_str(), request, true).await?;
     let ran = state(woken.found) == Some(SandboxState::Running);
     let status = if ran { StatusCode::OK } else { StatusCode::CREATED };
     Ok(JsonResponse(status, SandboxResponse::new(&app.service, &woken.lease, domain)))
@@ -138,6 +138,6 @@ async fn resume(
         memory: memory(body.memory),
     };
     let options = VerbOptions::expecting(SandboxState::Paused.phases());
-    let woken = app.service.wake(&who, lease.id.as_str(), request, options).await?;
+    let woken = app.service.sandboxes().wake(&who, lease.id.as_str(), request, options).await?;
     Ok(created(SandboxResponse::new(&app.service, &woken.lease, domain)))
 }

@@ -30,7 +30,7 @@ pub(super) async fn first(
     let asked = SandboxListQuery { states, limit: Some(READ_AT_ONCE), ..asked };
     let filter = asked.into_filter(&app, &who).await?;
     let all =
-        read_all(|_| true, |cursor| app.service.list(&who, Filter { cursor, ..filter.clone() })).await?;
+        read_all(|_| true, |cursor| app.service.sandboxes().list(&who, Filter { cursor, ..filter.clone() })).await?;
     Ok(ok(shown(&all)))
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn second(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let asked = SandboxListQuery::parse(uri.query().unwrap_or_default())?;
-    let page = app.service.list(&who, asked.into_filter(&app, &who).await?).await?;
+    let page = app.service.sandboxes().list(&who, asked.into_filter(&app, &who).await?).await?;
     Ok(paged(shown(&page.items), page.next_cursor))
 }
 

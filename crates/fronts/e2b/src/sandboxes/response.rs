@@ -44,8 +44,8 @@ impl SandboxResponse {
             client_id: CLIENT_ID,
             envd_version: ENVD_VERSION,
             alias: alias(lease),
-            envd_access_token: service.token(lease, TokenOf::Agent),
-            traffic_access_token: (!lease.public).then(|| service.token(lease, TokenOf::Ports)),
+            envd_access_token: service.access().token(lease, TokenOf::Agent),
+            traffic_access_token: (!lease.public).then(|| service.access().token(lease, TokenOf::Ports)),
             domain,
         }
     }
@@ -123,7 +123,7 @@ struct Lifecycle {
 
 impl Detail {
     pub(crate) fn new(service: &Service, lease: &Lease, domain: String) -> Self {
-        Self::with_token(lease, domain, service.token(lease, TokenOf::Agent))
+        Self::with_token(lease, domain, service.access().token(lease, TokenOf::Agent))
     }
 
     fn with_token(lease: &Lease, domain: String, envd_access_token: String) -> Self {

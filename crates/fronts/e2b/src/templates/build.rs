@@ -47,7 +47,7 @@ pub(super) async fn announce(
     let (first, rest) = tags.split_first().ok_or_else(|| ApiError::field("tags", "are missing"))?;
     let reference = TemplateRef { tag: Some(names::stored(first).to_owned()), ..template.clone() };
     let rest = rest.iter().map(|tag| names::stored(tag).to_owned()).collect();
-    let build = app.service.announce_build(&who, reference, rest, limits).await?;
+    let build = app.service.builds().announce(&who, reference, rest, limits).await?;
     Ok(JsonResponse(
         StatusCode::ACCEPTED,
         Announced {
@@ -102,8 +102,8 @@ pub(super) async fn files(
     headers: HeaderMap,
     Path((_, hash)): Path<(String, String)>,
 ) -> Result<JsonResponse<Upload>, ApiError> {
-    let present = app.service.has_upload(&who, &hash).await?;
-    let ticket = app.service.upload_ticket(&who, &hash)?;
+    let present = app.service.builds().has_upload(&who, &hash).await?;
+    let ticket = app.service.builds().upload_ticket(&who, &hash)?;
     let is_tls = (app.options.hosts)().tls.as_ref() == Some(&domain);
     let scheme = if is_tls { "https" } else { "http" };
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or(&domain);
@@ -117,7 +117,7 @@ pub(super) async fn upload(
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     let (bytes, fault) = upload_reader(body);
-    let taken = app.service.take_upload(&ticket, Box::new(bytes)).await;
+    let taken = app.service.builds().take_upload(&ticket, Box::new(bytes)).await;
     taken.map_err(|error| fault.or(error))?;
     Ok(StatusCode::OK)
 }
@@ -140,7 +140,7 @@ pub(super) async fn begin(
         None => None,
     };
     let steps = steps::steps(body, base)?;
-    app.service.begin_build(&who, build.id.as_str(), steps).await?;
+    app.service.builds().begin(&who, build.id.as_str(), steps).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn find(
     build: &str,
 ) -> Result<Build, ApiError> {
     let id = names::build_id(build)?;
-    let build = app.service.get_build(who, id.as_str()).await?;
+    let build = app.service.builds().get(who, id.as_str()).await?;
     let template = names::parse("templateID", template)?;
     if build.template.name == template.name {
         return Ok(build);
@@ -36,7 +36,7 @@ pub(super) async fn newest(
 ) -> Result<Vec<Build>, ApiError> {
     let filter =
         BuildFilter { template: template.map(str::to_owned), limit: LOOK_BACK, ..BuildFilter::default() };
-    Ok(app.service.list_builds(who, filter).await?.items)
+    Ok(app.service.builds().list(who, filter).await?.items)
 }
 
 /// The UUID of the newest build of each version; another UUID if no build is known.
@@ -57,7 +57,7 @@ impl Makers {
 /// E2B's status of a build.
 pub(super) fn status(app: &E2bApp, build: &Build) -> &'static str {
     match build.status {
-        BuildStatus::Waiting if app.service.is_announced(build) => "waiting",
+        BuildStatus::Waiting if app.service.builds().is_announced(build) => "waiting",
         // Whether others are before it is nothing that the SDKs know of.
         BuildStatus::Waiting | BuildStatus::Building => "building",
         BuildStatus::Ready => "ready",

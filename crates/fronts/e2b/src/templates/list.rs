@@ -93,7 +93,7 @@ pub(super) async fn list(
     Query(page): Query<PageQuery>,
 ) -> Result<Response, ApiError> {
     let builds = builds::newest(&app, &who, None).await?;
-    let all = app.service.list_templates(&who).await?;
+    let all = app.service.templates().list(&who).await?;
     let own = all.into_iter().filter(|record| record.tenant.as_ref() == Some(&who.tenant));
     let shown = own.map(|record| template(&app, &record, &builds)).collect();
     cut(shown, &page, |template| template.template_id.clone())
@@ -104,7 +104,7 @@ pub(super) async fn defaults(
     State(app): State<E2bApp>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Vec<TemplateResponse>>, ApiError> {
-    let all = app.service.list_templates(&who).await?;
+    let all = app.service.templates().list(&who).await?;
     let built_in = all.iter().filter(|record| record.tenant.is_none());
     Ok(ok(built_in.map(|record| template(&app, record, &[])).collect()))
 }
@@ -169,7 +169,7 @@ pub(super) async fn change_v2(
     let record = find(&app, &who, &id).await?;
     if let Some(public) = body.public {
         let change = UpdateTemplate { public: Some(public), ..UpdateTemplate::default() };
-        app.service.update_template(&who, &record.name, change).await?;
+        app.service.templates().update(&who, &record.name, change).await?;
     }
     Ok(ok(Names { names: vec![record.name] }))
 }
@@ -182,14 +182,14 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let word = names::word(&app, &who, &id).await?;
     let name = names::parse("templateID", &word).map_or_else(|_| word.clone(), |reference| reference.name);
-    let all = app.service.list_templates(&who).await?;
+    let all = app.service.templates().list(&who).await?;
     let is_own =
         |record: &&TemplateRecord| record.tenant.as_ref() == Some(&who.tenant) && record.name == name;
     if let Some(record) = all.iter().find(is_own) {
-        match app.service.remove_template(&who, &word).await {
+        match app.service.templates().remove(&who, &word).await {
             // COMPAT(e2b): sandboxes of it go on; the names are gone, and its files go with the last of them.
             Err(error) if error.code == Code::TemplateInUse => {
-                app.service.untag_template(&who, &name, &record.tags).await?;
+                app.service.templates().untag(&who, &name, &record.tags).await?;
             }
             removed => removed?,
         }
@@ -197,7 +197,7 @@ pub(super) async fn remove(
     }
     // Names of snapshots have a namespace before them in E2B's API.
     let plain = name.rsplit_once('/').map_or(name.as_str(), |(_, name)| name);
-    app.service.delete_snapshot(&who, plain).await.map_err(|error| match error.code {
+    app.service.sandboxes().delete_snapshot(&who, plain).await.map_err(|error| match error.code {
         Code::SnapshotNotFound => {
             ApiError::new(Code::TemplateNotFound, format!("template {name} was not found"))
         }
@@ -209,13 +209,13 @@ pub(super) async fn remove(
 /// A template by its id. One without the tag `default` is found by any of its tags.
 pub(super) async fn find(app: &E2bApp, who: &Principal, id: &str) -> Result<TemplateRecord, ApiError> {
     let word = names::word(app, who, id).await?;
-    let missing = match app.service.get_template(who, &word).await {
+    let missing = match app.service.templates().get(who, &word).await {
         Ok(record) => return Ok(record),
         Err(error) if error.code == Code::TemplateNotFound => error,
         Err(error) => return Err(error.into()),
     };
     let Ok(TemplateRef { name, tag: None, digest: None }) = word.parse() else { return Err(missing.into()) };
-    let all = app.service.list_templates(who).await?;
+    let all = app.service.templates().list(who).await?;
     let named = |record: &TemplateRecord| record.name == name || record.aliases.contains(&name);
     all.into_iter().find(named).ok_or_else(|| missing.into())
 }

@@ -44,7 +44,7 @@ pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<Stri
     if tag == DEFAULT_TAG {
         let theirs = TemplateRef { tag: Some(THEIR_LATEST.to_owned()), ..reference.clone() }.to_string();
         // Templates that were not built through this front know no other `latest` than ours.
-        return match app.service.get_template(who, &theirs).await {
+        return match app.service.templates().get(who, &theirs).await {
             Ok(_) => Ok(theirs),
             Err(error) if error.code == Code::TemplateNotFound => Ok(reference.to_string()),
             Err(error) => Err(error.into()),

@@ -39,7 +39,7 @@ pub(super) async fn assign(
     let tags = tags?;
     let word = names::word(&app, &who, &body.target).await?;
     let stored: Vec<String> = tags.iter().map(|tag| names::stored(tag).to_owned()).collect();
-    let record = app.service.tag_template(&who, &word, &stored).await?;
+    let record = app.service.templates().tag(&who, &word, &stored).await?;
     let makers = builds::Makers::of(&builds::newest(&app, &who, Some(&record.name)).await?);
     Ok(created(Assigned { build_id: makers.uuid(&record.version), tags }))
 }
@@ -53,7 +53,7 @@ pub(super) async fn remove(
     let tags: Result<Vec<String>, ApiError> =
         body.tags.iter().map(|tag| own_tag("tags", &template, tag)).collect();
     let stored: Vec<String> = tags?.iter().map(|tag| names::stored(tag).to_owned()).collect();
-    app.service.untag_template(&who, &template.name, &stored).await?;
+    app.service.templates().untag(&who, &template.name, &stored).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn list(
     let makers = builds::Makers::of(&builds::newest(&app, &who, Some(&record.name)).await?);
     let mut tags = Vec::with_capacity(record.tags.len());
     for tag in &record.tags {
-        let of = app.service.get_template(&who, &format!("{}:{tag}", record.name)).await?;
+        let of = app.service.templates().get(&who, &format!("{}:{tag}", record.name)).await?;
         tags.push(Tag {
             tag: names::shown(tag).to_owned(),
             build_id: makers.uuid(&of.version),

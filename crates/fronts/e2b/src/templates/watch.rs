@@ -145,7 +145,7 @@ async fn said(
     who: &Principal,
     build: &Build,
 ) -> Result<futures::stream::BoxStream<'static, BuildLine>, ApiError> {
-    Ok(app.service.build_log(who, build.id.as_str(), 0, false).await?)
+    Ok(app.service.builds().log(who, build.id.as_str(), 0, false).await?)
 }
 
 fn level(line: &BuildLine) -> Level {

@@ -1,10 +1,10 @@
 //! The files of a volume, for a caller with the token of that volume. Paths begin at its root.
 
 use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, created, ok, rfc3339, upload_reader};
-use atoll_service::{VolumeEntry, VolumeEntryKind, VolumeOwner, VolumePass};
+use atoll_service::{OpenVolume, VolumeEntry, VolumeEntryKind, VolumeOwner, WriteRules};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -25,7 +25,7 @@ pub(super) fn routes() -> Router<E2bApp> {
 }
 
 /// Somebody who showed the token of the volume in the path. First among the arguments of every handler.
-struct Opened(VolumePass);
+struct Opened(OpenVolume);
 
 impl FromRequestParts<E2bApp> for Opened {
     type Rejection = ApiError;
@@ -38,7 +38,8 @@ impl FromRequestParts<E2bApp> for Opened {
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
         let token =
             token.ok_or_else(|| ApiError::unauthenticated("this request needs the token of the volume"))?;
-        Ok(Self(app.service.admit_volume(&volume, token)?))
+        let pass = app.service.access().admit_volume(&volume, token)?;
+        Ok(Self(app.service.volumes().open_admitted(&pass).await?))
     }
 }
 
@@ -119,57 +120,45 @@ fn rooted(path: &str) -> String {
 }
 
 async fn list(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
+    Opened(volume): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Vec<Stat>>, ApiError> {
-    let entries = app.service.content_list(&pass, &rooted(&query.path), query.depth.unwrap_or(1)).await?;
+    let entries = volume.list_all(&rooted(&query.path), query.depth.unwrap_or(1)).await?;
     Ok(ok(entries.into_iter().map(Stat::from).collect()))
 }
 
 /// With `force`, missing parents are made too, and an existing folder is no error.
 async fn make_folder(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
+    Opened(volume): Opened,
     Query(query): Query<NewQuery>,
 ) -> Result<JsonResponse<Stat>, ApiError> {
     let (path, owner, force) = (rooted(&query.path), query.owner(), query.force.unwrap_or_default());
-    Ok(created(app.service.content_make_folder(&pass, &path, owner, force).await?.into()))
+    Ok(created(volume.make_folder(&path, owner, force).await?.into()))
 }
 
 async fn stat(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
+    Opened(volume): Opened,
     Query(query): Query<PathQuery>,
 ) -> Result<JsonResponse<Stat>, ApiError> {
-    Ok(ok(app.service.content_stat(&pass, &rooted(&query.path)).await?.into()))
+    Ok(ok(volume.stat(&rooted(&query.path)).await?.into()))
 }
 
 async fn change(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
+    Opened(volume): Opened,
     Query(query): Query<PathQuery>,
     Json(body): Json<OwnerBody>,
 ) -> Result<JsonResponse<Stat>, ApiError> {
     let owner = VolumeOwner { uid: body.uid, gid: body.gid, mode: body.mode };
-    Ok(ok(app.service.content_change(&pass, &rooted(&query.path), owner).await?.into()))
+    Ok(ok(volume.change(&rooted(&query.path), owner).await?.into()))
 }
 
-async fn remove(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
-    Query(query): Query<PathQuery>,
-) -> Result<StatusCode, ApiError> {
-    app.service.content_remove(&pass, &rooted(&query.path)).await?;
+async fn remove(Opened(volume): Opened, Query(query): Query<PathQuery>) -> Result<StatusCode, ApiError> {
+    volume.remove(&rooted(&query.path)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn read(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
-    Query(query): Query<PathQuery>,
-) -> Result<Response, ApiError> {
-    let (entry, content) = app.service.content_read(&pass, &rooted(&query.path)).await?;
+async fn read(Opened(volume): Opened, Query(query): Query<PathQuery>) -> Result<Response, ApiError> {
+    let (entry, content) = volume.read(&rooted(&query.path)).await?;
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(content, PIECE)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -181,15 +170,14 @@ async fn read(
 /// `force` decides whether an existing file is overwritten; the default is to overwrite, as the SDKs document. `force`
 /// also makes missing parents.
 async fn write(
-    State(app): State<E2bApp>,
-    Opened(pass): Opened,
+    Opened(volume): Opened,
     Query(query): Query<NewQuery>,
     body: Body,
 ) -> Result<JsonResponse<Stat>, ApiError> {
     let (path, owner) = (rooted(&query.path), query.owner());
-    let how = (query.force.unwrap_or(true), query.force.unwrap_or_default());
+    let rules = WriteRules { replace: query.force.unwrap_or(true), parents: query.force.unwrap_or_default() };
     let (content, fault) = upload_reader(body);
-    let written = app.service.content_write(&pass, &path, owner, how, content).await;
+    let written = volume.write(&path, owner, rules, content).await;
     Ok(created(written.map_err(|error| fault.or(error))?.into()))
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn write_file(
     let path = from_workdir(&app, &who, &id, query.path).await?;
     let file = WriteFile { path, mode, user: None, len, as_root: true };
     let content = request.into_body().into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
-    app.service.write_file(&who, &id, file, in_time(content.boxed())).await?;
+    app.service.sandboxes().write_file(&who, &id, file, in_time(content.boxed())).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn write_files(
         };
         let path = from_workdir(&app, &who, &id, path).await?;
         let file = WriteFile { path, as_root: true, ..WriteFile::default() };
-        app.service.write_file(&who, &id, file, part.into_stream()).await?;
+        app.service.sandboxes().write_file(&who, &id, file, part.into_stream()).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }

@@ -89,7 +89,7 @@ pub(super) async fn list(
         |_| true,
         |cursor| {
             let filter = Filter { phases: phases.clone(), limit: READ_AT_ONCE, cursor, ..Filter::default() };
-            app.service.list(who, filter)
+            app.service.sandboxes().list(who, filter)
         },
     )
     .await?;

@@ -35,7 +35,7 @@ pub(crate) async fn awake(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Awake>, ApiError> {
-    Ok(ok(app.service.awake(&who, &ident).await?.into_api()))
+    Ok(ok(app.service.sandboxes().awake(&who, &ident).await?.into_api()))
 }
 
 /// Prevents idle timers from acting on a sandbox for some time. A new hold replaces the old one.
@@ -49,7 +49,7 @@ pub(crate) async fn hold(
     StrictJson(body): StrictJson<HoldBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::HoldAsk { for_s: body.for_s, reason: body.reason };
-    Ok(ok(app.service.hold(&who, &ident, ask).await?.into_api()))
+    Ok(ok(app.service.sandboxes().hold(&who, &ident, ask).await?.into_api()))
 }
 
 /// Ends the hold of a sandbox, if there is one.
@@ -61,7 +61,7 @@ pub(crate) async fn release(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.release(&who, &ident).await?.into_api()))
+    Ok(ok(app.service.sandboxes().release(&who, &ident).await?.into_api()))
 }
 
 /// Extends the lifetime of a sandbox to at least this long from now. Never shortens it; an update of `timeout_s`
@@ -75,5 +75,5 @@ pub(crate) async fn extend(
     Path(ident): Path<String>,
     StrictJson(body): StrictJson<ExtendBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.extend(&who, &ident, body.seconds).await?.into_api()))
+    Ok(ok(app.service.sandboxes().extend(&who, &ident, body.seconds).await?.into_api()))
 }

@@ -29,7 +29,7 @@ pub(crate) async fn fork(
 ) -> Result<JsonResponse<Forked>, ApiError> {
     let ForkBody { count, memory, labels, timeout_s } = body;
     let ask = atoll_service::Fork { count, memory, labels, timeout_s, ..atoll_service::Fork::default() };
-    let forked = app.service.fork(&who, &ident, ask).await?;
+    let forked = app.service.sandboxes().fork(&who, &ident, ask).await?;
     let sandboxes = forked.sandboxes.into_iter().map(Sandbox::from_core).collect();
     let answer = Forked { sandboxes, memory: forked.memory, memory_refused: forked.memory_refused };
     Ok(JsonResponse(StatusCode::CREATED, answer))
@@ -44,7 +44,7 @@ pub(crate) async fn lineage(
     Caller(who): Caller,
     Path(ident): Path<String>,
 ) -> Result<JsonResponse<Lineage>, ApiError> {
-    let found = app.service.lineage(&who, &ident).await?;
+    let found = app.service.sandboxes().lineage(&who, &ident).await?;
     Ok(ok(Lineage {
         parent: found.parent.map(Into::into),
         snapshot: found.snapshot.map(Into::into),

@@ -31,7 +31,7 @@ pub(crate) async fn start(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.start(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().start(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Ends the processes of a sandbox and keeps its files. The memory of a paused sandbox is discarded.
@@ -44,7 +44,7 @@ pub(crate) async fn stop(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.stop(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().stop(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Stops and starts a sandbox.
@@ -57,7 +57,7 @@ pub(crate) async fn restart(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.restart(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().restart(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Pauses a sandbox; its processes and memory are kept.
@@ -76,7 +76,7 @@ pub(crate) async fn pause(
     OptionalStrictJson(body): OptionalStrictJson<PauseBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
     let ask = atoll_service::Pause { memory: body.memory.map(Into::into) };
-    Ok(ok(app.service.pause(&who, &ident, ask, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().pause(&who, &ident, ask, query.wait()).await?.into_api()))
 }
 
 /// Makes a paused, stopped or archived sandbox run again.
@@ -89,7 +89,7 @@ pub(crate) async fn resume(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.resume(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().resume(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Moves the files of a sandbox to object storage and frees the disk. A running or paused sandbox is stopped first.
@@ -102,7 +102,7 @@ pub(crate) async fn archive(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.archive(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().archive(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Restores the files of an archived sandbox and leaves it stopped; `start` restores and starts it.
@@ -115,7 +115,7 @@ pub(crate) async fn restore(
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.restore(&who, &ident, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().restore(&who, &ident, query.wait()).await?.into_api()))
 }
 
 /// Puts a sandbox back to one of its own snapshots. Later changes are lost.
@@ -131,5 +131,5 @@ pub(crate) async fn rollback(
     Query(query): Query<WaitQuery>,
     StrictJson(body): StrictJson<RollbackBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.rollback(&who, &ident, &body.snapshot, query.wait()).await?.into_api()))
+    Ok(ok(app.service.sandboxes().rollback(&who, &ident, &body.snapshot, query.wait()).await?.into_api()))
 }

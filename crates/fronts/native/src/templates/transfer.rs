@@ -58,7 +58,8 @@ pub(crate) async fn pull(
     let ask = PullImage { image, auth, platform: body.platform };
     let (ear, steps) = working::steps();
     let service = app.service.clone();
-    let work = async move { service.pull_image(&who, ask, working::ear(ear)).await.map(Template::from_core) };
+    let work =
+        async move { service.templates().pull(&who, ask, working::ear(ear)).await.map(Template::from_core) };
     working::respond(&app, work, steps).await
 }
 
@@ -77,7 +78,7 @@ pub(crate) async fn push(
     let service = app.service.clone();
     let work = async move {
         let ask = PushImage { image, auth };
-        service.push_template(&who, &name, ask, working::ear(ear)).await.map(Template::from_core)
+        service.templates().push(&who, &name, ask, working::ear(ear)).await.map(Template::from_core)
     };
     working::respond(&app, work, steps).await
 }
@@ -101,7 +102,7 @@ pub(crate) async fn import(
     let ask = ImportTemplate { name: reference("name", &query.name)?, format };
     let (file, fault) = upload_reader(body);
     // Nobody could read both: the answer begins when the archive is in.
-    let imported = app.service.import_template(&who, ask, file, std::sync::Arc::new(|_| {})).await;
+    let imported = app.service.templates().import(&who, ask, file, std::sync::Arc::new(|_| {})).await;
     Ok(JsonResponse(StatusCode::CREATED, imported.map_err(|error| fault.or(error))?.into_api()))
 }
 
@@ -122,7 +123,7 @@ pub(crate) async fn export(
         ExportForm::Oci => ExportFormat::OciArchive,
         ExportForm::Docker => ExportFormat::DockerArchive,
     };
-    let (_, archive) = app.service.export_template(&who, &name, format).await?;
+    let (_, archive) = app.service.templates().export(&who, &name, format).await?;
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(archive, PIECE)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));

@@ -3,7 +3,7 @@
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_reader,
 };
-use atoll_service::{VolumeEntryKind, VolumeOwner};
+use atoll_service::{VolumeEntryKind, VolumeOwner, WriteRules};
 use atoll_wire::files::EntryKind;
 use atoll_wire::volume_files::{
     EntriesQuery, FolderBody, MoveEntryBody, OwnerBody, VolumeEntry, VolumeEntryList, VolumePathQuery,
@@ -71,7 +71,7 @@ pub(crate) async fn read_file(
     Path(volume): Path<String>,
     Query(query): Query<VolumePathQuery>,
 ) -> Result<Response, ApiError> {
-    let (entry, content) = app.service.volume_read(&who, &volume, &query.path).await?;
+    let (entry, content) = app.service.volumes().open(&who, &volume).await?.read(&query.path).await?;
     let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(content, PIECE)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -96,7 +96,9 @@ pub(crate) async fn write_file(
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(query.uid, query.gid, query.mode.as_deref())?;
     let (content, fault) = upload_reader(body);
-    let written = app.service.volume_write(&who, &volume, &query.path, owner, content).await;
+    let rules = WriteRules { replace: true, parents: true };
+    let open = app.service.volumes().open(&who, &volume).await?;
+    let written = open.write(&query.path, owner, rules, content).await;
     Ok(ok(written.map_err(|error| fault.or(error))?.into_api()))
 }
 
@@ -109,7 +111,7 @@ pub(crate) async fn remove_file(
     Path(volume): Path<String>,
     Query(query): Query<VolumePathQuery>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.volume_remove(&who, &volume, &query.path).await?;
+    app.service.volumes().open(&who, &volume).await?.remove(&query.path).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -123,9 +125,10 @@ pub(crate) async fn entries(
     Query(query): Query<EntriesQuery>,
 ) -> Result<JsonResponse<VolumeEntryList>, ApiError> {
     let path = query.path.as_deref().unwrap_or("/");
+    let open = app.service.volumes().open(&who, &volume).await?;
     let (entries, truncated) = match query.depth.unwrap_or(1) {
-        0 => (vec![app.service.volume_stat(&who, &volume, path).await?], false),
-        depth => app.service.volume_list(&who, &volume, path, depth).await?,
+        0 => (vec![open.stat(path).await?], false),
+        depth => open.list(path, depth).await?,
     };
     Ok(ok(VolumeEntryList { items: entries.into_iter().map(VolumeEntry::from_core).collect(), truncated }))
 }
@@ -142,7 +145,7 @@ pub(crate) async fn change(
     StrictJson(body): StrictJson<OwnerBody>,
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
-    Ok(ok(app.service.volume_change(&who, &volume, &query.path, owner).await?.into_api()))
+    Ok(ok(app.service.volumes().open(&who, &volume).await?.change(&query.path, owner).await?.into_api()))
 }
 
 /// Creates a directory of a volume and its parents.
@@ -155,7 +158,7 @@ pub(crate) async fn make_folder(
     StrictJson(body): StrictJson<FolderBody>,
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
     let owner = owner(body.uid, body.gid, body.mode.as_deref())?;
-    let made = app.service.volume_make_folder(&who, &volume, &body.path, owner).await?;
+    let made = app.service.volumes().open(&who, &volume).await?.make_folder(&body.path, owner, true).await?;
     Ok(JsonResponse(StatusCode::CREATED, made.into_api()))
 }
 
@@ -168,5 +171,5 @@ pub(crate) async fn move_entry(
     Path(volume): Path<String>,
     StrictJson(body): StrictJson<MoveEntryBody>,
 ) -> Result<JsonResponse<VolumeEntry>, ApiError> {
-    Ok(ok(app.service.volume_move(&who, &volume, &body.from, &body.to).await?.into_api()))
+    Ok(ok(app.service.volumes().open(&who, &volume).await?.rename(&body.from, &body.to).await?.into_api()))
 }

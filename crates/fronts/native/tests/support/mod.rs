@@ -26,7 +26,7 @@ use atoll_provider::{
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
 use atoll_service::{
-    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, Templates,
+    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, TemplateSource,
 };
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -170,7 +170,7 @@ fn template() -> TemplateRecord {
     }
 }
 
-impl Templates for OneTemplate {
+impl TemplateSource for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
         match name {
             "host" | "base" => Ok(template()),

@@ -11,7 +11,8 @@ use atoll_store::StoreError;
 
 use super::folder::{UploadFolder, bytes_below, make_room};
 use crate::ServiceError;
-use crate::service::Service;
+use crate::base::ServiceBase;
+use crate::sandboxes::Sandboxes;
 
 const MIB: u64 = 1 << 20;
 /// LIMIT: the uploads of a tenant are counted again after so many more bytes.
@@ -36,20 +37,19 @@ struct QuotaLeft {
     left_bytes: u64,
 }
 
-impl Service {
+impl ServiceBase {
     /// Room for one upload of a tenant, whose folder is there.
     pub(super) async fn upload_space(
         &self,
         tenant: &TenantId,
         folder: &UploadFolder,
     ) -> Result<UploadSpace, ServiceError> {
-        let inner = &self.inner;
-        let disk = inner.images.disk().writer(folder.path(), Purpose::Data).map_err(no_space)?;
-        let record = inner.store.tenant(tenant.as_str()).await?.ok_or(StoreError::NoTenant)?;
+        let disk = self.disk.writer(folder.path(), Purpose::Data).map_err(no_space)?;
+        let record = self.store.tenant(tenant.as_str()).await?.ok_or(StoreError::NoTenant)?;
         let quota = match record.quota.disk_mib {
             None => None,
             Some(max) => {
-                let used = inner.store.usage(tenant).await?.disk_mib;
+                let used = self.store.usage(tenant).await?.disk_mib;
                 let left_bytes = max.saturating_sub(used).saturating_mul(MIB);
                 Some(QuotaLeft {
                     exceeded: Exceeded { what: "MiB of disk", used, asked: 0, max },
@@ -57,21 +57,23 @@ impl Service {
                 })
             }
         };
-        let bound_bytes = inner.config.build_context_bytes.saturating_mul(BOUND_TIMES);
+        let bound_bytes = self.config.build_context_bytes.saturating_mul(BOUND_TIMES);
         Ok(UploadSpace { disk, folder: folder.path().to_owned(), bound_bytes, quota, since_count: None })
     }
 
     /// MiB of the uploads of a tenant.
     pub(crate) async fn uploaded_mib(&self, tenant: &TenantId) -> u64 {
-        let folder = UploadFolder::new(&self.inner.config.data, tenant);
+        let folder = UploadFolder::new(&self.config.data, tenant);
         let counted = tokio::task::spawn_blocking(move || bytes_below(folder.path()));
         // It can't be cancelled, and a panic in it is logged by the hook.
         counted.await.unwrap_or(0).div_ceil(MIB)
     }
+}
 
+impl Sandboxes {
     /// Refuses a new sandbox that fits into the tenant's quota only without the uploads.
     pub(crate) async fn admit_beside_uploads(&self, lease: &Lease) -> Result<(), ServiceError> {
-        let uploaded = self.uploaded_mib(&lease.tenant).await;
+        let uploaded = self.inner.uploaded_mib(&lease.tenant).await;
         if uploaded == 0 {
             return Ok(());
         }

@@ -1,28 +1,19 @@
 //! Secrets of a tenant, and the network policy above all of its sandboxes. A value is stored and used outside of
 //! sandboxes; no call returns one.
 
-use std::time::Duration;
-
 use atoll_model::policy::{authz, egress};
-use atoll_model::{
-    Code, NetworkPolicy, Principal, SecretId, TenantId, check_secret_name, check_secret_value,
-};
+use atoll_model::{Code, NetworkPolicy, Principal, SecretId, check_secret_name, check_secret_value};
 use atoll_store::{SecretAbout, SecretChange, SecretRecord, TenantRecord};
-use futures::future::join_all;
 
-use crate::driver::DriverMessage;
+use super::Access;
 use crate::random::entropy;
-use crate::registry::Handle;
-use crate::sandboxes::{ask, printable};
-use crate::service::Service;
+use crate::sandboxes::printable;
 use crate::{NewSecret, ServiceError};
 
 /// LIMIT: secrets of a tenant; each is decrypted whenever one of its sandboxes with a transform starts.
 const SECRETS_MAX: u32 = 100;
-/// LIMIT: how long a rotation waits for the sandboxes to apply it; after that they continue by themselves.
-const HEARD: Duration = Duration::from_secs(20);
 
-impl Service {
+impl Access {
     /// Stores a secret of the key's tenant.
     pub async fn create_secret(&self, who: &Principal, new: NewSecret) -> Result<SecretRecord, ServiceError> {
         check(&new.name, &new.value)?;
@@ -45,7 +36,7 @@ impl Service {
     /// The secrets of the key's tenant by name, without their values.
     pub async fn list_secrets(&self, who: &Principal) -> Result<Vec<SecretRecord>, ServiceError> {
         let mut secrets = self.inner.store.secrets(&who.tenant).await?;
-        let used: Vec<_> = self.of_tenant(&who.tenant).iter().map(|handle| self.uses(handle)).collect();
+        let used = self.inner.sandboxes.secrets_used(&who.tenant);
         for secret in &mut secrets {
             let users = used.iter().filter(|used| used.contains(&secret.name)).count();
             secret.used_by = u32::try_from(users).unwrap_or(u32::MAX);
@@ -84,29 +75,29 @@ impl Service {
         if let Some(about) = &change.about {
             check_about(about)?;
         }
-        let _turn = self.inner.layers.turn.lock().await;
+        let _turn = self.inner.policy_turn.lock().await;
         let name = self.get_secret(who, ident).await?.name;
         let now_ms = self.inner.clock.now().wall_ms;
         let (rotates, moves) = (change.value.is_some(), change.about.is_some());
         let changed = self.inner.store.change_secret(&who.tenant, &name, change, now_ms).await?;
         let mut record = changed.ok_or_else(|| missing(ident))?;
-        let users = self.users_of(&who.tenant, &name);
+        let users = self.inner.sandboxes.users_of_secret(&who.tenant, &name);
         record.used_by = u32::try_from(users.len()).unwrap_or(u32::MAX);
         if rotates {
             tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, sandboxes = users.len(), "a secret was rotated");
         }
         // Other hosts may receive it from now on.
         if rotates || moves {
-            self.refresh(users).await;
+            self.inner.sandboxes.refresh_network(users).await;
         }
         Ok(record)
     }
 
     /// Deletes a secret, by its id or name, that no sandbox uses.
     pub async fn delete_secret(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
-        let _turn = self.inner.layers.turn.lock().await;
+        let _turn = self.inner.policy_turn.lock().await;
         let name = self.get_secret(who, ident).await?.name;
-        if let Some(user) = self.users_of(&who.tenant, &name).first() {
+        if let Some(user) = self.inner.sandboxes.users_of_secret(&who.tenant, &name).first() {
             let message = format!("sandbox {} uses the secret {name}", user.lease().id);
             return Err(ServiceError::new(Code::SecretInUse, message)
                 .hint("remove it from the sandbox's network policy and variables first; to make a leaked value useless, rotate it"));
@@ -118,6 +109,13 @@ impl Service {
         Ok(())
     }
 
+    /// What stands for a secret inside sandboxes: always the same, not to be guessed, and of no use in a sandbox that does not
+    /// have the secret.
+    #[must_use]
+    pub fn placeholder_of(&self, secret: &SecretId) -> String {
+        crate::egress::placeholder(&self.inner, secret)
+    }
+
     /// Sets or removes the policy that narrows all sandboxes of a tenant. Live sandboxes have it when this returns.
     pub async fn set_tenant_network(
         &self,
@@ -126,46 +124,16 @@ impl Service {
         network: Option<NetworkPolicy>,
     ) -> Result<TenantRecord, ServiceError> {
         authz::admin(who)?;
-        let record = self.tenant(tenant).await?;
+        let record = self.inner.tenant(tenant).await?;
         if let Some(policy) = &network {
-            egress::check_layer(policy, crate::egress::floor(&self.inner, &record.id))?;
+            egress::check_layer(policy, self.inner.sandboxes.network_floor(&record.id))?;
         }
-        let _turn = self.inner.layers.turn.lock().await;
+        let _turn = self.inner.policy_turn.lock().await;
         self.inner.store.set_tenant_network(&record.id, network.clone()).await?;
-        self.inner.layers.put(&record.id, network.clone());
+        self.inner.sandboxes.set_tenant_policy(&record.id, network.clone());
         tracing::info!(tenant = %record.id, key = %who.key, set = network.is_some(), "a tenant's network policy was changed");
-        self.refresh(self.of_tenant(&record.id)).await;
+        self.inner.sandboxes.refresh_tenant(&record.id).await;
         Ok(TenantRecord { network, ..record })
-    }
-
-    fn of_tenant(&self, tenant: &TenantId) -> Vec<Handle> {
-        let mut handles = self.inner.registry.all();
-        handles.retain(|handle| handle.lease().tenant == *tenant);
-        handles
-    }
-
-    fn uses(&self, handle: &Handle) -> std::collections::BTreeSet<String> {
-        crate::egress::uses(&self.inner, &handle.lease())
-    }
-
-    fn users_of(&self, tenant: &TenantId, secret: &str) -> Vec<Handle> {
-        let mut handles = self.of_tenant(tenant);
-        handles.retain(|handle| self.uses(handle).contains(secret));
-        handles
-    }
-
-    /// Applies changes of the layers above to live sandboxes. A sandbox that cannot apply them now does so later.
-    async fn refresh(&self, handles: Vec<Handle>) {
-        let told = handles.iter().map(|handle| async move {
-            if let Err(error) = ask(handle, |reply| DriverMessage::Refresh { reply: Some(reply) }).await {
-                tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "a changed network policy is not in force yet");
-            }
-        });
-        if tokio::time::timeout(HEARD, join_all(told)).await.is_err() {
-            tracing::warn!(
-                "some sandboxes did not confirm in time that a changed network policy is in force"
-            );
-        }
     }
 }
 

@@ -17,9 +17,10 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
+use super::{Access, Credential};
+use crate::base::{no_tenant, visible};
 use crate::random::entropy;
-use crate::request_scope::Credential;
-use crate::service::{OpenError, Service};
+use crate::service::OpenError;
 use crate::{CreatedKey, NewKey, ServiceError};
 
 const PREFIXES: [&str; 3] = ["atl_", "e2b_", "dtn_"];
@@ -34,7 +35,7 @@ const TENANT_NAME_MAX: usize = 63;
 
 /// Recently used keys, and when they were last used.
 #[derive(Default)]
-pub(crate) struct KeyCache {
+pub(super) struct KeyCache {
     known: Mutex<HashMap<Hash, (KeyRecord, Instant)>>,
     /// How many keys were deleted: a result that was read before a deletion is not trusted after it.
     deletions: AtomicU64,
@@ -75,7 +76,7 @@ impl KeyCache {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), at_ms);
     }
 
-    pub(crate) fn take_used(&self) -> Vec<(KeyId, i64)> {
+    fn take_used(&self) -> Vec<(KeyId, i64)> {
         std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect()
     }
 }
@@ -94,7 +95,7 @@ fn unauthenticated() -> ServiceError {
         .hint("send `Authorization: Bearer KEY`; the first key is in the server's data folder, in admin.key")
 }
 
-impl Service {
+impl Access {
     /// The holder of this key.
     ///
     /// The current request ends when the key is deleted. A wrong key counts against the client's address.
@@ -138,12 +139,22 @@ impl Service {
             authz::admin(who)?;
         }
         let tenant = match &new.tenant {
-            Some(ident) => self.tenant(ident).await?.id,
+            Some(ident) => self.inner.tenant(ident).await?.id,
             None => who.tenant.clone(),
         };
         let (key, secret) = self.make_key(tenant, new.scope, new.name)?;
         self.inner.store.put_key(key.clone(), hash_of(&secret).ok_or_else(unauthenticated)?).await?;
         Ok(CreatedKey { key, secret })
+    }
+
+    /// Writes down when keys were used.
+    pub(crate) async fn flush_keys(&self) {
+        let used = self.inner.keys.take_used();
+        if !used.is_empty()
+            && let Err(error) = self.inner.store.touch_keys(used).await
+        {
+            tracing::warn!(%error, "the use of keys was not recorded");
+        }
     }
 
     fn make_key(
@@ -234,22 +245,18 @@ impl Service {
         quota: Quota,
     ) -> Result<TenantRecord, ServiceError> {
         authz::admin(who)?;
-        let record = self.tenant(tenant).await?;
+        let record = self.inner.tenant(tenant).await?;
         self.inner.store.set_quota(&record.id, quota).await?;
         Ok(TenantRecord { quota, ..record })
     }
 
     /// The usage and the quota of a tenant. A user key may read its own.
     pub async fn tenant_usage(&self, who: &Principal, tenant: &str) -> Result<(Usage, Quota), ServiceError> {
-        let record = self.tenant(tenant).await?;
+        let record = self.inner.tenant(tenant).await?;
         authz::tenant(who, &record.id).map_err(|_| no_tenant(tenant))?;
         let mut usage = self.inner.store.usage(&record.id).await?;
-        usage.disk_mib = usage.disk_mib.saturating_add(self.uploaded_mib(&record.id).await);
+        usage.disk_mib = usage.disk_mib.saturating_add(self.inner.uploaded_mib(&record.id).await);
         Ok((usage, record.quota))
-    }
-
-    pub(crate) async fn tenant(&self, ident: &str) -> Result<TenantRecord, ServiceError> {
-        self.inner.store.tenant(ident).await?.ok_or_else(|| no_tenant(ident))
     }
 
     /// Ensures that there is a tenant and an admin key. After a crash in the middle this continues: the file is written
@@ -271,7 +278,7 @@ impl Service {
                 .await?;
         }
         let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
-        self.inner.first_tenant.get_or_init(|| tenant.clone());
+        self.inner.sandboxes.set_first_tenant(tenant.clone());
         if store.keys(None).await?.iter().any(|key| key.scope == Scope::Admin) {
             return Ok(());
         }
@@ -293,21 +300,6 @@ impl Service {
         store.put_key(key, hash).await?;
         Ok(())
     }
-}
-
-/// The tenant whose objects a key can see; `None`: all.
-pub(crate) fn visible(who: &Principal) -> Option<&TenantId> {
-    match who.scope {
-        Scope::Admin => None,
-        Scope::User => Some(&who.tenant),
-    }
-}
-
-fn no_tenant(ident: &str) -> ServiceError {
-    ServiceError::new(
-        Code::TenantNotFound,
-        format!("there is no tenant {}", crate::sandboxes::printable(ident)),
-    )
 }
 
 fn no_entropy(error: ServiceError) -> OpenError {

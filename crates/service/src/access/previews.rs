@@ -20,13 +20,12 @@ use atoll_store::{Hash, PreviewRecord};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::{Access, Credential, RequestScope};
 use crate::ServiceError;
 use crate::activity::ActivityKind;
 use crate::agent::{AgentOperation, refusal};
 use crate::random::entropy;
 use crate::registry::Handle;
-use crate::request_scope::{Credential, RequestScope};
-use crate::service::Service;
 use crate::session::SandboxSession;
 
 /// The port of a sandbox whose environment has no `PORT`.
@@ -151,7 +150,7 @@ type Grants = Arc<[(PreviewRecord, Hash)]>;
 
 /// Recently used previews. Only this process changes them.
 #[derive(Default)]
-pub(crate) struct PreviewCache {
+pub(super) struct PreviewCache {
     known: Mutex<PreviewGrants>,
 }
 
@@ -195,7 +194,7 @@ impl PreviewCache {
     }
 }
 
-impl Service {
+impl Access {
     /// Opens one port of a sandbox, by a token that is shown once, or publicly.
     pub async fn create_preview(
         &self,
@@ -203,7 +202,7 @@ impl Service {
         ident: &str,
         new: NewPreview,
     ) -> Result<CreatedPreview, ServiceError> {
-        let lease = self.get(who, ident).await?;
+        let lease = self.inner.sandboxes.get(who, ident).await?;
         if lease.phase.is_gone() {
             return Err(crate::error::phase_conflict(&lease, "previews"));
         }
@@ -239,7 +238,7 @@ impl Service {
 
     /// The open previews of a sandbox, oldest first.
     pub async fn previews(&self, who: &Principal, ident: &str) -> Result<Vec<PreviewRecord>, ServiceError> {
-        let lease = self.get(who, ident).await?;
+        let lease = self.inner.sandboxes.get(who, ident).await?;
         let now_ms = self.inner.clock.now().wall_ms;
         let all = self.inner.store.previews(&lease.id).await?.into_iter().map(|(preview, _)| preview);
         Ok(all.filter(|preview| is_open(preview, now_ms)).collect())
@@ -252,7 +251,7 @@ impl Service {
         ident: &str,
         id: &PreviewId,
     ) -> Result<(), ServiceError> {
-        let lease = self.get(who, ident).await?;
+        let lease = self.inner.sandboxes.get(who, ident).await?;
         let gone = self.inner.store.delete_preview(&lease.id, id).await?;
         self.inner.previews.forget(&lease.id);
         self.inner.revocations.revoke(&Credential::Preview(id.clone()));
@@ -268,7 +267,7 @@ impl Service {
         port: u16,
         token: &str,
     ) -> Result<(), ServiceError> {
-        let lease = self.get(who, ident).await?;
+        let lease = self.inner.sandboxes.get(who, ident).await?;
         let bare = token.strip_prefix(TOKEN).unwrap_or(token);
         let hash = hash_of(&format!("{TOKEN}{bare}"));
         let open = self.inner.store.previews(&lease.id).await?;
@@ -290,7 +289,7 @@ impl Service {
         port: Option<u16>,
         shown: PortCredentials<'_>,
     ) -> Result<PreviewPass, ServiceError> {
-        let found = match self.inner.registry.get(sandbox) {
+        let found = match self.inner.sandboxes.handle(sandbox) {
             Some(handle) => self.admit_to(sandbox, &handle, port, shown).await?,
             None => None,
         };
@@ -389,12 +388,13 @@ impl Service {
 
     /// The sandbox of a pass, awake: one that is asleep is woken, if its lease allows that.
     pub async fn reach(&self, pass: &PreviewPass) -> Result<PreviewWay, ServiceError> {
-        let handle = self.inner.registry.get(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
-        let busy = handle.activity.begin(ActivityKind::Request);
+        let handle = self.inner.sandboxes.handle(&pass.sandbox).ok_or_else(|| not_found(&pass.sandbox))?;
+        // It can't fall asleep between the look and the wake.
+        let _busy = handle.activity.begin(ActivityKind::Request);
         let was_asleep = handle.lease().phase != Phase::Running;
-        let lease = crate::wake::awake(&self.inner, &handle).await?;
-        let instance = lease.instance.clone().ok_or_else(|| not_found(&pass.sandbox))?;
-        Ok(PreviewWay { instance, was_asleep, session: self.session_with(lease, handle, busy) })
+        let session = self.inner.sandboxes.session_by(handle, ActivityKind::Request).await?;
+        let instance = session.lease.instance.clone().ok_or_else(|| not_found(&pass.sandbox))?;
+        Ok(PreviewWay { instance, was_asleep, session })
     }
 
     /// Opens a connection to the port.

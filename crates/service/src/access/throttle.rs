@@ -11,9 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use atoll_model::Code;
 use tokio::time::Instant;
 
+use super::{Access, RequestScope};
 use crate::ServiceError;
-use crate::request_scope::RequestScope;
-use crate::service::Service;
 
 /// LIMIT: wrong credentials that an address may send at once.
 const BURST: f64 = 100.0;
@@ -24,7 +23,7 @@ const ADDRESSES_MAX: usize = 16_384;
 const REFUSED: &str = "atoll_auth_throttled_total";
 
 #[derive(Default)]
-pub(crate) struct AuthThrottle(Mutex<Buckets>);
+pub(super) struct AuthThrottle(Mutex<Buckets>);
 
 #[derive(Default)]
 struct Buckets {
@@ -104,11 +103,11 @@ fn network_of(client: IpAddr) -> IpAddr {
     }
 }
 
-impl Service {
+impl Access {
     /// Counts a wrong credential of the current request; returns `error`, or that there were too many.
-    pub(crate) fn wrong_credential(&self, error: ServiceError) -> ServiceError {
+    pub(super) fn wrong_credential(&self, error: ServiceError) -> ServiceError {
         let Some(client) = RequestScope::current().and_then(|scope| scope.client()) else { return error };
-        match self.inner.auth_throttle.failed(client, Instant::now()) {
+        match self.inner.throttle.failed(client, Instant::now()) {
             Ok(()) => error,
             Err((retry_after_s, is_first)) => {
                 metrics::counter!(REFUSED).increment(1);

@@ -11,8 +11,8 @@ use atoll_model::{Code, KeyId, Principal};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use super::Access;
 use crate::random::entropy;
-use crate::service::Service;
 use crate::{CreatedInvite, ServiceError};
 
 /// LIMIT: enough for a browser to start; a link that is found later in a history is of no use.
@@ -25,7 +25,7 @@ type CodeHash = [u8; 32];
 
 /// The open invites.
 #[derive(Default)]
-pub(crate) struct Invites(Mutex<HashMap<CodeHash, OpenInvite>>);
+pub(super) struct Invites(Mutex<HashMap<CodeHash, OpenInvite>>);
 
 struct OpenInvite {
     owner: KeyId,
@@ -52,7 +52,7 @@ impl Invites {
     }
 }
 
-impl Service {
+impl Access {
     /// Makes a code that hands `key`, the caller's own, to whoever redeems it first.
     pub fn create_invite(&self, who: &Principal, key: &str) -> Result<CreatedInvite, ServiceError> {
         let code = format!("{PREFIX}{}", hex::encode(entropy::<20>()?));

@@ -1,0 +1,72 @@
+//! Network policies and secrets that change while sandboxes live: who is concerned, and how they hear of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use atoll_model::policy::egress::TenantFloor;
+use atoll_model::{NetworkPolicy, TenantId};
+use futures::future::join_all;
+
+use crate::driver::DriverMessage;
+use crate::registry::Handle;
+use crate::sandboxes::{Sandboxes, ask};
+
+/// LIMIT: how long a change waits for sandboxes to hear of it; they go on by themselves.
+const HEARD: Duration = Duration::from_secs(20);
+
+impl Sandboxes {
+    /// Notes the tenant that the server made at its first start; set before anything is adopted.
+    pub(crate) fn set_first_tenant(&self, tenant: TenantId) {
+        self.inner.first_tenant.get_or_init(|| tenant);
+    }
+
+    /// Sets or removes the policy that narrows all sandboxes of a tenant from their next boot on.
+    pub(crate) fn set_tenant_policy(&self, tenant: &TenantId, policy: Option<NetworkPolicy>) {
+        self.inner.layers.put(tenant, policy);
+    }
+
+    /// The operator's settings for the sandboxes of a tenant.
+    pub(crate) fn network_floor(&self, tenant: &TenantId) -> &TenantFloor {
+        super::floor(&self.inner, tenant)
+    }
+
+    /// The secrets that each sandbox of a tenant uses.
+    pub(crate) fn secrets_used(&self, tenant: &TenantId) -> Vec<BTreeSet<String>> {
+        self.of_tenant(tenant).iter().map(|handle| self.uses(handle)).collect()
+    }
+
+    /// The sandboxes of a tenant that use a secret.
+    pub(crate) fn users_of_secret(&self, tenant: &TenantId, secret: &str) -> Vec<Handle> {
+        let mut handles = self.of_tenant(tenant);
+        handles.retain(|handle| self.uses(handle).contains(secret));
+        handles
+    }
+
+    pub(crate) async fn refresh_tenant(&self, tenant: &TenantId) {
+        self.refresh_network(self.of_tenant(tenant)).await;
+    }
+
+    /// Lets live sandboxes have what was decided above them. What cannot now does so by itself later.
+    pub(crate) async fn refresh_network(&self, handles: Vec<Handle>) {
+        let told = handles.iter().map(|handle| async move {
+            if let Err(error) = ask(handle, |reply| DriverMessage::Refresh { reply: Some(reply) }).await {
+                tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "a changed network policy is not in force yet");
+            }
+        });
+        if tokio::time::timeout(HEARD, join_all(told)).await.is_err() {
+            tracing::warn!(
+                "some sandboxes did not confirm in time that a changed network policy is in force"
+            );
+        }
+    }
+
+    fn of_tenant(&self, tenant: &TenantId) -> Vec<Handle> {
+        let mut handles = self.handles();
+        handles.retain(|handle| handle.lease().tenant == *tenant);
+        handles
+    }
+
+    fn uses(&self, handle: &Handle) -> BTreeSet<String> {
+        super::uses(&self.inner, &handle.lease())
+    }
+}
