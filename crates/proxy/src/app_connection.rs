@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use atoll_relay::{ConnectionPool, RelayBody, RelayConnection, Upgrades};
-use atoll_service::PreviewGuard;
+use atoll_service::PortSession;
 use axum::body::Body;
 use hyper::client::conn::http1;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,7 +37,7 @@ pub(crate) type PooledBody = RelayBody<Body, ReturnTo>;
 pub(crate) struct ReturnTo {
     pub(crate) pool: Arc<Pool>,
     pub(crate) key: PoolKey,
-    pub(crate) _held: (PreviewGuard, RequestPermit),
+    pub(crate) _held: (PortSession, RequestPermit),
 }
 
 impl ConnectionPool<Body> for ReturnTo {

@@ -4,8 +4,10 @@
 //! `X-API-Key` and `X-Access-Token` are passed on. The parameter `atoll_token`, the cookie `atoll_preview` and the
 //! token fields of the fronts' clients are always removed.
 
-use atoll_model::{Code, Principal, SandboxId};
-use atoll_service::{Service, ServiceError, TokenOf};
+use std::collections::HashSet;
+
+use atoll_model::Code;
+use atoll_service::{PortAnswer, ServiceError};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
@@ -28,9 +30,12 @@ const VALUES_MAX: usize = 8;
 /// The credentials of a request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCredentials {
-    pub(crate) keys: Vec<Principal>,
-    /// A value has the form of a key, but is not a valid one.
-    pub(crate) unknown_key: bool,
+    /// Texts that may be keys, or the app's own.
+    pub(crate) keys: Vec<String>,
+    /// The field of each of them, and its place among the values of that field.
+    places: Vec<(HeaderName, usize)>,
+    /// Texts that may be the token of the sandbox's agent, or the app's own.
+    pub(crate) agent_tokens: Vec<String>,
     /// From the query first, then from fields, then from cookies.
     pub(crate) tokens: Vec<String>,
     /// How many of them came with the query.
@@ -41,17 +46,11 @@ pub(crate) struct RequestCredentials {
     pub(crate) query: Option<String>,
 }
 
-pub(crate) async fn take(
-    service: &Service,
-    sandbox: &SandboxId,
-    key_fields: &[HeaderName],
-    parts: &mut Parts,
-) -> Result<RequestCredentials, ServiceError> {
+/// Takes tokens out of a request, and copies values that may be keys.
+pub(crate) fn take(key_fields: &[HeaderName], parts: &mut Parts) -> Result<RequestCredentials, ServiceError> {
     let mut found = RequestCredentials::default();
     for name in key_fields {
-        if parts.headers.contains_key(name) {
-            take_keys(service, &mut parts.headers, name, &mut found).await?;
-        }
+        copy_keys(&parts.headers, name, &mut found)?;
     }
     let (tokens, query) = parts.uri.query().map_or((vec![], None), split_query);
     found.from_query = tokens.len();
@@ -63,13 +62,34 @@ pub(crate) async fn take(
     found.tokens.truncate(VALUES_MAX);
     found.from_query = found.from_query.min(VALUES_MAX);
     found.by_hand = found.by_hand.min(VALUES_MAX);
-    let is_agents = |shown: &HeaderValue| {
-        shown.to_str().is_ok_and(|shown| service.access().is_token(sandbox, TokenOf::Agent, shown))
-    };
-    if parts.headers.get_all(AGENT_TOKEN).iter().any(is_agents) {
-        parts.headers.remove(AGENT_TOKEN);
-    }
+    let agents = parts.headers.get_all(AGENT_TOKEN).iter();
+    found.agent_tokens = agents.filter_map(|shown| Some(shown.to_str().ok()?.to_owned())).collect();
     Ok(found)
+}
+
+impl RequestCredentials {
+    /// Removes what the answer says is a credential of this server.
+    pub(crate) fn hide_from_app(&self, answer: &PortAnswer, headers: &mut HeaderMap) {
+        if answer.has_agent_token {
+            headers.remove(AGENT_TOKEN);
+        }
+        let ours: Vec<&(HeaderName, usize)> = self
+            .places
+            .iter()
+            .zip(&answer.is_key)
+            .filter_map(|(place, is_key)| is_key.then_some(place))
+            .collect();
+        let names: HashSet<&HeaderName> = ours.iter().map(|(name, _)| name).collect();
+        for name in names {
+            let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
+            headers.remove(name);
+            for (at, value) in values.into_iter().enumerate() {
+                if !ours.iter().any(|(ours, place)| ours == name && *place == at) {
+                    headers.append(name, value);
+                }
+            }
+        }
+    }
 }
 
 fn take_fields(headers: &mut HeaderMap) -> Vec<String> {
@@ -87,34 +107,19 @@ fn take_fields(headers: &mut HeaderMap) -> Vec<String> {
     tokens
 }
 
-async fn take_keys(
-    service: &Service,
-    headers: &mut HeaderMap,
+fn copy_keys(
+    headers: &HeaderMap,
     name: &HeaderName,
     found: &mut RequestCredentials,
 ) -> Result<(), ServiceError> {
-    let values: Vec<HeaderValue> = headers.get_all(name).iter().cloned().collect();
-    if values.len() > VALUES_MAX {
-        return Err(ServiceError::new(Code::InvalidRequest, format!("{name} is sent more than once")));
-    }
-    let mut kept = Vec::with_capacity(values.len());
-    for value in values {
-        match key_of(&value) {
-            None => kept.push(value),
-            // It may be the app's own: whether it counts as a wrong key is decided when the request is refused.
-            Some(key) => match service.access().identify(key).await {
-                Ok(principal) => found.keys.push(principal),
-                Err(error) if error.code == Code::Unauthenticated => {
-                    found.unknown_key = true;
-                    kept.push(value);
-                }
-                Err(error) => return Err(error),
-            },
+    for (at, value) in headers.get_all(name).iter().enumerate() {
+        if at >= VALUES_MAX {
+            return Err(ServiceError::new(Code::InvalidRequest, format!("{name} is sent more than once")));
         }
-    }
-    headers.remove(name);
-    for value in kept {
-        headers.append(name, value);
+        if let Some(key) = key_of(value) {
+            found.keys.push(key.to_owned());
+            found.places.push((name.clone(), at));
+        }
     }
     Ok(())
 }

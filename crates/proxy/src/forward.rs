@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::Code;
-use atoll_service::{ByteStream, PreviewPass, PreviewWay, Service};
+use atoll_service::{ByteStream, PortSession, PortTarget};
 use axum::body::Body;
 use http::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
 use http::request::Parts;
@@ -42,9 +42,8 @@ const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// The context of an exchange besides the request.
 pub(crate) struct Exchange<'a> {
-    pub(crate) service: &'a Service,
     pub(crate) pool: &'a Arc<Pool>,
-    pub(crate) pass: &'a PreviewPass,
+    pub(crate) app: &'a PortTarget,
     /// Signals that the server is closing.
     pub(crate) closing: &'a watch::Receiver<bool>,
     /// The protocol that the client requests, and its end of the connection.
@@ -85,20 +84,23 @@ impl Exchange<'_> {
     /// Sends the request and returns the app's response, with its head unchanged.
     pub(crate) async fn run(
         mut self,
-        way: PreviewWay,
+        session: PortSession,
         place: RequestPermit,
         request: Request<Body>,
     ) -> Result<Response<Body>, ProxyError> {
-        let key = PoolKey { instance: way.instance.clone(), port: self.pass.port };
+        let key = PoolKey { instance: session.instance.clone(), port: self.app.port };
         if self.speaks == AppProtocol::Http2 {
-            let response = tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(&key, &way, request)))
-                .await
-                .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
-            let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (way.into_guard(), place) };
+            let response =
+                tokio::time::timeout(HEAD_WITHIN, Box::pin(self.send_http2(&key, &session, request)))
+                    .await
+                    .map_err(|_| {
+                        ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time")
+                    })??;
+            let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (session, place) };
             return Ok(response.map(|body| Body::new(PooledBody::new(body, None, pool))));
         }
         let (mut connection, mut response) =
-            tokio::time::timeout(HEAD_WITHIN, self.send(&key, &way, request))
+            tokio::time::timeout(HEAD_WITHIN, self.send(&key, &session, request))
                 .await
                 .map_err(|_| ProxyError::new(Code::DeadlineExceeded, "the app did not answer in time"))??;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -109,7 +111,7 @@ impl Exchange<'_> {
                 ));
             };
             let app = hyper::upgrade::on(&mut response);
-            tunnel(client, app, connection, way, place, closed(self.closing.clone()));
+            tunnel(client, app, connection, session, place, closed(self.closing.clone()));
             return Ok(response.map(|_| Body::empty()));
         }
         if response.body().is_end_stream() {
@@ -118,20 +120,20 @@ impl Exchange<'_> {
             }
             return Ok(response.map(|_| Body::empty()));
         }
-        let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (way.into_guard(), place) };
+        let pool = ReturnTo { pool: Arc::clone(self.pool), key, _held: (session, place) };
         Ok(response.map(|body| Body::new(PooledBody::new(body, Some(connection), pool))))
     }
 
     async fn send(
         &self,
         key: &PoolKey,
-        way: &PreviewWay,
+        session: &PortSession,
         mut request: Request<Body>,
     ) -> Result<(AppConnection, Response<Incoming>), ProxyError> {
         if let Some((protocol, _)) = &self.upgrade {
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
             request.headers_mut().insert(UPGRADE, protocol.clone());
-            let mut connection = Box::pin(self.connect(way)).await?;
+            let mut connection = Box::pin(self.connect(session)).await?;
             let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
             return Ok((connection, response));
         }
@@ -152,7 +154,7 @@ impl Exchange<'_> {
             }
         }
         // Boxed, because it is rarely used: the future of every request is moved more than once.
-        let mut connection = Box::pin(self.connect(way)).await?;
+        let mut connection = Box::pin(self.connect(session)).await?;
         let response = connection.send(request).await.map_err(|error| broken(&error.into_error()))?;
         Ok((connection, response))
     }
@@ -161,7 +163,7 @@ impl Exchange<'_> {
     async fn send_http2(
         &self,
         key: &PoolKey,
-        way: &PreviewWay,
+        session: &PortSession,
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, ProxyError> {
         let mut known = self.pool.shared(key);
@@ -170,7 +172,7 @@ impl Exchange<'_> {
             let mut sender = match known.take() {
                 Some(sender) => sender,
                 None => {
-                    let sender = self.connect_http2(way).await?;
+                    let sender = self.connect_http2(session).await?;
                     self.pool.share(key.clone(), sender.clone());
                     sender
                 }
@@ -190,15 +192,15 @@ impl Exchange<'_> {
         clippy::disallowed_methods,
         reason = "ends with the connection, with the incarnation, or with the server"
     )]
-    async fn connect_http2(&self, way: &PreviewWay) -> Result<Shared, ProxyError> {
-        let stream = self.dial(way).await?;
+    async fn connect_http2(&self, session: &PortSession) -> Result<Shared, ProxyError> {
+        let stream = self.dial(session).await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|error| broken(&error))?;
-        let (gone, closing) = (way.gone(), closed(self.closing.clone()));
+        let (gone, closing) = (session.gone(), closed(self.closing.clone()));
         tokio::spawn(async move {
             tokio::select! { _ = connection => {}, () = gone => {}, () = closing => {} }
         });
@@ -206,23 +208,23 @@ impl Exchange<'_> {
     }
 
     /// Opens a new stream. A newly started program gets time to listen.
-    async fn dial(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
-        let stream = self.dial_plain(way).await?;
-        if !self.pass.speaks_tls {
+    async fn dial(&self, session: &PortSession) -> Result<Box<dyn ByteStream>, ProxyError> {
+        let stream = self.dial_plain(session).await?;
+        if !self.app.speaks_tls {
             return Ok(stream);
         }
         let offer: &[u8] = if self.speaks == AppProtocol::Http2 { b"h2" } else { b"http/1.1" };
-        Ok(Box::new(tls_app::secured(stream, self.pass.host.as_deref(), &[offer]).await?))
+        Ok(Box::new(tls_app::secured(stream, self.app.host.as_deref(), &[offer]).await?))
     }
 
-    async fn dial_plain(&self, way: &PreviewWay) -> Result<Box<dyn ByteStream>, ProxyError> {
+    async fn dial_plain(&self, session: &PortSession) -> Result<Box<dyn ByteStream>, ProxyError> {
         let begun = Instant::now();
         loop {
-            match self.service.access().dial_port(self.pass, way).await {
+            match session.dial().await {
                 Ok(stream) => return Ok(stream),
                 Err(error)
                     if error.code == Code::PortClosed
-                        && way.was_asleep
+                        && session.was_asleep
                         && self.patient
                         && begun.elapsed() < LISTENS_WITHIN =>
                 {
@@ -233,9 +235,9 @@ impl Exchange<'_> {
         }
     }
 
-    async fn connect(&self, way: &PreviewWay) -> Result<AppConnection, ProxyError> {
-        let stream = self.dial(way).await?;
-        let (gone, closing) = (way.gone(), closed(self.closing.clone()));
+    async fn connect(&self, session: &PortSession) -> Result<AppConnection, ProxyError> {
+        let stream = self.dial(session).await?;
+        let (gone, closing) = (session.gone(), closed(self.closing.clone()));
         let ends = async move {
             tokio::select! { () = gone => {}, () = closing => {} }
         };

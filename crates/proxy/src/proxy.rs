@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use atoll_budget::{Budget, RequestBudget};
 use atoll_model::{Code, SandboxId};
-use atoll_service::{PortCredentials, PreviewBy, PreviewPass, PreviewWay, Service};
+use atoll_service::{Grant, Holder, PortAnswer, PortQuestion, PortSession, PortTarget, Service};
 use axum::body::Body;
 use http::header::{CONNECTION, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, UPGRADE};
 use http::request::Parts;
@@ -238,32 +238,37 @@ impl Proxy {
             return Err(ProxyError::new(Code::Forbidden, "service workers are not allowed on this origin")
                 .hint("use the preview's own host"));
         }
-        let mut found =
-            credentials::take(&self.service, &preview.sandbox, &self.key_fields, &mut parts).await?;
+        let mut found = credentials::take(&self.key_fields, &mut parts)?;
         if let Some(token) = &preview.token {
             presigned::hide(&mut parts, token);
             found.tokens.push(presigned::whole(token));
         }
-        let shown =
-            PortCredentials { keys: &found.keys, tokens: &found.tokens, unknown_key: found.unknown_key };
-        let pass = self.service.access().admit(&preview.sandbox, preview.port, shown).await?;
-        if let Some(lease) = self.service.access().glimpse(&pass.sandbox) {
-            let tenant = self.budget().tenant(&lease.tenant);
-            match pass.by {
-                PreviewBy::Key | PreviewBy::Token { .. } => RequestBudget::charge(&parts.extensions, tenant),
-                PreviewBy::Public => RequestBudget::charge_public(&parts.extensions, tenant),
+        let question = PortQuestion {
+            sandbox: &preview.sandbox,
+            port: preview.port,
+            keys: &found.keys,
+            tokens: &found.tokens,
+            agent_tokens: &found.agent_tokens,
+        };
+        let answer = self.service.access().reach_port(question).await?;
+        found.hide_from_app(&answer, &mut parts.headers);
+        if let Some(tenant) = answer.account.clone() {
+            match answer.grant.holder() {
+                Holder::Key(_) | Holder::Token(_) => RequestBudget::charge(&parts.extensions, tenant),
+                Holder::Public => RequestBudget::charge_public(&parts.extensions, tenant),
             }
             arrival.turn.end();
         }
         // A token in the host is not sent automatically, unlike a cookie.
         if preview.token.is_none() {
-            check_origin(&pass, &found, &parts)?;
+            check_origin(&answer, &found, &parts)?;
         }
-        if let Some(elsewhere) = redirect(&pass, &found, home, &parts, reader) {
+        if let Some(elsewhere) = redirect(&answer, &found, home, &parts, reader) {
             return Ok(elsewhere);
         }
-        let way = self.reach(&pass, reader).await?;
-        let place = self.pool.enter(&pass.sandbox).ok_or_else(|| {
+        let app = answer.grant.port();
+        let session = awake(&answer.grant, reader).await?;
+        let place = self.pool.enter(&app.sandbox).ok_or_else(|| {
             ProxyError::new(Code::SandboxExhausted, "too many requests to this sandbox at once")
                 .retry_after(1)
         })?;
@@ -277,17 +282,16 @@ impl Proxy {
             home,
             hops,
         };
-        let request = outgoing(parts, body, &found, &pass, &origin, speaks)?;
+        let request = outgoing(parts, body, &found, app, &origin, speaks)?;
         let exchange = Exchange {
-            service: &self.service,
             pool: &self.pool,
-            pass: &pass,
+            app,
             closing: &self.closing,
             upgrade,
             speaks,
             patient: reader == Audience::Program,
         };
-        let response = exchange.run(way, place, request).await?;
+        let response = exchange.run(session, place, request).await?;
         let mut response = incoming(response, home, &found);
         if preview.token.is_some() {
             // The next site must not learn the host.
@@ -295,20 +299,19 @@ impl Proxy {
         }
         Ok(response)
     }
+}
 
-    /// Wakes the sandbox. A person does not wait in front of an empty page; the wake continues in the background.
-    async fn reach(&self, pass: &PreviewPass, reader: Audience) -> Result<PreviewWay, ProxyError> {
-        let reach = self.service.access().reach(pass);
-        match reader {
-            Audience::Program => Ok(reach.await?),
-            Audience::Person => match tokio::time::timeout(WAKES_WITHIN, reach).await {
-                Ok(way) => Ok(way?),
-                Err(_) => {
-                    let message = format!("sandbox {} is waking up", pass.sandbox);
-                    Err(ProxyError::new(Code::WakeFailed, message).retry_after(1))
-                }
-            },
-        }
+/// Wakes the sandbox. A person does not wait in front of an empty page; the wake continues in the background.
+async fn awake(grant: &Grant<PortTarget>, reader: Audience) -> Result<PortSession, ProxyError> {
+    match reader {
+        Audience::Program => Ok(grant.open().await?),
+        Audience::Person => match tokio::time::timeout(WAKES_WITHIN, grant.open()).await {
+            Ok(session) => Ok(session?),
+            Err(_) => {
+                let message = format!("sandbox {} is waking up", grant.sandbox());
+                Err(ProxyError::new(Code::WakeFailed, message).retry_after(1))
+            }
+        },
     }
 }
 
@@ -320,8 +323,8 @@ fn is_gone(response: &Response<Body>, code: Code) -> bool {
 
 /// A cookie is sent automatically, even for requests from another site. So the requesting page must be on the same
 /// host.
-fn check_origin(pass: &PreviewPass, found: &RequestCredentials, parts: &Parts) -> Result<(), ProxyError> {
-    let PreviewBy::Token { token, .. } = &pass.by else { return Ok(()) };
+fn check_origin(answer: &PortAnswer, found: &RequestCredentials, parts: &Parts) -> Result<(), ProxyError> {
+    let Holder::Token(token) = answer.grant.holder() else { return Ok(()) };
     if found.tokens[..found.by_hand].contains(token) {
         return Ok(());
     }
@@ -347,7 +350,7 @@ fn host_of(parts: &Parts) -> Option<HeaderValue> {
 /// A browser that presents a token on a preview's own host gets a cookie for that host and is redirected without the
 /// token. A browser that omitted the slash after `/p/ID/PORT` is redirected too, so that relative links work.
 fn redirect(
-    pass: &PreviewPass,
+    answer: &PortAnswer,
     found: &RequestCredentials,
     home: Home<'_>,
     parts: &Parts,
@@ -359,7 +362,7 @@ fn redirect(
         let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
         return see_other(&format!("{path}/{query}"));
     }
-    let PreviewBy::Token { token, left_s } = &pass.by else { return None };
+    let Holder::Token(token) = answer.grant.holder() else { return None };
     let by_query = found.tokens[..found.from_query].contains(token);
     if home != Home::Own || !by_query || reader != Audience::Person || head::upgrade(&parts.headers).is_some()
     {
@@ -369,6 +372,7 @@ fn redirect(
     // A leading `//host/` would lead to that host, and browsers treat `/\` the same way.
     let dot = if path.starts_with("//") || path.starts_with("/\\") { "/." } else { "" };
     let mut response = see_other(&format!("{dot}{path}{query}"))?;
+    let left_s = answer.remember_s;
     let cookie = format!("{COOKIE_NAME}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age={left_s}");
     response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).ok()?);
     Some(response)
@@ -389,7 +393,7 @@ fn outgoing(
     parts: Parts,
     body: Body,
     found: &RequestCredentials,
-    pass: &PreviewPass,
+    app: &PortTarget,
     origin: &ForwardedOrigin<'_>,
     speaks: AppProtocol,
 ) -> Result<Request<Body>, ProxyError> {
@@ -406,10 +410,10 @@ fn outgoing(
     };
     let mut headers = parts.headers;
     head::to_app(&mut headers, origin);
-    let name = match (&pass.host, origin.home, origin.host) {
+    let name = match (&app.host, origin.home, origin.host) {
         (Some(mask), ..) => HeaderValue::from_str(mask).map_err(|_| bad())?,
         (None, Home::Own | Home::Shared, Some(host)) => host.clone(),
-        _ => HeaderValue::from_str(&format!("localhost:{}", pass.port))
+        _ => HeaderValue::from_str(&format!("localhost:{}", app.port))
             .map_err(|_| ProxyError::new(Code::Internal, "a port is a number"))?,
     };
     let mut uri = http::uri::Parts::default();

@@ -6,7 +6,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use atoll_service::PreviewWay;
+use atoll_service::PortSession;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
@@ -26,12 +26,12 @@ pub(crate) fn tunnel(
     client: OnUpgrade,
     app: OnUpgrade,
     mut connection: AppConnection,
-    way: PreviewWay,
+    session: PortSession,
     place: RequestPermit,
     ends: impl Future<Output = ()> + Send + 'static,
 ) {
-    let gone = way.gone();
-    let held = (way.into_guard(), place);
+    let gone = session.gone();
+    let held = (session, place);
     tokio::spawn(async move {
         let mut app = app;
         // The connection releases the stream once it has been driven to its end.

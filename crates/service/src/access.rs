@@ -1,7 +1,9 @@
 //! Access: keys, tenants, secrets, access tokens and previews, and the requests that end when one of them is withdrawn.
 
+mod grant;
 mod invites;
 mod keys;
+mod ports;
 mod previews;
 mod request_scope;
 mod secrets;
@@ -11,14 +13,13 @@ mod tokens;
 use std::ops::Deref;
 use std::sync::Arc;
 
-pub use previews::{
-    CreatedPreview, DEFAULT_PORT, NewPreview, PortCredentials, PreviewBy, PreviewGuard, PreviewPass,
-    PreviewWay,
-};
+pub use grant::{Grant, Holder, SandboxTarget};
+pub use ports::{DEFAULT_PORT, PortAnswer, PortQuestion, PortSession, PortTarget};
+pub use previews::{CreatedPreview, NewPreview};
 pub use request_scope::RequestScope;
 pub(crate) use request_scope::{Credential, Revocations};
 pub(crate) use tokens::TokenCache;
-pub use tokens::{SandboxPass, TokenOf};
+pub use tokens::TokenOf;
 
 use crate::base::ServiceBase;
 use crate::sandboxes::Sandboxes;

@@ -204,7 +204,11 @@ impl Builds {
 
     /// Ends all builds of the caller's tenant that have not made this template yet, and forgets them and the failed ones with
     /// their logs. Builds that made it stay on record.
-    pub async fn delete_of_template(&self, who: &Principal, template: &TemplateRef) -> Result<(), ServiceError> {
+    pub async fn delete_of_template(
+        &self,
+        who: &Principal,
+        template: &TemplateRef,
+    ) -> Result<(), ServiceError> {
         let query = BuildQuery {
             tenant: Some(who.tenant.clone()),
             template: Some(template.name.clone()),

@@ -52,8 +52,8 @@ mod volumes;
 mod wake;
 
 pub use access::{
-    Access, CreatedPreview, DEFAULT_PORT, NewPreview, PortCredentials, PreviewBy, PreviewGuard, PreviewPass,
-    PreviewWay, RequestScope, SandboxPass, TokenOf,
+    Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PortAnswer, PortQuestion, PortSession,
+    PortTarget, RequestScope, SandboxTarget, TokenOf,
 };
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
@@ -82,5 +82,5 @@ pub use templates::{
 };
 pub use terminals::{TerminalInput, terminal_size};
 pub use types::*;
-pub use volumes::{NewVolume, OpenVolume, UpdateVolume, VolumePass, VolumeRecord, Volumes, WriteRules};
+pub use volumes::{NewVolume, OpenVolume, UpdateVolume, VolumeRecord, Volumes, WriteRules};
 pub use wake::{WakeMemory, WakeRequest, WakeTimeout, Woken};

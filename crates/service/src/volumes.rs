@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
 
-pub use content::VolumePass;
 pub use files::{OpenVolume, WriteRules};
 
 use crate::ServiceError;

@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use atoll_model::{Code, CreateSandbox, Lease, Origin, Phase, SandboxId, UpdateSandbox, Wake};
-use atoll_service::{Fork, NewSnapshot, Pause, PortCredentials, PreviewBy, TokenOf};
+use atoll_service::{Fork, Holder, NewSnapshot, Pause, PortQuestion, TokenOf};
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
 
@@ -18,9 +18,9 @@ async fn a_token_opens_its_own_sandbox_for_its_own_purpose() {
     for of in KINDS {
         let token = world.service.access().token(&one, of);
         assert_eq!((token.len(), &token), (64, &world.service.access().token(&one, of)));
-        let pass = world.service.access().admit_token(&one.id, of, &token).unwrap();
-        assert_eq!((pass.sandbox(), &world.service.access().lease_of(&pass).id), (&one.id, &one.id));
-        assert!(!format!("{pass:?}").contains(&token));
+        let grant = world.service.access().admit_token(&one.id, of, &token).unwrap();
+        assert_eq!((grant.sandbox(), &grant.lease().id), (&one.id, &one.id));
+        assert!(!format!("{grant:?}").contains(&token));
         assert_eq!(code(&world, &other.id, of, &token), Code::Unauthenticated);
         for wrong in ["", &token[1..], &token.to_uppercase(), &format!("{token}0")] {
             assert_eq!(code(&world, &one.id, of, wrong), Code::Unauthenticated);
@@ -42,54 +42,49 @@ async fn a_token_of_ports_opens_every_port_but_no_agent() {
     let world = World::new().await;
     let lease = world.create().await;
     let token = world.service.access().token(&lease, TokenOf::Ports);
-    let pass = world.service.access().admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
-    assert_eq!(world.service.access().session_of(&pass).await.unwrap_err().code, Code::Forbidden);
+    let grant = world.service.access().admit_token(&lease.id, TokenOf::Ports, &token).unwrap();
+    assert_eq!(grant.session().await.unwrap_err().code, Code::Forbidden);
     let tokens = [token];
-    let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
+    let shown = |port| PortQuestion { tokens: &tokens, ..PortQuestion::new(&lease.id, Some(port)) };
     for port in [80, 49_999] {
-        let pass = world.service.access().admit(&lease.id, Some(port), shown).await.unwrap();
-        assert!(matches!(pass.by, PreviewBy::Token { .. }));
+        let answer = world.service.access().reach_port(shown(port)).await.unwrap();
+        assert!(matches!(answer.grant.holder(), Holder::Token(_)));
     }
-    assert_eq!(
-        world.service.access().admit(&lease.id, Some(49_983), shown).await.unwrap_err().code,
-        Code::Forbidden
-    );
+    let agent = world.service.access().reach_port(shown(49_983)).await.unwrap_err();
+    assert_eq!(agent.code, Code::Forbidden);
     for of in [TokenOf::Agent, TokenOf::Files] {
         let tokens = [world.service.access().token(&lease, of)];
-        let shown = PortCredentials { keys: &[], tokens: &tokens, unknown_key: false };
-        assert_eq!(
-            world.service.access().admit(&lease.id, Some(80), shown).await.unwrap_err().code,
-            Code::Forbidden
-        );
+        let shown = PortQuestion { tokens: &tokens, ..PortQuestion::new(&lease.id, Some(80)) };
+        assert_eq!(world.service.access().reach_port(shown).await.unwrap_err().code, Code::Forbidden);
     }
     // Who may reach a port may use what a front offers there.
-    let way = world.service.access().admit(&lease.id, Some(49_999), shown).await.unwrap();
-    let stand_in = world.service.access().stand_in(&way).unwrap();
-    assert_eq!(world.service.access().session_of(&stand_in).await.unwrap().lease.id, lease.id);
+    let answer = world.service.access().reach_port(shown(49_999)).await.unwrap();
+    let stand_in = world.service.access().stand_in(&answer.grant);
+    assert_eq!(stand_in.session().await.unwrap().lease.id, lease.id);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_public_sandbox_shows_its_ports_and_never_its_agent() {
     let world = World::new().await;
-    let nothing = PortCredentials { keys: &[], tokens: &[], unknown_key: false };
     let spec = CreateSandbox { public: true, ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
-    let pass = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap();
-    assert_eq!(pass.by, PreviewBy::Public);
-    let agent = world.service.access().admit(&lease.id, Some(49_983), nothing).await.unwrap_err();
+    let nothing = |port| PortQuestion::new(&lease.id, Some(port));
+    let answer = world.service.access().reach_port(nothing(80)).await.unwrap();
+    assert_eq!(*answer.grant.holder(), Holder::Public);
+    let agent = world.service.access().reach_port(nothing(49_983)).await.unwrap_err();
     assert_eq!(agent.code, Code::Unauthenticated);
-    assert_eq!(pass.host, None);
+    assert_eq!(answer.grant.port().host, None);
     let masked =
         UpdateSandbox { mask_host: Some(Some("localhost:${PORT}".to_owned())), ..Default::default() };
     world.service.sandboxes().update(&world.admin, lease.id.as_str(), masked).await.unwrap();
-    let pass = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap();
-    assert_eq!(pass.host.as_deref(), Some("localhost:80"));
+    let answer = world.service.access().reach_port(nothing(80)).await.unwrap();
+    assert_eq!(answer.grant.port().host.as_deref(), Some("localhost:80"));
     let odd = UpdateSandbox { mask_host: Some(Some("a b\r\nX: y".to_owned())), ..Default::default() };
     assert!(world.service.sandboxes().update(&world.admin, lease.id.as_str(), odd).await.is_err());
     let closed = UpdateSandbox { public: Some(false), ..Default::default() };
     let updated = world.service.sandboxes().update(&world.admin, lease.id.as_str(), closed).await.unwrap();
     assert!(!updated.public);
-    let refused = world.service.access().admit(&lease.id, Some(80), nothing).await.unwrap_err();
+    let refused = world.service.access().reach_port(nothing(80)).await.unwrap_err();
     assert_eq!(refused.code, Code::Unauthenticated);
 }
 
@@ -100,9 +95,9 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
     let (service, ident) = (&world.service, lease.id.as_str());
     let old = service.access().token(&lease, TokenOf::Agent);
     service.sandboxes().pause(&world.admin, ident, Pause::default(), true).await.unwrap();
-    let pass = service.access().admit_token(&lease.id, TokenOf::Agent, &old).unwrap();
+    let grant = service.access().admit_token(&lease.id, TokenOf::Agent, &old).unwrap();
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
-    assert_eq!(service.access().session_of(&pass).await.unwrap().lease.phase, Phase::Running);
+    assert_eq!(grant.session().await.unwrap().lease.phase, Phase::Running);
     service.sandboxes().restart(&world.admin, ident, true).await.unwrap();
     assert!(service.access().admit_token(&lease.id, TokenOf::Agent, &old).is_ok());
 
@@ -115,10 +110,10 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
     let new = service.access().token(&rotated, TokenOf::Agent);
     assert_ne!(old, new);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &old), Code::Unauthenticated);
-    let pass = service.access().admit_token(&lease.id, TokenOf::Agent, &new).unwrap();
+    let grant = service.access().admit_token(&lease.id, TokenOf::Agent, &new).unwrap();
 
     service.sandboxes().delete(&world.admin, ident, true).await.unwrap();
-    assert_eq!(service.access().session_of(&pass).await.unwrap_err().code, Code::SandboxNotFound);
+    assert_eq!(grant.session().await.unwrap_err().code, Code::SandboxNotFound);
     // Who held it learns that it is gone; who guesses learns nothing.
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &new), Code::SandboxNotFound);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &"0".repeat(64)), Code::Unauthenticated);
@@ -192,10 +187,10 @@ async fn a_key_makes_a_pass_for_what_it_sees_and_an_explicit_sleeper_is_let_slee
     let stranger = world.stranger().await;
     let refused = world.service.access().admit_key(&stranger, lease.id.as_str()).await.unwrap_err();
     assert_eq!(refused.code, Code::SandboxNotFound);
-    let pass = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
+    let grant = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
     world.service.sandboxes().pause(&world.admin, lease.id.as_str(), Pause::default(), true).await.unwrap();
-    assert_eq!(world.service.access().session_of(&pass).await.unwrap_err().code, Code::Asleep);
-    assert_eq!(world.service.access().lease_of(&pass).phase, Phase::Paused);
+    assert_eq!(grant.session().await.unwrap_err().code, Code::Asleep);
+    assert_eq!(grant.lease().phase, Phase::Paused);
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,17 +226,17 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
 async fn sessions_by_a_pass_are_bounded_and_leave_nothing() {
     let world = World::new().await;
     let lease = world.create().await;
-    let pass = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
+    let grant = world.service.access().admit_key(&world.admin, lease.id.as_str()).await.unwrap();
     let mut held = Vec::new();
     for _ in 0..2_000 {
-        held.push(world.service.access().session_of(&pass).await.unwrap());
+        held.push(grant.session().await.unwrap());
     }
-    let refused = world.service.access().session_of(&pass).await.unwrap_err();
+    let refused = grant.session().await.unwrap_err();
     assert_eq!(refused.code, Code::SandboxExhausted);
     let copy = held.pop().unwrap().clone();
-    assert!(world.service.access().session_of(&pass).await.is_err(), "a copy is the same session");
+    assert!(grant.session().await.is_err(), "a copy is the same session");
     drop(copy);
-    held.push(world.service.access().session_of(&pass).await.unwrap());
+    held.push(grant.session().await.unwrap());
     drop(held);
-    assert!(world.service.access().session_of(&pass).await.is_ok());
+    assert!(grant.session().await.is_ok());
 }

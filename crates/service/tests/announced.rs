@@ -149,9 +149,9 @@ async fn a_volumes_token_opens_that_volume_alone() {
     for (id, shown) in [(two.id.as_str(), token.as_str()), (one.id.as_str(), ""), ("../x", &token)] {
         assert_eq!(service.access().admit_volume(id, shown).unwrap_err().code, Code::Unauthenticated, "{id}");
     }
-    let pass = service.access().admit_volume(one.id.as_str(), &token).unwrap();
+    let grant = service.access().admit_volume(one.id.as_str(), &token).unwrap();
     let owner = VolumeOwner::default();
-    let open = service.volumes().open_admitted(&pass).await.unwrap();
+    let open = service.volumes().open_granted(&grant).await.unwrap();
     let write = |replace| {
         let rules = WriteRules { replace, parents: false };
         open.write("/a.txt", owner, rules, &b"hello"[..])
@@ -161,5 +161,5 @@ async fn a_volumes_token_opens_that_volume_alone() {
     write(true).await.unwrap();
     assert_eq!(open.list_all("/", 1).await.unwrap().len(), 1);
     service.volumes().remove(admin, "one").await.unwrap();
-    assert_eq!(service.volumes().open_admitted(&pass).await.unwrap_err().code, Code::VolumeNotFound);
+    assert_eq!(service.volumes().open_granted(&grant).await.unwrap_err().code, Code::VolumeNotFound);
 }

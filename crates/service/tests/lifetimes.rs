@@ -191,7 +191,10 @@ async fn of_two_callers_that_expect_the_same_phase_one_is_refused() {
     let lease = world.create().await;
     let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
     let running = VerbOptions::expecting(PhaseSet::of(&[Phase::Running]));
-    let (one, other) = futures::join!(service.sandboxes().stop(who, id, running), service.sandboxes().stop(who, id, running));
+    let (one, other) = futures::join!(
+        service.sandboxes().stop(who, id, running),
+        service.sandboxes().stop(who, id, running)
+    );
     assert_eq!(one.unwrap().phase, Phase::Stopped);
     let refused = other.unwrap_err().refused.unwrap();
     assert_eq!((refused.verb, refused.lease.phase), (Verb::Stop, Phase::Stopping));
@@ -203,7 +206,8 @@ async fn of_two_callers_that_expect_the_same_phase_one_is_refused() {
     let error = service.sandboxes().fork(who, id, Fork { expect, ..Fork::default() }).await.unwrap_err();
     assert_eq!(error.refused.unwrap().verb, Verb::Fork);
     let change = UpdateSandbox { timeout_s: Some(Some(60)), ..UpdateSandbox::default() };
-    let error = service.sandboxes().update_in(who, id, change, PhaseSet::of(&[Phase::Running])).await.unwrap_err();
+    let error =
+        service.sandboxes().update_in(who, id, change, PhaseSet::of(&[Phase::Running])).await.unwrap_err();
     assert_eq!(error.refused.unwrap().verb, Verb::Update);
     assert_eq!(world.get(&lease.id).await.timeout_s, None);
 }

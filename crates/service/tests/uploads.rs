@@ -185,6 +185,9 @@ async fn a_build_takes_uploaded_contexts_by_their_hashes() {
         assert_eq!(build.status, status, "{build:?}");
         assert!(build.failure.is_none_or(|failure| failure.message.contains("not a tar archive")));
     }
-    assert!(service.builds().has_upload(admin, hash(1).as_str()).await.unwrap(), "the next build copies from it too");
+    assert!(
+        service.builds().has_upload(admin, hash(1).as_str()).await.unwrap(),
+        "the next build copies from it too"
+    );
     world.assert_no_leaks().await;
 }

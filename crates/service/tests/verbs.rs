@@ -354,7 +354,10 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
         |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, replace: false, expect: None };
     let snapshot = service.sandboxes().snapshot(who, "x", named("first")).await.unwrap();
     assert_eq!(service.sandboxes().get(who, "x").await.unwrap().phase, Phase::Running);
-    assert_eq!(service.sandboxes().snapshot(who, "x", named("first")).await.unwrap_err().code, Code::NameTaken);
+    assert_eq!(
+        service.sandboxes().snapshot(who, "x", named("first")).await.unwrap_err().code,
+        Code::NameTaken
+    );
     assert_eq!(world.fake.snapshots(), std::slice::from_ref(&snapshot.id), "the one without a name is gone");
     assert_eq!(service.sandboxes().get_snapshot(who, "first").await.unwrap(), snapshot);
     let filter = SnapshotFilter { sandbox: Some("x".to_owned()), ..Default::default() };

@@ -234,7 +234,8 @@ async fn a_wake_sets_the_lifetime_with_the_phase_and_says_what_it_found() {
     assert_eq!(world.fake.calls(ProviderCall::Resume, &lease.id), 1);
     // A caller that does not want one that runs is refused, and nothing is changed.
     let asleep = VerbOptions::expecting(PhaseSet::RESTING.without(PhaseSet::of(&[Phase::Running])));
-    let refused = service.sandboxes().wake(who, id, at_least(3_600), asleep).await.unwrap_err().refused.unwrap();
+    let refused =
+        service.sandboxes().wake(who, id, at_least(3_600), asleep).await.unwrap_err().refused.unwrap();
     assert_eq!((refused.verb, refused.lease.phase), (Verb::Wake, Phase::Running));
     assert_eq!(lives_for(&world.get(&lease.id).await, &world), 60_000);
 }

@@ -193,7 +193,11 @@ async fn pause(
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let lease = app.service.sandboxes().pause(&who, lease.id.as_str(), Pause::default(), options(Verb::Pause)).await?;
+    let lease = app
+        .service
+        .sandboxes()
+        .pause(&who, lease.id.as_str(), Pause::default(), options(Verb::Pause))
+        .await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 

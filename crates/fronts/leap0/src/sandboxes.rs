@@ -84,7 +84,8 @@ async fn start(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.sandboxes().start(&who, &id, VerbOptions::expecting(crate::states::STARTED_FROM)).await?;
+    let lease =
+        app.service.sandboxes().start(&who, &id, VerbOptions::expecting(crate::states::STARTED_FROM)).await?;
     Ok(ok(SandboxResponse::with_policy(lease)))
 }
 

@@ -69,8 +69,11 @@ async fn create(
 ) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
     let memory = app.service.capabilities().checkpoints;
-    let kept =
-        app.service.sandboxes().snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None }).await?;
+    let kept = app
+        .service
+        .sandboxes()
+        .snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None })
+        .await?;
     if body.kill_sandbox_after == Some(true) {
         app.service.sandboxes().delete(&who, &id, true).await?;
     }

@@ -4,22 +4,20 @@
 //! never stored and never logged; a fork has another id and so another token; of a sandbox that is gone it opens nothing.
 //!
 //! ```text
-//! admit_token, find_by_token, admit_key ──► pass (of this one sandbox) ──► session_of (wakes, counts as busy)
+//! admit_token, find_by_token, admit_key ──► grant (of this one sandbox) ──► session (wakes, counts as busy)
 //! ```
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_model::{Code, Lease, Principal, SandboxId};
+use atoll_model::{Code, Lease, Principal, SandboxId, VolumeId};
 
-use super::{Access, Credential, PreviewPass};
+use super::grant::{Grant, Holder, SandboxTarget};
+use super::{Access, Credential};
 use crate::ServiceError;
-use crate::activity::ActivityKind;
 use crate::base::{ServiceBase, is_same_token};
 use crate::driver::DriverMessage;
 use crate::registry::Handle;
 use crate::sandboxes::ask;
-use crate::session::SandboxSession;
-use crate::volumes::VolumePass;
 
 /// LIMIT: of a sandbox that is gone nobody remembers how often its tokens were replaced; so many are tried for the hint.
 const EPOCHS_OF_THE_GONE: u32 = 4;
@@ -44,40 +42,6 @@ impl TokenOf {
             Self::Ports => "token/ports",
             Self::Files => "token/files",
         }
-    }
-}
-
-/// Somebody was admitted to this one sandbox, and to no other.
-#[derive(Clone)]
-pub struct SandboxPass {
-    sandbox: SandboxId,
-    handle: Handle,
-    /// By what they were admitted; a token of ports opens no agent.
-    by: By,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Key,
-    Token(TokenOf),
-    /// A front stands in for a program on this port.
-    Port(u16),
-}
-
-impl SandboxPass {
-    /// Of which sandbox.
-    #[must_use]
-    pub const fn sandbox(&self) -> &SandboxId {
-        &self.sandbox
-    }
-}
-
-impl std::fmt::Debug for SandboxPass {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SandboxPass")
-            .field("sandbox", &self.sandbox)
-            .field("by", &self.by)
-            .finish_non_exhaustive()
     }
 }
 
@@ -124,28 +88,23 @@ impl Access {
         Ok(lease.as_ref().clone())
     }
 
-    /// May somebody who shows this use the sandbox? Never wakes it. A wrong token and a sandbox that never was look alike;
-    /// who shows the right one of a sandbox that is gone is told so ([`Code::SandboxNotFound`]). The current request ends when
-    /// the token is replaced; a wrong one counts against the client's address.
+    /// May a caller that shows this use the sandbox? Never wakes it. A wrong token and a sandbox that never was look alike;
+    /// a caller that shows the right one of a sandbox that is gone is told so ([`Code::SandboxNotFound`]). The current request
+    /// ends when the token is replaced; a wrong one counts against the client's address.
     pub fn admit_token(
         &self,
         sandbox: &SandboxId,
         of: TokenOf,
         shown: &str,
-    ) -> Result<SandboxPass, ServiceError> {
+    ) -> Result<Grant<SandboxTarget>, ServiceError> {
+        let wrong = || self.wrong_credential(wrong_token());
         if let Some(handle) = self.inner.sandboxes.handle(sandbox)
             && is_there(&handle.lease())
         {
-            return match self.holds_token(&handle, of, shown) {
-                true => Ok(SandboxPass { sandbox: sandbox.clone(), handle, by: By::Token(of) }),
-                false => Err(self.wrong_credential(wrong_token())),
-            };
+            return self.token_grant(&handle, of, shown).ok_or_else(wrong);
         }
         let was = |epoch| is_same_token(&derive(&self.inner, sandbox, epoch, of), shown);
-        match (0..EPOCHS_OF_THE_GONE).any(was) {
-            true => Err(gone(sandbox)),
-            false => Err(self.wrong_credential(wrong_token())),
-        }
+        Err(if (0..EPOCHS_OF_THE_GONE).any(was) { gone(sandbox) } else { wrong() })
     }
 
     /// Whether this is a token of the sandbox. Admits nobody: a wrong one is not counted.
@@ -163,38 +122,40 @@ impl Access {
         &self,
         of: TokenOf,
         proves: &mut dyn FnMut(&Lease, &str) -> bool,
-    ) -> Option<SandboxPass> {
+    ) -> Option<Grant<SandboxTarget>> {
         self.inner.sandboxes.handles().into_iter().find_map(|handle| {
             let lease = handle.lease();
             let tokens = handle.tokens.get(&self.inner, &lease);
-            let is_it = is_there(&lease)
-                && proves(&lease, &tokens[of as usize])
-                && self.holds_token(&handle, of, &tokens[of as usize]);
-            is_it.then(|| SandboxPass { sandbox: lease.id.clone(), handle, by: By::Token(of) })
+            let token = &tokens[of as usize];
+            if !is_there(&lease) || !proves(&lease, token) {
+                return None;
+            }
+            self.token_grant(&handle, of, token)
         })
     }
 
     /// Admits a caller that shows the token of a volume. A wrong token counts against the client's address.
-    pub fn admit_volume(&self, id: &str, shown: &str) -> Result<VolumePass, ServiceError> {
-        self.inner.volumes.admit(id, shown).ok_or_else(|| {
-            self.wrong_credential(
+    pub fn admit_volume(&self, id: &str, shown: &str) -> Result<Grant<VolumeId>, ServiceError> {
+        match self.inner.volumes.with_token(id, shown) {
+            Some(target) => {
+                let holder = Holder::Token(shown.to_owned());
+                Ok(Grant { holder, target, expires_at_ms: None, credential: None })
+            }
+            None => Err(self.wrong_credential(
                 ServiceError::new(Code::Unauthenticated, "the request has no valid token of this volume")
                     .hint("get the volume again: the answer contains the token"),
-            )
-        })
+            )),
+        }
     }
 
-    /// The same by a key. Never wakes the sandbox.
-    pub async fn admit_key(&self, who: &Principal, ident: &str) -> Result<SandboxPass, ServiceError> {
+    /// The same for a sandbox, by a key. Never wakes the sandbox.
+    pub async fn admit_key(
+        &self,
+        who: &Principal,
+        ident: &str,
+    ) -> Result<Grant<SandboxTarget>, ServiceError> {
         let handle = self.inner.sandboxes.driven(who, ident).await?;
-        Ok(SandboxPass { sandbox: handle.lease().id.clone(), handle, by: By::Key })
-    }
-
-    /// For a front that stands in for a program on the port of `way` (an interpreter): whoever may reach the port may use
-    /// what the front offers there. The front answers for it that this is neither commands nor files of the caller's choice.
-    pub fn stand_in(&self, way: &PreviewPass) -> Result<SandboxPass, ServiceError> {
-        let handle = self.inner.sandboxes.handle(&way.sandbox).ok_or_else(|| gone(&way.sandbox))?;
-        Ok(SandboxPass { sandbox: way.sandbox.clone(), handle, by: By::Port(way.port) })
+        Ok(self.sandbox_grant(Holder::Key(who.clone()), handle, TokenOf::Agent))
     }
 
     /// What a sandbox is, for a front that must know before anybody showed anything: whose words a refusal takes, whether it
@@ -213,43 +174,21 @@ impl Access {
         self.inner.store.lease(sandbox).await.ok().flatten()
     }
 
-    /// The lease of a pass as it is now.
-    #[must_use]
-    pub fn lease_of(&self, pass: &SandboxPass) -> Arc<Lease> {
-        pass.handle.lease()
-    }
-
-    /// A session by a pass. A sandbox that sleeps is woken where its lease allows; it counts as busy until this is dropped.
-    pub async fn session_of(&self, pass: &SandboxPass) -> Result<SandboxSession, ServiceError> {
-        let handle = pass.handle.clone();
-        if pass.by == By::Token(TokenOf::Ports) {
-            return Err(ServiceError::new(Code::Forbidden, "this token gives access to ports only"));
-        }
-        if !is_there(&handle.lease()) {
-            return Err(gone(&pass.sandbox));
-        }
-        let place = Arc::clone(&handle.activity.sessions).try_acquire_owned();
-        let place = place.map_err(|_| {
-            ServiceError::new(Code::SandboxExhausted, "the sandbox has too many connections open")
-                .retry_after(1)
-        })?;
-        Ok(self.inner.sandboxes.session_by(handle, ActivityKind::Request).await?.in_place(place))
-    }
-
-    /// Whether somebody shows the token of a sandbox's ports. The current request ends when it is replaced.
-    pub(super) fn opens_ports(&self, handle: &Handle, shown: &str) -> bool {
-        is_there(&handle.lease()) && self.holds_token(handle, TokenOf::Ports, shown)
-    }
-
-    /// Whether this is the token of a sandbox, and if so, has the current request end when it is replaced.
-    fn holds_token(&self, handle: &Handle, of: TokenOf, shown: &str) -> bool {
+    /// A grant for a caller that shows a token of a sandbox. The current request ends when the token is replaced.
+    pub(super) fn token_grant(
+        &self,
+        handle: &Handle,
+        of: TokenOf,
+        shown: &str,
+    ) -> Option<Grant<SandboxTarget>> {
         let lease = handle.lease();
-        if !is_same_token(&handle.tokens.get(&self.inner, &lease)[of as usize], shown) {
-            return false;
+        if !is_there(&lease) || !is_same_token(&handle.tokens.get(&self.inner, &lease)[of as usize], shown) {
+            return None;
         }
-        self.inner.revocations.watch(Credential::Tokens(lease.id.clone(), lease.token_epoch));
+        let grant = self.sandbox_grant(Holder::Token(shown.to_owned()), handle.clone(), of);
+        self.bind_request(&grant);
         // Replaced between the look and the watch: it opens nothing any more.
-        handle.lease().token_epoch == lease.token_epoch
+        (handle.lease().token_epoch == lease.token_epoch).then_some(grant)
     }
 }
 
@@ -258,7 +197,7 @@ fn derive(inner: &ServiceBase, sandbox: &SandboxId, epoch: u32, of: TokenOf) -> 
 }
 
 /// Steps of builds are nobody's, and what is being removed answers nobody.
-fn is_there(lease: &Lease) -> bool {
+pub(super) fn is_there(lease: &Lease) -> bool {
     lease.build.is_none() && !lease.phase.is_gone()
 }
 
@@ -267,6 +206,6 @@ fn wrong_token() -> ServiceError {
         .hint("get the sandbox again: the answer contains the token")
 }
 
-fn gone(sandbox: &SandboxId) -> ServiceError {
+pub(super) fn gone(sandbox: &SandboxId) -> ServiceError {
     ServiceError::new(Code::SandboxNotFound, format!("sandbox {sandbox} no longer exists"))
 }

@@ -267,7 +267,11 @@ impl Templates {
 }
 
 /// A built-in template in exactly this version.
-fn exact_version(sources: &dyn TemplateSource, name: &str, digest: &str) -> Result<TemplateRecord, ServiceError> {
+fn exact_version(
+    sources: &dyn TemplateSource,
+    name: &str,
+    digest: &str,
+) -> Result<TemplateRecord, ServiceError> {
     let known = sources.resolve(name)?;
     let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
     match known.version.strip_prefix("sha256:").unwrap_or(&known.version) == digest {

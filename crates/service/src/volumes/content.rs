@@ -6,14 +6,9 @@ use atoll_model::{Volume, VolumeId, VolumeState};
 use super::files::OpenVolume;
 use super::{Volumes, missing};
 use crate::ServiceError;
+use crate::access::Grant;
 
 const PURPOSE: &str = "volume";
-
-/// A caller that has shown the token of a volume.
-#[derive(Debug, Clone)]
-pub struct VolumePass {
-    id: VolumeId,
-}
 
 impl Volumes {
     /// The token that opens the files of this volume, and nothing else.
@@ -22,18 +17,16 @@ impl Volumes {
         self.inner.derived_token(PURPOSE, &[volume.id.as_str()])
     }
 
-    /// Admits a caller that shows the token of a volume. Whether there is such a volume is not told to others.
-    pub(crate) fn admit(&self, id: &str, shown: &str) -> Option<VolumePass> {
-        match (id.parse(), self.inner.is_derived_token(PURPOSE, &[id], shown)) {
-            (Ok(id), true) => Some(VolumePass { id }),
-            _ => None,
-        }
+    /// The volume whose token this is. Whether there is such a volume is not looked up.
+    pub(crate) fn with_token(&self, id: &str, shown: &str) -> Option<VolumeId> {
+        id.parse().ok().filter(|_| self.inner.is_derived_token(PURPOSE, &[id], shown))
     }
 
-    /// The files of the volume of a pass.
-    pub async fn open_admitted(&self, pass: &VolumePass) -> Result<OpenVolume, ServiceError> {
-        let known = self.inner.store.volume(&pass.id).await?;
+    /// The files of the volume that a caller was admitted to.
+    pub async fn open_granted(&self, grant: &Grant<VolumeId>) -> Result<OpenVolume, ServiceError> {
+        let id = &grant.target;
+        let known = self.inner.store.volume(id).await?;
         let known = known.filter(|volume| volume.state == VolumeState::Ready);
-        Ok(self.opened(known.ok_or_else(|| missing(pass.id.as_str()))?))
+        Ok(self.opened(known.ok_or_else(|| missing(id.as_str()))?))
     }
 }

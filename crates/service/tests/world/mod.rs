@@ -22,6 +22,7 @@ pub struct World {
     pub fake: Arc<FakeProvider>,
     pub clock: Arc<TestClock>,
     pub admin: Principal,
+    pub admin_key: String,
     pub store: Arc<dyn Store>,
     pub images: Arc<Images>,
     /// The requests to registries.
@@ -84,8 +85,20 @@ impl World {
                 .await
                 .unwrap();
         let key = std::fs::read_to_string(dir.path().join("admin.key")).unwrap();
-        let admin = service.access().authenticate(key.trim()).await.unwrap();
-        Self { service, fake, clock, admin, store, images, fetches, dir: Some(dir), _hold_time: hold }
+        let admin_key = key.trim().to_owned();
+        let admin = service.access().authenticate(&admin_key).await.unwrap();
+        Self {
+            service,
+            fake,
+            clock,
+            admin,
+            admin_key,
+            store,
+            images,
+            fetches,
+            dir: Some(dir),
+            _hold_time: hold,
+        }
     }
 
     /// Ends the server as a crash would and starts the next one over the same data.
@@ -125,16 +138,21 @@ impl World {
         self.tenant("stranger", atoll_model::Quota::default()).await
     }
 
-    /// A key of a new tenant.
+    /// The holder of a key of a new tenant.
     pub async fn tenant(&self, name: &str, quota: atoll_model::Quota) -> Principal {
+        let key = self.tenant_key(name, quota).await;
+        self.service.access().authenticate(&key).await.unwrap()
+    }
+
+    /// A key of a new tenant.
+    pub async fn tenant_key(&self, name: &str, quota: atoll_model::Quota) -> String {
         self.service.access().create_tenant(&self.admin, name, quota).await.unwrap();
         let key = atoll_service::NewKey {
             tenant: Some(name.to_owned()),
             scope: atoll_model::Scope::User,
             name: None,
         };
-        let key = self.service.access().create_key(&self.admin, key).await.unwrap();
-        self.service.access().authenticate(&key.secret).await.unwrap()
+        self.service.access().create_key(&self.admin, key).await.unwrap().secret
     }
 
     /// Waits in real time, not in that of the clock, until the phase is reached.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text, toolbox};
 use atoll_model::{Lease, Principal, SandboxId};
-use atoll_service::{SandboxPass, SandboxSession, TokenOf};
+use atoll_service::{Grant, SandboxSession, SandboxTarget, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
@@ -32,20 +32,16 @@ impl FromRequestParts<DaytonaApp> for Inside {
 
     async fn from_request_parts(parts: &mut Parts, app: &DaytonaApp) -> Result<Self, ApiError> {
         let ident = sandbox_of(parts, app).await?;
-        let (pass, who) = admit(app, &ident, &parts.headers, &parts.uri).await?;
-        let inside = Self::open(app, &pass, who).await?;
+        let (grant, who) = admit(app, &ident, &parts.headers, &parts.uri).await?;
+        let inside = Self::open(&grant, who).await?;
         RequestBudget::charge(&parts.extensions, inside.sandbox.account.clone());
         Ok(inside)
     }
 }
 
 impl Inside {
-    pub(super) async fn open(
-        app: &DaytonaApp,
-        pass: &SandboxPass,
-        who: Option<Principal>,
-    ) -> Result<Self, ApiError> {
-        let sandbox = app.service.access().session_of(pass).await.map_err(ApiError::from)?;
+    pub(super) async fn open(grant: &Grant<SandboxTarget>, who: Option<Principal>) -> Result<Self, ApiError> {
+        let sandbox = grant.session().await.map_err(ApiError::from)?;
         Ok(Self { toolbox: toolbox(&sandbox), sandbox, who })
     }
 
@@ -109,7 +105,7 @@ async fn admit(
     ident: &str,
     headers: &HeaderMap,
     uri: &Uri,
-) -> Result<(SandboxPass, Option<Principal>), ApiError> {
+) -> Result<(Grant<SandboxTarget>, Option<Principal>), ApiError> {
     if bearer(headers).is_none()
         && let Some(token) = token(headers, uri)
     {
@@ -117,8 +113,8 @@ async fn admit(
         return Ok((app.service.access().admit_token(&sandbox, TokenOf::Agent, &token)?, None));
     }
     let who = authenticate(app, headers).await?;
-    let pass = app.service.access().admit_key(&who, ident).await?;
-    Ok((pass, Some(who)))
+    let grant = app.service.access().admit_key(&who, ident).await?;
+    Ok((grant, Some(who)))
 }
 
 fn unknown() -> ApiError {

@@ -35,10 +35,10 @@ pub(super) async fn inside(parts: &mut Parts, app: &DaytonaApp) -> Result<Inside
     }
     let ident = sandbox_of(parts, app).await?;
     let signed = format!("v1:files:{}:{}:{}", parts.method, link.path, link.expires);
-    let pass = app.service.access().find_by_token(TokenOf::Files, &mut |lease, key| {
+    let grant = app.service.access().find_by_token(TokenOf::Files, &mut |lease, key| {
         lease.id.as_str() == ident && is_signed(key, &signed, &link.signature)
     });
-    Inside::open(app, &pass.ok_or_else(wrong)?, None).await
+    Inside::open(&grant.ok_or_else(wrong)?, None).await
 }
 
 fn link(uri: &Uri) -> Option<Link> {

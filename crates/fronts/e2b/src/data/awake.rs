@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use atoll_agentapi::{AgentError, Forwarded};
 use atoll_budget::RequestBudget;
 use atoll_model::Phase;
-use atoll_service::{SandboxPass, SandboxSession};
+use atoll_service::{Grant, SandboxSession, SandboxTarget};
 use atoll_toolbox::Toolbox;
 use axum::body::Body;
 use axum::extract::Request;
@@ -20,25 +20,25 @@ use super::{AGENT, Data};
 
 pub(super) struct AwakeSandbox {
     session: SandboxSession,
-    pass: SandboxPass,
+    grant: Grant<SandboxTarget>,
 }
 
 impl Data {
     /// Wakes the sandbox if its lease allows that.
-    pub(super) async fn awake(&self, pass: SandboxPass) -> Result<AwakeSandbox, Refusal> {
-        let session = self.service.access().session_of(&pass).await?;
-        Ok(AwakeSandbox { session, pass })
+    pub(super) async fn awake(&self, grant: Grant<SandboxTarget>) -> Result<AwakeSandbox, Refusal> {
+        let session = grant.session().await?;
+        Ok(AwakeSandbox { session, grant })
     }
 
     /// Charges the tenant of the sandbox for what is held for the request.
-    pub(super) fn charge(&self, extensions: &http::Extensions, pass: &SandboxPass) {
-        let lease = self.service.access().lease_of(pass);
+    pub(super) fn charge(&self, extensions: &http::Extensions, grant: &Grant<SandboxTarget>) {
+        let lease = grant.lease();
         RequestBudget::charge(extensions, self.service.budget().tenant(&lease.tenant));
     }
 
     /// Whether the sandbox still runs; if not, that is why a request was interrupted.
     pub(super) fn still_runs(&self, awake: &AwakeSandbox) -> bool {
-        self.service.access().lease_of(&awake.pass).phase == Phase::Running
+        awake.grant.lease().phase == Phase::Running
     }
 
     /// Forwards a request to the agent.
@@ -58,7 +58,7 @@ impl Data {
                 Err(Refusal::Agents(StatusCode::BAD_REQUEST, message))
             }
             Err(error) => {
-                tracing::debug!(sandbox = %awake.pass.sandbox(), %error, "a request to an agent failed");
+                tracing::debug!(sandbox = %awake.grant.sandbox(), %error, "a request to an agent failed");
                 Err(if self.still_runs(&awake) { Refusal::PortClosed(AGENT) } else { Refusal::NotFound })
             }
         }

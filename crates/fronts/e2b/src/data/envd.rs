@@ -1,7 +1,7 @@
 //! Port 49983: authenticates requests to the agent and checks their route. A permitted request is forwarded unchanged.
 
 use atoll_model::{Phase, SandboxId};
-use atoll_service::{SandboxPass, TokenOf};
+use atoll_service::{Grant, SandboxTarget, TokenOf};
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::AUTHORIZATION;
@@ -51,30 +51,35 @@ impl Data {
             return Err(self.known(sandbox).map_or(Refusal::NotFound, |_| Refusal::no_route()));
         }
         // The caller is authenticated before anything else is reported.
-        let pass = match (route, shown(request.headers())?) {
+        let grant = match (route, shown(request.headers())?) {
             (Route::Health, shown) if request.method() == Method::GET => {
                 let known = shown
                     .and_then(|token| self.service.access().admit_token(sandbox, TokenOf::Agent, token).ok());
                 match known {
-                    Some(pass) => pass,
+                    Some(grant) => grant,
                     None => return self.health(sandbox),
                 }
             }
             (_, Some(token)) => self.by_token(sandbox, token, route)?,
             (Route::Files, None) => {
-                let pass = self.signed_for(sandbox, &request)?;
+                let grant = self.signed_for(sandbox, &request)?;
                 files::unsign(&mut request)?;
-                pass
+                grant
             }
             (Route::Health | Route::Private | Route::None, None) => return Err(self.nobody(sandbox)),
         };
-        self.charge(request.extensions(), &pass);
+        self.charge(request.extensions(), &grant);
         clean(request.headers_mut());
-        let awake = self.awake(pass).await?;
+        let awake = self.awake(grant).await?;
         self.forward(awake, request).await
     }
 
-    fn by_token(&self, sandbox: &SandboxId, token: &str, route: Route) -> Result<SandboxPass, Refusal> {
+    fn by_token(
+        &self,
+        sandbox: &SandboxId,
+        token: &str,
+        route: Route,
+    ) -> Result<Grant<SandboxTarget>, Refusal> {
         self.service.access().admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
             match (Refusal::from(error), route) {
                 // COMPAT(e2b): the message of envd.

@@ -5,7 +5,7 @@
 //! interpret it differently.
 
 use atoll_model::SandboxId;
-use atoll_service::{SandboxPass, TokenOf};
+use atoll_service::{Grant, SandboxTarget, TokenOf};
 use axum::extract::Request;
 use axum::response::Response;
 use base64::Engine;
@@ -47,12 +47,16 @@ pub(super) fn is_link(request: &Request) -> bool {
 
 impl Data {
     /// Authenticates a link that was signed with a sandbox's token.
-    pub(super) fn signed_for(&self, sandbox: &SandboxId, request: &Request) -> Result<SandboxPass, Refusal> {
+    pub(super) fn signed_for(
+        &self,
+        sandbox: &SandboxId,
+        request: &Request,
+    ) -> Result<Grant<SandboxTarget>, Refusal> {
         let signed = || {
             let link = Link::read(request)?;
-            let pass = self.find(&link, Some(sandbox))?;
+            let grant = self.find(&link, Some(sandbox))?;
             link.check_time(self.now_s())?;
-            Ok(pass)
+            Ok(grant)
         };
         signed().map_err(|refusal| if self.known(sandbox).is_some() { refusal } else { Refusal::NotFound })
     }
@@ -60,15 +64,15 @@ impl Data {
     /// Answers a link that names no sandbox: the sandbox is the one whose token signed it.
     pub(super) async fn linked(&self, mut request: Request) -> Result<Response, Refusal> {
         let link = Link::read(&request)?;
-        let pass = self.find(&link, None)?;
+        let grant = self.find(&link, None)?;
         link.check_time(self.now_s())?;
         // COMPAT(e2b): a token beside a signature must be right too.
         if let Some(token) = shown(request.headers())? {
-            self.service.access().admit_token(pass.sandbox(), TokenOf::Agent, token)?;
+            self.service.access().admit_token(grant.sandbox(), TokenOf::Agent, token)?;
         }
-        self.charge(request.extensions(), &pass);
+        self.charge(request.extensions(), &grant);
         unsign(&mut request)?;
-        let awake = self.awake(pass).await?;
+        let awake = self.awake(grant).await?;
         self.forward(awake, request).await
     }
 
@@ -76,7 +80,7 @@ impl Data {
         self.service.now_ms().div_euclid(1_000)
     }
 
-    fn find(&self, link: &Link, of: Option<&SandboxId>) -> Result<SandboxPass, Refusal> {
+    fn find(&self, link: &Link, of: Option<&SandboxId>) -> Result<Grant<SandboxTarget>, Refusal> {
         let Some(shown) = &link.signature else {
             return Err(refused("missing signature query parameter"));
         };

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use atoll_budget::RequestBudget;
 use atoll_front_kit::{BODY_BYTES, parse_json_or_empty, read_body};
 use atoll_model::{Code, ErrorKind, SandboxId};
-use atoll_service::{PortCredentials, SandboxPass, TokenOf};
+use atoll_service::{Grant, PortQuestion, SandboxTarget, TokenOf};
 use atoll_toolbox::{
     Execute, Interpreter, InterpreterContext as Kept, Language, NewContext, Toolbox, ToolboxError,
 };
@@ -105,34 +105,34 @@ impl Data {
         let (parts, body) = request.into_parts();
         let Some(call) = Call::of(parts.uri.path()) else { return Err(Refusal::no_route()) };
         // The caller is authenticated before anything is read or woken.
-        let pass = match call {
+        let grant = match call {
             Call::Execute => self.runner(sandbox, &parts.headers)?,
             _ => self.visitor(sandbox, &parts.headers).await?,
         };
-        self.charge(&parts.extensions, &pass);
+        self.charge(&parts.extensions, &grant);
         let budget = RequestBudget::of(&parts.extensions);
         match (&parts.method, call) {
             (&Method::GET, Call::Health) => {
-                self.awake(pass).await?;
+                self.awake(grant).await?;
                 Ok(json(&"OK"))
             }
             (&Method::POST, Call::Execute) => {
                 let body = self.read::<RunCodeRequest>(body, budget).await?;
-                self.execute(self.awake(pass).await?, body).await
+                self.execute(self.awake(grant).await?, body).await
             }
-            (&Method::GET, Call::Contexts) => self.list(self.awake(pass).await?).await,
+            (&Method::GET, Call::Contexts) => self.list(self.awake(grant).await?).await,
             (&Method::POST, Call::Contexts) => {
                 let body = self.read::<CreateContextRequest>(body, budget).await?;
-                self.create(self.awake(pass).await?, body).await
+                self.create(self.awake(grant).await?, body).await
             }
-            (&Method::DELETE, Call::Context(id)) => self.remove(self.awake(pass).await?, id).await,
-            (&Method::POST, Call::Restart(id)) => self.restart(self.awake(pass).await?, id).await,
+            (&Method::DELETE, Call::Context(id)) => self.remove(self.awake(grant).await?, id).await,
+            (&Method::POST, Call::Restart(id)) => self.restart(self.awake(grant).await?, id).await,
             _ => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
         }
     }
 
     /// Authenticates a caller that runs code.
-    fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
+    fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<Grant<SandboxTarget>, Refusal> {
         let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
         self.service.access().admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
             // As for a sandbox of another front, of which nothing is said here.
@@ -142,7 +142,11 @@ impl Data {
     }
 
     /// Authenticates a caller that may reach the port.
-    async fn visitor(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<SandboxPass, Refusal> {
+    async fn visitor(
+        &self,
+        sandbox: &SandboxId,
+        headers: &HeaderMap,
+    ) -> Result<Grant<SandboxTarget>, Refusal> {
         if shown(headers)?.is_some() {
             return self.runner(sandbox, headers);
         }
@@ -152,18 +156,11 @@ impl Data {
             .map(str::to_owned)
             .into_iter()
             .collect();
-        let passed = self
-            .service
-            .access()
-            .admit(
-                sandbox,
-                Some(INTERPRETER),
-                PortCredentials { keys: &[], tokens: &tokens, unknown_key: false },
-            )
-            .await;
-        match passed {
-            Ok(way) => Ok(self.service.access().stand_in(&way)?),
-            Err(_) if self.service.access().glimpse(sandbox).is_none() => Err(Refusal::NotFound),
+        let access = self.service.access();
+        let question = PortQuestion { tokens: &tokens, ..PortQuestion::new(sandbox, Some(INTERPRETER)) };
+        match access.reach_port(question).await {
+            Ok(answer) => Ok(access.stand_in(&answer.grant)),
+            Err(_) if access.glimpse(sandbox).is_none() => Err(Refusal::NotFound),
             Err(error) if error.code == Code::RateLimited => Err(error.into()),
             Err(_) => Err(Refusal::Private),
         }

@@ -30,7 +30,8 @@ pub(super) async fn first(
     let asked = SandboxListQuery { states, limit: Some(READ_AT_ONCE), ..asked };
     let filter = asked.into_filter(&app, &who).await?;
     let all =
-        read_all(|_| true, |cursor| app.service.sandboxes().list(&who, Filter { cursor, ..filter.clone() })).await?;
+        read_all(|_| true, |cursor| app.service.sandboxes().list(&who, Filter { cursor, ..filter.clone() }))
+            .await?;
     Ok(ok(shown(&all)))
 }
 

@@ -38,8 +38,8 @@ impl FromRequestParts<E2bApp> for Opened {
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
         let token =
             token.ok_or_else(|| ApiError::unauthenticated("this request needs the token of the volume"))?;
-        let pass = app.service.access().admit_volume(&volume, token)?;
-        Ok(Self(app.service.volumes().open_admitted(&pass).await?))
+        let grant = app.service.access().admit_volume(&volume, token)?;
+        Ok(Self(app.service.volumes().open_granted(&grant).await?))
     }
 }
 

@@ -38,7 +38,12 @@ pub(super) struct Ends {
 impl Ends {
     /// Closes the session after its shell ended.
     async fn close(&self) {
-        let closed = self.app.service.sandboxes().close_terminal(&self.who, self.sandbox.as_str(), &self.terminal).await;
+        let closed = self
+            .app
+            .service
+            .sandboxes()
+            .close_terminal(&self.who, self.sandbox.as_str(), &self.terminal)
+            .await;
         if let Err(error) = closed {
             tracing::debug!(sandbox = %self.sandbox, %error, "the record of an ended shell could not be removed");
         }
