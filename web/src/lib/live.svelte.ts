@@ -17,6 +17,8 @@ class Live {
   #listeners = new Set<(event: SandboxEvent) => void>();
   #reconnected = new Set<() => void>();
   #changed = new Set<string>();
+  /** Ids of deleted sandboxes, which are never used again: an answer that was sent before the delete can arrive after its event. */
+  #deleted = new Set<string>();
   #flushing = false;
   #stop: AbortController | undefined;
 
@@ -25,6 +27,7 @@ class Live {
     const stop = new AbortController();
     this.#stop = stop;
     this.sandboxes = new Map();
+    this.#deleted = new Set();
     this.loaded = false;
     this.connection = 'connecting';
     void this.#follow(stop.signal);
@@ -52,15 +55,24 @@ class Live {
 
   /** Takes an answer of the server for a sandbox. */
   put(sandbox: Sandbox): void {
+    if (sandbox.phase === 'deleted') return this.#remove(sandbox.id);
+    const known = this.sandboxes.get(sandbox.id);
+    if (this.#deleted.has(sandbox.id) || (known && known.generation > sandbox.generation)) return;
+    this.sandboxes = new Map(this.sandboxes).set(sandbox.id, sandbox);
+  }
+
+  #remove(id: string): void {
+    this.#deleted.add(id);
+    this.#changed.delete(id);
     const next = new Map(this.sandboxes);
-    if (sandbox.phase === 'deleted') next.delete(sandbox.id);
-    else next.set(sandbox.id, sandbox);
+    next.delete(id);
     this.sandboxes = next;
   }
 
   async reload(): Promise<void> {
     const items = await pages<Sandbox>('/v1/sandboxes', { limit: 1_000 });
-    this.sandboxes = new Map(items.map((sandbox) => [sandbox.id, sandbox]));
+    const there = items.filter((sandbox) => !this.#deleted.has(sandbox.id));
+    this.sandboxes = new Map(there.map((sandbox) => [sandbox.id, sandbox]));
     this.loaded = true;
     this.error = null;
   }
@@ -101,12 +113,8 @@ class Live {
   #take(event: SandboxEvent): void {
     if (event.kind === 'phase') {
       const known = this.sandboxes.get(event.sandbox);
-      if (event.to === 'deleted') {
-        const next = new Map(this.sandboxes);
-        next.delete(event.sandbox);
-        this.sandboxes = next;
-        this.#changed.delete(event.sandbox);
-      } else {
+      if (event.to === 'deleted') this.#remove(event.sandbox);
+      else {
         if (known) this.put({ ...known, phase: event.to, phase_at: event.at, reason: event.reason });
         this.#changed.add(event.sandbox);
       }
@@ -144,6 +152,7 @@ class Live {
       return sandbox;
     } catch (error) {
       if (!(error instanceof ApiFailure) || error.status !== 404) throw error;
+      this.#remove(id);
       return undefined;
     }
   }
