@@ -296,7 +296,9 @@ fn errors_say_what_to_try() {
         let error: Value = serde_json::from_str(text(&machine.stderr).lines().last().unwrap()).unwrap();
         assert!(error.to_string().contains("sandbox_not_found"), "{error}");
         let wrong = w.command().env("ATOLL_API_KEY", "atl_wrong").args(["ls"]).output().unwrap();
-        assert!(!wrong.status.success() && text(&wrong.stderr).contains("key"), "{}", text(&wrong.stderr));
+        let said = text(&wrong.stderr);
+        assert!(!wrong.status.success() && said.contains("does not know this key"), "{said}");
+        assert!(said.contains("ATOLL_API_KEY") && !said.contains("Bearer"), "{said}");
         let usage = atoll(w, &["dance"]);
         assert_eq!(usage.status.code(), Some(2));
         let away = w.command().env("ATOLL_URL", "http://127.0.0.1:9").args(["ls"]).output().unwrap();

@@ -129,9 +129,10 @@ impl CliErrors {
         if failure.is("tenant_not_found") && failure.hint.is_none() {
             failure.hint = Some("`atoll tenant ls` shows every tenant".to_owned());
         }
-        // The server's hint for a missing key is for authors of clients; this client knows where it looked for a key.
-        if error.status == 401 && (failure.hint.is_none() || !self.has_key) {
-            failure.hint = Some(self.address.key_hint());
+        // The server's hint for a missing or wrong key is for authors of clients; this client knows where it looked for a key.
+        if error.status == 401 && (failure.hint.is_none() || failure.is("unauthenticated")) {
+            let refused = if self.has_key { "the server does not know this key; " } else { "" };
+            failure.hint = Some(format!("{refused}{}", self.address.key_hint()));
         }
         failure
     }
