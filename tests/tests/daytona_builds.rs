@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use atoll_tests::{Client, Options, World, image, json, run_with};
+use atoll_tests::{Client, Options, World, image, json, run_with, template};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -285,5 +285,37 @@ fn a_sandbox_that_is_built_takes_its_place_and_its_delete_ends_the_build() {
         .await;
         let again = client.create(json!({ "template": "ground", "name": "app" })).await;
         client.remove(&again).await;
+    });
+}
+
+#[test]
+fn what_is_built_on_the_vendors_image_has_its_user_unless_the_dockerfile_says_otherwise() {
+    run_with(Options::default(), async |w: &World| {
+        template::variant(&w.templates(), "code-interpreter-slim", |rootfs, manifest| {
+            manifest["aliases"] = json!(["daytona", "daytonaio/sandbox"]);
+            for (file, line) in [
+                ("etc/passwd", "daytona:x:1005:1005::/home/daytona:/bin/sh\n"),
+                ("etc/group", "daytona:x:1005:\n"),
+            ] {
+                let path = rootfs.join(file);
+                let text = std::fs::read_to_string(&path).unwrap();
+                std::fs::write(path, text + line).unwrap();
+            }
+        });
+        let client = w.tenant("acme").await;
+        let whole =
+            "ARG RELEASE=0.4.3\nFROM daytonaio/sandbox:$RELEASE AS below\nRUN mkdir -p /home/daytona\n";
+        for (name, last, wanted) in [
+            ("same", "FROM below\n", "daytona /home/daytona"),
+            ("root", "FROM below\nUSER root\n", "root /home/daytona"),
+            ("place", "FROM below\nRUN true <<USER\nUSER root\nUSER\nWORKDIR /tmp\n", "daytona /tmp"),
+        ] {
+            let (status, made) = create(&client, name, &format!("{whole}{last}")).await;
+            assert_eq!(status, 200, "{made}");
+            let id = made["id"].as_str().unwrap();
+            until_state(&client, id, "started").await;
+            assert_eq!(client.sh(id, "echo $(id -un) $PWD").await.text(), wanted, "{last}");
+            client.remove(id).await;
+        }
     });
 }
