@@ -1,9 +1,9 @@
-//! What engine, agent and service write into a sandbox at boot, so that a capture leaves it out.
+//! The files that engine, agent and service write into a sandbox at boot. A capture leaves them out.
 //!
-//! - The engine makes the folders that it mounts on: its own, and those of volumes, which it notes beside the layer.
+//! - The engine makes the folders for its mounts: its own, and those of volumes, which it records beside the layer.
 //! - The engine gives a copy of a sandbox a machine id.
 //! - The agent adds the host name to `/etc/hosts`.
-//! - The service puts a certificate authority inside where requests are changed on their way.
+//! - The service adds a certificate authority if the egress proxy changes requests.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -17,32 +17,32 @@ use rustix::io::Errno;
 use super::machine_id;
 use super::walk::WalkEntry;
 
-/// Folders that something of ours is mounted on; what a layer has in them nobody ever sees.
+/// Folders on which the engine mounts a file system; the content that a layer has in them is never visible.
 const OURS: [&[u8]; 4] = [b".atoll", b"dev", b"proc", b"sys"];
 const HOSTS: &[u8] = b"etc/hosts";
-/// What the agent moves into place.
+/// The temporary file that the agent renames to `/etc/hosts`.
 const HOSTS_NEXT: &[u8] = b"etc/hosts.atoll";
 const AUTHORITY: &str = "usr/local/share/ca-certificates/atoll-egress.crt";
 const BUNDLE: &[u8] = b"etc/ssl/certs/ca-certificates.crt";
 const MACHINE_IDS: [&[u8]; 2] = [b"etc/machine-id", b"var/lib/dbus/machine-id"];
-/// Where it is noted beside a layer what was mounted in it, a line each.
+/// The file beside a layer that lists its mount points, one per line.
 const MOUNTS: &str = "mounts";
-/// LIMIT: beyond that a file that we add a line to was not written by us.
+/// LIMIT: bytes of a file to which Atoll adds lines; a larger one was not written by Atoll.
 const SMALL: u64 = 4 << 20;
 
 /// What of a file is ours.
 pub(crate) enum Trace {
-    /// Nothing.
+    /// No part.
     None,
-    /// All of it.
+    /// The whole file.
     Ours,
-    /// Some of it, perhaps; its content.
+    /// Possibly some lines; the content of the file.
     Mixed(Vec<u8>),
 }
 
 /// What to look for in one sandbox.
 pub(crate) struct Traces {
-    /// Where volumes were mounted.
+    /// Mount points of volumes.
     mounts: HashSet<Vec<u8>>,
     machine_id: String,
     authority: Option<Vec<u8>>,
@@ -119,7 +119,7 @@ fn noted_mounts(layer: &Path) -> io::Result<BTreeSet<String>> {
     }
 }
 
-/// Whether a folder is one that we mount on.
+/// Whether a folder is a mount point of the engine.
 fn is_ours(path: &[u8]) -> bool {
     OURS.contains(&path)
 }
@@ -150,7 +150,8 @@ fn without(content: &[u8], part: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Without the lines for host names that the agent has added. (The same line of somebody else is as useless in another sandbox.)
+/// The content without the lines for host names that the agent added. (The same line, if a user wrote it, is of no use
+/// in another sandbox either.)
 fn without_names(content: &[u8], below: &[u8]) -> Vec<u8> {
     let is_name = |line: &[u8]| {
         line.strip_prefix(b"127.0.1.1\t").is_some_and(|name| {
@@ -169,7 +170,7 @@ fn without_names(content: &[u8], below: &[u8]) -> Vec<u8> {
             kept.extend_from_slice(line);
         }
     }
-    // The agent ends the last line before it adds one.
+    // The agent ends the last line with a line feed before it adds a line.
     if has_left_out && kept.strip_suffix(b"\n") == Some(below) {
         kept.pop();
     }

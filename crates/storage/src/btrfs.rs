@@ -1,4 +1,4 @@
-//! btrfs by ioctl: subvolumes, copies of them, limits and what they use.
+//! Calls btrfs by ioctl: subvolumes, copies of them, limits and usage.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -158,7 +158,7 @@ pub(crate) fn grow(at: &Path) -> io::Result<()> {
 /// No limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
-/// Sets the most bytes that the subvolume at `path` may hold.
+/// Sets the maximum number of bytes in the subvolume at `path`.
 ///
 /// The request goes to the folder above: the change is itself a write, and one to a full subvolume would be refused.
 pub(crate) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
@@ -201,7 +201,7 @@ impl QuotaGroups {
         if !self.is_simple {
             return Ok(());
         }
-        // 1: to be made.
+        // 1: create the group.
         let mut args = [1, TENANTS];
         // SAFETY: two numbers are the structure that this request takes.
         let made = unsafe { ioctl::ioctl(File::open(at)?, QGROUP_CREATE, &mut args) };
@@ -210,7 +210,7 @@ impl QuotaGroups {
 
     /// Takes the subvolume at `path` into that group, or out of it.
     pub(crate) fn set_member(&self, at: &Path, path: &Path, member: Member) -> io::Result<()> {
-        // A plain folder is part of the pool's own subvolume, which is no member.
+        // A plain folder belongs to the pool's own subvolume, which is not a member.
         if !self.is_simple || std::fs::metadata(path)?.ino() != FIRST_OBJECT {
             return Ok(());
         }
@@ -266,7 +266,7 @@ impl QuotaGroups {
             };
             let is_empty =
                 std::fs::read_to_string(entry.path().join("referenced")).is_ok_and(|text| text.trim() == "0");
-            // 0: to be removed.
+            // 0: remove the group.
             let mut args = [0, number];
             // SAFETY: two numbers are the structure that this request takes.
             if is_empty && unsafe { ioctl::ioctl(&file, QGROUP_CREATE, &mut args) }.is_ok() {
@@ -296,7 +296,7 @@ fn number(path: &Path) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// An error that says that it was so before is none.
+/// Treats the error `known`, which says that the state was already reached, as success.
 fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
     match answer {
         Err(error) if error.raw_os_error() == Some(known) => Ok(()),

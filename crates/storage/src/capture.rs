@@ -1,15 +1,15 @@
-//! What a sandbox changed, as the tar of an OCI layer: the upper folder of its overlay, told in the words of images.
+//! Writes what a sandbox changed as the tar of an OCI layer, from the upper folder of its overlay.
 //!
 //! | in the upper folder | in the layer |
 //! |---|---|
-//! | a character device 0/0 | `.wh.NAME`, where something is below it |
-//! | `trusted.overlay.opaque=y` | `.wh..wh..opq` behind the folder, where a folder is below it |
+//! | a character device 0/0 | `.wh.NAME`, if the name exists below |
+//! | `trusted.overlay.opaque=y` | `.wh..wh..opq` after the folder, if a folder exists below |
 //! | a second name of a file | a hard link |
-//! | a folder that was only copied up | nothing, unless something in it is told |
-//! | a socket; what engine and agent write at boot ([`super::traces`]) | nothing |
+//! | a folder that was only copied up | nothing, unless an entry in it is written |
+//! | a socket; what engine and agent write at boot ([`super::boot_files`]) | nothing |
 //!
-//! Entries come in the order of names. Ids are canonical. Sparse files are written out. It never follows a link, and never
-//! changes anything.
+//! Entries are in the order of names. Ids are canonical. Sparse files are written in full. A capture never follows a
+//! link, and never changes a file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ use crate::walk::{Walk, WalkEntry, open_folder};
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// LIMIT: what all files of one layer say that they hold. Holes cost nothing in a sandbox, but are bytes here.
+/// LIMIT: the sizes of all files of one layer together. A hole takes no space in a sandbox, but takes bytes here.
 const BYTES_MOST: u64 = 64 << 30;
 
 /// Writes what the layer at `layer`, the sandbox `name`'s, has over the folders `lower`, the top one first. Nobody may change
@@ -52,27 +52,27 @@ pub(crate) fn write(layer: &Path, name: &str, lower: &[PathBuf], out: &mut impl 
     capture.packer.end()
 }
 
-/// Attributes that a layer of an image keeps. What an overlay notes is told by names instead.
+/// Whether a layer of an image keeps the attribute. The marks of an overlay are written as names of entries instead.
 fn is_told(name: &[u8]) -> bool {
-    // A name with `=` has no place in the records of a tar.
+    // The records of a tar cannot hold a name with `=`.
     format::is_kept(name) && !name.starts_with(b"trusted.") && !name.contains(&b'=')
 }
 
-/// A folder on the way to what is looked at.
+/// A folder on the path to the current entry.
 struct CapturedFolder {
     path: Vec<u8>,
     stat: Option<Stat>,
     records: Records,
-    /// The lower layers that show through.
+    /// The lower layers that are visible in it.
     under: Vec<usize>,
-    /// It hides a folder below it.
+    /// Whether it hides a folder below it.
     hides: bool,
     is_told: bool,
-    /// It is new, or is not as it was.
+    /// Whether it is new, or differs from the folder below.
     has_changed: bool,
-    /// Nothing but its time is not as it was.
+    /// Whether only its time differs.
     has_new_time: bool,
-    /// Something of ours was left out of it.
+    /// Whether a file that Atoll wrote was left out of it.
     has_trace: bool,
 }
 
@@ -97,7 +97,7 @@ struct Capture<'a, W> {
     packer: Packer<'a, W>,
     lower: &'a Lower,
     traces: Traces,
-    /// From the root to the folder that is being looked at.
+    /// From the root to the current folder.
     folders: Vec<CapturedFolder>,
     bytes: u64,
 }
@@ -127,7 +127,7 @@ impl<W: Write> Capture<'_, W> {
         self.packer.entry(here, entry, path)
     }
 
-    /// A folder is told when something in it is, or when one leaves it.
+    /// Enters a folder. It is written when an entry in it is written, or when the walk leaves it.
     fn enter(&mut self, here: BorrowedFd<'_>, entry: &WalkEntry, path: Vec<u8>) -> io::Result<()> {
         refuse_marks(entry, &path)?;
         let above = self.folders.last().map(|folder| folder.under.as_slice()).unwrap_or_default();
@@ -162,7 +162,7 @@ impl<W: Write> Capture<'_, W> {
         Ok(())
     }
 
-    /// Leaves folders until `depth` of them, besides the root, are left.
+    /// Leaves folders until `depth` of them, besides the root, remain.
     fn leave_to(&mut self, depth: usize) -> io::Result<()> {
         while self.folders.len() > depth + 1 {
             let folder = &self.folders[self.folders.len() - 1];
@@ -187,7 +187,7 @@ impl<W: Write> Capture<'_, W> {
         Ok(())
     }
 
-    /// Tells the folders on the way that were not told yet.
+    /// Writes the folders on the path that are not written yet.
     fn tell_folders(&mut self) -> io::Result<()> {
         for folder in self.folders.iter_mut().filter(|folder| !folder.is_told) {
             folder.is_told = true;
@@ -212,7 +212,8 @@ impl<W: Write> Capture<'_, W> {
         self.packer.mark([folder, WHITEOUT, entry.name.as_bytes()].concat())
     }
 
-    /// A file that both the sandbox and we have written: told as it would be without us, unless it is as it was.
+    /// Writes a file that both the sandbox and Atoll changed, without the lines of Atoll. Writes nothing if it then
+    /// equals the file below.
     fn rewritten(
         &mut self,
         here: BorrowedFd<'_>,
@@ -250,7 +251,7 @@ impl<W: Write> Capture<'_, W> {
     }
 }
 
-/// Names that mean something else in a layer can't be told.
+/// Refuses names that have a special meaning in a layer.
 fn refuse_marks(entry: &WalkEntry, path: &[u8]) -> io::Result<()> {
     if entry.name.as_bytes().starts_with(WHITEOUT) && !boot_files::is_inside_ours(path) {
         return Err(refused(path, "has a name that means a deletion in a layer"));
@@ -267,12 +268,12 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_mode, one.st_uid, one.st_gid) == (other.st_mode, other.st_uid, other.st_gid)
 }
 
-/// As engine and agent make folders.
+/// Whether a folder has the attributes with which engine and agent make folders.
 fn is_plain(stat: &Stat) -> bool {
     (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid) == (0o755, 0, 0)
 }
 
-/// What the overlay has noted on a folder.
+/// The marks of the overlay on a folder.
 struct Overlaid {
     is_opaque: bool,
     is_redirected: bool,
@@ -296,17 +297,17 @@ impl Overlaid {
     }
 }
 
-/// The folders below, as one sees them through each other.
+/// The folders below the layer, as the overlay merges them.
 struct Lower {
     /// The top one first.
     layers: Vec<OwnedFd>,
 }
 
-/// What is below a path.
+/// What the lower layers have at a path.
 struct Subtree {
-    /// The layer that is seen, and what is there.
+    /// The layer that is visible, and its entry.
     top: Option<(usize, Stat)>,
-    /// Where it is a folder: all layers that are seen in it.
+    /// If the entry is a folder: all layers that are visible in it.
     folders: Vec<usize>,
 }
 
@@ -316,7 +317,7 @@ impl Lower {
         Ok(Self { layers })
     }
 
-    /// `under`: the layers that are seen in the folder that `path` is in.
+    /// `under`: the layers that are visible in the parent folder of `path`.
     fn look(&self, under: &[usize], path: &[u8]) -> io::Result<Subtree> {
         let mut below = Subtree { top: None, folders: Vec::new() };
         for layer in under {
@@ -327,7 +328,7 @@ impl Lower {
                 break;
             }
             if kind != FileType::Directory {
-                // A file below a folder does not show.
+                // A file below a folder is hidden.
                 below.top = below.top.or(Some((*layer, stat)));
                 break;
             }
@@ -349,7 +350,7 @@ impl Lower {
         match rustix::fs::openat2(&self.layers[layer], path, flags, Mode::empty(), resolve) {
             Ok(node) => Ok(Some(node)),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            // Nothing in a template lies so deep.
+            // No template has a path of that length.
             Err(Errno::NAMETOOLONG) => Ok(None),
             Err(error) => Err(error.into()),
         }

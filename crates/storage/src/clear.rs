@@ -1,7 +1,7 @@
 //! Removes a tree of any depth with a handful of descriptors and no recursion.
 //!
-//! A sandbox can make a tree a hundred thousand levels deep. So folders are not walked down but lifted up: each folder found
-//! is moved beside the first one, and emptied in its turn. Links are never followed.
+//! A sandbox can make a tree that is a hundred thousand levels deep. So the removal does not descend: it moves each
+//! folder that it finds beside the first one, and empties it later. Links are never followed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
         made => made.map(|()| false)?,
     };
     let base = open_folder(CWD, &trash)?;
-    // Names are numbers.
+    // The names of moved folders are numbers.
     let mut left: Vec<u64> = numbers(&base)?;
     let mut lifted = left.iter().max().map_or(0, |last| last + 1);
     match std::fs::rename(path, trash.join(lifted.to_string())) {
@@ -33,7 +33,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
             return Err(error);
         }
     }
-    // Folders that are lifted from now on have the numbers behind.
+    // Folders that are moved from now on have higher numbers.
     let mut next = lifted;
     for name in left {
         empty(&base, &name.to_string(), &mut lifted)?;
@@ -61,7 +61,7 @@ fn open_folder(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> io::
 
 fn empty(base: &OwnedFd, name: &str, lifted: &mut u64) -> io::Result<()> {
     let folder = open_folder(base, name)?;
-    // A folder that changes while it is read may hide entries; look again until it is empty.
+    // A folder that changes while it is read may hide entries; read it again until it is empty.
     loop {
         let mut seen = false;
         for entry in Dir::read_from(&folder)? {
@@ -118,7 +118,7 @@ mod tests {
     fn what_failed_half_way_is_gone_on_with() {
         let root = tempfile::tempdir().unwrap();
         let doomed = root.path().join("doomed");
-        // As a removal leaves it that could not go on: some of it was lifted, in any number.
+        // The state that an interrupted removal leaves: some folders were moved, in any number.
         let trash = root.path().join(format!(".trash-{}-doomed", std::process::id()));
         for folder in ["0/a/b", "7", "12/c"] {
             std::fs::create_dir_all(trash.join(folder)).unwrap();
@@ -126,7 +126,7 @@ mod tests {
         std::fs::write(trash.join("7/file"), "x").unwrap();
         remove_tree(&doomed).unwrap();
         assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
-        // Or nothing was, yet.
+        // Or none was moved yet.
         std::fs::create_dir(&trash).unwrap();
         std::fs::create_dir_all(doomed.join("a/b/c")).unwrap();
         remove_tree(&doomed).unwrap();

@@ -1,9 +1,10 @@
-//! The stream that layers are packed into: a tar of a strict kind.
+//! The stream that layers are packed into: a strict kind of tar.
 //!
-//! - It begins with a global header `ATOLL.layer=1` and ends with two empty blocks; anything behind them is an error.
-//! - Entries come folders first, in the order of a walk: each entry lies in a folder that is still open.
-//! - What does not fit a header is in pax records, with the words of others: `path`, `linkpath`, `mtime`, `SCHILY.xattr.*`,
-//!   `GNU.sparse.*` of version 1.0. So any tar can list and read it. Only an attribute whose name holds a `=` is ours alone.
+//! - It begins with a global header `ATOLL.layer=1` and ends with two empty blocks; any byte after them is an error.
+//! - Folders are before their entries, in the order of a walk: each entry is in a folder that is still open.
+//! - Data that does not fit a header is in pax records, with the usual keys: `path`, `linkpath`, `mtime`,
+//!   `SCHILY.xattr.*`, `GNU.sparse.*` of version 1.0. So any tar program can list and read the stream. Only an
+//!   attribute whose name contains a `=` has a key that is specific to Atoll.
 //! - Ids are canonical, names are bytes, whiteouts are character devices 0/0, sockets are left out.
 
 use std::io::{self, Read, Write};
@@ -74,7 +75,7 @@ pub(crate) enum EntryType {
     Fifo,
     XHeader,
     XGlobalHeader,
-    /// Never in a layer.
+    /// A type that a layer never contains.
     Other(u8),
 }
 
@@ -187,10 +188,10 @@ pub(crate) fn pad(out: &mut impl Write, length: u64) -> io::Result<()> {
 /// A stream that is not what we would write.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not ours, or was changed or cut short.
+    /// The stream is not a packed layer, or it was changed or truncated.
     #[error("{0}")]
     Damaged(String),
-    /// It could not be read, or not be written down.
+    /// Reading the stream or writing the layer failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -282,7 +283,7 @@ fn read_records(input: &mut impl Read, header: &Header<'_>) -> Result<Records, R
 }
 
 fn about(header: &Header<'_>, records: &Records) -> Result<PackedEntry, ReadError> {
-    // Without a prefix: this dialect has long names in records.
+    // The prefix field is not used: this format keeps long names in records.
     let name = |key: &[u8], field: &[u8]| record(records, key).unwrap_or(field).to_vec();
     let (path, link) = (name(b"path", header.name_field()), name(b"linkpath", header.link()));
     let number = |value: Option<u64>| value.ok_or_else(|| damaged("a number is malformed"));

@@ -7,7 +7,7 @@
 //!   volumes/<id>/       a subvolume with a limit of its own:  files/
 //! ```
 //!
-//! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be kept.
+//! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be enforced.
 
 #![expect(unsafe_code, reason = "btrfs and loop devices are driven by ioctls, which have no safe wrappers")]
 
@@ -47,10 +47,10 @@ pub use pool::unmount;
 pub use snapshots::{CopyError, Seal};
 pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder};
 
-/// How layers are to be stored.
+/// How layers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StorageChoice {
-    /// btrfs where it is possible, else plain folders.
+    /// btrfs if possible, otherwise plain folders.
     #[default]
     Best,
     /// btrfs or an error.
@@ -59,7 +59,7 @@ pub enum StorageChoice {
     Folders,
 }
 
-/// Storage could not be had.
+/// The storage could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step} for the pool at {}", path.display())]
 pub struct StorageError {
@@ -72,10 +72,10 @@ pub struct StorageError {
 /// The layers of one server.
 #[derive(Debug)]
 pub struct Layers {
-    /// What stays free on the disk below the pool, and in the pool.
+    /// The reserve of free space on the disk below the pool, and in the pool.
     disk: Arc<Reserve>,
     at: PathBuf,
-    /// Its folder of layers.
+    /// The pool's folder of layers.
     root: PathBuf,
     kind: StorageKind,
 }
@@ -99,8 +99,9 @@ impl Layers {
         make_private(&at).map_err(|cause| failed("make a folder", cause))?;
         if choice != StorageChoice::Folders {
             match Self::open_btrfs(data, &at, legacy, disk) {
-                Ok(layers) => return layers.opened().map_err(|cause| failed("look at what is there", cause)),
-                // On a disk without room plain folders would be made now, and hidden once there is a pool.
+                Ok(layers) => return layers.opened().map_err(|cause| failed("list the layers", cause)),
+                // Plain folders that were made now, on a disk without room, would be hidden once a pool is mounted over
+                // them.
                 Err((step, cause)) if choice == StorageChoice::Btrfs || is_full(&cause) => {
                     return Err(failed(step, cause));
                 }
@@ -114,7 +115,7 @@ impl Layers {
         layers.opened().map_err(|cause| failed("make a folder", cause))
     }
 
-    /// Makes the folders, and removes the books of layers that are gone.
+    /// Makes the folders, and removes the quota groups of layers that no longer exist.
     fn opened(self) -> io::Result<Self> {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
@@ -247,7 +248,8 @@ impl Layers {
     }
 }
 
-/// The folders that an overlay wants. The work folder is always a fresh one: a volatile overlay or a crash may have left marks.
+/// Makes the folders that an overlay needs. The work folder is always a new one: a volatile overlay or a crash may have
+/// left marks in the old one.
 fn prepare(layer: &Path, with_usr: bool) -> io::Result<()> {
     let pairs: &[(&str, &str)] =
         if with_usr { &[("upper", "work"), ("usr-upper", "usr-work")] } else { &[("upper", "work")] };

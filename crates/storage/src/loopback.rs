@@ -1,4 +1,4 @@
-//! A file as a block device. Found again by its backing file, never attached twice.
+//! Attaches a file as a block device. A device is found again by its backing file, and a file is never attached twice.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,11 +9,11 @@ use crate::ioctl;
 const CTL_GET_FREE: u64 = 0x4c82;
 const CONFIGURE: u64 = 0x4c0a;
 const SET_CAPACITY: u64 = 0x4c07;
-/// The device goes away by itself when its last user closes it, so a crash before the mount leaves nothing.
+/// The kernel detaches the device when its last user closes it, so a crash before the mount leaves no device behind.
 const FLAG_AUTOCLEAR: u32 = 4;
-/// Otherwise every page would be cached twice.
+/// Without it every page would be cached twice.
 const FLAG_DIRECT_IO: u32 = 16;
-/// LIMIT: others attach devices too; each try takes the next free one.
+/// LIMIT: attempts. Other processes attach devices too; each attempt takes the next free one.
 const TRIES: u32 = 64;
 
 #[repr(C)]
@@ -60,9 +60,9 @@ pub(crate) fn attach(file: &Path) -> io::Result<LoopDevice> {
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, &backing, flags) {
                 Ok(()) => return Ok(LoopDevice { path, _hold: device }),
-                // Somebody was faster.
+                // Another process took this device.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-                // No direct I/O on that file system.
+                // The file system does not support direct I/O.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && flags & FLAG_DIRECT_IO != 0 => {
                     break;
                 }

@@ -1,8 +1,8 @@
-//! The machine id of a sandbox that begins as a copy of another one's files: its own, never the other's.
+//! Gives a sandbox that begins as a copy of another sandbox's files a machine id of its own.
 //!
-//! `/etc/machine-id` is written anew, and D-Bus' copy of it where there is one. Somebody who has removed it, or made it a link,
-//! keeps that. All else that should be unique and lies in files (host keys of SSH, seeds, certificates) is the user's own: only
-//! they know whether a copy of their files should speak with the same voice.
+//! `/etc/machine-id` is written again, and so is the copy of D-Bus if it exists. A file that the user has removed or
+//! replaced by a link stays as it is. All other unique data in files (host keys of SSH, seeds, certificates) belongs to
+//! the user: only the user knows whether a copy should keep it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ pub fn renew(layer: &Path, sandbox: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A real folder of the layer; whatever a sandbox has put in its place is nothing of ours.
+/// A folder of the layer; `None` if the sandbox has replaced it by something else.
 fn folder_in(upper: &OwnedFd, path: &str) -> io::Result<Option<OwnedFd>> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,5 +1,5 @@
-//! Writes a layer as one stream (see [`super::format`]). The same tree is always the same stream, byte for byte, so the hash
-//! of the stream is also a hash of the tree.
+//! Writes a layer as one stream (see [`super::format`]). The same tree always gives the same stream, byte for byte, so
+//! the hash of the stream is also a hash of the tree.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::walk::{Walk, WalkEntry, open_folder};
 /// The parts of a layer that are its content; the first is always there.
 pub(crate) const PARTS: [&str; 2] = ["upper", "usr-upper"];
 const BUFFER: usize = 256 << 10;
-/// A hole below this is not worth a piece of its own.
+/// A shorter hole is written as data.
 const HOLE_LEAST: u64 = 4 << 10;
 
 /// Writes the layer at `layer`. Nobody may change it meanwhile.
@@ -42,7 +42,7 @@ pub(crate) struct Packer<'a, W> {
     out: &'a mut W,
     names: HardLinkNames,
     buffer: Vec<u8>,
-    /// Which attributes of files are written.
+    /// Which extended attributes are written.
     is_kept: fn(&[u8]) -> bool,
     /// Whether holes are left out.
     is_sparse: bool,
@@ -80,7 +80,7 @@ impl<'a, W: Write> Packer<'a, W> {
         mut path: Vec<u8>,
     ) -> io::Result<()> {
         let is_whiteout = entry.kind == FileType::CharacterDevice && entry.stat.st_rdev == 0;
-        // All whiteouts of an overlay are names of one node; apart they are as good.
+        // All whiteouts of an overlay are hard links of one node; separate nodes have the same meaning.
         if entry.stat.st_nlink > 1
             && entry.kind != FileType::Directory
             && !is_whiteout
@@ -112,7 +112,7 @@ impl<'a, W: Write> Packer<'a, W> {
                 let records = attributes_of_node(here, entry, self.is_kept)?;
                 self.head(EntryType::Char, path, &entry.stat, records)
             }
-            // A socket means nothing without its process, and no other device can be in a layer.
+            // A socket has no use without its process, and a layer cannot contain any other device.
             _ => Ok(()),
         }
     }
@@ -235,7 +235,7 @@ impl<'a, W: Write> Packer<'a, W> {
     }
 }
 
-/// The pieces of a file that hold data, as (offset, length). At most [`PIECES_MOST`]: small holes count as data.
+/// The pieces of a file that contain data, as (offset, length). At most [`PIECES_MOST`]: small holes count as data.
 fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut least = HOLE_LEAST;
     loop {
@@ -261,7 +261,7 @@ fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Ve
         }
         match pieces.last_mut() {
             Some((offset, length)) if start - (*offset + *length) < hole_least => *length = stop - *offset,
-            // A short hole at the beginning is not worth it either.
+            // A short hole at the beginning is written as data too.
             None if start < hole_least => pieces.push((0, stop)),
             _ => pieces.push((start, stop - start)),
         }
@@ -287,7 +287,7 @@ pub(crate) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::
     )
 }
 
-/// The attributes of what can't be opened: links, pipes, whiteouts.
+/// The attributes of an entry that cannot be opened: a link, a pipe, a whiteout.
 fn attributes_of_node(
     here: BorrowedFd<'_>,
     entry: &WalkEntry,
@@ -312,7 +312,7 @@ fn read_attributes(
     let names = match list(&mut names) {
         Ok(length) => names[..length].to_vec(),
         Err(rustix::io::Errno::RANGE) => {
-            // LIMIT: the kernel's own for a list of names, and for a value.
+            // LIMIT: that of the kernel for a list of names, and for a value.
             let mut names = vec![0; 64 << 10];
             let length = list(&mut names)?;
             names.truncate(length);
@@ -344,25 +344,25 @@ fn read_attributes(
     Ok(records)
 }
 
-/// The first names of files that have several. Folders are kept once each, so that deep trees don't cost their paths again
-/// and again.
+/// The first names of files that have several names. Each folder is stored once, so that deep trees do not store their
+/// paths again and again.
 #[derive(Default)]
 struct HardLinkNames {
     seen: HashMap<u64, (usize, Box<[u8]>)>,
-    /// Each with the one above; the first is the part itself.
+    /// Each with the number of its parent; the first is the part itself.
     folders: Vec<(usize, Box<[u8]>)>,
-    /// The folders on the way to the last file, by their numbers.
+    /// The folders on the path to the last file, with their numbers.
     way: Vec<(Box<[u8]>, usize)>,
 }
 
 impl HardLinkNames {
-    /// Inodes of two parts are those of one subvolume, so what was seen stays.
+    /// All parts are in one subvolume and share its inode numbers, so the known files are kept.
     fn begin(&mut self, part: &str) {
         self.folders.push((usize::MAX, part.as_bytes().into()));
         self.way = vec![(part.as_bytes().into(), self.folders.len() - 1)];
     }
 
-    /// The path under which this file was seen first; `None` notes that it is seen now.
+    /// The path under which this file was seen first; `None` if this is the first time, which is then recorded.
     fn first(&mut self, inode: u64, path: &[u8]) -> Option<Vec<u8>> {
         if let Some((folder, name)) = self.seen.get(&inode) {
             return Some(self.path(*folder, name));
@@ -407,7 +407,7 @@ pub(crate) fn read_through(layer: &Path) -> io::Result<()> {
                 FileType::RegularFile => {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
                     let file = rustix::fs::openat(walk.here(), &entry.name, flags, Mode::empty())?;
-                    // What is in memory says nothing about the disk.
+                    // Cached pages say nothing about the disk, so they are dropped.
                     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
                     let mut file = File::from(file);
                     for (offset, length) in pieces(&file, u64::try_from(entry.stat.st_size).unwrap_or(0))? {

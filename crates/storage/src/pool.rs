@@ -1,4 +1,4 @@
-//! The btrfs that layers lie on: a loop file of ours that grows, or the data folder's own file system.
+//! The btrfs file system that holds the layers: a loop file that grows, or the file system of the data folder.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,8 @@ use super::{btrfs, loopback};
 
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 const GIB: u64 = 1 << 30;
-/// The first size, and each step. Space is taken for good (fallocated), so that a full host never becomes an I/O error inside.
+/// The first size, and each step. The space is allocated permanently (fallocate), so that a full host never causes an
+/// I/O error in a sandbox.
 const FIRST_BYTES: u64 = GIB;
 const STEP_BYTES: u64 = 2 * GIB;
 const STEP_LEAST: u64 = GIB / 4;
@@ -27,9 +28,9 @@ const HEADROOM_MAX: u64 = 16 * GIB;
 #[derive(Debug)]
 pub(crate) struct Pool {
     at: PathBuf,
-    /// `None` on the host's own btrfs.
+    /// `None` if the pool is on the host's own btrfs.
     backing: Option<Backing>,
-    /// What one layer may ask for at once.
+    /// The number of bytes that one layer may take at once.
     headroom: AtomicU64,
     disk: Arc<Reserve>,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Pool {
 struct Backing {
     file: PathBuf,
     device: PathBuf,
-    /// One grows it at a time.
+    /// Only one caller grows the pool at a time.
     turn: Mutex<()>,
 }
 
@@ -49,14 +50,14 @@ impl Pool {
     pub(crate) fn open(data: &Path, at: &Path, disk: &Arc<Reserve>) -> Result<Self, Failed> {
         let disk = Arc::clone(disk);
         let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
-        if magic(data).map_err(|cause| ("look at the data folder", cause))? == BTRFS_MAGIC {
+        if magic(data).map_err(|cause| ("inspect the data folder", cause))? == BTRFS_MAGIC {
             return Ok(Self { at: at.to_owned(), backing: None, headroom: AtomicU64::new(0), disk });
         }
         let file = data.join("pool.btrfs");
         make_file(&file, &disk).map_err(|cause| ("make the pool's file", cause))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-        let options = options(&file).map_err(|cause| ("look at the pool's file", cause))?;
-        if magic(at).map_err(|cause| ("look at the pool", cause))? != BTRFS_MAGIC {
+        let options = options(&file).map_err(|cause| ("inspect the pool's file", cause))?;
+        if magic(at).map_err(|cause| ("inspect the pool", cause))? != BTRFS_MAGIC {
             let device = loopback::attach(&file).map_err(|cause| ("attach the pool's file", cause))?;
             rustix::mount::mount(&device.path, at, "btrfs", flags, options)
                 .map_err(|cause| ("mount the pool", cause.into()))?;
@@ -97,7 +98,7 @@ impl Pool {
     }
 }
 
-/// How far the pool grows next. The last steps are short ones, so that what counts as free can also be had.
+/// The size of the next step. The last steps are short ones, so that all room that counts as free can be used.
 fn next_step(room: u64) -> Option<u64> {
     Some(whole_steps(room.min(STEP_BYTES))).filter(|step| *step > 0)
 }
@@ -113,15 +114,15 @@ impl Backing {
     }
 }
 
-/// Mount options. Data takes space in large chunks, and when all are taken there may be none left for metadata: then the file
-/// system is full although it has room. So a chunk for metadata is made after every few chunks of data; a small pool has smaller
-/// ones.
+/// Mount options. btrfs allocates space for data in large chunks, and when all space is allocated, none may be left for
+/// metadata: then the file system is full although it has room. So it allocates a chunk for metadata after every few
+/// chunks of data; a small pool does so more often.
 fn options(file: &Path) -> io::Result<&'static CStr> {
     let is_large = file.metadata()?.len() > 50 * GIB;
     Ok(if is_large { c"nodiscard,metadata_ratio=20" } else { c"nodiscard,metadata_ratio=4" })
 }
 
-/// Appears under its name only when it is complete.
+/// Makes the pool's file. It has its final name only when it is complete.
 fn make_file(path: &Path, disk: &Reserve) -> io::Result<()> {
     if path.exists() {
         return Ok(());

@@ -1,19 +1,20 @@
-//! Copies of layers: snapshots, sandboxes that begin as one, and the way back to one.
+//! Copies layers: snapshots, sandboxes that begin as a copy of one, and rollbacks.
 //!
 //! ```text
 //! DATA/pool/snapshots/<snapshot>/files/    a copy of the layer, read-only
-//!                               /memory/   its processes, where they were kept (see `checkpoint`)
-//! DATA/pool/layers/.new-<sandbox>-…/       a copy that a rollback is about to exchange with the layer, or what is to be removed
+//!                               /memory/   its processes, if they were kept (see `checkpoint`)
+//! DATA/pool/layers/.new-<sandbox>-…/       a copy that a rollback will exchange with the layer, or a layer to be removed
 //! ```
 //!
-//! On btrfs every copy is made by the kernel in a few milliseconds, whatever its size, and is on disk when the call returns.
-//! On plain folders a copy is a copy: right, and as slow as reading and writing everything. The sandbox stands still for it.
+//! On btrfs the kernel makes every copy in a few milliseconds, whatever its size, and the copy is on disk when the call
+//! returns. On plain folders all files are copied: the result is the same, but takes as long as reading and writing
+//! everything. The sandbox is frozen during the copy.
 //!
-//! **Whose bytes count.** With simple quotas a byte counts for the layer that wrote it and for no copy. So that a limit still
-//! bounds what a sandbox holds, a layer made from a snapshot notes how much it began with ([`INHERITED`]), and that much is
-//! taken off its limit and added to its use. What it deletes or overwrites of that keeps counting; where this would matter,
-//! because more than half of the limit is inherited, the snapshot's files are counted anew. With full quota groups the kernel
-//! counts all that a layer refers to, and nothing is noted.
+//! **Which bytes count.** With simple quotas a byte counts for the layer that wrote it and for no copy. So that a limit
+//! still bounds what a sandbox holds, a layer made from a snapshot records how many bytes it began with
+//! ([`INHERITED`]); these are subtracted from its limit and added to its usage. Inherited bytes that the sandbox
+//! deletes or overwrites still count. If more than half of the limit is inherited, the snapshot's files are counted
+//! again. With full quota groups the kernel counts all bytes that a layer refers to, and nothing is recorded.
 
 use std::collections::HashSet;
 use std::fs;
@@ -28,16 +29,17 @@ use crate::btrfs::{self, Access};
 use crate::format::ReadError;
 use crate::{Layers, StorageKind, capture, clear, make_private, pack, prepare, unpack, walk};
 
-/// Where a layer notes how many bytes it began with.
+/// The attribute of a layer that holds the number of bytes it began with.
 const INHERITED: &str = "trusted.atoll.inherited";
 const FILES: &str = "files";
 const NEXT: &str = ".new-";
 const FLUSH: &str = ".flush-";
-/// LIMIT: so much can always be written, however much was inherited: a sandbox that can't write at all can't be tidied up.
+/// LIMIT: this much can always be written, however much was inherited: a user must be able to write to tidy up a full
+/// sandbox.
 const ROOM_LEAST: u64 = 4 << 20;
-/// What an unpacked layer may take beyond its limit at least: trees of files are not laid out as they were.
+/// The least that an unpacked layer may take beyond its limit: the file system may store the same files less densely.
 const UNPACK_ROOM: u64 = 8 << 20;
-/// Dirty bytes that a frozen sandbox may be made to wait for; more are brought to disk before it is frozen.
+/// The dirty bytes that a frozen sandbox may wait for; more are written to disk before it is frozen.
 const DIRTY_MOST: u64 = 4 << 20;
 
 /// How one can tell later that a snapshot is what was made.
@@ -56,8 +58,8 @@ pub struct Seal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum FilesSeal {
-    /// The subvolume, and the transaction that last changed it. To change a file one must make it writable, and the kernel
-    /// notes the change.
+    /// The subvolume, and the transaction that last changed it. To change a file, a process must make the subvolume
+    /// writable, and the kernel records that change.
     Btrfs { uuid: String, changed_in: u64 },
     /// The hash of its stream.
     Tree { sha256: String },
@@ -66,17 +68,17 @@ enum FilesSeal {
 /// A copy could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// It is not what was sealed.
+    /// The snapshot differs from what was sealed.
     #[error("{0}")]
     Damaged(String),
-    /// The limit is below what the snapshot holds.
+    /// The limit is below the size of the snapshot.
     #[error("it holds {used_bytes} bytes")]
     BelowUse { used_bytes: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// LIMIT: by how much a full layer may be over its limit; a fork of one with 64 MiB was once found at up to one more.
+/// LIMIT: how far a full layer may exceed its limit; a fork of one with 64 MiB was measured at up to 1 MiB more.
 const OVERRUN: u64 = 1 << 20;
 
 impl Seal {
@@ -108,7 +110,7 @@ impl Layers {
         self.flush(name)
     }
 
-    /// Brings all of one layer to disk. There is no call for that which leaves the other layers alone, but a copy does it.
+    /// Writes all data of one layer to disk. No system call does this without the other layers, but making a copy does.
     fn flush(&self, name: &str) -> io::Result<()> {
         self.flush_at(&self.path(name), name)
     }
@@ -229,11 +231,11 @@ impl Layers {
         match &self.kind {
             StorageKind::Btrfs { quota, .. } => {
                 btrfs::copy_subvolume(&files, &self.root, name, Access::Writable)?;
-                // With full quota groups the copy has the limit of what it is a copy of, and is as full.
+                // With full quota groups the copy has the limit of its source, and is as full.
                 if !quota.is_simple {
                     btrfs::limit(&self.path(name), btrfs::UNLIMITED)?;
                 }
-                // A change that was only in memory before shows now: the copy has brought it to disk.
+                // A change that was only in memory before is visible now, because the copy has written it to disk.
                 self.check(snapshot, seal)
             }
             StorageKind::Folders => Ok(copy_folders(&files, &self.path(name), &pack::PARTS)?),
@@ -250,8 +252,8 @@ impl Layers {
             let files = walk::open_folder(CWD, self.snapshot_path(snapshot).join(FILES))?;
             bytes = bytes.min(walk::disk_bytes(files)?);
         }
-        // A layer that is full holds a little more than its limit, by what the file system needs for itself. Its copies are as
-        // full as it is, and no reason to refuse them.
+        // A full layer holds a little more than its limit, because of what the file system needs for itself. Its copies
+        // are as full as it is, which is no reason to refuse them.
         if bytes > limit_bytes + OVERRUN {
             return Err(CopyError::BelowUse { used_bytes: bytes });
         }
@@ -315,7 +317,7 @@ impl Layers {
         let aside = passing_name(NEXT, name)?;
         match self.rename(name, &aside) {
             Ok(()) => Ok(Some(aside)),
-            // The reaper may have been at it, after a create that was given up.
+            // The reaper may have removed it, after a create that was abandoned.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -340,7 +342,8 @@ impl Layers {
         for folder in [&self.root, &self.snapshots(), &self.volumes()] {
             for entry in fs::read_dir(folder)? {
                 let path = entry?.path();
-                // Where it is no subvolume this is the one that it lies in, which has books of its own.
+                // If the entry is not a subvolume, this is the id of the subvolume that contains it, which has a group
+                // of its own.
                 live.extend(
                     [path.clone(), path.join(FILES)].iter().filter_map(|at| btrfs::subvolume_id(at).ok()),
                 );
@@ -364,7 +367,7 @@ impl Layers {
                 return btrfs::remove_subvolume(&self.snapshots(), snapshot);
             }
             match btrfs::remove_subvolume(&at, FILES) {
-                // Not there, or somebody has put something else in its place.
+                // The subvolume does not exist, or was replaced by something else.
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENOTDIR)) => {}
                 other => other?,
@@ -405,9 +408,10 @@ impl Layers {
             StorageKind::Folders => fs::create_dir(self.path(&half))?,
         }
         let mut fill = || -> Result<(), ReadError> {
-            // The same files may take a little more than they did. What does not fit into the limit then can still be removed.
+            // The same files may take a little more space than before. Files that then exceed the limit can still be
+            // removed.
             self.set_limit(&half, limit_bytes + limit_bytes / 8 + UNPACK_ROOM)?;
-            // It may be filled faster than the pool grows by itself.
+            // The stream may fill the layer faster than the pool grows by itself.
             self.grow()?;
             unpack::read(&self.path(&half), input)?;
             self.sync()?;

@@ -1,12 +1,13 @@
-//! How much room the pool has, and for what: sandboxes and volumes leave a reserve to pauses and snapshots.
+//! The free space of the pool and its use: sandboxes and volumes leave a reserve for pauses and snapshots.
 //!
 //! ```text
-//! the pool, with what it can still grow:   │ layers and volumes ─────────► │ reserve: pauses, snapshots │
+//! the pool, with its possible growth:      │ layers and volumes ─────────► │ reserve: pauses, snapshots │
 //! ```
 //!
-//! Every layer and every volume is a member of one quota group, and the limit of that group is what keeps the reserve: the
-//! kernel refuses a write beyond it with `EDQUOT`, as it does for a full layer. The limit follows what else takes room in the
-//! pool, and how far the pool can grow. With full quota groups (kernels before 6.7) there is no such group.
+//! Every layer and every volume is a member of one quota group, and the limit of that group keeps the reserve: the
+//! kernel refuses a write beyond it with `EDQUOT`, as it does for a full layer. The limit is adjusted to the other
+//! usage of the pool, and to how far the pool can grow. With full quota groups (kernels before 6.7) this group does not
+//! exist.
 
 use std::fs;
 use std::io;
@@ -64,12 +65,12 @@ impl Layers {
         self.keep_reserve()
     }
 
-    /// Sets the limit of the group to what is there and not reserved.
+    /// Sets the limit of the group to the space that is not reserved.
     fn keep_reserve(&self) -> io::Result<()> {
         let (StorageKind::Btrfs { quota, .. }, Some((held, limit))) = (&self.kind, self.group()?) else {
             return Ok(());
         };
-        // Bytes that were promised to writers are not among those held yet, and still free.
+        // Bytes that are reserved for writers do not count as held yet, and still count as free.
         let (inside, data, _) = self.room_with(0)?;
         let reserve = self.reserve_inside(inside, data)?;
         let wanted = held.saturating_add(inside.saturating_add(data).saturating_sub(reserve)).max(SLACK);
@@ -79,7 +80,7 @@ impl Layers {
         quota.limit_members(&self.at, wanted)
     }
 
-    /// What is free in the pool, and by how much it can grow: for data, for memory.
+    /// The free space in the pool, and by how much the pool can grow: for data, for memory.
     fn room(&self) -> io::Result<(u64, u64, u64)> {
         let pending = match &self.kind {
             StorageKind::Btrfs { quota, .. } => quota.pending_bytes(),
@@ -96,7 +97,7 @@ impl Layers {
         match host {
             Some(host) => {
                 let inside = free_bytes(&self.at)?.saturating_sub(pending);
-                // It grows in whole steps.
+                // The pool grows in whole steps.
                 let room = |purpose| self.disk.room(host, purpose).map(pool::whole_steps);
                 Ok((inside, room(Purpose::Data)?, room(Purpose::Memory)?))
             }
@@ -110,7 +111,8 @@ impl Layers {
         }
     }
 
-    /// What of the pool is kept for pauses and snapshots. Where the pool is the disk itself, that is the disk's reserve.
+    /// The part of the pool that is kept for pauses and snapshots. If the pool is the disk itself, that is the disk's
+    /// reserve.
     fn reserve_inside(&self, inside: u64, growth: u64) -> io::Result<u64> {
         match &self.kind {
             StorageKind::Btrfs { pool, .. } if pool.grows_in().is_some() => {

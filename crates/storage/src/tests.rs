@@ -1,4 +1,4 @@
-//! Packs: what comes out is what went in, and what means harm is refused.
+//! Packed layers: unpacking restores the same tree, and hostile streams are refused.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::walk::{Walk, open_folder};
 use super::{pack, unpack};
 
 fn layer() -> tempfile::TempDir {
-    // Attributes `trusted.*` need a file system that has them.
+    // Attributes `trusted.*` need a file system that supports them.
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::create_dir(folder.path().join("upper")).unwrap();
     folder
@@ -113,13 +113,13 @@ fn everything_that_a_layer_can_hold_comes_back() {
 
     let copy = unpacked(&packed(source.path())).unwrap();
     let (mut before, after) = (told(source.path()), told(copy.path()));
-    // Neither lives longer than what made it.
+    // A socket has no use without the process that made it.
     before.remove(&b"upper/socket"[..]).unwrap();
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
     for (path, told) in &before {
         assert_eq!(*told, after[path], "{}", String::from_utf8_lossy(path));
     }
-    // The same tree is the same stream.
+    // The same tree gives the same stream.
     assert_eq!(packed(source.path()), packed(copy.path()));
 }
 
@@ -190,7 +190,7 @@ fn about(kind: EntryType, path: &str) -> PackedEntry {
     }
 }
 
-/// A stream with the folder `upper` and then these.
+/// A stream with the folder `upper` and then these entries.
 fn stream(entries: &[(PackedEntry, Records, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     format::begin(&mut out).unwrap();

@@ -1,8 +1,8 @@
-//! Makes a layer from a stream that [`super::pack`] wrote, perhaps on another machine, perhaps by somebody who means harm.
+//! Makes a layer from a stream that [`super::pack`] wrote, possibly on another machine, or that an attacker forged.
 //!
-//! No path is ever followed: an entry is made by its last name in a folder that this reader has made itself and still holds,
-//! and an archive whose entries come in another order is refused. The one exception, the target of a hard link, is looked up
-//! without links and without leaving the layer.
+//! No path is ever followed: an entry is made by its last name in a folder that this reader has made itself and still
+//! holds, and a stream whose entries are in another order is refused. The one exception, the target of a hard link, is
+//! looked up without following links and without leaving the layer.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,8 +19,8 @@ use super::pack::PARTS;
 use super::walk::{PATH_MOST, open_folder};
 
 const BUFFER: usize = 256 << 10;
-/// Says of a folder that nobody knows which folder below it was made from. Where nothing is said, an overlay finds out at the
-/// first look and writes it down, and in a layer that is full the look fails with the write.
+/// Marks a folder as one whose origin in the layers below is unknown. Without this mark, an overlay determines the
+/// origin at the first lookup and writes it down, and in a full layer that lookup fails with the write.
 const ORIGIN: (&str, &[u8]) = ("trusted.overlay.origin", b"");
 /// The kernel's bound for one lookup.
 const LOOKUP_MOST: usize = 4_000;
@@ -59,7 +59,7 @@ struct Unpacker<'a, R> {
     root: OwnedFd,
     /// The innermost open folder.
     here: OwnedFd,
-    /// The open folders, from the root on. What they are to look like is set when they are left.
+    /// The open folders, from the root on. Their attributes are set when the reader leaves them.
     levels: Vec<UnpackLevel>,
     buffer: Vec<u8>,
 }
@@ -106,9 +106,9 @@ impl<R: Read> Unpacker<'_, R> {
         }
     }
 
-    /// Leaves folders until the one that the entry is in is the innermost; answers the entry's own name.
+    /// Leaves folders until the parent of the entry is the innermost one; returns the entry's own name.
     fn enter_folder_of(&mut self, about: &PackedEntry) -> Result<Vec<u8>, ReadError> {
-        // A root is as long as its name allows beyond the bound of a walk below it.
+        // The bound of a walk applies below the part's folder, so the name of the part may come on top.
         if about.path.len() > PATH_MOST + 16 {
             return Err(damaged("a path is too long"));
         }
@@ -133,7 +133,7 @@ impl<R: Read> Unpacker<'_, R> {
     fn leave_to(&mut self, depth: usize) -> Result<(), ReadError> {
         while self.levels.len() > depth {
             let Some(level) = self.levels.pop() else { break };
-            // Nobody else knows this tree, so the way up is the way one came.
+            // No other process knows this tree, so `..` is the folder that the reader came from.
             let above = open_folder(&self.here, c"..")?;
             let folder = std::mem::replace(&mut self.here, above);
             finish(&folder, &level.about, &level.attributes)?;
@@ -218,7 +218,7 @@ impl<R: Read> Unpacker<'_, R> {
         made(rustix::fs::linkat(&target, c"", &self.here, name, AtFlags::EMPTY_PATH))
     }
 
-    /// What lies under a path from the layer's root, without following a link of any kind.
+    /// Opens a path from the layer's root, without following a link of any kind.
     fn look_up(&self, path: &[u8]) -> Result<OwnedFd, ReadError> {
         let gone = || damaged(format!("{} is a hard link without a target", shown(path)));
         if path.len() > PATH_MOST + 16 || path.contains(&0) {
@@ -252,7 +252,7 @@ impl<R: Read> Unpacker<'_, R> {
         self.finish_node(name, about, attributes)
     }
 
-    /// As [`finish`], for what can't be opened.
+    /// Like [`finish`], for an entry that cannot be opened.
     fn finish_node(
         &mut self,
         name: &[u8],
@@ -274,8 +274,8 @@ impl<R: Read> Unpacker<'_, R> {
     }
 }
 
-/// Owner, mode, attributes and time, in this order: a change of owner takes privileges of a file away, and all but the last
-/// change its time.
+/// Sets owner, mode, attributes and time, in this order: a change of owner removes privileges of a file, and all
+/// changes but the last one update its time.
 fn finish(file: &OwnedFd, about: &PackedEntry, attributes: &[Record]) -> Result<(), ReadError> {
     rustix::fs::fchown(file, Some(Uid::from_raw(about.uid)), Some(Gid::from_raw(about.gid)))?;
     rustix::fs::fchmod(file, Mode::from_raw_mode(about.mode))?;
@@ -290,7 +290,7 @@ fn times(about: &PackedEntry) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-/// Errors that only a stream which is not ours can bring about are its fault.
+/// Reports errors that only a forged stream can cause as damage of the stream.
 fn made<T>(outcome: rustix::io::Result<T>) -> Result<T, ReadError> {
     outcome.map_err(|error| match error {
         Errno::EXIST => damaged("two entries have the same name"),
@@ -305,7 +305,7 @@ fn made<T>(outcome: rustix::io::Result<T>) -> Result<T, ReadError> {
     })
 }
 
-/// The attributes among the records, only such as a layer may hold.
+/// The attributes among the records. Attributes that a layer must not hold are refused.
 fn attributes(records: &Records) -> Result<Records, ReadError> {
     let mut attributes = Vec::new();
     for (key, value) in records {
@@ -324,7 +324,7 @@ fn attributes(records: &Records) -> Result<Records, ReadError> {
     Ok(attributes)
 }
 
-/// The map before the data of a sparse file, and how many bytes it takes.
+/// Reads the map before the data of a sparse file; returns it with its size in bytes.
 fn read_map(input: &mut impl Read) -> Result<(Vec<(u64, u64)>, u64), ReadError> {
     let mut map = MapReader { input, block: [0; format::BLOCK], at: format::BLOCK, blocks: 0 };
     let count = usize::try_from(map.number()?).ok().filter(|count| *count <= PIECES_MOST);
@@ -344,7 +344,7 @@ struct MapReader<'a, R> {
 }
 
 impl<R: Read> MapReader<'_, R> {
-    /// The next number, up to its line's end.
+    /// The next number, up to the end of its line.
     fn number(&mut self) -> Result<u64, ReadError> {
         let mut number: u64 = 0;
         for position in 0..21 {
@@ -367,7 +367,7 @@ impl<R: Read> MapReader<'_, R> {
     }
 }
 
-/// A path for people.
+/// A path for an error message.
 fn shown(path: &[u8]) -> String {
     let most = path.len().min(200);
     String::from_utf8_lossy(&path[..most]).escape_debug().to_string()

@@ -1,7 +1,9 @@
-//! The files of a volume, without a sandbox, while sandboxes change them: everything is found by descriptor.
+//! Accesses the files of a volume without a sandbox, while sandboxes change them: every file is opened relative to a
+//! descriptor.
 //!
-//! Links on the way are followed inside of the volume only, as if it were the root of all; the last name never is, where
-//! something is made, changed, moved or removed. Pipes, sockets and devices are never opened.
+//! Links on the path are resolved inside of the volume, as if it were the root of the file system. The last name of a
+//! path is never followed for an operation that makes, changes, moves or removes an entry. Pipes, sockets and devices
+//! are never opened.
 
 use std::collections::BinaryHeap;
 use std::ffi::CString;
@@ -14,11 +16,11 @@ use rustix::io::Errno;
 
 use super::format::IDS;
 
-/// LIMIT: how often a look that met somebody who moves folders about is repeated.
+/// LIMIT: how often a lookup is repeated because a sandbox moved folders meanwhile.
 const RETRIES: usize = 32;
-/// LIMIT: folders within each other that a listing goes down.
+/// LIMIT: the depth of a listing.
 const DEPTH_MOST: u32 = 64;
-/// LIMIT: what the kernel takes as one path.
+/// LIMIT: bytes of one path, as in the kernel.
 const PATH_MOST: usize = 4_095;
 
 /// The folder of one volume.
@@ -58,7 +60,7 @@ impl EntryAttributes {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "no sandbox can have this user or group"))
     }
 
-    /// Permissions without setuid and setgid.
+    /// The permissions without setuid and setgid.
     fn mode_or(&self, usual: u32) -> Mode {
         Mode::from_raw_mode(self.mode.unwrap_or(usual) & 0o1777)
     }
@@ -101,7 +103,7 @@ impl VolumeFolder {
             FileType::Directory => return Err(io::ErrorKind::IsADirectory.into()),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
         }
-        // What was looked at is what is opened, whatever has its name by now.
+        // Opens the node that was checked, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", node.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(CWD, again, flags, Mode::empty())?;
@@ -192,7 +194,7 @@ impl VolumeFolder {
             folder = match (open_strictly(&folder, name), new) {
                 (Err(error), Some(owner)) if error.kind() == io::ErrorKind::NotFound => {
                     match make(&folder, name, owner, owner.mode_or(0o755)) {
-                        // Another sandbox came first.
+                        // Another sandbox made it first.
                         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                         other => other?,
                     }
@@ -204,12 +206,12 @@ impl VolumeFolder {
         Ok(folder)
     }
 
-    /// A folder of the volume.
+    /// Opens a folder of the volume.
     fn folder(&self, path: &str) -> io::Result<OwnedFd> {
         self.open(path, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// Opens what a path leads to, inside of the volume whatever it says.
+    /// Opens a path; the result is inside of the volume whatever the path contains.
     fn open(&self, path: &str, how: OFlags) -> io::Result<OwnedFd> {
         let path = if path.is_empty() { "." } else { path };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
@@ -222,7 +224,7 @@ impl VolumeFolder {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// A folder with those above it; what is missing is made.
+    /// Opens a folder; missing folders on the path are made.
     fn make_all(&self, path: &str, owner: EntryAttributes) -> io::Result<OwnedFd> {
         let mut so_far = String::new();
         let mut folder = self.root.try_clone()?;
@@ -284,7 +286,7 @@ fn make(folder: &OwnedFd, name: &str, owner: EntryAttributes, mode: Mode) -> io:
     let made = rustix::fs::openat(folder, name, flags, Mode::empty())?;
     let (uid, gid) = owner.ids();
     rustix::fs::fchown(&made, uid, gid)?;
-    // Not left to mkdir: the server has a mask.
+    // mkdir applies the umask of the server, so the mode is set separately.
     Ok(rustix::fs::fchmod(&made, mode)?)
 }
 
@@ -311,7 +313,8 @@ fn look(folder: impl AsFd, name: &CString, path: String) -> io::Result<OpenedEnt
     Ok(OpenedEntry { path, stat, target })
 }
 
-/// Folders come before what is in them. Of a folder with more names than are wanted only the first are kept at any time.
+/// Lists a folder; folders are before their entries. For a folder with more names than requested, only the first names
+/// are kept in memory.
 fn list_into(
     folder: &OwnedFd,
     path: &str,
@@ -337,7 +340,7 @@ fn list_into(
         let path = format!("{path}/{}", name.to_string_lossy());
         let one = match look(folder, &name, path.clone()) {
             Ok(one) => one,
-            // Somebody else was here since.
+            // The entry was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -355,7 +358,7 @@ fn list_into(
     Ok(())
 }
 
-/// A path as it is answered.
+/// A path as responses show it.
 fn clean(path: &str) -> String {
     format!("/{}", trimmed(path))
 }
@@ -367,7 +370,7 @@ fn trimmed(path: &str) -> &str {
 /// The folder and the name of an entry; `None` for the volume itself.
 fn split(path: &str) -> io::Result<Option<(&str, &str)>> {
     let path = trimmed(path);
-    // Before anything is made on the way to it.
+    // This is checked before any folder on the path is made.
     if path.len() > PATH_MOST {
         return Err(io::ErrorKind::InvalidFilename.into());
     }
@@ -433,7 +436,7 @@ mod tests {
         assert!(files.join("made").exists() && files.join("made too").exists());
         assert_eq!(names(all.path()), ["files", "secret"]);
         assert_eq!(folder.stat("/far").unwrap().target.unwrap(), all.path().join("secret").to_str().unwrap());
-        // A link in the way of a file is replaced, and what it led to is left alone.
+        // A link at the path of a new file is replaced, and its target stays unchanged.
         put(&folder, "/far", "mine").unwrap();
         assert_eq!(std::fs::read_to_string(all.path().join("secret")).unwrap(), "the host's");
         let changed = EntryAttributes { uid: Some(7), mode: Some(0o777), ..EntryAttributes::default() };
@@ -458,7 +461,7 @@ mod tests {
             let made = std::fs::metadata(files.join(name)).unwrap();
             assert_eq!((made.uid(), made.gid(), made.permissions().mode() & 0o7777), (1000, 33, 0o755));
         }
-        // What is replaced keeps what it was.
+        // A replacement keeps owner and permissions.
         put(&folder, "/file", "new").unwrap();
         assert_eq!(std::fs::metadata(files.join("file")).unwrap().uid(), 1000);
         for id in [65_536, u32::MAX] {

@@ -1,12 +1,13 @@
-//! Volumes: files that outlive sandboxes, each a subvolume of the pool with a limit of its own.
+//! Volumes: files that outlive sandboxes. Each volume is a subvolume of the pool with a limit of its own.
 //!
 //! ```text
-//! DATA/pool/volumes/<volume>/files/    what sandboxes see; ids are canonical
-//! DATA/pool/volumes/.new-<volume>-…/   half made, or about to be removed
+//! DATA/pool/volumes/<volume>/files/    the files that sandboxes see; ids are canonical
+//! DATA/pool/volumes/.new-<volume>-…/   incomplete, or about to be removed
 //! ```
 //!
-//! A volume has its name only when it is whole. A copy is made by the kernel at one moment, and what it began with counts for
-//! it as it does for layers (see [`super::snapshots`]). On plain folders there is no limit, and a copy is a copy.
+//! A volume has its name only when it is complete. The kernel makes a copy of a volume at one moment, and its inherited
+//! bytes count as they do for layers (see [`super::snapshots`]). On plain folders there is no limit, and all files are
+//! copied.
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,12 +27,12 @@ use crate::{CopyError, Layers, StorageKind, btrfs, clear};
 /// The part of a volume that sandboxes see.
 pub(crate) const FILES: &str = "files";
 const NEXT: &str = ".new-";
-/// LIMIT: what removing from a full volume may need for a moment.
+/// LIMIT: the space that a removal from a full volume may need temporarily.
 const ROOM_TO_REMOVE: u64 = 16 << 20;
-/// LIMIT: what a volume makes the pool take from the host before anybody writes. Most are never full, and the pool gives nothing
-/// back; it grows faster than anybody writes.
+/// LIMIT: the space that the pool takes from the host for a volume before any data is written. Most volumes are never
+/// full, the pool never shrinks, and it grows faster than sandboxes write.
 const HEADROOM_MOST: u64 = 4 << 30;
-/// Held while the limit of some volume is raised for that.
+/// Held while the limit of a volume is raised for a removal.
 static RAISED: Mutex<()> = Mutex::new(());
 
 impl Layers {
@@ -66,7 +67,7 @@ impl Layers {
         self.publish_volume(&next, volume, || {
             let files = path.join(FILES);
             fs::create_dir(&files)?;
-            // Whoever mounts it may write, whatever user they are inside.
+            // Every user in a sandbox that mounts the volume may write.
             fs::set_permissions(&files, PermissionsExt::from_mode(0o777))?;
             Ok(self.limit_volume(&path, limit_bytes)?)
         })
@@ -106,7 +107,7 @@ impl Layers {
         }
     }
 
-    /// Fills what is half made and gives it its name, or removes it.
+    /// Fills an incomplete volume and gives it its name, or removes it.
     fn publish_volume(
         &self,
         next: &str,
@@ -160,7 +161,7 @@ impl Layers {
         }
     }
 
-    /// The same, not as of the last time the books were settled.
+    /// The number of bytes in a volume now, not as of the last commit of btrfs.
     fn volume_bytes_now(&self, volume: &str) -> io::Result<u64> {
         if let StorageKind::Btrfs { .. } = &self.kind
             && self.volume(volume).exists()
@@ -184,7 +185,7 @@ impl Layers {
     fn erase_volume(&self, name: &str) -> io::Result<()> {
         match &self.kind {
             StorageKind::Btrfs { .. } => match btrfs::remove_subvolume(&self.volumes(), name) {
-                // Somebody has put something else there.
+                // The subvolume was replaced by something else.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTDIR)) => {
                     clear::remove_tree(&self.volume(name))
                 }
@@ -207,7 +208,8 @@ impl Layers {
         outcome
     }
 
-    /// Folders that were being removed when the server died would count for their volume for ever, and nobody sees them.
+    /// Removes folders whose removal was interrupted by the end of the server. They would count towards the limit of
+    /// their volume forever, and no sandbox sees them.
     fn sweep_volume(&self, volume: &str) -> io::Result<()> {
         for entry in fs::read_dir(self.volume_back_room(volume))? {
             let entry = entry?;
@@ -231,14 +233,14 @@ impl Layers {
             other => return other,
         }
         let path = self.volume(volume);
-        // Two at once would take each other's raised limit for the volume's own.
+        // Two at once would mistake each other's raised limit for the volume's own.
         let _one = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = quota.limit_bytes(&path)?;
         btrfs::limit(&path, limit.saturating_add(ROOM_TO_REMOVE))?;
         quota.set_member(&self.at, &path, Member::No)?;
         let done = work();
         quota.set_member(&self.at, &path, Member::Yes)?;
-        // Unless somebody has changed it meanwhile.
+        // The limit is only restored if it was not changed meanwhile.
         if quota.limit_bytes(&path)? == limit.saturating_add(ROOM_TO_REMOVE) {
             btrfs::limit(&path, limit)?;
         }

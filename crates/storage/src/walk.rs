@@ -1,6 +1,8 @@
-//! Walks a tree of any depth with one descriptor at a time and no recursion, in the order of names. Links are never followed.
+//! Walks a tree of any depth with one descriptor at a time and without recursion, in the order of names. Links are
+//! never followed.
 //!
-//! The way up is `..`: nobody else may change the tree meanwhile, and each folder is known again by its inode.
+//! The walk goes up by `..`: no other process may change the tree meanwhile, and each folder is recognized by its
+//! inode.
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +24,7 @@ pub(crate) struct TooDeep;
 pub(crate) struct Walk {
     here: OwnedFd,
     levels: Vec<WalkLevel>,
-    /// From the root, without a leading slash; the entry last seen included.
+    /// From the root, without a leading slash, including the last entry.
     path: Vec<u8>,
 }
 
