@@ -509,6 +509,9 @@ pub struct Lease {
     /// Set until its image is ready; a sandbox whose image could not be made keeps it.
     #[serde(default)]
     pub awaits: Option<AwaitedImage>,
+    /// New limits are being put in force. Published by its driver, never stored.
+    #[serde(skip)]
+    pub resizing: bool,
 }
 
 impl Lease {

@@ -15,7 +15,7 @@ use crate::service::Service;
 /// LIMIT: changes that a slow listener may be behind; a hundred creates at once are three hundred of them.
 const BEHIND: usize = 4_096;
 
-/// A sandbox changed its phase, or the stage of its creation, and the disk has it.
+/// A sandbox changed its phase or the stage of its creation, and the disk has it; or a resize of it begins or is over.
 #[derive(Debug, Clone)]
 pub struct PhaseChange {
     /// The lease before; `None` for a new sandbox.

@@ -219,6 +219,7 @@ impl Sandboxes {
             private_env: spec.private_env.clone(),
             archive: None,
             rollback_to: None,
+            resizing: false,
             mounts: Vec::new(),
             build: spec.build.clone(),
             public: spec.public,

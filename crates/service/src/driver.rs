@@ -116,6 +116,8 @@ pub(crate) struct Driver {
     seed: Option<Arc<Seed>>,
     /// Whether its memory could not be written to disk in this pause.
     checkpoint_failed: bool,
+    /// New limits are being put in force.
+    resizing: bool,
     /// What it may reach was decided anew while nobody could tell its instance.
     refresh_due: bool,
     /// Whether objects of it may be in object storage that the lease does not name.
@@ -229,6 +231,7 @@ impl Driver {
             snapshots: VecDeque::new(),
             seed: None,
             checkpoint_failed: false,
+            resizing: false,
             refresh_due: false,
             uploads: matches!(lease_phase, Phase::Archiving | Phase::Deleting),
             tidying: None,

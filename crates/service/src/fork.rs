@@ -202,6 +202,7 @@ impl Sandboxes {
             started_at: None,
             image_build: None,
             awaits: None,
+            resizing: false,
             ..source.clone()
         })
     }

@@ -66,7 +66,12 @@ impl Sandboxes {
             limit,
             cursor: filter.cursor,
         };
-        Ok(self.inner.store.list(query).await?)
+        let mut page = self.inner.store.list(query).await?;
+        for lease in &mut page.items {
+            // What the store does not know.
+            lease.resizing = self.inner.registry.get(&lease.id).is_some_and(|live| live.lease().resizing);
+        }
+        Ok(page)
     }
 
     /// Changes labels, limits, network policy or lifetime.

@@ -213,6 +213,44 @@ async fn of_two_callers_that_expect_the_same_phase_one_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resize_is_shown_while_the_driver_is_at_it() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
+    let mut changes = service.follow_all(who);
+    world.fake.script(ProviderCall::Resize, Script::Hold);
+    let more = LimitsAsk { cpu: Some(2.0), ..LimitsAsk::default() };
+    let look = async {
+        let seen = loop {
+            let seen = service.sandboxes().get(who, id).await.unwrap();
+            if seen.limits.cpu_milli == 2_000 {
+                break seen;
+            }
+            tokio::task::yield_now().await;
+        };
+        let listed = service.sandboxes().list(who, Filter::default()).await.unwrap().items;
+        world.fake.release();
+        (seen, listed)
+    };
+    let (resized, (seen, listed)) = futures::join!(service.sandboxes().resize(who, id, more), look);
+    assert!(seen.resizing && listed[0].resizing);
+    assert_eq!(seen.phase, Phase::Running);
+    assert!(!resized.unwrap().resizing && !world.get(&lease.id).await.resizing);
+    for resizing in [true, false] {
+        assert_eq!(changes.next().await.unwrap().lease.resizing, resizing);
+    }
+    // One that the provider refuses is over too.
+    world.fake.script(ProviderCall::Resize, Script::Fail);
+    let more = LimitsAsk { cpu: Some(4.0), ..LimitsAsk::default() };
+    service.sandboxes().resize(who, id, more).await.unwrap_err();
+    assert!(!world.get(&lease.id).await.resizing);
+    // Nothing else is shown so.
+    let labels =
+        UpdateSandbox { labels: Some([("a".to_owned(), "b".to_owned())].into()), ..Default::default() };
+    assert!(!service.sandboxes().update(who, id, labels).await.unwrap().resizing);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_touch_is_work_and_wakes_nobody() {
     let world = World::new().await;
     let timers = TimersAsk { auto_stop_s: Some(60), ..Default::default() };

@@ -150,6 +150,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         private_env: BTreeSet::new(),
         archive: None,
         rollback_to: None,
+        resizing: false,
         mounts: Vec::new(),
         build: None,
         public: false,

@@ -6,6 +6,7 @@
 //!        stopping▼ │starting
 //!              stopped ─► archiving ─► archived ─► restoring ─► started
 //! any ─► destroying ─► destroyed        what could not be made or kept alive: error
+//! while new limits are put in force: resizing
 //! ```
 //!
 //! A sandbox whose image is built or pulled first is `pending_build`, then `building_snapshot` or `pulling_snapshot`, before it
@@ -19,6 +20,7 @@ use axum::http::StatusCode;
 /// Daytona's state of a sandbox.
 pub(crate) fn state(lease: &Lease) -> &'static str {
     match lease.phase {
+        _ if lease.resizing => RESIZING,
         Phase::Creating => stage(lease.stage),
         Phase::Failed if lease.failed_in_build() => BUILD_FAILED,
         phase => of_phase(phase),
@@ -26,6 +28,7 @@ pub(crate) fn state(lease: &Lease) -> &'static str {
 }
 
 const BUILD_FAILED: &str = "build_failed";
+const RESIZING: &str = "resizing";
 
 const fn stage(stage: Stage) -> &'static str {
     match stage {
@@ -60,6 +63,7 @@ pub(crate) fn phases(word: &str) -> Vec<Phase> {
     let is_part = |phase: &Phase| match phase {
         Phase::Creating => Stage::ALL.into_iter().any(|of| stage(of) == word),
         Phase::Failed if word == BUILD_FAILED => true,
+        Phase::Running | Phase::Paused | Phase::Stopped if word == RESIZING => true,
         phase => of_phase(*phase) == word,
     };
     Phase::ALL.into_iter().filter(is_part).collect()
@@ -201,7 +205,10 @@ mod tests {
         }
         let states = Stage::ALL.map(|stage| state(&waiting(stage)));
         assert_eq!(states, ["pending_build", "pulling_snapshot", "building_snapshot", "creating"]);
-        assert!(phases("resizing").is_empty());
+        let resizing = Lease { resizing: true, ..lease(Phase::Running) };
+        assert_eq!(state(&resizing), "resizing");
+        assert!(STATES.contains(&"resizing") && phases("resizing").contains(&Phase::Running));
+        assert!(phases("forking").is_empty());
         assert!(phases("nonsense").is_empty());
     }
 

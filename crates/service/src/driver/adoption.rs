@@ -131,6 +131,7 @@ impl Driver {
     }
 
     pub(super) async fn recover(&mut self) {
+        self.resizing = false;
         self.reload().await;
         let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
         match self.lease.phase {

@@ -374,12 +374,28 @@ impl Driver {
 
     fn publish_as(&self, lease: &Lease) {
         self.publish.send_replace(DriverState {
-            lease: Arc::new(lease.clone()),
+            lease: Arc::new(self.shown(lease)),
             agent: self.agent.clone().filter(|_| lease.phase == Phase::Running),
             failure: self.failure.clone(),
         });
         // This is after the phase is published: see [`crate::activity::Activity::falls_asleep`].
         self.activity.observe(lease);
+    }
+
+    /// A lease as it is published: with what is not stored.
+    fn shown(&self, lease: &Lease) -> Lease {
+        Lease { resizing: self.resizing, ..lease.clone() }
+    }
+
+    /// Tells that a resize begins or is over.
+    pub(super) fn show_resizing(&mut self, resizing: bool) {
+        if self.resizing == resizing {
+            return;
+        }
+        let before = self.shown(&self.lease);
+        self.resizing = resizing;
+        self.publish();
+        self.inner.changes.tell(Some(before), &self.shown(&self.lease));
     }
 
     pub(super) async fn reload(&mut self) {

@@ -37,10 +37,17 @@ impl Driver {
 
     /// Writes settings, then puts them in force.
     pub(super) async fn write_changed(&mut self, changed: ChangedLease) -> Result<(), ServiceError> {
-        let ChangedLease { lease: next, fields } = changed;
-        if fields.is_empty() {
+        if changed.fields.is_empty() {
             return Ok(());
         }
+        self.show_resizing(changed.lease.limits != self.lease.limits);
+        let outcome = self.apply_changed(changed).await;
+        self.show_resizing(false);
+        outcome
+    }
+
+    async fn apply_changed(&mut self, changed: ChangedLease) -> Result<(), ServiceError> {
+        let ChangedLease { lease: next, fields } = changed;
         let before = self.lease.clone();
         let tells_agent = next.env != before.env || next.secrets != before.secrets;
         let touches_instance = next.limits != before.limits || next.network != before.network || tells_agent;
