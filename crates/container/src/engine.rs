@@ -18,7 +18,6 @@ mod provide;
 mod reaper;
 mod resize;
 mod restore;
-mod sandbox_network;
 mod snapshot;
 mod support;
 mod volumes;
@@ -34,8 +33,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_disk::Reserve;
 use atoll_image::Catalog;
-use atoll_model::{InstanceId, Limits, SandboxId};
-use atoll_network::{Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, Upstreams};
+use atoll_model::{EgressRecord, InstanceId, Limits, SandboxId};
+use atoll_network::{
+    Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, SandboxNetworks, Upstreams,
+};
 use atoll_provider::{Egressed, Notice, Prepare, ProviderError};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
@@ -49,7 +50,6 @@ use atoll_storage::{Layers, StorageChoice, StorageError};
 use blocking_pool::BlockingPool;
 use instance::Live;
 use reaper::{HostResources, Reaper};
-use sandbox_network::SandboxNetworks;
 
 /// LIMIT: egress decisions that a slow listener may be behind; beyond that the log has a gap, which the log reports.
 const EGRESSED: usize = 4_096;
@@ -454,7 +454,12 @@ impl OpenedEngine {
         let handle = router.handle()?;
         let upstreams = config.name_servers.clone().map_or_else(Upstreams::of_host, Upstreams::fixed);
         let egressed = broadcast::Sender::new(EGRESSED);
-        let networks = SandboxNetworks::open(&router, handle, upstreams, egressed.clone())
+        let told = egressed.clone();
+        // Without a listener the record is dropped.
+        let log = move |sandbox: &SandboxId, record: EgressRecord| {
+            let _ = told.send(Egressed { sandbox: sandbox.clone(), record });
+        };
+        let networks = SandboxNetworks::open(&router, handle, upstreams, Arc::new(log))
             .map_err(step("watch over what leaves sandboxes"))?;
         let gate = networks.gate().cloned();
         let mut needed =

@@ -50,6 +50,7 @@ mod netlink;
 pub mod netns;
 mod router;
 mod ruleset;
+mod sandbox_networks;
 mod sysctl;
 mod tool;
 
@@ -68,3 +69,4 @@ pub use fresh_answers::Fresh;
 pub use gate::{GATE_PORT, Gate, Log as EgressLog, Opener, authority};
 pub use handle::{RouterHandle, Sweep};
 pub use router::{Router, RouterConfig};
+pub use sandbox_networks::SandboxNetworks;

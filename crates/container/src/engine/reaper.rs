@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use atoll_network::SandboxLink;
+use atoll_network::{SandboxLink, SandboxNetworks};
 use tokio::sync::{mpsc, watch};
 
 use super::instance;
-use super::sandbox_network::SandboxNetworks;
 use crate::block::Numbers;
 use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;

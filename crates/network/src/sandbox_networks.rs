@@ -8,57 +8,56 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_model::SandboxId;
 use atoll_model::policy::egress::Egress;
-use atoll_model::{EgressRecord, SandboxId};
-use atoll_network::{Flows, Fresh, Gate, LinkError, Router, RouterHandle, SandboxLink, Upstreams};
-use atoll_provider::Egressed;
-use tokio::sync::broadcast;
+
+use crate::address::SandboxLink;
+use crate::dns::Upstreams;
+use crate::error::LinkError;
+use crate::flows::Flows;
+use crate::fresh_answers::Fresh;
+use crate::gate::{Gate, Log};
+use crate::handle::RouterHandle;
+use crate::router::Router;
 
 /// The networks of all sandboxes.
-pub(super) struct SandboxNetworks {
+pub struct SandboxNetworks {
     router: Mutex<RouterHandle>,
     /// `None`: another program uses its ports, and sandboxes reach addresses only.
     gate: Option<Gate>,
     flows: Flows,
-    egressed: broadcast::Sender<Egressed>,
+    log: Log,
 }
 
 impl fmt::Debug for SandboxNetworks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doors").field("router", &self.router).finish_non_exhaustive()
+        f.debug_struct("SandboxNetworks").field("router", &self.router).finish_non_exhaustive()
     }
 }
 
 impl SandboxNetworks {
-    pub(super) fn open(
-        router: &Router,
-        handle: RouterHandle,
-        upstreams: Upstreams,
-        egressed: broadcast::Sender<Egressed>,
-    ) -> io::Result<Self> {
+    /// Binds the gate and reads the counters of flows. Without the gate's ports, sandboxes have no DNS.
+    pub fn open(router: &Router, handle: RouterHandle, upstreams: Upstreams, log: Log) -> io::Result<Self> {
         let fresh = Fresh::open(router.namespace())?;
         let flows = Flows::open(router.namespace())?;
-        let told = egressed.clone();
-        // Without a listener the record is dropped.
-        let log = move |sandbox: &SandboxId, record: EgressRecord| {
-            let _ = told.send(Egressed { sandbox: sandbox.clone(), record });
-        };
-        let gate = Gate::bind(router.namespace(), upstreams, Arc::new(fresh), Arc::new(log))
+        let gate = Gate::bind(router.namespace(), upstreams, Arc::new(fresh), Arc::clone(&log))
             .inspect_err(|cause| tracing::error!(%cause, "DNS for sandboxes is not available"))
             .ok();
-        Ok(Self { router: Mutex::new(handle), gate, flows, egressed })
+        Ok(Self { router: Mutex::new(handle), gate, flows, log })
     }
 
-    pub(super) fn gate(&self) -> Option<&Gate> {
+    /// The gate, for the server to run.
+    pub fn gate(&self) -> Option<&Gate> {
         self.gate.as_ref()
     }
 
-    pub(super) fn router(&self) -> MutexGuard<'_, RouterHandle> {
+    /// The router's links, for one caller at a time.
+    pub fn router(&self) -> MutexGuard<'_, RouterHandle> {
         self.router.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connects a sandbox. On an error everything is undone, except that the link number stays reserved.
-    pub(super) fn attach(
+    pub fn attach(
         &self,
         link: SandboxLink,
         sandbox: &SandboxId,
@@ -72,7 +71,7 @@ impl SandboxNetworks {
     }
 
     /// The first half of [`SandboxNetworks::attach`]: all parts exist, and no traffic passes in either direction.
-    pub(super) fn connect(
+    pub fn connect(
         &self,
         link: SandboxLink,
         egress: &Egress,
@@ -82,7 +81,7 @@ impl SandboxNetworks {
     }
 
     /// The second half: the sandbox may send what its policy allows.
-    pub(super) fn let_through(
+    pub fn let_through(
         &self,
         link: SandboxLink,
         sandbox: &SandboxId,
@@ -94,7 +93,7 @@ impl SandboxNetworks {
     }
 
     /// Changes the policy of a connected sandbox.
-    pub(super) fn change(
+    pub fn change(
         &self,
         link: SandboxLink,
         sandbox: &SandboxId,
@@ -109,7 +108,7 @@ impl SandboxNetworks {
     }
 
     /// Makes a sandbox unreachable in both directions.
-    pub(super) fn detach(&self, link: SandboxLink) -> Result<(), LinkError> {
+    pub fn detach(&self, link: SandboxLink) -> Result<(), LinkError> {
         let mut router = self.router();
         match router.detach(link) {
             // The address may belong to another sandbox by now.
@@ -122,11 +121,11 @@ impl SandboxNetworks {
     }
 
     /// Reads the kernel's counters and logs what is new. Call it about once a second.
-    pub(super) fn write_down(&self) {
+    pub fn write_down(&self) {
         match self.flows.read() {
             Ok(records) => {
                 for (sandbox, record) in records {
-                    let _ = self.egressed.send(Egressed { sandbox, record });
+                    (self.log)(&sandbox, record);
                 }
             }
             Err(cause) => tracing::warn!(%cause, "the flow counters cannot be read"),
