@@ -42,11 +42,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
     // Shared by every engine on this machine; an engine decides what is mounted where.
     ("atoll-storage", &["atoll-disk", "atoll-tar"]),
+    // Shared by every engine on this machine; an engine decides what an instance is made of.
+    ("atoll-instances", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-network"]),
     (
         "atoll-container",
         &[
             "atoll-model",
             "atoll-disk",
+            "atoll-instances",
             "atoll-storage",
             "atoll-provider",
             "atoll-image",

@@ -1,19 +1,17 @@
 //! The provider `container`: the state of a running engine, and how it is opened and closed.
 //!
-//! Every sandbox has a [`SandboxSlot`] with a lock for turns. Create, boot, halt and destroy of one sandbox never run
-//! at the same time; those of different sandboxes may. A create runs as a task of its own, so a caller that goes away
-//! does not leave a half-made instance.
+//! The engine is an [`InstanceLauncher`](atoll_instances::InstanceLauncher): it makes and ends instances out of
+//! namespaces. Slots, turns, pool, reaper and adoption are those of [`Instances`].
 
 mod adopt;
-mod blocking_pool;
 mod claim;
 mod cold_start;
 mod instance;
+mod launch;
 mod mounts;
 mod pack;
 mod pause;
 mod pool;
-mod prepared_pool;
 mod provide;
 mod reaper;
 mod resize;
@@ -24,37 +22,35 @@ mod volumes;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_disk::Reserve;
 use atoll_image::Catalog;
-use atoll_model::{EgressRecord, InstanceId, Limits, SandboxId};
+use atoll_instances::{BlockError, BlockingPool, InstanceSettings, Instances, Numbers, PoolStats, failed};
+use atoll_model::{EgressRecord, Limits, SandboxId};
 use atoll_network::{
     Dialer, DialerConfig, Gate, Router, RouterConfig, RouterError, RouterHandle, SandboxNetworks, Upstreams,
 };
-use atoll_provider::{Egressed, Notice, Prepare, ProviderError};
-use tokio::sync::{Notify, broadcast};
-use tokio::task::JoinSet;
+use atoll_provider::{Egressed, Prepare};
+use tokio::sync::broadcast;
 
-use crate::block::{BlockError, Numbers};
 use crate::checkpoint::{Checkpoints, Criu};
 use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
 use atoll_storage::{Layers, StorageChoice, StorageError};
-use blocking_pool::BlockingPool;
 use instance::Live;
-use reaper::{HostResources, Reaper};
+use reaper::HostResources;
+
+/// The slot of a sandbox of this engine.
+type SandboxSlot = atoll_instances::SandboxSlot<Live>;
 
 /// LIMIT: egress decisions that a slow listener may be behind; beyond that the log has a gap, which the log reports.
 const EGRESSED: usize = 4_096;
-/// LIMIT: notices that a slow listener may be behind; beyond that the listener is informed that it missed some.
-const NOTICES: usize = 1_024;
 /// LIMIT: threads finish their job in milliseconds.
 const STOP_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -142,19 +138,6 @@ fn step(step: &'static str) -> impl Fn(io::Error) -> OpenError {
 /// Duration of each step, in microseconds.
 pub type Timings = Vec<(String, u32)>;
 
-/// The number of ready instances of a template.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PoolStats {
-    /// The template's name.
-    pub template: String,
-    /// The exact version; `None`: the newest.
-    pub version: Option<String>,
-    /// How many are ready.
-    pub ready: usize,
-    /// How many the pool should hold.
-    pub wanted: usize,
-}
-
 /// The provider `container`.
 #[derive(Debug)]
 pub struct Engine {
@@ -169,7 +152,7 @@ struct EngineShared {
     launcher: Launcher,
     resources: Arc<HostResources>,
     router: Router,
-    reaper: Reaper,
+    instances: Instances<EngineShared>,
     blocking: BlockingPool,
     dialer: Dialer,
     checkpoints: Checkpoints,
@@ -178,69 +161,13 @@ struct EngineShared {
     boot_id: String,
     /// The server's UTS namespace, to return to after entering a sandbox's.
     own_uts: Arc<OwnedFd>,
-    places: Mutex<HashMap<SandboxId, Arc<SandboxSlot>>>,
-    pool: Mutex<pool::Pools>,
-    pool_wanted: Arc<Notify>,
-    /// Starts take it shared, adoption exclusively: a sweep must not find half-made instances.
-    adoption: Arc<tokio::sync::RwLock<()>>,
-    /// Held while a ready instance is being made.
-    filling: tokio::sync::Mutex<()>,
-    /// Instances of an earlier server may still exist, with numbers that this server would hand out again.
-    needs_adoption: AtomicBool,
-    is_closing: AtomicBool,
-    starting: AtomicUsize,
-    /// When the last start that a caller waited for ended.
-    last_start: Mutex<Option<std::time::Instant>>,
     cold_starts: AtomicU64,
     last_times: Mutex<Times>,
     /// Step times of the last checkpoint or restore.
     memory_times: Mutex<Times>,
     /// Snapshots that are being made, and whether each is to be removed when it is done.
     making: Mutex<HashMap<atoll_model::SnapshotId, bool>>,
-    notices: broadcast::Sender<Notice>,
     egressed: broadcast::Sender<Egressed>,
-    tasks: Mutex<JoinSet<()>>,
-}
-
-/// The state of one sandbox in this engine.
-#[derive(Debug, Default)]
-struct SandboxSlot {
-    /// Held by the operation that changes the sandbox.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    /// The sandbox is to be removed: a create under way gives up.
-    doomed: AtomicBool,
-    doom: Notify,
-    live: Mutex<Option<(InstanceId, Arc<Live>)>>,
-}
-
-impl SandboxSlot {
-    fn live(&self) -> Option<(InstanceId, Arc<Live>)> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_live(&self, live: Option<(InstanceId, Arc<Live>)>) {
-        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
-    }
-
-    /// Makes a create under way give up.
-    fn condemn(&self) {
-        self.doomed.store(true, Ordering::SeqCst);
-        self.doom.notify_waiters();
-    }
-
-    fn is_doomed(&self) -> bool {
-        self.doomed.load(Ordering::SeqCst)
-    }
-
-    async fn doomed(&self) {
-        loop {
-            let told = self.doom.notified();
-            if self.is_doomed() {
-                return;
-            }
-            told.await;
-        }
-    }
 }
 
 impl Engine {
@@ -257,13 +184,15 @@ impl Engine {
         let launcher = Launcher::new(config.launcher.clone(), opened.hello);
         launcher.warm().await?;
         let needs_adoption = !opened.resources.cgroups.list().map_err(step("list cgroups"))?.is_empty();
-        let (reaper, reaping) = Reaper::new(Arc::clone(&opened.resources));
+        let settings =
+            InstanceSettings { pools: config.pool.clone(), prepare: config.prepare.clone(), needs_adoption };
+        let instances = Instances::new(Arc::clone(&opened.resources), settings);
         let inner = Arc::new(EngineShared {
             catalog,
             launcher,
             resources: opened.resources,
             router: opened.router,
-            reaper,
+            instances,
             blocking: BlockingPool::start().map_err(step("start threads"))?,
             dialer: Dialer::start(DialerConfig::default()).map_err(step("start dialers"))?,
             checkpoints: opened.checkpoints,
@@ -272,32 +201,20 @@ impl Engine {
             own_uts: Arc::new(
                 std::fs::File::open("/proc/self/ns/uts").map_err(step("open our UTS namespace"))?.into(),
             ),
-            places: Mutex::default(),
-            pool: Mutex::default(),
-            pool_wanted: Arc::new(Notify::new()),
-            adoption: Arc::default(),
-            filling: tokio::sync::Mutex::new(()),
-            needs_adoption: AtomicBool::new(needs_adoption),
-            is_closing: AtomicBool::new(false),
-            starting: AtomicUsize::new(0),
-            last_start: Mutex::default(),
             cold_starts: AtomicU64::new(0),
             last_times: Mutex::default(),
             memory_times: Mutex::default(),
             making: Mutex::default(),
-            notices: broadcast::Sender::new(NOTICES),
             egressed: opened.egressed,
-            tasks: Mutex::new(JoinSet::new()),
             config,
         });
-        inner.spawn(reaping);
         let weak = Arc::downgrade(&inner);
-        inner.spawn(watch::memory(weak.clone()));
-        inner.spawn(watch::housekeeping(weak.clone()));
-        inner.spawn(watch::flows(weak.clone()));
-        inner.spawn(pool::keep_filled(weak));
+        inner.instances.spawn(watch::memory(weak.clone()));
+        inner.instances.spawn(watch::housekeeping(weak.clone()));
+        inner.instances.spawn(watch::flows(weak));
+        Instances::keep_pools_filled(&inner);
         if let Some(gate) = opened.gate {
-            inner.spawn(async move {
+            inner.instances.spawn(async move {
                 if let Err(cause) = gate.run().await {
                     tracing::error!(%cause, "the egress gate ended");
                 }
@@ -308,13 +225,7 @@ impl Engine {
 
     /// Ends the ready instances, which only this server uses. Sandboxes continue.
     pub async fn close(&self) {
-        self.inner.is_closing.store(true, Ordering::SeqCst);
-        // Waits for an instance that is being made; none is begun after it.
-        let filling = self.inner.filling.lock().await;
-        self.inner.drain_pool();
-        drop(filling);
-        self.inner.starts_end().await;
-        self.inner.reaper.settle().await;
+        Instances::close(&*self.inner).await;
     }
 
     /// Step times of the last cold start.
@@ -332,7 +243,7 @@ impl Engine {
     /// How full the pools are.
     #[must_use]
     pub fn pool_stats(&self) -> Vec<PoolStats> {
-        self.inner.pool_stats()
+        self.inner.instances.pool_stats()
     }
 
     /// The pid of the launcher, if it runs.
@@ -356,7 +267,7 @@ impl Engine {
     pub async fn uninstall(self) -> Result<(), OpenError> {
         self.close().await;
         let mut inner = Arc::clone(&self.inner);
-        let mut tasks = std::mem::take(&mut *inner.lock_tasks());
+        let mut tasks = inner.instances.take_tasks();
         drop(self);
         tasks.shutdown().await;
         // A thread may still use one of them.
@@ -393,35 +304,17 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.inner.lock_tasks().abort_all();
+        self.inner.instances.abort_tasks();
     }
 }
 
 impl EngineShared {
-    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.lock_tasks();
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
-    }
-
-    fn lock_tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
         self.resources.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn router(&self) -> MutexGuard<'_, RouterHandle> {
         self.resources.networks.router()
-    }
-
-    fn places(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxSlot>>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn place(&self, sandbox: &SandboxId) -> Arc<SandboxSlot> {
-        Arc::clone(self.places().entry(sandbox.clone()).or_default())
     }
 }
 
@@ -495,11 +388,6 @@ fn is_old_kernel() -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 15)
-}
-
-/// Adds the name of the failed step to an error.
-fn failed<E: Into<Box<dyn Error + Send + Sync>>>(step: &'static str) -> impl Fn(E) -> ProviderError {
-    move |cause| ProviderError::Failed { step: step.to_owned(), cause: cause.into() }
 }
 
 /// Removes the cgroup folder of this server. A killed process leaves its cgroup only when its memory is freed, which

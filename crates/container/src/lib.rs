@@ -5,11 +5,13 @@
 //! no record. The facts that the service stores contain everything that is needed to find an instance again.
 //!
 //! ```text
-//! Engine ─┬─ launcher   first processes            ─┬─ cgroup    limits, freezing, figures
-//!         ├─ pool       ready, frozen instances     ├─ storage   layers, disk limits
-//!         ├─ reaper     slow removals               ├─ block     number ranges of each server
-//!         └─ watch      deaths, memory              └─ seccomp   allowed system calls
+//! Engine ─┬─ launcher    first processes           ─┬─ cgroup    limits, freezing, figures
+//!         ├─ instances   slots, pool, reaper        ├─ storage   layers, disk limits
+//!         ├─ checkpoint  memory on disk             ├─ network   links, policies, the gate
+//!         └─ watch       memory, disk, flows        └─ seccomp   allowed system calls
 //! ```
+//!
+//! The bookkeeping of instances is `atoll-instances`; the engine is its launcher.
 
 #![expect(
     unsafe_code,
@@ -17,7 +19,6 @@
 )]
 
 mod agent_binary;
-mod block;
 mod cgroup;
 mod checkpoint;
 mod engine;
@@ -30,9 +31,9 @@ mod sys;
 pub mod testing;
 mod tracee;
 
+pub use atoll_instances::{BlockError, PoolStats};
 pub use atoll_storage::{StorageChoice, StorageError};
-pub use block::BlockError;
-pub use engine::{Engine, EngineConfig, OpenError, PoolStats, Timings};
+pub use engine::{Engine, EngineConfig, OpenError, Timings};
 pub use failpoint::FailPoint;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};

@@ -123,7 +123,7 @@ fn loops(data: &Path, seen: &mut BTreeSet<String>) {
 
 /// The cgroup folders of the server's block, if it has one.
 fn cgroups(data: &Path, seen: &mut BTreeSet<String>) {
-    let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data) else { return };
+    let Some(block) = atoll_instances::block_of(Path::new("/run/atoll"), data) else { return };
     let parent = format!("atoll-{block}");
     for mount in atoll_storage::mountinfo::read().unwrap_or_default() {
         if !mount.kind.starts_with("cgroup") {
@@ -170,7 +170,7 @@ pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
 
 /// Removes by force what a server with this data folder left; for a test that failed half way.
 pub fn scrub(data: &Path) {
-    if let Some(block) = crate::block::block_of(Path::new("/run/atoll"), data)
+    if let Some(block) = atoll_instances::block_of(Path::new("/run/atoll"), data)
         && let Ok(cgroups) = crate::cgroup::open(&format!("atoll-{block}"))
     {
         let begun = Instant::now();

@@ -31,7 +31,7 @@ pub(crate) fn users_image(
 /// Magic numbers, the length of the entry, and the entry: a map of users and an equal map of groups.
 fn with_map(marks: &[u8], first: u32) -> Vec<u8> {
     let mut extent = Vec::new();
-    for (field, value) in [(1, 0), (2, first), (3, crate::block::IDS_PER_SANDBOX)] {
+    for (field, value) in [(1, 0), (2, first), (3, atoll_instances::IDS_PER_SANDBOX)] {
         extent.push(field << 3);
         put_number(&mut extent, value);
     }

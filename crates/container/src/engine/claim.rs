@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use atoll_instances::{InstanceLauncher, Instances};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::thread::LinkNameSpaceType;
 
@@ -16,7 +17,7 @@ const MIB: u64 = 1 << 20;
 impl EngineShared {
     /// `None`: no instance is ready, or the claim failed and the sandbox has to be started cold.
     pub(super) async fn claim(&self, spec: &InstanceSpec) -> Option<(Live, Booted)> {
-        let mut ready = self.take_ready(&spec.template, &spec.template_version, &spec.limits)?;
+        let mut ready = Instances::take_ready(self, &spec.template, &spec.template_version, &spec.limits)?;
         match self.furnish(&mut ready, spec).await {
             Ok(facts) => {
                 let booted = Booted { facts, agent_token: Some(ready.token), from_pool: true };

@@ -111,8 +111,8 @@ impl Plan {
     ) -> Result<T, ProviderError> {
         let doomed = async {
             match &self.owner {
-                Some((sandbox, place)) => {
-                    place.doomed().await;
+                Some((sandbox, slot)) => {
+                    slot.doomed().await;
                     ProviderError::Gone { sandbox: sandbox.clone() }
                 }
                 None => std::future::pending().await,
@@ -182,7 +182,7 @@ impl Drop for Undo<'_> {
             if let Some(layer) = remains.layer.take() {
                 remains.layer = self.engine.resources.layers.put_aside(&layer).unwrap_or(Some(layer));
             }
-            self.engine.reaper.take(remains);
+            self.engine.instances.reaper().take(remains);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use atoll_instances::RunningInstance;
 use atoll_model::Storage;
 use atoll_network::SandboxLink;
 use rustix::process::Signal;
@@ -70,22 +71,26 @@ impl Live {
         sent_by_eth0(&text).unwrap_or(0)
     }
 
-    /// Marks the end of the instance as expected.
-    pub(super) fn expect_end(&self) {
-        self.ending.store(true, Ordering::SeqCst);
-    }
-
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::SeqCst)
-    }
-
     /// Ends the instance with all its processes: the kernel ends the pid namespace with its first process.
     pub(super) fn kill(&self) -> io::Result<()> {
         kill(self.pidfd())
     }
+}
 
-    /// Waits until no process of the instance runs.
-    pub(super) async fn dead(&self) -> io::Result<()> {
+impl RunningInstance for Live {
+    fn expect_end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    fn is_dead(&self) -> io::Result<bool> {
+        is_dead(self.pidfd())
+    }
+
+    async fn dead(&self) -> io::Result<()> {
         loop {
             let mut ready = self.pidfd.readable().await?;
             if is_dead(self.pidfd())? {

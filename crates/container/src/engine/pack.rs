@@ -36,7 +36,7 @@ impl EngineShared {
         if !self.resources.layers.exists(&name) {
             return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
         }
-        if self.live(target).is_ok() {
+        if self.instances.live(target).is_ok() {
             return Err(ProviderError::Unsupported {
                 what: "packing the files of a running sandbox".into(),
                 hint: "stop it first".into(),
@@ -56,7 +56,7 @@ impl EngineShared {
         let unsupported = |what: &str, hint: &str| {
             Err(ProviderError::Unsupported { what: what.to_owned(), hint: hint.to_owned() })
         };
-        if let Ok(live) = self.live(target) {
+        if let Ok(live) = self.instances.live(target) {
             return match live.facts.storage {
                 Storage::Memory => unsupported(
                     "a layer of files in memory",
@@ -85,14 +85,14 @@ impl EngineShared {
         limits: &Limits,
         files: Packed,
     ) -> Result<(), ProviderError> {
-        let place = self.place(&target.sandbox);
+        let slot = self.instances.slot(&target.sandbox);
         let (sender, pieces) = mpsc::channel(PIECES);
         let (layers, name) = (Arc::clone(&self.resources.layers), target.sandbox.as_str().to_owned());
         let limit = u64::from(limits.disk_mib) * MIB;
         let work = move || {
             // The thread holds the turn: when the call is dropped, the next operation waits until this one has ended.
-            let _turn = place.turn.blocking_lock();
-            if place.live().is_some() || layers.exists(&name) {
+            let _turn = slot.turn_blocking();
+            if slot.live().is_some() || layers.exists(&name) {
                 return Ok(None);
             }
             let mut input = Incoming { pieces, piece: Vec::new(), read: 0, has_ended: false };

@@ -12,10 +12,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_instances::RunningInstance;
 use atoll_model::{MemoryLocation, SandboxId, Storage};
 use atoll_network::SandboxLink;
 use atoll_provider::{AGENT_PORT, Capability, ProviderError, Target};
@@ -73,16 +73,16 @@ impl EngineShared {
     }
 
     async fn pause_in_turn(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
-        let place = self.place(&target.sandbox);
-        let _turn = place.turn.lock().await;
-        match self.live(target) {
+        let slot = self.instances.slot(&target.sandbox);
+        let _turn = slot.turn().await;
+        match self.instances.live(target) {
             Ok(live) => {
                 self.freeze(&live).await?;
                 Ok(MemoryLocation::Live)
             }
             Err(_) if self.checkpoints.exists(&target.sandbox) => Ok(MemoryLocation::Disk),
             Err(gone) => {
-                self.forget_empty(&target.sandbox, &place);
+                self.instances.forget_empty(&target.sandbox, &slot);
                 Err(gone)
             }
         }
@@ -101,9 +101,9 @@ impl EngineShared {
 
     async fn resume_in_turn(&self, target: &Target) -> Result<(), ProviderError> {
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
-        let place = self.places().get(&target.sandbox).cloned().ok_or_else(gone)?;
-        let _turn = place.turn.lock().await;
-        let live = self.live(target)?;
+        let slot = self.instances.existing_slot(&target.sandbox).ok_or_else(gone)?;
+        let _turn = slot.turn().await;
+        let live = self.instances.live(target)?;
         let (cgroups, checkpoints) = (Arc::clone(&self.resources.cgroups), self.checkpoints.clone());
         let sandbox = target.sandbox.clone();
         let thaw = move || {
@@ -111,15 +111,6 @@ impl EngineShared {
             cgroups.thaw(&live.facts.cgroup)
         };
         self.blocking.run(thaw).await.map_err(failed("thawing"))
-    }
-
-    /// Removes a slot that was made only to wait in it.
-    pub(super) fn forget_empty(&self, sandbox: &SandboxId, place: &Arc<SandboxSlot>) {
-        let mut places = self.places();
-        // The references of the map and of the caller.
-        if place.live().is_none() && Arc::strong_count(place) <= 2 {
-            places.remove(sandbox);
-        }
     }
 
     pub(super) async fn freeze(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
@@ -138,16 +129,16 @@ impl EngineShared {
     /// checkpoint; never anything in between.
     #[expect(
         clippy::disallowed_methods,
-        reason = "must come to its end when the caller goes away; `starting` counts it, and a closing server waits"
+        reason = "must come to its end when the caller goes away; `start_begins` counts it, and a closing server waits"
     )]
     pub(super) async fn checkpoint(self: &Arc<Self>, target: &Target) -> Result<(), ProviderError> {
         let (engine, target) = (Arc::clone(self), target.clone());
         let (mut answer, waiting) = oneshot::channel();
         // Counted like a start, so that a closing server waits for it.
-        engine.starting.fetch_add(1, Ordering::SeqCst);
+        engine.instances.start_begins();
         tokio::spawn(async move {
             let outcome = engine.checkpoint_in_turn(&target, &mut answer).await;
-            engine.starting.fetch_sub(1, Ordering::SeqCst);
+            engine.instances.start_ends();
             let _ = answer.send(outcome);
         });
         waiting.await.map_err(failed("checkpointing"))?
@@ -158,18 +149,18 @@ impl EngineShared {
         target: &Target,
         caller: &mut oneshot::Sender<Result<(), ProviderError>>,
     ) -> Result<(), ProviderError> {
-        let place = self.place(&target.sandbox);
-        let _turn = place.turn.lock().await;
-        let _changing = self.adoption.read().await;
+        let slot = self.instances.slot(&target.sandbox);
+        let _turn = slot.turn().await;
+        let _changing = self.instances.hold_off_adoption().await;
         if caller.is_closed() {
             // An earlier caller may have resumed the sandbox since, and no caller is left who would thaw it.
             return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
         }
-        let live = match self.live(target) {
+        let live = match self.instances.live(target) {
             Ok(live) => live,
             Err(_) if self.checkpoints.exists(&target.sandbox) => return Ok(()),
             Err(gone) => {
-                self.forget_empty(&target.sandbox, &place);
+                self.instances.forget_empty(&target.sandbox, &slot);
                 return Err(gone);
             }
         };
@@ -184,7 +175,7 @@ impl EngineShared {
             return outcome;
         }
         let ending = Instant::now();
-        self.end_checkpointed(&place, &live).await;
+        self.end_checkpointed(&slot, &live).await;
         self.note_memory("end", ending);
         Ok(())
     }
@@ -422,9 +413,9 @@ impl EngineShared {
     }
 
     /// Ends an instance whose memory is on disk. It is frozen, and none of its processes runs another instruction.
-    async fn end_checkpointed(&self, place: &SandboxSlot, live: &Arc<Live>) {
+    async fn end_checkpointed(&self, slot: &SandboxSlot, live: &Arc<Live>) {
         live.expect_end();
-        place.set_live(None);
+        slot.set_live(None);
         let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
         let work = move || resources.kill_all(&doomed.facts.cgroup);
         if let Err(cause) = self.blocking.run(work).await {
@@ -438,7 +429,7 @@ impl EngineShared {
             let _ = self.resources.networks.detach(link);
         }
         self.reach("checkpoint.detached");
-        self.reaper.take(InstanceRemains {
+        self.instances.reaper().take(InstanceRemains {
             cgroup: Some(live.facts.cgroup.clone()),
             link: live.facts.link,
             first_id: Some(live.facts.first_id),

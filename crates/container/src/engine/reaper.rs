@@ -1,17 +1,13 @@
-//! Slow removals: the remains of an instance are removed in the background, and every failed removal is retried.
-//!
-//! The reaper stores nothing on disk. After a crash, adoption finds unknown instances and ends them again.
+//! What ended instances leave on the host, and how it is removed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use atoll_instances::{Numbers, RemainsCleaner};
 use atoll_network::{SandboxLink, SandboxNetworks};
-use tokio::sync::{mpsc, watch};
 
 use super::instance;
-use crate::block::Numbers;
 use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;
 use atoll_storage::Layers;
@@ -30,10 +26,9 @@ pub(super) struct InstanceRemains {
     pub(super) snapshot: Option<String>,
     pub(super) link: Option<SandboxLink>,
     pub(super) first_id: Option<u32>,
-    pub(super) tries: u32,
 }
 
-/// The resources that a reaper works on.
+/// The resources of instances on this machine.
 #[derive(Debug)]
 pub(super) struct HostResources {
     pub(super) cgroups: Arc<dyn Cgroups>,
@@ -43,93 +38,10 @@ pub(super) struct HostResources {
     pub(super) failpoint: FailPoint,
 }
 
-#[derive(Debug)]
-pub(super) struct Reaper {
-    remains: mpsc::UnboundedSender<InstanceRemains>,
-    pending: Arc<watch::Sender<usize>>,
-}
+impl RemainsCleaner for HostResources {
+    type Remains = InstanceRemains;
 
-impl Reaper {
-    /// Returns the reaper, and its loop for the owner to run.
-    pub(super) fn new(resources: Arc<HostResources>) -> (Self, impl Future<Output = ()> + Send) {
-        let (remains, queue) = mpsc::unbounded_channel();
-        let pending = Arc::new(watch::Sender::new(0));
-        let work = run(resources, queue, remains.downgrade(), Arc::clone(&pending));
-        (Self { remains, pending }, work)
-    }
-
-    /// Queues remains for removal.
-    pub(super) fn take(&self, remains: InstanceRemains) {
-        self.pending.send_modify(|pending| *pending += 1);
-        if self.remains.send(remains).is_err() {
-            self.pending.send_modify(|pending| *pending -= 1);
-        }
-    }
-
-    /// Waits until all remains are removed.
-    pub(super) async fn settle(&self) {
-        let _ = self.pending.subscribe().wait_for(|pending| *pending == 0).await;
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "sleeps some seconds at most and holds a weak reference to the queue"
-)]
-async fn run(
-    resources: Arc<HostResources>,
-    mut queue: mpsc::UnboundedReceiver<InstanceRemains>,
-    again: mpsc::WeakUnboundedSender<InstanceRemains>,
-    pending: Arc<watch::Sender<usize>>,
-) {
-    while let Some(first) = queue.recv().await {
-        let mut batch = vec![first];
-        while batch.len() < 64
-            && let Ok(next) = queue.try_recv()
-        {
-            batch.push(next);
-        }
-        let resources = Arc::clone(&resources);
-        let work = move || batch.into_iter().map(|remains| resources.clear(remains)).collect::<Vec<_>>();
-        let Ok(outcomes) = tokio::task::spawn_blocking(work).await else { continue };
-        for outcome in outcomes {
-            match outcome {
-                None => pending.send_modify(|pending| *pending -= 1),
-                Some(mut left) => {
-                    left.tries += 1;
-                    // LIMIT: a network namespace is gone within some tens of milliseconds; a stuck process may take for
-                    // ever.
-                    let pause = Duration::from_millis(10 << left.tries.min(7));
-                    let again = again.clone();
-                    tokio::spawn(async move {
-                        tokio::time::sleep(pause).await;
-                        if let Some(again) = again.upgrade() {
-                            let _ = again.send(left);
-                        }
-                    });
-                }
-            }
-        }
-    }
-}
-
-impl HostResources {
-    /// Removes what can be removed; returns the rest.
-    fn clear(&self, mut remains: InstanceRemains) -> Option<InstanceRemains> {
-        match self.try_clear(&mut remains) {
-            Ok(true) => None,
-            Ok(false) => Some(remains),
-            Err(cause) => {
-                if remains.tries == 8 {
-                    tracing::warn!(?remains, %cause, "the remains of an instance cannot be removed; this is retried");
-                }
-                Some(remains)
-            }
-        }
-    }
-
-    /// Removes what can be removed; returns whether nothing is left.
-    pub(super) fn try_clear(&self, remains: &mut InstanceRemains) -> io::Result<bool> {
+    fn try_clear(&self, remains: &mut InstanceRemains, tries: u32) -> io::Result<bool> {
         if let Some(pidfd) = &remains.pidfd {
             instance::kill(pidfd.as_fd())?;
             if !instance::is_dead(pidfd.as_fd())? {
@@ -156,7 +68,7 @@ impl HostResources {
             })?;
             let mut router = self.networks.router();
             if !router.release(link).map_err(io::Error::other)? {
-                if remains.tries < LINK_TRIES {
+                if tries < LINK_TRIES {
                     return Ok(false);
                 }
                 router.delete_links(&[link]).map_err(io::Error::other)?;
@@ -168,7 +80,9 @@ impl HostResources {
         }
         Ok(true)
     }
+}
 
+impl HostResources {
     /// Ends all processes in a cgroup, then removes its folders.
     pub(super) fn clear_cgroup(&self, name: &str) -> io::Result<()> {
         self.kill_all(name)?;

@@ -29,7 +29,7 @@ impl EngineShared {
         let is_on_disk = layers.exists(&layer);
         self.refuse_disk_limit(is_on_disk, limits)?;
         let cgroup = match &target.instance {
-            Some(_) => Some(self.live(target)?.facts.cgroup.clone()),
+            Some(_) => Some(self.instances.live(target)?.facts.cgroup.clone()),
             None => None,
         };
         let (cgroups, limits) = (Arc::clone(&self.resources.cgroups), *limits);

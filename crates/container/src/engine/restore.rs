@@ -15,10 +15,10 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use atoll_image::Template;
+use atoll_instances::{Instances, RemainsCleaner};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, Storage};
 use atoll_network::{LinkError, SandboxLink};
@@ -64,41 +64,22 @@ struct RestoredInstance {
 }
 
 impl EngineShared {
-    /// Runs a restore as a task of its own: a caller that goes away must not leave half an instance.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "must come to its end when the caller goes away; the caller waits for it otherwise"
-    )]
+    /// Runs as a task of its own: a caller that goes away must not leave half an instance.
     pub(super) async fn restore(self: &Arc<Self>, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
-        if self.needs_adoption.load(Ordering::SeqCst) {
-            return Err(ProviderError::Unsupported {
-                what: "a restore before adoption".into(),
-                hint: "instances of an earlier server may still live; call adopt first".into(),
-            });
-        }
-        let place = self.place(&spec.sandbox);
-        // Taken before the task begins: later operations wait for it even if the caller goes away.
-        let turn = Arc::clone(&place.turn).lock_owned().await;
-        let starting = Arc::clone(&self.adoption).read_owned().await;
-        let (engine, spec) = (Arc::clone(self), spec.clone());
-        engine.starting.fetch_add(1, Ordering::SeqCst);
-        let task = tokio::spawn(async move {
-            let outcome = engine.restore_in_turn(&spec, &place).await;
-            drop((starting, turn));
-            engine.starting.fetch_sub(1, Ordering::SeqCst);
-            outcome
-        });
-        task.await.map_err(failed("restoring the sandbox"))?
+        let own_spec = spec.clone();
+        let work =
+            move |engine: Arc<Self>, slot| async move { engine.restore_in_turn(&own_spec, &slot).await };
+        Instances::restore(self, &spec.sandbox, work).await
     }
 
     async fn restore_in_turn(
         self: &Arc<Self>,
         spec: &InstanceSpec,
-        place: &Arc<SandboxSlot>,
+        slot: &Arc<SandboxSlot>,
     ) -> Result<Booted, ProviderError> {
         let gone = || ProviderError::Gone { sandbox: spec.sandbox.clone() };
-        if place.live().is_some() || !self.checkpoints.exists(&spec.sandbox) || place.is_doomed() {
-            self.forget_empty(&spec.sandbox, place);
+        if slot.live().is_some() || !self.checkpoints.exists(&spec.sandbox) || slot.is_doomed() {
+            self.instances.forget_empty(&spec.sandbox, slot);
             return Err(gone());
         }
         let folder = self.checkpoints.path(&spec.sandbox);
@@ -106,25 +87,20 @@ impl EngineShared {
         let (live, booted) = match restored {
             Ok(restored) => restored,
             Err(error) => {
-                self.forget_empty(&spec.sandbox, place);
+                self.instances.forget_empty(&spec.sandbox, slot);
                 return Err(error);
             }
         };
-        self.settle_in(spec, place, live);
+        Instances::settle_in(self, spec, slot, live);
         self.reach("restore.watched");
         let (checkpoints, sandbox) = (self.checkpoints.clone(), spec.sandbox.clone());
         let failpoint = self.resources.failpoint.clone();
         // The disk space is freed in the background.
-        self.spawn(async move {
+        self.instances.spawn(async move {
             let _ = tokio::task::spawn_blocking(move || checkpoints.free_spent(&sandbox)).await;
             failpoint.reach("restore.freed");
         });
         Ok(booted)
-    }
-
-    pub(super) fn settle_in(self: &Arc<Self>, spec: &InstanceSpec, place: &SandboxSlot, live: Arc<Live>) {
-        place.set_live(Some((spec.instance.clone(), Arc::clone(&live))));
-        self.watch(live, &spec.sandbox, &spec.instance);
     }
 
     /// Makes the instance of `spec` from the images in `folder`, on the sandbox's layer. On an error nothing of it is
@@ -428,6 +404,7 @@ impl EngineShared {
         let (resources, name) = (Arc::clone(&self.resources), spec.instance.as_str().to_owned());
         let end = move || {
             let begun = Instant::now();
+            let mut tries = 0;
             let is_over = || begun.elapsed() >= DEAD_WITHIN;
             let mut ended = Ok(());
             while ended.is_ok() && !is_over() {
@@ -441,20 +418,20 @@ impl EngineShared {
             // The address belongs to the sandbox: the next try should find it free.
             while ended.is_ok()
                 && begun.elapsed() < CLEAR_WITHIN
-                && !matches!(resources.try_clear(&mut remains), Ok(true))
+                && !matches!(resources.try_clear(&mut remains, tries), Ok(true))
             {
-                remains.tries += 1;
+                tries += 1;
                 std::thread::sleep(Duration::from_millis(10));
             }
-            Ok((remains, ended))
+            Ok((remains, tries, ended))
         };
         match blocking(end).await {
-            Ok((remains, ended)) => {
+            Ok((remains, tries, ended)) => {
                 if let Err(cause) = ended {
                     tracing::warn!(sandbox = %spec.sandbox, %cause, "a partly restored sandbox could not be ended at once");
                 }
                 let is_clear = remains.cgroup.is_none();
-                self.reaper.take(remains);
+                self.instances.reaper().take_after(remains, tries);
                 is_clear
             }
             Err(cause) => {

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_instances::{InstanceLauncher, Instances, RunningInstance};
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
-use atoll_provider::{
-    Booted, FilesOrigin, InstanceSpec, KnownSandbox, ProviderError, RolledBack, Snapshotted, Target,
-};
+use atoll_provider::{Booted, FilesOrigin, InstanceSpec, ProviderError, RolledBack, Snapshotted, Target};
 
 use super::instance::Live;
 use super::reaper::InstanceRemains;
@@ -80,9 +79,9 @@ impl EngineShared {
         let still_wanted = Arc::downgrade(&wanted);
         self.making().insert(snapshot.clone(), false);
         let task = tokio::spawn(async move {
-            let place = engine.place(&target.sandbox);
-            let outcome = engine.snapshot_in_turn(&place, &target, &snapshot, memory).await;
-            engine.forget_empty(&target.sandbox, &place);
+            let slot = engine.instances.slot(&target.sandbox);
+            let outcome = engine.snapshot_in_turn(&slot, &target, &snapshot, memory).await;
+            engine.instances.forget_empty(&target.sandbox, &slot);
             let is_unwanted = {
                 let mut making = engine.making();
                 let is_unwanted = outcome.is_err()
@@ -106,16 +105,16 @@ impl EngineShared {
 
     async fn snapshot_in_turn(
         &self,
-        place: &SandboxSlot,
+        slot: &SandboxSlot,
         target: &Target,
         snapshot: &SnapshotId,
         memory: bool,
     ) -> Result<Snapshotted, ProviderError> {
-        let _turn = place.turn.lock().await;
+        let _turn = slot.turn().await;
         // A sweep must not find half-made snapshots.
-        let _changing = self.adoption.read().await;
+        let _changing = self.instances.hold_off_adoption().await;
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
-        let live = match (place.live(), &target.instance) {
+        let live = match (slot.live(), &target.instance) {
             (Some((instance, live)), wanted) if wanted.as_ref().is_none_or(|wanted| *wanted == instance) => {
                 Some(live)
             }
@@ -291,7 +290,7 @@ impl EngineShared {
         };
         if restored.is_err() {
             let layer = Some(spec.sandbox.as_str().to_owned());
-            self.reaper.take(InstanceRemains { layer, ..InstanceRemains::default() });
+            self.instances.reaper().take(InstanceRemains { layer, ..InstanceRemains::default() });
         }
         restored
     }
@@ -344,7 +343,7 @@ impl EngineShared {
         let removed = blocking(move || layers.remove_snapshot(&id)).await;
         if let Err(cause) = removed {
             tracing::warn!(%snapshot, %cause, "a snapshot cannot be removed yet");
-            self.reaper.take(InstanceRemains {
+            self.instances.reaper().take(InstanceRemains {
                 snapshot: Some(snapshot.as_str().to_owned()),
                 ..InstanceRemains::default()
             });
@@ -369,9 +368,9 @@ impl EngineShared {
         let (engine, target, snapshot, limits) =
             (Arc::clone(self), target.clone(), snapshot.clone(), *limits);
         let task = tokio::spawn(async move {
-            let place = engine.place(&target.sandbox);
-            let outcome = engine.rollback_in_turn(&place, &target.sandbox, &snapshot, &seal, &limits).await;
-            engine.forget_empty(&target.sandbox, &place);
+            let slot = engine.instances.slot(&target.sandbox);
+            let outcome = engine.rollback_in_turn(&slot, &target.sandbox, &snapshot, &seal, &limits).await;
+            engine.instances.forget_empty(&target.sandbox, &slot);
             outcome
         });
         task.await.map_err(failed("rolling back"))?
@@ -382,15 +381,15 @@ impl EngineShared {
     /// files with their memory. A repeated rollback completes it.
     async fn rollback_in_turn(
         &self,
-        place: &SandboxSlot,
+        slot: &SandboxSlot,
         sandbox: &SandboxId,
         snapshot: &SnapshotId,
         seal: &Seal,
         limits: &Limits,
     ) -> Result<RolledBack, ProviderError> {
-        let _turn = place.turn.lock().await;
-        let _changing = self.adoption.read().await;
-        let live = place.live().map(|(_, live)| live);
+        let _turn = slot.turn().await;
+        let _changing = self.instances.hold_off_adoption().await;
+        let live = slot.live().map(|(_, live)| live);
         if live.as_ref().is_some_and(|live| live.facts.storage == Storage::Memory) {
             return Err(in_memory());
         }
@@ -407,7 +406,7 @@ impl EngineShared {
         let next = blocking(prepare).await.map_err(not_copied(snapshot, Some(*limits)))?;
         self.reach("rollback.prepared");
         let remains = match live {
-            Some(live) => self.end_at_once(place, &live).await,
+            Some(live) => self.end_at_once(slot, &live).await,
             None => Ok(InstanceRemains::default()),
         };
         self.reach("rollback.ended");
@@ -418,7 +417,7 @@ impl EngineShared {
         // The old files, or an unused copy. Removed only when no process uses them.
         let (remains, ended) = remains
             .map_or_else(|error| (InstanceRemains::default(), Err(error)), |remains| (remains, Ok(())));
-        self.reaper.take(InstanceRemains { layer: Some(next), ..remains });
+        self.instances.reaper().take(InstanceRemains { layer: Some(next), ..remains });
         ended?;
         swapped?;
         match seal.images {
@@ -442,11 +441,11 @@ impl EngineShared {
     /// every process has a pending SIGKILL. Its layer may be moved aside at once; remove it after the returned remains.
     async fn end_at_once(
         &self,
-        place: &SandboxSlot,
+        slot: &SandboxSlot,
         live: &Arc<Live>,
     ) -> Result<InstanceRemains, ProviderError> {
         if self.freeze(live).await.is_err() {
-            return self.end(place, live, None).await.map(|()| InstanceRemains::default());
+            return Instances::end(self, slot, live, None).await.map(|()| InstanceRemains::default());
         }
         live.expect_end();
         let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
@@ -458,17 +457,11 @@ impl EngineShared {
             resources.kill_all(&doomed.facts.cgroup)
         };
         if self.blocking.run(work).await.is_err() {
-            return self.end(place, live, None).await.map(|()| InstanceRemains::default());
+            return Instances::end(self, slot, live, None).await.map(|()| InstanceRemains::default());
         }
-        let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
-        place.set_live(None);
-        Ok(InstanceRemains {
-            pidfd: Some(pidfd),
-            cgroup: Some(live.facts.cgroup.clone()),
-            link: live.facts.link,
-            first_id: Some(live.facts.first_id),
-            ..InstanceRemains::default()
-        })
+        let remains = self.remains(live, None)?;
+        slot.set_live(None);
+        Ok(remains)
     }
 
     /// Makes the memory of a snapshot the checkpoint of the sandbox.
@@ -506,16 +499,14 @@ impl EngineShared {
     }
 
     /// Removes, at adoption, every snapshot that is not wanted, and the leftovers of a rollback.
-    pub(super) async fn sweep_snapshots(
-        &self,
-        _known: &[KnownSandbox],
-        wanted: &[SnapshotId],
-    ) -> Result<(), ProviderError> {
+    pub(super) async fn sweep_snapshots(&self, wanted: &[SnapshotId]) -> Result<(), ProviderError> {
         let layers = Arc::clone(&self.resources.layers);
         let wanted: HashSet<String> = wanted.iter().map(|id| id.as_str().to_owned()).collect();
         let unwanted = blocking(move || layers.unwanted_snapshots(&wanted)).await;
         for name in unwanted.map_err(failed("looking for snapshots"))? {
-            self.reaper.take(InstanceRemains { snapshot: Some(name), ..InstanceRemains::default() });
+            self.instances
+                .reaper()
+                .take(InstanceRemains { snapshot: Some(name), ..InstanceRemains::default() });
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use atoll_instances::Instances;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, MemoryLocation, SnapshotId, VolumeId};
 use atoll_network::DialError;
@@ -22,7 +23,7 @@ const DIAL_WITHIN: Duration = Duration::from_secs(5);
 #[async_trait]
 impl DialSupport for Engine {
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
-        let live = self.inner.live(target)?;
+        let live = self.inner.instances.live(target)?;
         match self.inner.dialer.dial(live.netns(), port, DIAL_WITHIN).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(DialError::Refused { port }) => Err(ProviderError::PortClosed { port }),
@@ -156,7 +157,7 @@ impl VolumeSupport for Engine {
 #[async_trait]
 impl EgressSupport for Engine {
     async fn set_network(&self, target: &Target, egress: Arc<Egress>) -> Result<(), ProviderError> {
-        let live = self.inner.live(target)?;
+        let live = self.inner.instances.live(target)?;
         let Some(link) = live.facts.link else { return Ok(()) };
         self.inner.need_ipv6(&egress).await?;
         let (resources, sandbox) = (Arc::clone(&self.inner.resources), target.sandbox.clone());
@@ -179,11 +180,11 @@ impl EgressSupport for Engine {
 #[async_trait]
 impl PoolSupport for Engine {
     async fn wish_pool(&self, wishes: Vec<PoolWish>) {
-        self.inner.wish_pool(wishes);
+        Instances::wish_pools(&*self.inner, wishes);
     }
 
     fn pooled(&self, template: &str, version: &str) -> usize {
-        let stats = self.inner.pool_stats().into_iter();
+        let stats = self.inner.instances.pool_stats().into_iter();
         let of = stats.filter(|pool| pool.template == template && pool.version.as_deref() == Some(version));
         of.map(|pool| pool.ready).sum()
     }

@@ -1,15 +1,11 @@
-//! Background watchers: deaths, memory, disk space, egress counters, and addresses of the host.
+//! Background watchers: memory, disk space, egress counters, and addresses of the host.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
-use atoll_model::{InstanceId, SandboxId};
-use atoll_provider::{Notice, NoticeKind};
-use tokio::sync::broadcast;
+use atoll_instances::Instances;
 
 use super::EngineShared;
-use super::instance::Live;
 
 /// How often the kernel's counter of OOM kills is read.
 const MEMORY_EVERY: Duration = Duration::from_millis(200);
@@ -19,22 +15,6 @@ const SPACE_EVERY: Duration = Duration::from_millis(200);
 const FLOWS_EVERY: Duration = Duration::from_secs(1);
 /// How many space checks pass between two reads of the host's addresses.
 const ADDRESSES_EVERY: u32 = 50;
-
-/// Reports once that an instance died that the server did not end.
-pub(super) async fn death(
-    live: Arc<Live>,
-    sandbox: SandboxId,
-    instance: InstanceId,
-    cgroups: Arc<dyn crate::cgroup::Cgroups>,
-    notices: broadcast::Sender<Notice>,
-) {
-    if live.dead().await.is_err() || live.is_ending() {
-        return;
-    }
-    // A listener should learn the cause before the death.
-    tell_memory(&live, &sandbox, &instance, &*cgroups, &notices);
-    let _ = notices.send(Notice { sandbox, instance, what: NoticeKind::Died });
-}
 
 /// Watches the machine-wide counter of OOM kills, and checks each instance only when it changes.
 pub(super) async fn memory(engine: Weak<EngineShared>) {
@@ -48,29 +28,7 @@ pub(super) async fn memory(engine: Weak<EngineShared>) {
         }
         before = now;
         let Some(engine) = engine.upgrade() else { return };
-        let places: Vec<_> = engine.places().iter().map(|(id, place)| (id.clone(), place.live())).collect();
-        for (sandbox, live) in places {
-            if let Some((instance, live)) = live {
-                tell_memory(&live, &sandbox, &instance, &*engine.resources.cgroups, &engine.notices);
-            }
-        }
-    }
-}
-
-fn tell_memory(
-    live: &Live,
-    sandbox: &SandboxId,
-    instance: &InstanceId,
-    cgroups: &dyn crate::cgroup::Cgroups,
-    notices: &broadcast::Sender<Notice>,
-) {
-    let Ok(kills) = cgroups.oom_kills(&live.facts.cgroup) else { return };
-    if live.oom_kills.swap(kills, Ordering::SeqCst) < kills {
-        let _ = notices.send(Notice {
-            sandbox: sandbox.clone(),
-            instance: instance.clone(),
-            what: NoticeKind::OutOfMemory,
-        });
+        Instances::report_events(&*engine);
     }
 }
 

@@ -158,7 +158,7 @@ fn map_users(pid: i32, first_id: u32) -> Result<OwnedFd, StepFailure> {
 
 /// The id map of a sandbox, equal for users and groups.
 pub(super) fn whole_map(first_id: u32) -> String {
-    format!("0 {first_id} {}", crate::block::IDS_PER_SANDBOX)
+    format!("0 {first_id} {}", atoll_instances::IDS_PER_SANDBOX)
 }
 
 /// Writes the user and group maps of the process; returns its user namespace.

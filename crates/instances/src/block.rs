@@ -15,7 +15,7 @@ use atoll_network::Block;
 use serde::{Deserialize, Serialize};
 
 /// Host ids per sandbox.
-pub(crate) const IDS_PER_SANDBOX: u32 = 1 << 16;
+pub const IDS_PER_SANDBOX: u32 = 1 << 16;
 /// The first host id that is ever handed out. It is far above the ids that accounts and other engines use.
 const FIRST_ID: u32 = 1 << 28;
 /// Ranges that a server takes in one step.
@@ -64,7 +64,7 @@ struct ServerRecord {
 
 /// The block and the id ranges of one server.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub struct Numbers {
     folder: PathBuf,
     server: String,
     block: Block,
@@ -76,7 +76,7 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     /// Finds the block of the server whose data folder is `data`, or takes a free one.
-    pub(crate) fn open(folder: &Path, data: &Path) -> Result<Self, BlockError> {
+    pub fn open(folder: &Path, data: &Path) -> Result<Self, BlockError> {
         let failed = |cause| BlockError::Table { path: folder.join("servers.json"), cause };
         let server = server_id(data).map_err(failed)?;
         let (taken, hold) = with_table(folder, |table| {
@@ -105,12 +105,13 @@ impl Numbers {
         Ok(Self { folder: folder.to_owned(), server, block, free, used: HashSet::new(), _hold: hold })
     }
 
-    pub(crate) fn block(&self) -> Block {
+    /// The block of this server.
+    pub fn block(&self) -> Block {
         self.block
     }
 
     /// Takes a range and returns its first id. The range that was freed longest ago comes first.
-    pub(crate) fn take(&mut self) -> Result<u32, BlockError> {
+    pub fn take(&mut self) -> Result<u32, BlockError> {
         if self.free.is_empty() {
             let server = self.server.clone();
             let chunk = with_table(&self.folder, |table| {
@@ -126,20 +127,20 @@ impl Numbers {
     }
 
     /// Marks a range as used by an instance that adoption found alive.
-    pub(crate) fn adopt(&mut self, first: u32) {
+    pub fn adopt(&mut self, first: u32) {
         self.free.retain(|range| *range != first);
         self.used.insert(first);
     }
 
     /// Gives a range back. No process and no mount may use it any more.
-    pub(crate) fn release(&mut self, first: u32) {
+    pub fn release(&mut self, first: u32) {
         if self.used.remove(&first) {
             self.free.push_back(first);
         }
     }
 
     /// Removes this server from the table; for tests and uninstalling.
-    pub(crate) fn forget(self) -> Result<(), BlockError> {
+    pub fn forget(self) -> Result<(), BlockError> {
         with_table(&self.folder, |table| {
             table.servers.remove(&self.server);
             let _ = fs::remove_file(hold_file(&self.folder, self.block.number()));
@@ -149,8 +150,7 @@ impl Numbers {
 }
 
 /// The current block of the server with this data folder.
-#[cfg(feature = "testing")]
-pub(crate) fn block_of(folder: &Path, data: &Path) -> Option<u16> {
+pub fn block_of(folder: &Path, data: &Path) -> Option<u16> {
     let id = read_id(data)?;
     let table: Table = serde_json::from_slice(&fs::read(folder.join("servers.json")).ok()?).ok()?;
     table.servers.get(&id).map(|server| server.block)

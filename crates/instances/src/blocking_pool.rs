@@ -13,12 +13,13 @@ const QUEUE: usize = 4_096;
 
 /// A few threads with one queue. When it is dropped, the threads end as soon as the queue is empty.
 #[derive(Debug)]
-pub(super) struct BlockingPool {
+pub struct BlockingPool {
     jobs: SyncSender<BlockingJob>,
 }
 
 impl BlockingPool {
-    pub(super) fn start() -> io::Result<Self> {
+    /// Starts the threads.
+    pub fn start() -> io::Result<Self> {
         let (jobs, queue) = sync_channel::<BlockingJob>(QUEUE);
         let queue = Arc::new(Mutex::new(queue));
         let count = std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8));
@@ -30,7 +31,7 @@ impl BlockingPool {
     }
 
     /// Runs `job` on one of the threads. It runs to its end even if the caller goes away.
-    pub(super) async fn run<T: Send + 'static>(
+    pub async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
