@@ -129,7 +129,7 @@ pub struct BlockOutOfRange {
     number: u16,
 }
 
-/// The veth of a sandbox: its number gives name and index and is not reused soon; its address stays with the sandbox.
+/// The veth or tap of a sandbox: its number gives name and index and is not reused soon; its address stays with the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SandboxLink {
     /// Increased with every attachment.
@@ -175,8 +175,9 @@ impl SandboxLink {
         FIRST_INDEX + self.number
     }
 
-    /// Both ends have the same MAC, which contains the address, so a link found after a crash can be identified.
-    pub(crate) fn mac(&self) -> [u8; 6] {
+    /// Both ends have the same MAC, also the interface of a guest behind a tap. It contains the address, so a link found
+    /// after a crash can be identified.
+    pub fn mac(&self) -> [u8; 6] {
         let [a, b, c, d] = self.address.octets();
         [2, 0, a, b, c, d]
     }

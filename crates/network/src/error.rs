@@ -87,6 +87,9 @@ pub enum LinkError {
         #[source]
         cause: io::Error,
     },
+    /// The policy limits the upload rate, which is limited at the sandbox's end of a link, and a tap has no such end.
+    #[error("the upload rate of link {number} cannot be limited at its tap; limit it in the VMM")]
+    TapUploadRate { number: u32 },
     /// The policy names IPv6 ranges, and the machine does not support it.
     #[error("IPv6 cannot be set up on this machine")]
     Ipv6 {
@@ -104,6 +107,7 @@ impl LinkError {
             Self::NotASandboxAddress { .. } => ErrorKind::Invalid,
             Self::Unknown { .. } => ErrorKind::NotFound,
             Self::Kernel { .. } => ErrorKind::Internal,
+            Self::TapUploadRate { .. } => ErrorKind::Unsupported,
             Self::Ipv6 { cause } => cause.kind(),
         }
     }

@@ -19,6 +19,7 @@ use crate::netlink::route::{self, Arp, End, FoundLink, Veth};
 use crate::netlink::{Batch, Family, Socket, qdisc};
 use crate::router::CHANGES_AT_ONCE;
 use crate::ruleset::TABLE;
+use crate::tap;
 use elements::{Installed, Keys};
 
 mod elements;
@@ -28,6 +29,32 @@ pub use sweep::Sweep;
 
 /// The group of links that are deleted together.
 const DOOMED_GROUP: u32 = 0x0061_746c;
+
+/// The other end of a sandbox's link.
+#[derive(Clone, Copy, Debug)]
+pub enum LinkEnd<'a> {
+    /// A veth into a network namespace, where it is `eth0`.
+    Namespace(BorrowedFd<'a>),
+    /// A tap in the router namespace, under the name of the link, for a VMM with this user id. The guest's interface
+    /// has the MAC and the address of the link, resolves no neighbours, and has [`GATEWAY`] as its router. The tap does
+    /// not end with the VMM: delete it with [`RouterHandle::delete_links`].
+    Tap { owner: u32 },
+}
+
+impl<'a> From<BorrowedFd<'a>> for LinkEnd<'a> {
+    fn from(namespace: BorrowedFd<'a>) -> Self {
+        Self::Namespace(namespace)
+    }
+}
+
+impl<'a> LinkEnd<'a> {
+    fn namespace(self) -> Option<BorrowedFd<'a>> {
+        match self {
+            Self::Namespace(namespace) => Some(namespace),
+            Self::Tap { .. } => None,
+        }
+    }
+}
 
 /// The stage of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,52 +145,79 @@ impl RouterHandle {
         }
     }
 
-    /// Makes the veth into the sandbox's namespace, its route and its elements.
+    /// Makes the veth into the sandbox's namespace or the tap, its route and its elements.
     ///
     /// On an error nothing is left in the kernel; the number stays reserved until [`RouterHandle::release`].
-    pub fn attach(
+    pub fn attach<'a>(
         &mut self,
         link: SandboxLink,
         egress: &Egress,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
-        self.connect(link, egress, namespace)?;
+        self.connect(link, egress, end)?;
         // The first error is returned; a link that cannot be deleted now ends with its namespace.
         self.admit(link, egress).inspect_err(|_| drop(self.delete_links(&[link])))
     }
 
     /// Everything of [`RouterHandle::attach`] except the last step: no traffic passes in either direction before
     /// [`RouterHandle::admit`].
-    pub fn connect(
+    pub fn connect<'a>(
         &mut self,
         link: SandboxLink,
         egress: &Egress,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
-        self.create_link(link, namespace)?;
-        let shaped = self.shape(link, egress, namespace).and_then(|()| self.wire(link, egress, namespace));
+        let end = end.into();
+        self.create_link(link, end)?;
+        let shaped = self.shape(link, egress, end).and_then(|()| self.wire(link, egress, end));
         shaped.inspect_err(|_| drop(self.delete_links(&[link])))
     }
 
-    /// The first half of [`RouterHandle::attach`]: veth and route, still unreachable.
-    pub fn create_link(&mut self, link: SandboxLink, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
+    /// The first half of [`RouterHandle::attach`]: link and route, still unreachable.
+    pub fn create_link<'a>(
+        &mut self,
+        link: SandboxLink,
+        end: impl Into<LinkEnd<'a>>,
+    ) -> Result<(), LinkError> {
         self.expect_stage(link, |stage| stage == LinkStage::Reserved)?;
         let name = link.name();
         let mut batch = Batch::new();
-        route::add_veth(
-            &mut batch,
-            &Veth {
-                near: End { name: &name, index: link.index(), mac: Some(link.mac()) },
-                far: End { name: "eth0", index: ETH0_INDEX, mac: Some(link.mac()) },
-                far_namespace: namespace,
-                mtu: self.mtu,
-                arp: Arp::Off,
-            },
-        );
+        match end.into() {
+            LinkEnd::Namespace(namespace) => route::add_veth(
+                &mut batch,
+                &Veth {
+                    near: End { name: &name, index: link.index(), mac: Some(link.mac()) },
+                    far: End { name: "eth0", index: ETH0_INDEX, mac: Some(link.mac()) },
+                    far_namespace: namespace,
+                    mtu: self.mtu,
+                    arp: Arp::Off,
+                },
+            ),
+            LinkEnd::Tap { owner } => {
+                tap::create(self.six.router(), &name, link.index(), owner)
+                    .map_err(kernel("make the tap", link))?;
+                self.hold(link, LinkStage::Created, Installed::default());
+                route::set_up(&mut batch, link.index(), link.mac(), self.mtu, Arp::Off);
+            }
+        }
         route::add_host_route(&mut batch, link.address, link.index(), GATEWAY);
-        let answers = self.route.call(&mut batch).map_err(kernel("make the veth", link))?;
-        let mut answers = answers.into_iter();
-        answers.next().unwrap_or(Ok(())).map_err(kernel("make the veth", link))?;
+        self.finish_link(link, &mut batch)
+    }
+
+    /// Makes the link of the batch and its route, or neither.
+    fn finish_link(&mut self, link: SandboxLink, batch: &mut Batch) -> Result<(), LinkError> {
+        let answers = self.route.call(batch).map(Vec::into_iter);
+        let made = answers.and_then(|mut answers| answers.next().unwrap_or(Ok(())).map(|()| answers));
+        let mut answers = match made {
+            Ok(answers) => answers,
+            Err(cause) => {
+                // A tap exists already; a veth was not made.
+                if self.expect_stage(link, |stage| stage == LinkStage::Created).is_ok() {
+                    let _ = self.delete_links(&[link]);
+                }
+                return Err(kernel("make the link", link)(cause));
+            }
+        };
         self.hold(link, LinkStage::Created, Installed::default());
         if let Some(Err(cause)) = answers.next() {
             let _ = self.delete_links(&[link]);
@@ -188,14 +242,15 @@ impl RouterHandle {
     }
 
     /// Changes the policy of a running sandbox, also for existing connections: those that are still allowed continue.
-    pub fn set_policy(
+    pub fn set_policy<'a>(
         &mut self,
         link: SandboxLink,
         egress: &Egress,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
+        let end = end.into();
         self.expect_stage(link, |stage| stage == LinkStage::Admitted)?;
-        self.wire(link, egress, namespace)?;
+        self.wire(link, egress, end)?;
         let before = self.expect_stage(link, |stage| stage == LinkStage::Admitted)?.installed.clone();
         let wanted = Installed::of(egress);
         let keys = Keys::of(link);
@@ -218,20 +273,18 @@ impl RouterHandle {
         let Installed { up, down, wired, .. } = before;
         self.hold(link, LinkStage::Admitted, Installed { up, down, wired, ..wanted });
         if had && egress.direct6.is_empty() {
-            self.unwire(link, namespace)?;
+            self.unwire(link, end)?;
         }
-        self.shape(link, egress, namespace)
+        self.shape(link, egress, end)
     }
 
     /// Sets the rates: into the sandbox at the router's end of the link, out of it at the sandbox's end, which programs
     /// in the sandbox cannot change.
-    fn shape(
-        &mut self,
-        link: SandboxLink,
-        egress: &Egress,
-        namespace: BorrowedFd<'_>,
-    ) -> Result<(), LinkError> {
+    fn shape(&mut self, link: SandboxLink, egress: &Egress, end: LinkEnd<'_>) -> Result<(), LinkError> {
         let wanted = Installed::of(egress);
+        if end.namespace().is_none() && wanted.up.is_some() {
+            return Err(LinkError::TapUploadRate { number: link.number });
+        }
         let held = self.held.get_mut(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
         if held.installed.down != wanted.down {
             set_rate(&mut self.route, link.index(), wanted.down)
@@ -239,9 +292,11 @@ impl RouterHandle {
             held.installed.down = wanted.down;
         }
         if held.installed.up != wanted.up {
-            Socket::open_in(Family::Route, namespace)
-                .and_then(|mut inside| set_rate(&mut inside, ETH0_INDEX, wanted.up))
-                .map_err(kernel("limit the rate from the sandbox", link))?;
+            if let Some(namespace) = end.namespace() {
+                Socket::open_in(Family::Route, namespace)
+                    .and_then(|mut inside| set_rate(&mut inside, ETH0_INDEX, wanted.up))
+                    .map_err(kernel("limit the rate from the sandbox", link))?;
+            }
             held.installed.up = wanted.up;
         }
         Ok(())
@@ -254,24 +309,19 @@ impl RouterHandle {
     }
 
     /// Sets up IPv6 for the link if the policy names IPv6 ranges; does nothing otherwise.
-    fn wire(
-        &mut self,
-        link: SandboxLink,
-        egress: &Egress,
-        namespace: BorrowedFd<'_>,
-    ) -> Result<(), LinkError> {
+    fn wire(&mut self, link: SandboxLink, egress: &Egress, end: LinkEnd<'_>) -> Result<(), LinkError> {
         let held = self.held.get(&link.number).ok_or(LinkError::Unknown { number: link.number })?;
         if egress.direct6.is_empty() || held.installed.wired {
             return Ok(());
         }
         self.prepare_ipv6()?;
-        self.six.wire(&mut self.route, link, namespace).map_err(kernel("set up IPv6", link))?;
+        self.six.wire(&mut self.route, link, end.namespace()).map_err(kernel("set up IPv6", link))?;
         self.held.entry(link.number).and_modify(|held| held.installed.wired = true);
         Ok(())
     }
 
-    fn unwire(&mut self, link: SandboxLink, namespace: BorrowedFd<'_>) -> Result<(), LinkError> {
-        self.six.unwire(link, namespace).map_err(kernel("take IPv6 away", link))?;
+    fn unwire(&mut self, link: SandboxLink, end: LinkEnd<'_>) -> Result<(), LinkError> {
+        self.six.unwire(link, end.namespace()).map_err(kernel("take IPv6 away", link))?;
         self.held.entry(link.number).and_modify(|held| held.installed.wired = false);
         Ok(())
     }
@@ -305,7 +355,7 @@ impl RouterHandle {
             }
         }
         for chunk in links.chunks(CHANGES_AT_ONCE) {
-            self.delete_chunk(chunk).map_err(kernel("delete the veth", chunk[0]))?;
+            self.delete_chunk(chunk).map_err(kernel("delete the link", chunk[0]))?;
         }
         for link in links {
             self.let_go(*link);
@@ -346,7 +396,7 @@ impl RouterHandle {
                 self.let_go(link);
                 Ok(true)
             }
-            Err(cause) => Err(kernel("ask for the veth", link)(cause)),
+            Err(cause) => Err(kernel("ask for the link", link)(cause)),
         }
     }
 

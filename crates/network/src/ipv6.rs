@@ -114,12 +114,17 @@ impl Six {
         Forwarding { host: self.host.as_fd(), block: self.block, protocol: Protocol::V6 }.update(&ways_out)
     }
 
-    /// Sets up both ends of a sandbox's link. May be repeated.
+    /// The router namespace.
+    pub(crate) fn router(&self) -> BorrowedFd<'_> {
+        self.router.as_fd()
+    }
+
+    /// Sets up both ends of a sandbox's link, or the router's end if the other is a guest. May be repeated.
     pub(crate) fn wire(
         &self,
         route: &mut Socket,
         link: SandboxLink,
-        sandbox: BorrowedFd<'_>,
+        sandbox: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
         let name = link.name();
         let mut batch = Batch::new();
@@ -129,6 +134,7 @@ impl Six {
         let mut batch = Batch::new();
         route::add_host_route6(&mut batch, link.address6(), link.index());
         route.call_all(&mut batch)?;
+        let Some(sandbox) = sandbox else { return Ok(()) };
         let mut inside = Socket::open_in(Family::Route, sandbox)?;
         let mut batch = Batch::new();
         route::no_ipv6_address(&mut batch, ETH0_INDEX);
@@ -143,9 +149,11 @@ impl Six {
     }
 
     /// Removes IPv6 from the link, with every address and route.
-    pub(crate) fn unwire(&self, link: SandboxLink, sandbox: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn unwire(&self, link: SandboxLink, sandbox: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let name = link.name();
-        netns::run_in(sandbox, || sysctl::disable_ipv6("eth0"))?.map_err(io::Error::other)?;
+        if let Some(sandbox) = sandbox {
+            netns::run_in(sandbox, || sysctl::disable_ipv6("eth0"))?.map_err(io::Error::other)?;
+        }
         netns::run_in(self.router.as_fd(), || sysctl::disable_ipv6(&name))?.map_err(io::Error::other)
     }
 

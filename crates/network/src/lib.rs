@@ -1,4 +1,4 @@
-//! The router namespace, veths, nftables elements, the gate for names, and dialling into sandboxes.
+//! The router namespace, veths and taps, nftables elements, the gate for names, and dialling into sandboxes.
 //!
 //! ```text
 //!  sandbox namespace          router namespace (pinned, one per server)             host's namespace
@@ -18,6 +18,7 @@
 //! | start | launcher, still in the host's namespaces | [`Router::open`], [`Router::handle`], [`RouterHandle::sweep`], [`Router::join`] |
 //! | before clone | launcher | [`RouterHandle::reserve`]: the sandbox's [`SandboxLink`] with its address |
 //! | after clone | launcher | [`RouterHandle::attach`] with the new namespace (or `connect`, then `admit`) |
+//! | before a microVM starts | its engine | [`RouterHandle::attach`] with [`LinkEnd::Tap`]; the VMM opens the tap |
 //! | inside | first process | [`child_setup`]; a pool instance only [`loopback_up`] |
 //! | claim of a pool instance | launcher | [`RouterHandle::attach`], then [`setup_from_outside`] |
 //! | live | launcher | [`RouterHandle::set_policy`] |
@@ -31,7 +32,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "unshare has no safe wrapper; everything else goes through rustix's safe calls"
+    reason = "unshare and the ioctls of taps have no safe wrappers; everything else goes through rustix's safe calls"
 )]
 
 mod address;
@@ -52,6 +53,7 @@ mod router;
 mod ruleset;
 mod sandbox_networks;
 mod sysctl;
+mod tap;
 mod tool;
 
 pub use address::{Block, BlockOutOfRange, GATEWAY, SandboxLink};
@@ -67,6 +69,7 @@ pub use error::{DialError, LinkError, RouterError, SetupError};
 pub use flows::Flows;
 pub use fresh_answers::Fresh;
 pub use gate::{GATE_PORT, Gate, Log as EgressLog, Opener, authority};
-pub use handle::{RouterHandle, Sweep};
+pub use handle::{LinkEnd, RouterHandle, Sweep};
 pub use router::{Router, RouterConfig};
 pub use sandbox_networks::SandboxNetworks;
+pub use tap::open_tap;

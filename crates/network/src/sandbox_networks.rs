@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_model::SandboxId;
@@ -17,7 +16,7 @@ use crate::error::LinkError;
 use crate::flows::Flows;
 use crate::fresh_answers::Fresh;
 use crate::gate::{Gate, Log};
-use crate::handle::RouterHandle;
+use crate::handle::{LinkEnd, RouterHandle};
 use crate::router::Router;
 
 /// The networks of all sandboxes.
@@ -57,27 +56,27 @@ impl SandboxNetworks {
     }
 
     /// Connects a sandbox. On an error everything is undone, except that the link number stays reserved.
-    pub fn attach(
+    pub fn attach<'a>(
         &self,
         link: SandboxLink,
         sandbox: &SandboxId,
         egress: &Arc<Egress>,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
         let mut router = self.router();
         // The first packet of the sandbox may be a DNS query.
         self.admit(link, sandbox, egress);
-        router.attach(link, egress, namespace).inspect_err(|_| self.dismiss(link))
+        router.attach(link, egress, end).inspect_err(|_| self.dismiss(link))
     }
 
     /// The first half of [`SandboxNetworks::attach`]: all parts exist, and no traffic passes in either direction.
-    pub fn connect(
+    pub fn connect<'a>(
         &self,
         link: SandboxLink,
         egress: &Egress,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
-        self.router().connect(link, egress, namespace)
+        self.router().connect(link, egress, end)
     }
 
     /// The second half: the sandbox may send what its policy allows.
@@ -93,15 +92,15 @@ impl SandboxNetworks {
     }
 
     /// Changes the policy of a connected sandbox.
-    pub fn change(
+    pub fn change<'a>(
         &self,
         link: SandboxLink,
         sandbox: &SandboxId,
         egress: &Arc<Egress>,
-        namespace: BorrowedFd<'_>,
+        end: impl Into<LinkEnd<'a>>,
     ) -> Result<(), LinkError> {
         let mut router = self.router();
-        router.set_policy(link, egress, namespace)?;
+        router.set_policy(link, egress, end)?;
         // Under the router's lock: a sandbox that is being detached is not admitted again.
         self.admit(link, sandbox, egress);
         Ok(())

@@ -108,6 +108,13 @@ pub(crate) fn add_veth(batch: &mut Batch, veth: &Veth<'_>) {
     batch.close(info);
 }
 
+/// Sets MAC and MTU of an existing link, and brings it up.
+pub(crate) fn set_up(batch: &mut Batch, index: u32, mac: [u8; 6], mtu: u32, arp: Arp) {
+    raise(batch, index, arp);
+    batch.attr(IFLA_ADDRESS, &mac);
+    batch.attr(IFLA_MTU, &mtu.to_ne_bytes());
+}
+
 fn put_end(batch: &mut Batch, end: &End<'_>, mtu: u32) {
     batch.attr_name(IFLA_IFNAME, end.name);
     batch.attr(IFLA_MTU, &mtu.to_ne_bytes());

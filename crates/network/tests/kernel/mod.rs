@@ -17,4 +17,5 @@ mod life;
 mod limits;
 mod policy;
 mod reach;
+mod tap;
 mod world;
