@@ -75,6 +75,14 @@ pub(crate) struct Global {
 }
 
 impl Global {
+    /// Treats an empty value, as in `ATOLL_URL= atoll ls`, as none.
+    pub(crate) fn drop_empty(&mut self) {
+        self.url.take_if(|url| url.is_empty());
+        self.api_key.take_if(|key| key.is_empty());
+        self.ca.take_if(|file| file.as_os_str().is_empty());
+        self.data.take_if(|folder| folder.as_os_str().is_empty());
+    }
+
     /// Data folder of the server.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.data.clone().unwrap_or_else(|| env::home().join(".atoll"))
@@ -183,7 +191,7 @@ pub(crate) enum Command {
     Env(tls::Env),
     /// Run the server in the foreground
     Serve(serve::Serve),
-    /// Manage the server of this machine: status, stop, log
+    /// Manage the server of this machine: status, stop, logs
     #[command(subcommand)]
     Server(Server),
     /// Check what this machine supports and show fixes; needs no server

@@ -142,28 +142,36 @@ impl CliErrors {
             return Failure::new("deadline_exceeded", format!("{} did not answer in time", self.address))
                 .hint("atoll server status");
         }
-        if let Some(why) = certificate_fault(cause) {
-            return Failure::new(
-                "untrusted_certificate",
-                format!("the certificate of {} is not trusted: {why}", self.address),
-            )
-            .hint("set the authority that signed it with --ca FILE or ATOLL_CA");
+        match tls_error(cause) {
+            Some(rustls::Error::InvalidCertificate(why)) => {
+                return Failure::new(
+                    "untrusted_certificate",
+                    format!("the certificate of {} is not trusted: {why}", self.address),
+                )
+                .hint("set the authority that signed it with --ca FILE or ATOLL_CA");
+            }
+            Some(rustls::Error::InvalidMessage(_)) => {
+                return Failure::new("no_server", format!("{} does not speak TLS", self.address))
+                    .hint("use http:// for this port; TLS is on port 7443 by default");
+            }
+            Some(_) | None => {}
         }
         if cause.is_connect() {
             return Failure::new("no_server", format!("no server answers at {}", self.address))
                 .hint(self.address.start_hint());
         }
+        let tls = if self.address.is_https() { "" } else { "; if this port speaks TLS, use https://" };
         Failure::new("no_server", format!("the connection to {} broke", self.address))
-            .hint("atoll server status")
+            .hint(format!("`atoll server status` shows the server of this machine{tls}"))
     }
 }
 
-/// Why a certificate was refused, if that broke the connection.
-fn certificate_fault(cause: &reqwest::Error) -> Option<String> {
+/// The error of TLS that broke the connection, if one did.
+fn tls_error(cause: &reqwest::Error) -> Option<&rustls::Error> {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(cause);
     while let Some(error) = next {
-        if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref::<rustls::Error>() {
-            return Some(why.to_string());
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls);
         }
         // An error inside an I/O error is not its source; and one may wrap another.
         next = match error.downcast_ref::<std::io::Error>() {

@@ -25,11 +25,15 @@ use commands::CommandContext;
 use failure::{EXIT_OURS, Failure};
 use out::Out;
 
+/// Commands that end with the status of the program that they ran.
+const PASS_THROUGH: [&str; 5] = ["run", "exec", "code", "git", "grep"];
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(refused) => return usage(&refused),
     };
+    cli.global.drop_empty();
     // An error means that the process already has a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let out = Out::new(cli.global.json);
@@ -65,13 +69,18 @@ fn similar_command(refused: &clap::Error) -> Option<String> {
     if refused.get(ContextKind::SuggestedSubcommand).is_some() {
         return None;
     }
+    // The names below are those of commands, not of the parts of a command such as `tenant`.
+    let first = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    if !cfg!(test) && first.as_ref() != Some(wrong) {
+        return None;
+    }
     let grammar = Cli::command();
     let names =
         grammar.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
     client::similar_names::nearest(wrong, names).map(str::to_owned)
 }
 
-/// Help goes to stdout and is no failure. `run` and `exec` pass statuses through, so their own errors have status 125.
+/// Help goes to stdout and is no failure. Commands that pass statuses through have status 125 for their own errors.
 fn usage(refused: &clap::Error) -> ExitCode {
     let wants_json = std::env::args().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
     if refused.use_stderr() && wants_json {
@@ -92,7 +101,7 @@ fn usage(refused: &clap::Error) -> ExitCode {
     // Options may come before the verb.
     let grammar = Cli::command();
     let verb = std::env::args().skip(1).find(|word| grammar.find_subcommand(word).is_some());
-    let passes_through = verb.is_some_and(|verb| verb == "run" || verb == "exec");
+    let passes_through = verb.is_some_and(|verb| PASS_THROUGH.contains(&verb.as_str()));
     ExitCode::from(if passes_through { EXIT_OURS } else { 2 })
 }
 

@@ -331,7 +331,7 @@ pub(crate) struct Top {
 Connections that both policies allow continue without interruption.
 
 Examples:
-  atoll update box --allow-domain pypi.org             allow one more domain
+  atoll update box --allow-domain pypi.org             allow one more domain in mode custom
   atoll update box --network deny-all                  allow nothing from now on
   atoll update box --network custom --allow-domain 'pypi.org' --up 1m"
 )]

@@ -98,7 +98,31 @@ fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
 
 fn failed(what: &str, log: &Path) -> Failure {
     let text = std::fs::read_to_string(log).unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("the log is empty");
-    Failure::new("no_server", format!("{what}: {}", crate::human::harmless(last)))
-        .hint(format!("`atoll doctor` shows what this machine lacks; the whole log is {}", log.display()))
+    let (cause, hint) = cause(&text);
+    let doctor = format!("`atoll doctor` shows what this machine lacks; the whole log is {}", log.display());
+    Failure::new("no_server", format!("{what}: {}", crate::human::harmless(cause)))
+        .hint(hint.map_or(doctor, |hint| crate::human::harmless(hint).to_string()))
+}
+
+/// The last error of a log with its hint; without one, the last line.
+fn cause(log: &str) -> (&str, Option<&str>) {
+    let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let Some(at) = lines.iter().rposition(|line| line.starts_with("error: ")) else {
+        return (lines.last().copied().unwrap_or("the log is empty"), None);
+    };
+    let hint = lines.get(at + 1).and_then(|line| line.strip_prefix("hint: "));
+    (lines[at].trim_start_matches("error: "), hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cause;
+
+    #[test]
+    fn the_reason_of_a_failed_start_is_the_error_and_not_its_hint() {
+        let log = "{\"level\":\"INFO\"}\nerror: the server needs root\n hint: use sudo\n";
+        assert_eq!(cause(log), ("the server needs root", Some("use sudo")));
+        assert_eq!(cause("a\n\nb\n"), ("b", None));
+        assert_eq!(cause(""), ("the log is empty", None));
+    }
 }
