@@ -149,7 +149,13 @@ pub(crate) fn refused(lease: &Lease, verb: Verb) -> ServiceError {
 /// The same, where the text names a part of what was asked.
 pub(crate) fn refused_as(lease: &Lease, verb: Verb, what: &str) -> ServiceError {
     let refused = RefusedVerb { verb, lease: Arc::new(lease.clone()) };
-    ServiceError { refused: Some(Box::new(refused)), ..phase_conflict(lease, what) }
+    let error = ServiceError { refused: Some(Box::new(refused)), ..phase_conflict(lease, what) };
+    match (verb, lease.phase) {
+        (Verb::Restore, Phase::Running | Phase::Paused | Phase::Stopped) => {
+            error.hint("only an archived sandbox can be restored; a rollback returns to a snapshot")
+        }
+        _ => error,
+    }
 }
 
 impl From<Exhausted> for ServiceError {

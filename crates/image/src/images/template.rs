@@ -86,7 +86,7 @@ impl Images {
         let host = crate::host::NAME;
         if name == host {
             return Err(unsupported(
-                "the template host cannot be the base of a build: it has no files of its own",
+                "the template host cannot be the base of a build, because its files belong to this machine; use debian",
             ));
         }
         let manifest = TemplateManifest::read(&folder)?;

@@ -28,7 +28,8 @@ impl Sandboxes {
                 let snapshot = self.get_snapshot(who, snapshot).await?;
                 refuse_other_template(spec, &snapshot.template)?;
                 let for_memory = |message: &str| {
-                    Err(ServiceError::new(Code::InvalidRequest, message).hint("leave memory out"))
+                    Err(ServiceError::new(Code::InvalidRequest, message)
+                        .hint("create it without the memory of the snapshot"))
                 };
                 if *memory && !snapshot.memory {
                     return for_memory("memory: the snapshot holds files only");

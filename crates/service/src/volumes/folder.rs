@@ -28,7 +28,7 @@ pub(super) fn check(config: &ServiceConfig, folder: &str) -> Result<PathBuf, Ser
         .filter(|root| root.as_path() != Path::new("/"))
         .find_map(|root| path.strip_prefix(root).ok().map(|below| (root, below)))
     else {
-        return refused("it is not below a folder that the operator allowed");
+        return refused(&format!("{folder} is not below a folder that the operator allowed"));
     };
     if !opens(root, below) {
         return refused("there is no such folder, or a part of its path is a link");
