@@ -75,6 +75,7 @@ pub fn all() -> Vec<Case> {
         templates::builds_are_kept_found_and_swept,
         templates::a_sandbox_of_a_build_is_in_no_list,
         templates::a_sandbox_that_waits_for_its_build_takes_name_and_quota,
+        templates::steps_of_two_builds_use_the_slots_of_two_waiting_sandboxes,
         templates::a_template_with_any_tag_is_found_by_its_name,
         volumes::a_volume_is_found_by_id_name_and_prefix,
         volumes::a_volume_is_not_removed_while_a_sandbox_mounts_it,

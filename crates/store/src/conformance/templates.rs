@@ -309,6 +309,26 @@ pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(stor
     assert_eq!(store.insert(new(&again)).await.unwrap(), Inserted::New);
 }
 
+pub(super) async fn steps_of_two_builds_use_the_slots_of_two_waiting_sandboxes(store: Subject) {
+    let mine = tenant(&store, 1, Quota { sandboxes: Some(2), ..Default::default() }).await;
+    let builds = [3, 4].map(|n| BuildId::from_entropy(entropy(n)));
+    for (n, build) in (1..).zip(&builds) {
+        let waiting = Lease {
+            instance: None,
+            image_build: Some(build.clone()),
+            stage: Stage::Queued,
+            ..lease(n, &mine)
+        };
+        store.insert(new(&waiting)).await.unwrap();
+    }
+    for (n, build) in (5..).zip(&builds) {
+        let step = Lease { build: Some(build.clone()), ..lease(n, &mine) };
+        store.insert(new(&step)).await.unwrap();
+    }
+    assert_eq!(store.usage(&mine).await.unwrap().sandboxes, 2);
+    assert!(matches!(store.insert(new(&lease(7, &mine))).await, Err(StoreError::Quota(_))));
+}
+
 pub(super) async fn a_template_with_any_tag_is_found_by_its_name(store: Subject) {
     let mine = tenant(&store, 1, Quota::default()).await;
     for (n, template) in [(1, "app"), (2, "app:v1"), (3, "app:v2"), (4, "apps"), (5, "app/x")] {

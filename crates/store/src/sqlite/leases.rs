@@ -281,13 +281,21 @@ pub(crate) fn usage(
             ..Usage::default()
         })
     };
+    // A step of a build uses the slot of the sandbox that waits for the build.
     let sums =
         "count(*), coalesce(sum(cpu_milli * holds_compute), 0), coalesce(sum(memory_mib * holds_compute), 0),
-         coalesce(sum(disk_mib), 0) FROM sandbox_leases WHERE tenant = ?1 AND observed <> 'deleted'";
+         coalesce(sum(disk_mib), 0) FROM sandbox_leases AS own WHERE tenant = ?1 AND observed <> 'deleted'";
+    let has_slot = "own.build IS NOT NULL AND EXISTS (SELECT 1 FROM sandbox_leases WHERE tenant = ?1
+         AND observed = 'creating' AND json_extract(lease, '$.image_build') = own.build)";
     let mut usage = match except {
-        None => conn.prepare_cached(&format!("SELECT {sums}"))?.query_row([tenant.as_str()], usage)?,
+        None => conn
+            .prepare_cached(&format!("SELECT {sums} AND NOT ({has_slot})"))?
+            .query_row([tenant.as_str()], usage)?,
         Some(id) => conn
-            .prepare_cached(&format!("SELECT {sums} AND id <> ?2"))?
+            .prepare_cached(&format!(
+                "SELECT {sums} AND id <> ?2 AND NOT ({has_slot} AND own.build IS NOT
+                 (SELECT json_extract(lease, '$.image_build') FROM sandbox_leases WHERE id = ?2))"
+            ))?
             .query_row([tenant.as_str(), id.as_str()], usage)?,
     };
     usage.disk_mib =
