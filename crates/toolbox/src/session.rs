@@ -24,6 +24,8 @@ mod run;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, StartProcess};
 
 pub use follow::{LogEvent, LogFollow};
@@ -189,6 +191,9 @@ impl<'a> Sessions<'a> {
             Err(error) if gone(&error) => return self.forget(&session.key).await,
             attached => attached.map_err(ToolboxError::process)?,
         };
+        let mark = format!("{ROOT}/{}/{}", session.key, run::KILLED);
+        // On a full disk the session ends all the same.
+        let _ = sandbox.write_bytes(mark.as_bytes(), self.toolbox.user(), Some(0o600), Bytes::new()).await;
         for signal in [SIGTERM, SIGKILL] {
             match sandbox.signal(session.pid, signal).await {
                 Err(error) if gone(&error) => break,

@@ -14,6 +14,10 @@ use crate::ToolboxError;
 const LEFT_OUT: &str =
     "a result was left out because it has too many values; print it, or write it to a file\n";
 
+/// LIMIT: bytes of standard error that wait for the beginning of standard output. Both begin together, unless the code
+/// that ran before replaced the program that prints the marks.
+const EARLY_MAX: usize = 1 << 20;
+
 /// The input for the context, and the decoder of its output.
 pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute) -> (Bytes, Decoder) {
     match context.language {
@@ -222,7 +226,7 @@ impl Decoder {
                     // The streams are read in parallel: this one may be ahead.
                     if out.begun {
                         push_text(into, text, ExecutionEvent::Stderr);
-                    } else {
+                    } else if err.early.len() + text.len() <= EARLY_MAX {
                         err.early.push_str(&text);
                     }
                 }
@@ -301,6 +305,24 @@ mod tests {
         assert_eq!(quoted("a'b; rm -rf /"), r"'a'\''b; rm -rf /'");
         let execute = Execute { code: "echo 'x'".into(), ..Default::default() };
         assert!(script("id", &execute).contains(r"command eval 'echo '\''x'\''' </dev/null"));
+    }
+
+    #[test]
+    fn standard_error_that_waits_for_the_other_stream_is_bounded() {
+        let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
+        let mut events = VecDeque::new();
+        decoder.stderr(b"\x1en s\x1e", &mut events);
+        for _ in 0..64 {
+            decoder.stderr(&[b'a'; 64 << 10], &mut events);
+        }
+        assert!(events.is_empty());
+        decoder.stdout("n", b"\x1en s 3\x1ehi", &mut events).unwrap();
+        let kept = events.iter().map(|event| match event {
+            ExecutionEvent::Stderr(text) => text.len(),
+            _ => 0,
+        });
+        let kept: usize = kept.sum();
+        assert!((1..=EARLY_MAX).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -13,12 +13,18 @@ use crate::{LogEvent, ToolboxError};
 const LOGS_MAX: u64 = 16 << 20;
 /// LIMIT: a command is text that a person or program wrote.
 const COMMAND_MAX: usize = 8 << 20;
+/// LIMIT: bytes of a command that answers show; the folder of a session belongs to the sandbox, which can put any file there.
+const SHOWN_MAX: u64 = 16 << 10;
+/// LIMIT: commands in an answer, the newest.
+const LISTED_MAX: usize = 1_000;
 /// LIMIT: bytes of input per call.
 const INPUT_MAX: usize = 1 << 20;
 /// LIMIT: how long input waits for a queued command.
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
 /// Files that mark that a command accepts input, and whether the input is echoed.
 const QUIET: &str = "quiet";
+/// The file that marks that the session is being ended.
+pub(super) const KILLED: &str = "killed";
 const ECHO: &str = "echo";
 /// LIMIT: how long input waits for a command that does not read.
 const INPUT_LIMIT: Duration = Duration::from_secs(10);
@@ -53,10 +59,11 @@ pub struct CommandDone {
 }
 
 /// The first input of a new shell: it records its own end. `folder` is a generated path that needs no quoting.
-/// `command` skips functions of the user with the same name, here and below.
+/// `command` skips functions of the user with the same name, here and below. When a signal ends the shell, `$?` is the
+/// status of the last command that finished, so the session's end is marked before.
 pub(super) fn greeting(folder: &str) -> String {
     format!(
-        "__atoll_at=\ntrap '__atoll_code=$?; case $__atoll_at in ?*) command echo $__atoll_code >\"$__atoll_at/exit\";; esac; \
+        "__atoll_at=\ntrap '__atoll_code=$?; command test -e {folder}/{KILLED} && __atoll_code=143; case $__atoll_at in ?*) command echo $__atoll_code >\"$__atoll_at/exit\";; esac; \
          command echo $__atoll_code >{folder}/ended' EXIT\n"
     )
 }
@@ -137,7 +144,7 @@ impl Sessions<'_> {
         })
     }
 
-    /// The commands of a session, oldest first.
+    /// The newest commands of a session, oldest first.
     pub async fn commands(&self, session: &ShellSession) -> Result<Vec<SessionCommand>, ToolboxError> {
         let root = format!("{ROOT}/{}", session.key);
         let listed = self.toolbox.sandbox.list_dir(root.as_bytes(), self.toolbox.user(), 1).await;
@@ -149,6 +156,7 @@ impl Sessions<'_> {
             .filter(|id| is_key(id))
             .collect();
         ids.sort();
+        ids.drain(..ids.len().saturating_sub(LISTED_MAX));
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
             found.push(self.command(session, &id).await?);
@@ -156,14 +164,14 @@ impl Sessions<'_> {
         Ok(found)
     }
 
-    /// A command by its id.
+    /// A command by its id, with the beginning of its text.
     pub async fn command(&self, session: &ShellSession, id: &str) -> Result<SessionCommand, ToolboxError> {
         let gone = || ToolboxError::NotFound(format!("session {:?} has no such command", session.name));
         if !is_key(id) {
             return Err(gone());
         }
         let folder = folder(session, id);
-        let text = self.bytes(&format!("{folder}/command"), COMMAND_MAX as u64).await?.ok_or_else(gone)?;
+        let text = self.head(&format!("{folder}/command")).await?.ok_or_else(gone)?;
         let command = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();
         let exit_code = self.exit_code(&folder).await?;
         Ok(SessionCommand { id: id.to_owned(), command, exit_code })
@@ -252,6 +260,23 @@ impl Sessions<'_> {
         reservation.grow(usize::try_from(reader.len).unwrap_or(usize::MAX)).await?;
         let tail = reader.read_to_end(LOGS_MAX).await.map_err(ToolboxError::file)?;
         Ok(reservation.attach(tail))
+    }
+
+    /// The beginning of a file; `None` if it does not exist.
+    async fn head(&self, path: &str) -> Result<Option<Vec<u8>>, ToolboxError> {
+        let (sandbox, user) = (&self.toolbox.sandbox, self.toolbox.user());
+        let opened = match sandbox.read_file(path.as_bytes(), user, None).await {
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(ToolboxError::file)?,
+        };
+        let reader = match opened.size > SHOWN_MAX {
+            false => opened,
+            true => {
+                let range = Range { start: 0, len: Some(SHOWN_MAX) };
+                sandbox.read_file(path.as_bytes(), user, Some(range)).await.map_err(ToolboxError::file)?
+            }
+        };
+        reader.read_to_end(SHOWN_MAX).await.map(Some).map_err(ToolboxError::file)
     }
 
     /// The whole content of a small file; `None` if it does not exist.
@@ -353,6 +378,28 @@ mod tests {
         let Some(told) = talk("bash", &["if then", "echo there"]) else { return };
         assert!(told[0].1.contains("syntax error") && told[0].2 != Some(0), "{told:?}");
         assert_eq!(told[1].0, "there\n");
+    }
+
+    #[test]
+    fn a_command_that_is_ended_with_its_session_does_not_look_successful() {
+        use std::io::Write as _;
+        use std::process::{Command, Stdio};
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_str().unwrap();
+        let mut child = Command::new("bash").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let at = format!("{root}/c0");
+        std::fs::create_dir(&at).unwrap();
+        std::fs::write(format!("{at}/command"), "echo begun; sleep 60\n").unwrap();
+        stdin.write_all(greeting(root).as_bytes()).unwrap();
+        stdin.write_all(line(&at, false).as_bytes()).unwrap();
+        while !std::fs::read(format!("{at}/out")).is_ok_and(|out| out == b"begun\n") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::write(format!("{root}/{KILLED}"), b"").unwrap();
+        Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        child.wait().unwrap();
+        assert_eq!(parse_exit(&std::fs::read(format!("{at}/exit")).unwrap()), Some(143));
     }
 
     type Told = (String, String, Option<i32>);
