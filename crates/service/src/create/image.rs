@@ -145,6 +145,8 @@ impl Sandboxes {
                 }
                 self.inner.build_queue.until_built(&*self.inner.store, build).await?;
             }
+            // Another sandbox may have pulled it since this one was requested.
+            None if self.inner.templates.resolve(requested_by, &lease.template).await.is_ok() => {}
             None => {
                 let ask = PullImage { image: reference(&lease.template)?, auth: None, platform: None };
                 let pull = self.inner.templates.pull_in_turn(requested_by, ask).await?;
