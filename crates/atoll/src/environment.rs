@@ -14,6 +14,10 @@ pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
 pub(crate) const CA: &str = "ATOLL_CA";
 /// Folder of the server's state; default `~/.atoll`.
 pub(crate) const DATA: &str = "ATOLL_DATA";
+/// Name of this server among those that share its database.
+pub(crate) const NODE: &str = "ATOLL_NODE";
+/// Path of the database.
+pub(crate) const DATABASE: &str = "ATOLL_DATABASE";
 /// Address and port of `atoll serve`.
 pub(crate) const LISTEN: &str = "ATOLL_LISTEN";
 /// Domain of previews.

@@ -31,10 +31,11 @@ use atoll_image::{
     images::{Bounds, Images},
     oci::Registry,
 };
+use atoll_model::NodeName;
 use atoll_provider::Provider;
 use atoll_proxy::HttpServer;
-use atoll_service::{Filter, Service, ServiceError, SystemClock, TemplateSources};
-use atoll_store::SqliteStore;
+use atoll_service::{Service, ServiceError, SystemClock, TemplateSources};
+use atoll_store::{SqliteStore, Store, StoreConfig};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -89,8 +90,11 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
     let data = process_setup::open_data(data)?;
-    delete_all(&data).await?;
-    let (store, catalog, _) = records(&data, HostSource::default(), Bounds::default()).await?;
+    let settings = Settings::bare(data.clone())?;
+    refuse_to_end_others(&settings).await?;
+    delete_all(&settings).await?;
+    let (store, catalog, _) = records(settings.store(), HostSource::default(), Bounds::default()).await?;
+    store.remove_node().await.map_err(|e| failed("the node cannot be removed from its database", &e))?;
     let engine = Engine::open(atoll_container::EngineConfig::new(&data), catalog)
         .await
         .map_err(|e| failed("the engine cannot start", &e))?;
@@ -99,25 +103,32 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     std::fs::remove_dir_all(&data).map_err(|e| failed("the folder cannot be removed", &e))
 }
 
-async fn delete_all(data: &Path) -> Result<(), Failure> {
-    let admin = match std::fs::read_to_string(data.join("admin.key")) {
-        Ok(key) => key,
-        // No server was ever started here.
-        Err(_) => return Ok(()),
-    };
-    let settings = Settings::new(data.to_owned(), Serve::bare()?);
-    let (service, engine) = open(&settings).await?;
-    let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
-    let admin = service.access().authenticate(admin.trim()).await.map_err(refused)?;
-    loop {
-        let page = service.sandboxes().list(&admin, Filter::default()).await.map_err(refused)?;
-        if page.items.is_empty() {
-            break;
-        }
-        for lease in page.items {
-            service.sandboxes().delete(&admin, lease.id.as_str(), true).await.map_err(refused)?;
-        }
+/// A database in the folder goes with the folder, so no other node may use it.
+async fn refuse_to_end_others(settings: &Settings) -> Result<(), Failure> {
+    let (store, ..) = records(settings.store(), HostSource::default(), Bounds::default()).await?;
+    let nodes = store.nodes().await.map_err(|e| failed("the nodes cannot be read", &e))?;
+    store.close().await;
+    let others: Vec<&str> = nodes.iter().filter(|node| *node != store.node()).map(NodeName::as_str).collect();
+    if others.is_empty() || !settings.store().has_own_database() {
+        return Ok(());
     }
+    let others = others.join(", ");
+    Err(Failure::new(
+        "conflict",
+        format!("{} has the database of other nodes: {others}", settings.data.display()),
+    )
+    .hint("uninstall the other servers first"))
+}
+
+/// Deletes the sandboxes of this folder's node.
+async fn delete_all(settings: &Settings) -> Result<(), Failure> {
+    // Without it no server was ever started here.
+    if !settings.data.join("secret.key").exists() {
+        return Ok(());
+    }
+    let (service, engine) = open(settings).await?;
+    let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
+    service.delete_own_sandboxes().await.map_err(refused)?;
     service.shutdown(END_WITHIN).await;
     // A slow reaper is left to the next engine.
     let _ = tokio::time::timeout(END_WITHIN, engine.close()).await;
@@ -149,7 +160,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     if settings.make_templates {
         service.templates().make_defaults();
     }
-    tracing::info!(%url, data = %settings.data.display(), version = env!("CARGO_PKG_VERSION"), "ready");
+    tracing::info!(%url, data = %settings.data.display(), node = %service.node(), version = env!("CARGO_PKG_VERSION"), "ready");
     let server = fronts::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
     let serving = serve_listeners(&server, listener, settings, &url, &reload);
@@ -211,7 +222,8 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 
 /// Opens store, templates, engine and service: each needs the one before.
 async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
-    let (store, catalog, images) = records(&settings.data, settings.host(), settings.images.clone()).await?;
+    let (store, catalog, images) =
+        records(settings.store(), settings.host(), settings.images.clone()).await?;
     let fail_at = FailAt::wanted();
     let engine = atoll_container::EngineConfig { failpoint: fail_at.of_engine(), ..settings.engine() };
     let engine = Engine::open(engine, Arc::clone(&catalog)).await.map_err(|e| {
@@ -231,14 +243,14 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
 
 /// Opens the data on disk: the store, which locks DATA for this process, and the templates with their images.
 async fn records(
-    data: &Path,
+    store: StoreConfig,
     host: HostSource,
     bounds: Bounds,
 ) -> Result<(Arc<SqliteStore>, Arc<Catalog>, Arc<Images>), Failure> {
-    let data = data.to_owned();
+    let data = store.data.clone();
     tokio::task::spawn_blocking(move || {
-        let store = SqliteStore::open_on(&data, Arc::clone(&bounds.disk))
-            .map_err(|e| failed("the store cannot be opened", &e))?;
+        let store = SqliteStore::open_with(&store)
+            .map_err(|e| failed("the store cannot be opened", &e).hint(e.hint()))?;
         let images = Images::open(data.join("images"), bounds)
             .map_err(|e| failed("the images cannot be opened", &e))?;
         let catalog = Catalog::open(data.join("templates"))

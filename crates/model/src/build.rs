@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BuildId, Code, TemplateRef, TenantId, Timestamp};
+use crate::{BuildId, Code, NodeName, TemplateRef, TenantId, Timestamp};
 
 /// A build: one row of `builds`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +10,9 @@ pub struct Build {
     pub id: BuildId,
     /// Its owner.
     pub tenant: TenantId,
+    /// The node that runs it.
+    #[serde(default)]
+    pub node: NodeName,
     /// The template that it makes.
     pub template: TemplateRef,
     /// Further tags for the result.

@@ -129,6 +129,8 @@ codes! {
     BelowUse = "below_use", Conflict, 409;
     /// The packages of the host changed since the sandbox was created from template `host`.
     HostChanged = "host_changed", Conflict, 409;
+    /// The sandbox, snapshot, volume, template or build is on another node of this database; the message names it.
+    WrongNode = "wrong_node", Conflict, 421;
     /// The body is larger than allowed.
     PayloadTooLarge = "payload_too_large", Exhausted, 413;
     /// The tenant's quota is used up.

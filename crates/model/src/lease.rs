@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BuildId, InstanceId, Limits, Mount, NetworkPolicy, Principal, SandboxId, SnapshotId, TenantId, Timestamp,
+    BuildId, InstanceId, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId, SnapshotId, TenantId,
+    Timestamp,
 };
 
 /// The state that the owner wants.
@@ -400,6 +401,9 @@ pub struct Lease {
     pub env: BTreeMap<String, String>,
     /// The provider's name.
     pub provider: String,
+    /// The node that has its files and processes; only that one changes the lease.
+    #[serde(default)]
+    pub node: NodeName,
     /// The template's name.
     pub template: String,
     /// The exact version of the template.

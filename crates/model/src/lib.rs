@@ -15,6 +15,7 @@ mod lease;
 pub mod lifecycle;
 mod limits;
 mod network;
+mod node;
 pub mod policy;
 mod snapshot;
 mod spec;
@@ -39,6 +40,7 @@ pub use network::{
     NetworkLimits, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, Transform, check_secret_name,
     check_secret_value, fill_secrets, is_host_name, secrets_in,
 };
+pub use node::{BadNodeName, NodeName};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};

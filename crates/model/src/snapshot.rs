@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Limits, NetworkPolicy, SandboxId, SnapshotId, TenantId, Timestamp};
+use crate::{Limits, NetworkPolicy, NodeName, SandboxId, SnapshotId, TenantId, Timestamp};
 
 /// The state of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub enum SnapshotState {
 pub struct Snapshot {
     pub id: SnapshotId,
     pub tenant: TenantId,
+    /// The node that has its files.
+    #[serde(default)]
+    pub node: NodeName,
     /// The source sandbox, which may be gone by now.
     pub sandbox: SandboxId,
     /// A name unique among the tenant's snapshots.

@@ -2,13 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BadSpec, TenantId, Timestamp, VolumeId};
+use crate::{BadSpec, NodeName, TenantId, Timestamp, VolumeId};
 
 /// A volume: one row of `volumes`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     pub id: VolumeId,
     pub tenant: TenantId,
+    /// The node that has its files.
+    #[serde(default)]
+    pub node: NodeName,
     /// Unique among the tenant's volumes.
     pub name: String,
     /// The size limit; `None`: a folder of the host, which Atoll does not limit.

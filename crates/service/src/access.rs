@@ -57,6 +57,29 @@ impl Deref for AccessState {
 }
 
 impl Access {
+    /// Forgets everything that was cached, and ends the requests of credentials that no longer exist.
+    pub(crate) async fn forget_all(&self) {
+        self.inner.keys.clear();
+        self.inner.previews.clear();
+        for credential in self.inner.revocations.watched() {
+            if !self.exists(&credential).await {
+                self.inner.revocations.revoke(&credential);
+            }
+        }
+    }
+
+    /// Whether a key or preview is still there; other credentials belong to sandboxes of this node.
+    async fn exists(&self, credential: &Credential) -> bool {
+        let store = &self.inner.store;
+        match credential {
+            Credential::Key(id) => {
+                store.keys(None).await.is_ok_and(|keys| keys.iter().any(|key| key.id == *id))
+            }
+            Credential::Preview(id) => store.has_preview(id).await.unwrap_or(false),
+            Credential::Tokens(..) | Credential::PublicPorts(_) => true,
+        }
+    }
+
     pub(crate) fn new(
         base: &Arc<ServiceBase>,
         sandboxes: Sandboxes,

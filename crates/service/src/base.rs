@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use atoll_budget::Budget;
 use atoll_disk::Reserve;
-use atoll_model::{Code, Principal, Scope, TenantId};
+use atoll_model::{Code, NodeName, Principal, Scope, TenantId};
 use atoll_provider::Provider;
 use atoll_store::{Store, TenantRecord};
 use subtle::ConstantTimeEq;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
+use crate::error::wrong_node;
 use crate::failpoint::FailPoint;
 use crate::sandboxes::printable;
 use crate::{Clock, ServiceConfig, ServiceError};
@@ -92,6 +93,11 @@ impl ServiceBase {
             Ok(Some(Ok(outcome))) => outcome,
             _ => Err(failed()),
         }
+    }
+
+    /// Refuses what needs files or processes of another node.
+    pub(crate) fn need_here(&self, what: &str, node: &NodeName) -> Result<(), ServiceError> {
+        if node == self.store.node() { Ok(()) } else { Err(wrong_node(what, node)) }
     }
 
     /// A tenant by id or name.

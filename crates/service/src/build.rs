@@ -124,6 +124,7 @@ impl Builds {
         Ok(Build {
             id: BuildId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
+            node: self.inner.store.node().clone(),
             template: ask.template.clone(),
             tags: ask.tags.clone(),
             status: BuildStatus::Waiting,
@@ -188,6 +189,9 @@ impl Builds {
     /// Ends a build; one that has ended is left as it is. Answers when nothing of it runs any more.
     pub async fn cancel(&self, who: &Principal, ident: &str) -> Result<Build, ServiceError> {
         let build = self.get(who, ident).await?;
+        if !build.status.is_end() {
+            self.inner.need_here(&format!("build {}", build.id), &build.node)?;
+        }
         if let Some(live) = self.inner.queue.get(&build.id) {
             live.cancel.cancel();
             let mut watched = live.build.subscribe();
@@ -249,6 +253,7 @@ impl Builds {
         follow: bool,
     ) -> Result<BoxStream<'static, BuildLine>, ServiceError> {
         let build = self.get(who, ident).await?;
+        self.inner.need_here(&format!("build {}", build.id), &build.node)?;
         let live = self.inner.queue.get(&build.id).filter(|_| follow);
         let head = live.map(|live| live.log.head());
         Ok(log::read(&folder(&self.inner.config.data, &build.id), from, head))

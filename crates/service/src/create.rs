@@ -186,6 +186,7 @@ impl Sandboxes {
             labels: spec.labels.clone(),
             env: spec.env.clone(),
             provider: self.inner.provider.name().to_owned(),
+            node: self.inner.store.node().clone(),
             template: String::new(),
             template_version: String::new(),
             user: String::new(),

@@ -1,5 +1,6 @@
-//! One queue over all deadlines. An entry only wakes the driver, which calls `next_deadline` again, so a stale or early
-//! entry is harmless.
+//! One queue over the deadlines of this node's sandboxes. The column `due_at` of the store has them for good; the queue
+//! is what drivers published last, and every look also takes overdue rows of the store. An entry only wakes the driver,
+//! which calls `next_deadline` again, so a stale or early entry is harmless.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -142,13 +143,35 @@ fn switch_off(lease: &mut Lease, due: Due) {
     }
 }
 
+/// How often overdue rows of the store are read.
+const READ_EVERY_MS: i64 = 15_000;
+/// LIMIT: overdue rows of one read; the next one has the rest.
+const OVERDUE: u32 = 1_000;
+
+/// Sandboxes of this node that are overdue by the store. A busy one whose activity is not written yet is among them; its
+/// driver knows better.
+async fn overdue(inner: &SandboxesState, now: &Timestamp) -> Vec<SandboxId> {
+    match inner.store.due(now.wall_ms, OVERDUE).await {
+        Ok(due) => due,
+        Err(error) => {
+            tracing::warn!(%error, "overdue sandboxes could not be read");
+            Vec::new()
+        }
+    }
+}
+
 /// Starts the one task that looks at the queue.
 pub(crate) fn start(inner: &Arc<SandboxesState>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
+        let mut read_at = own.clock.now().boot_ms;
         loop {
             let now = own.clock.now();
-            let (due, wait) = own.deadlines.due(&now);
+            let (mut due, wait) = own.deadlines.due(&now);
+            if now.boot_ms - read_at >= READ_EVERY_MS {
+                read_at = now.boot_ms;
+                due.extend(overdue(&own, &now).await);
+            }
             for id in due {
                 let Some(handle) = own.registry.get(&id) else { continue };
                 if handle.mailbox.try_send(DriverMessage::Due).is_err() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use atoll_budget::{Exhausted, SocketsExhausted};
 use atoll_model::lifecycle::Verb;
 use atoll_model::policy::authz::Denied;
-use atoll_model::{BadLimit, BadSpec, Code, ErrorKind, Lease, Phase};
+use atoll_model::{BadLimit, BadSpec, Code, ErrorKind, Lease, NodeName, Phase};
 use atoll_provider::ProviderError;
 use atoll_store::StoreError;
 
@@ -158,6 +158,12 @@ pub(crate) fn refused_as(lease: &Lease, verb: Verb, what: &str) -> ServiceError 
     }
 }
 
+/// The files or processes are on another node.
+pub(crate) fn wrong_node(what: &str, node: &NodeName) -> ServiceError {
+    ServiceError::new(Code::WrongNode, format!("{what} is on node {node}"))
+        .hint(format!("send the request to the server of node {node}"))
+}
+
 impl From<Exhausted> for ServiceError {
     fn from(error: Exhausted) -> Self {
         Self::new(error.code(), error.to_string()).hint(error.hint()).retry_after(1)
@@ -177,6 +183,9 @@ impl From<StoreError> for ServiceError {
                 Self::new(Code::PhaseConflict, format!("sandbox {sandbox} was changed by another request"))
                     .hint("try again")
             }
+            StoreError::WrongNode { what, node } => wrong_node(what, node),
+            StoreError::LastAdminKey => Self::new(Code::Forbidden, "this is the last admin key")
+                .hint("create another admin key first"),
             StoreError::NameTaken { name, by } => {
                 Self::new(Code::NameTaken, format!("sandbox {by} has the name {name}"))
                     .hint("choose another name, or delete that one first")

@@ -54,7 +54,12 @@ impl Sandboxes {
         let bound = self.inner.store.of_thread(visible(who), thread).await?;
         let left: Vec<_> = futures::stream::iter(bound)
             .map(|lease| async move {
-                let Some(handle) = self.inner.registry.get(&lease.id) else { return Ok(lease) };
+                let Some(handle) = self.inner.registry.get(&lease.id) else {
+                    if lease.on_exit != OnExit::Keep {
+                        self.inner.need_here(&format!("sandbox {}", lease.id), &lease.node)?;
+                    }
+                    return Ok(lease);
+                };
                 let limit = self.inner.config.create_wait;
                 match tokio::time::timeout(limit, leave(&handle)).await {
                     Ok(left) => left.map(|()| handle.lease().as_ref().clone()),

@@ -28,6 +28,7 @@ mod events;
 mod exec;
 mod exit;
 mod failpoint;
+mod feed;
 mod files;
 mod follow;
 mod fork;

@@ -267,9 +267,13 @@ impl Sandboxes {
             return if lease.phase == Phase::Deleted {
                 Ok(lease.as_ref().clone())
             } else {
-                Err(undriven(&lease))
+                Err(self.undriven(&lease))
             };
         };
+        self.delete_driven(handle, wait).await
+    }
+
+    pub(crate) async fn delete_driven(&self, handle: Handle, wait: bool) -> Result<Lease, ServiceError> {
         match ask(&handle, |reply| DriverMessage::verb(Action::Delete, Reason::Requested, reply)).await {
             Ok(_) => {}
             // The driver may have ended with the sandbox between the lookup and the request.
@@ -406,8 +410,17 @@ impl Sandboxes {
         match self.find(who, ident).await? {
             (_, Some(handle)) => Ok(handle),
             (lease, None) if lease.phase == Phase::Deleted => Err(deleted(&lease)),
-            (lease, None) => Err(undriven(&lease)),
+            (lease, None) => Err(self.undriven(&lease)),
         }
+    }
+
+    /// A sandbox that has no driver: it is on another node, or this server could not take it up.
+    fn undriven(&self, lease: &Lease) -> ServiceError {
+        let here = self.inner.need_here(&format!("sandbox {}", lease.id), &lease.node);
+        here.err().unwrap_or_else(|| {
+            ServiceError::new(Code::Internal, format!("sandbox {} is not managed at the moment", lease.id))
+                .hint("restart the server; the log shows the cause")
+        })
     }
 
     async fn not_found(&self, who: &Principal, ident: &str) -> ServiceError {
@@ -502,11 +515,6 @@ fn lost(handle: &Handle) -> ServiceError {
 fn deleted(lease: &Lease) -> ServiceError {
     ServiceError::new(Code::SandboxNotFound, format!("sandbox {} is deleted", lease.id))
         .hint("create a new one")
-}
-
-fn undriven(lease: &Lease) -> ServiceError {
-    ServiceError::new(Code::Internal, format!("sandbox {} is not managed at the moment", lease.id))
-        .hint("restart the server; the log shows the cause")
 }
 
 /// A word of the caller, safe to repeat in a message.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use atoll_budget::{Account, Budget};
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
-use atoll_model::Principal;
+use atoll_model::{NodeName, Principal};
 use atoll_provider::{Capabilities, Provider, ProviderError};
 use atoll_store::{Store, StoreError};
 
@@ -31,7 +31,7 @@ use crate::sandboxes::{SandboxParts, Sandboxes};
 use crate::snapshots::Uses;
 use crate::templates::Templates;
 use crate::volumes::Volumes;
-use crate::{Clock, ServiceConfig, TemplateSource};
+use crate::{Clock, ServiceConfig, ServiceError, TemplateSource};
 
 /// All use cases, by part. Cloning is cheap.
 #[derive(Clone)]
@@ -134,6 +134,8 @@ impl Service {
     /// Finishes what was under way, adopts what lives, and starts the tasks of the service.
     async fn start(&self) -> Result<(), OpenError> {
         let ServiceParts { base, volumes, templates, sandboxes, access, builds } = &*self.parts;
+        // It is noted before anything is read, so that no change of another node is missed.
+        let changes_seen = *base.store.change_head().borrow();
         access.ensure_admin_key().await?;
         for tenant in base.store.tenants().await? {
             sandboxes.set_tenant_policy(&tenant.id, tenant.network);
@@ -150,6 +152,7 @@ impl Service {
         crate::deadlines::start(&sandboxes.inner);
         crate::idle::start(&sandboxes.inner);
         crate::metrics::start_sampler(&sandboxes.inner);
+        crate::feed::start(self, changes_seen);
         crate::housekeeping::start(self);
         templates.refresh_pools();
         Ok(())
@@ -205,6 +208,20 @@ impl Service {
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         self.base().clock.now().wall_ms
+    }
+
+    /// The node of this server.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        self.base().store.node()
+    }
+
+    /// Deletes every sandbox of this node, whoever owns it: for the removal of a server.
+    pub async fn delete_own_sandboxes(&self) -> Result<(), ServiceError> {
+        for handle in self.sandboxes().handles() {
+            self.sandboxes().delete_driven(handle, true).await?;
+        }
+        Ok(())
     }
 
     /// The optional capabilities of the provider.

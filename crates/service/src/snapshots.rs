@@ -73,23 +73,8 @@ impl Sandboxes {
 
     /// Gives a name to a snapshot, even if another snapshot has it.
     async fn name_over(&self, snapshot: Snapshot, name: &str) -> Result<Snapshot, ServiceError> {
-        let store = &self.inner.store;
-        let _turn = self.inner.snapshot_names.lock().await;
-        let query = SnapshotQuery {
-            tenant: Some(snapshot.tenant.clone()),
-            name: Some(name.to_owned()),
-            limit: PAGE,
-            ..SnapshotQuery::default()
-        };
-        for former in store.snapshots(query).await?.items {
-            if let Some((known, token)) = store.snapshot(&former.id).await? {
-                store.put_snapshot(Snapshot { name: None, ..known }, token).await?;
-            }
-        }
-        let token = store.snapshot(&snapshot.id).await?.and_then(|(_, token)| token);
-        let named = Snapshot { name: Some(name.to_owned()), ..snapshot };
-        store.put_snapshot(named.clone(), token).await?;
-        Ok(named)
+        let named = self.inner.store.move_snapshot_name(&snapshot.id, name).await?;
+        named.ok_or_else(|| gone(&snapshot.id))
     }
 
     /// Why the processes of a sandbox cannot be copied.
@@ -197,9 +182,16 @@ impl Sandboxes {
         }
     }
 
+    /// The same, if its files are on this node.
+    async fn local_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
+        let snapshot = self.get_snapshot(who, ident).await?;
+        self.inner.need_here(&format!("snapshot {}", snapshot.id), &snapshot.node)?;
+        Ok(snapshot)
+    }
+
     /// Removes a snapshot; [`Code::SnapshotInUse`] while a sandbox is being made from it or put back to it.
     pub async fn delete_snapshot(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
-        let snapshot = self.get_snapshot(who, ident).await?;
+        let snapshot = self.local_snapshot(who, ident).await?;
         let Some(doomed) = self.inner.uses.doom(&snapshot.id) else {
             let message = format!("snapshot {} is being used", snapshot.id);
             return Err(ServiceError::new(Code::SnapshotInUse, message)
@@ -218,7 +210,7 @@ impl Sandboxes {
 
     /// Reads a whole snapshot; [`Code::Damaged`] if it has changed.
     pub async fn verify_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
-        let snapshot = self.get_snapshot(who, ident).await?;
+        let snapshot = self.local_snapshot(who, ident).await?;
         let _use = self.inner.uses.take(&snapshot.id)?;
         let reading = self.inner.provider.verify_snapshot(&snapshot.id, &snapshot.seal);
         match tokio::time::timeout(VERIFY, reading).await {
@@ -278,12 +270,17 @@ impl Seed {
         let held = inner.uses.take(id)?;
         let found = inner.store.snapshot(id).await?;
         let Some((snapshot, token)) = found.filter(|(known, _)| known.state == SnapshotState::Ready) else {
-            return Err(ServiceError::new(Code::SnapshotNotFound, format!("snapshot {id} no longer exists")));
+            return Err(gone(id));
         };
+        inner.need_here(&format!("snapshot {id}"), &snapshot.node)?;
         let memory = memory && snapshot.memory;
         let warm = snapshot.warm;
         Ok(Self { snapshot: snapshot.id, seal: snapshot.seal, memory, token, warm, _use: held })
     }
+}
+
+fn gone(id: &SnapshotId) -> ServiceError {
+    ServiceError::new(Code::SnapshotNotFound, format!("snapshot {id} no longer exists"))
 }
 
 /// The row of an instance that is a checkpoint from a snapshot: its agent knows the token of the snapshot's agent.

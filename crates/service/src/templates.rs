@@ -177,7 +177,7 @@ impl Templates {
         let sources = Arc::clone(&self.inner.cache.sources);
         let mut all = self.inner.run_blocking(move || sources.list()).await?;
         for row in self.inner.store.templates(visible(who)).await? {
-            match self.record_of_row(&row).await {
+            match self.listed(&row).await {
                 Ok(Some(record)) => all.push(record),
                 Ok(None) => {}
                 Err(error) => {
@@ -191,7 +191,16 @@ impl Templates {
 
     /// One template by name, `name:tag`, `name@digest` or alias.
     pub async fn get(&self, who: &Principal, word: &str) -> Result<TemplateRecord, ServiceError> {
-        Ok(self.resolve(who, word).await?.record)
+        let mut record = self.resolve(who, word).await?.record;
+        if record.tenant.is_some() {
+            record.nodes = self.inner.store.template_nodes(&record.version).await?.into_iter().collect();
+        }
+        Ok(record)
+    }
+
+    /// Says that names of templates mean something else now.
+    pub(crate) fn forget_names(&self) {
+        self.inner.cache.forget();
     }
 
     /// The user and group that commands of a sandbox run as, in numbers; `None` where its template does not know the user.

@@ -105,6 +105,7 @@ impl Volumes {
         let volume = Volume {
             id: VolumeId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
+            node: self.inner.store.node().clone(),
             name: new.name,
             size_mib,
             folder: folder.map(|path| path.to_string_lossy().into_owned()),
@@ -121,7 +122,7 @@ impl Volumes {
     /// Makes a volume with the files of another as they are now.
     pub async fn copy(&self, who: &Principal, from: &str, name: &str) -> Result<VolumeRecord, ServiceError> {
         check_name(name)?;
-        let from = self.ready(who, from).await?;
+        let from = self.local(who, from).await?;
         if from.folder.is_some() {
             let message = format!("volume {} is a folder of the host, which cannot be copied", from.name);
             return Err(ServiceError::new(Code::Unsupported, message));
@@ -162,7 +163,7 @@ impl Volumes {
         ident: &str,
         change: UpdateVolume,
     ) -> Result<VolumeRecord, ServiceError> {
-        let volume = self.ready(who, ident).await?;
+        let volume = self.local(who, ident).await?;
         if let Some(size) = change.size_mib {
             check_size(size)?;
             if volume.folder.is_some() {
@@ -179,6 +180,7 @@ impl Volumes {
     /// only the name goes.
     pub async fn remove(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
         let volume = self.find(who, ident).await?;
+        self.need_here(&volume)?;
         let id = volume.id.clone();
         self.inner.run_detached(remove(Arc::clone(&self.inner), volume)).await?;
         tracing::info!(tenant = %who.tenant, key = %who.key, volume = %id, "a volume was removed");
@@ -189,6 +191,17 @@ impl Volumes {
     async fn ready(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
         let volume = self.find(who, ident).await?;
         if volume.state == VolumeState::Ready { Ok(volume) } else { Err(missing(ident)) }
+    }
+
+    /// A volume that can be used and whose files are on this node.
+    async fn local(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+        let volume = self.ready(who, ident).await?;
+        self.need_here(&volume)?;
+        Ok(volume)
+    }
+
+    fn need_here(&self, volume: &Volume) -> Result<(), ServiceError> {
+        self.inner.need_here(&format!("volume {}", volume.name), &volume.node)
     }
 
     async fn find(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
@@ -353,7 +366,8 @@ fn promised_mib(volume: &Volume) -> u64 {
 }
 
 async fn used(inner: &VolumesState, volume: &Volume) -> Option<u64> {
-    if volume.folder.is_some() || volume.state != VolumeState::Ready {
+    let is_here = volume.node == *inner.store.node();
+    if volume.folder.is_some() || volume.state != VolumeState::Ready || !is_here {
         return None;
     }
     inner.provider.volume_bytes(&volume.id).await.ok()

@@ -12,6 +12,7 @@ mod full_disk;
 mod images;
 mod lifecycle;
 mod lifetimes;
+mod nodes;
 mod previews;
 mod templates;
 mod timers;

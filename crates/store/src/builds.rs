@@ -38,6 +38,6 @@ pub trait BuildStore: Send + Sync + 'static {
     /// A page of builds, newest first.
     async fn builds(&self, query: BuildQuery) -> Result<Page<Build>, StoreError>;
 
-    /// Builds that have not ended, oldest first.
+    /// Builds of this node that have not ended, oldest first.
     async fn open_builds(&self) -> Result<Vec<Build>, StoreError>;
 }

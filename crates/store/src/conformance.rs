@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use atoll_model::{
-    EventKind, InstanceId, Intent, KeyId, Lease, Limits, NetworkPolicy, OnExit, OnTimeout, Phase, Quota,
-    Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Timestamp, Wake,
+    EventKind, InstanceId, Intent, KeyId, Lease, Limits, NetworkPolicy, NodeName, OnExit, OnTimeout, Phase,
+    Quota, Reason, SandboxId, Scope, Source, Stage, Storage, TenantId, Timers, Timestamp, Wake,
 };
 
 use crate::{
@@ -108,6 +108,12 @@ pub async fn tenant(store: &Subject, n: u32, quota: Quota) -> TenantId {
     id
 }
 
+/// The node of everything here; a store under test is opened for it.
+#[must_use]
+pub fn node() -> NodeName {
+    NodeName::default()
+}
+
 /// A lease with this number, not stored yet.
 #[must_use]
 pub fn lease(n: u32, tenant: &TenantId) -> Lease {
@@ -118,6 +124,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         labels: BTreeMap::new(),
         env: BTreeMap::new(),
         provider: "fake".to_owned(),
+        node: node(),
         template: "base".to_owned(),
         template_version: "1".to_owned(),
         user: "user".to_owned(),

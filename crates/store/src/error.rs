@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use atoll_model::policy::quota::Exceeded;
-use atoll_model::{ErrorKind, SandboxId, VolumeId};
+use atoll_model::{ErrorKind, NodeName, SandboxId, VolumeId};
 
 /// A read or a write failed; nothing changed.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +50,17 @@ pub enum StoreError {
         /// Some of them.
         by: Vec<String>,
     },
+    /// The row belongs to another node.
+    #[error("{what} is on node {node}")]
+    WrongNode {
+        /// The object.
+        what: String,
+        /// The node that has it.
+        node: NodeName,
+    },
+    /// The last key with the admin scope cannot be deleted.
+    #[error("this is the last admin key")]
+    LastAdminKey,
     /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]
     IdempotencyMismatch,
@@ -121,7 +132,11 @@ impl StoreError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Stale { .. } | Self::IdempotencyMismatch | Self::VolumeInUse { .. } => ErrorKind::Conflict,
+            Self::Stale { .. }
+            | Self::WrongNode { .. }
+            | Self::IdempotencyMismatch
+            | Self::VolumeInUse { .. } => ErrorKind::Conflict,
+            Self::LastAdminKey => ErrorKind::Forbidden,
             Self::NameTaken { .. }
             | Self::SnapshotNameTaken { .. }
             | Self::VolumeNameTaken { .. }
@@ -145,6 +160,36 @@ pub enum OpenError {
         data: PathBuf,
         /// Its pid, or `unknown`.
         pid: String,
+    },
+    /// The folder belongs to a node of another name.
+    #[error("{} belongs to node {recorded}, not to {asked}", data.display())]
+    OtherNode {
+        /// The folder.
+        data: PathBuf,
+        /// The node that it was opened for before.
+        recorded: NodeName,
+        /// The node of this server.
+        asked: NodeName,
+    },
+    /// Another folder is this node in the same database.
+    #[error("node {node} of {} has another data folder", db.display())]
+    NodeTaken {
+        /// The name.
+        node: NodeName,
+        /// The database.
+        db: PathBuf,
+    },
+    /// The file that names the node of the folder can't be parsed.
+    #[error("{} does not name a node", path.display())]
+    BadNodeFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The schema has to be changed while other servers use the database.
+    #[error("servers of an older release use {}", db.display())]
+    OlderServers {
+        /// The database.
+        db: PathBuf,
     },
     /// The database is missing or empty though the folder was in use.
     #[error("{} is missing or empty, but {} exists: this folder was in use and its database is lost", db.display(), witness.display())]
@@ -225,12 +270,17 @@ impl OpenError {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Locked { .. } => ErrorKind::Conflict,
+            Self::Locked { .. }
+            | Self::OtherNode { .. }
+            | Self::NodeTaken { .. }
+            | Self::OlderServers { .. } => ErrorKind::Conflict,
             Self::Newer { .. } => ErrorKind::Unsupported,
             Self::WrongOwner { .. } => ErrorKind::Forbidden,
-            Self::Missing { .. } | Self::LostWal { .. } | Self::Corrupt { .. } | Self::Secret { .. } => {
-                ErrorKind::Internal
-            }
+            Self::Missing { .. }
+            | Self::LostWal { .. }
+            | Self::Corrupt { .. }
+            | Self::BadNodeFile { .. }
+            | Self::Secret { .. } => ErrorKind::Internal,
             Self::Io { .. } | Self::Database { .. } => ErrorKind::Unavailable,
         }
     }
@@ -240,6 +290,12 @@ impl OpenError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Locked { .. } => "stop that server, or give this one another data folder",
+            Self::OtherNode { .. } => "start it with the node's own name, or give it another data folder",
+            Self::NodeTaken { .. } => {
+                "give this server a name of its own with --node; if its folder replaces a lost one, delete the row of the node from table `nodes`"
+            }
+            Self::BadNodeFile { .. } => "restore the file from a backup",
+            Self::OlderServers { .. } => "stop the other servers of the database, then start this one first",
             Self::Missing { .. } => {
                 "restore the database from a backup; to start without data, choose an empty data folder"
             }
@@ -249,7 +305,9 @@ impl OpenError {
             Self::WrongOwner { .. } => "run as that user, or chown the data folder",
             Self::Corrupt { .. } => "restore the database from a backup, with its -wal file",
             Self::Newer { .. } => "use the newer server, or a backup from before its first start",
-            Self::Secret { .. } => "restore the key from a backup",
+            Self::Secret { .. } => {
+                "restore the key from a backup; servers that share a database need the same secret.key"
+            }
             Self::Io { .. } | Self::Database { .. } => {
                 "check that the folder is writable and the disk has free space"
             }

@@ -9,25 +9,29 @@
 #![warn(missing_docs, reason = "implementors of the trait read only these comments")]
 
 mod builds;
+mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod error;
+mod feed;
 mod leases;
 mod records;
-mod seal;
 mod sqlite;
 mod templates;
+mod vault;
 mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot,
-    SnapshotId, TenantId, Timestamp, Usage,
+    EventKind, InstanceId, KeyId, Lease, NetworkPolicy, NodeName, PreviewId, Quota, SandboxEvent, SandboxId,
+    Snapshot, SnapshotId, TenantId, Timestamp, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
 pub use builds::{BuildQuery, BuildStore};
+pub use config::StoreConfig;
 pub use error::{OpenError, StoreError};
+pub use feed::{FeedChange, FeedEntry, FeedPage};
 pub use leases::{LeaseQuery, SortBy, Span};
 pub use records::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SecretValues,
@@ -35,6 +39,7 @@ pub use records::{
 };
 pub use sqlite::SqliteStore;
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
+pub use vault::{FileVault, Vault};
 pub use volumes::VolumeStore;
 
 /// The SHA-256 of a key's hex digits, or of a request.
@@ -164,9 +169,20 @@ pub struct Sweep {
     pub builds_before_ms: i64,
 }
 
-/// The store. Implementations must pass [`conformance`].
+/// The store, as one node uses it; several nodes may share its rows. A call that changes a lease, snapshot, volume or
+/// build of another node fails with [`StoreError::WrongNode`]. Implementations must pass [`conformance`].
 #[async_trait]
 pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'static {
+    /// The node of this server.
+    fn node(&self) -> &NodeName;
+
+    /// All nodes that ever opened the store, by name.
+    async fn nodes(&self) -> Result<Vec<NodeName>, StoreError>;
+
+    /// Removes this node with its snapshots, volumes, builds and copies of templates; for the removal of a server whose
+    /// sandboxes are deleted.
+    async fn remove_node(&self) -> Result<(), StoreError>;
+
     /// Stores a new sandbox. Quota, name and idempotency key are checked in the same transaction.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
         self.insert_telling(new, oneshot::channel().0).await
@@ -208,10 +224,13 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// A page of leases in the requested order, stable during inserts; without those of builds.
     async fn list(&self, query: LeaseQuery) -> Result<Page<Lease>, StoreError>;
 
-    /// Everything that is not deleted, with its instance, for adoption.
+    /// Everything of this node that is not deleted, with its instance, for adoption.
     async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError>;
 
-    /// How many sandboxes that are not deleted use a template; without those of builds.
+    /// Sandboxes of this node whose deadline has passed at this time, the longest overdue first.
+    async fn due(&self, now_ms: i64, limit: u32) -> Result<Vec<SandboxId>, StoreError>;
+
+    /// How many sandboxes of this node that are not deleted use a template; without those of builds.
     async fn template_users(&self, template: &str) -> Result<u64, StoreError>;
 
     /// The sandboxes that were forked from one, or created from its snapshots, oldest first; without deleted ones.
@@ -239,8 +258,12 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// A page of snapshots, newest first, stable during inserts.
     async fn snapshots(&self, query: SnapshotQuery) -> Result<Page<Snapshot>, StoreError>;
 
-    /// All snapshots in every state, oldest first, for adoption.
+    /// All snapshots of this node in every state, oldest first, for adoption.
     async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError>;
+
+    /// Gives a name to a snapshot; another snapshot of the tenant that has it loses it, on whichever node it is. Returns
+    /// the renamed snapshot, or `None` if it does not exist.
+    async fn move_snapshot_name(&self, id: &SnapshotId, name: &str) -> Result<Option<Snapshot>, StoreError>;
 
     /// Removes a snapshot; returns whether it existed.
     async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError>;
@@ -314,7 +337,7 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// The keys of a tenant, or all keys.
     async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Removes a key; returns whether it existed.
+    /// Removes a key; returns whether it existed. [`StoreError::LastAdminKey`] if no other key has the admin scope.
     async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError>;
 
     /// Stores the times at which keys were last used.
@@ -344,6 +367,9 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// The previews of a sandbox with their hashes, oldest first, including expired ones.
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError>;
 
+    /// Whether there is a preview with this id.
+    async fn has_preview(&self, id: &PreviewId) -> Result<bool, StoreError>;
+
     /// Removes a preview; returns whether it existed.
     async fn delete_preview(&self, sandbox: &SandboxId, id: &PreviewId) -> Result<bool, StoreError>;
 
@@ -368,6 +394,12 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
 
     /// The number of the newest event; changes with every new event.
     fn event_head(&self) -> watch::Receiver<u64>;
+
+    /// The changes after a revision, of all nodes.
+    async fn changes(&self, after: u64) -> Result<FeedPage, StoreError>;
+
+    /// The revision of the newest change. It rises within a fraction of a second, whichever node made the change.
+    fn change_head(&self) -> watch::Receiver<u64>;
 
     /// Removes old rows.
     async fn sweep(&self, sweep: Sweep) -> Result<(), StoreError>;

@@ -1,22 +1,27 @@
-//! The store in one SQLite file: `DATA/sandbox.db`.
+//! The store in one SQLite file: `DATA/sandbox.db`, or a file that several servers of one machine share.
 //!
 //! ```text
 //! callers ──► queue ──► writer thread: BEGIN IMMEDIATE, each write in a savepoint, COMMIT, then answer all
 //!         └─► queue ──► reader threads, each with its own connection
 //! ```
 //!
-//! A single writer makes group commit simple (one fsync per commit, however many writes are queued) and gives events an
-//! order. A failed write is rolled back alone; a failed commit is reported to every write in it.
+//! A single writer per server makes group commit simple (one fsync per commit, however many writes are queued). Writers
+//! of several servers take turns: SQLite runs one immediate transaction at a time. A failed write is rolled back alone;
+//! a failed commit is reported to every write in it. [`feed`] tells what other servers wrote.
 
 mod builds;
 mod events;
+mod feed;
+mod identity;
 mod keys;
 mod leases;
 mod lists;
 mod open;
 mod previews;
 mod samples;
+mod schema;
 mod secrets;
+mod servers;
 mod snapshots;
 mod templates;
 mod terminals;
@@ -29,19 +34,22 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use atoll_disk::Reserve;
 use atoll_model::{
-    KeyId, Lease, NetworkPolicy, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId,
+    KeyId, Lease, NetworkPolicy, NodeName, PreviewId, Quota, SandboxEvent, SandboxId, Snapshot, SnapshotId,
     SnapshotState, TenantId, Usage,
 };
 use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
-use crate::seal::Seal;
 use crate::{
-    Advance, EventQuery, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent, NewLease, OpenError,
-    Page, PreviewRecord, ResourceSample, SecretChange, SecretRecord, SecretValues, SnapshotQuery, Store,
-    StoreError, Sweep, TenantRecord, Terminal,
+    Advance, EventQuery, FeedChange, FeedPage, Hash, Inserted, InstanceRow, KeyRecord, LeaseQuery, NewEvent,
+    NewLease, OpenError, Page, PreviewRecord, ResourceSample, SecretChange, SecretRecord, SecretValues,
+    SnapshotQuery, Store, StoreConfig, StoreError, Sweep, TenantRecord, Terminal, Vault,
 };
+use feed::{Heads, Watcher};
 use threads::{Readers, Writer};
+
+pub(crate) use identity::recorded_database;
+pub(crate) use open::DB as DATABASE;
 
 /// LIMIT: enough to keep two cores busy with reads; each costs a connection with its page cache.
 const READERS: usize = 3;
@@ -51,26 +59,52 @@ pub struct SqliteStore {
     disk: Arc<Reserve>,
     writer: Writer,
     readers: Readers,
-    seal: Arc<Seal>,
-    head: watch::Receiver<u64>,
+    watcher: Watcher,
+    vault: Arc<dyn Vault>,
+    node: NodeName,
+    heads: Heads,
 }
 
 impl SqliteStore {
-    /// [`SqliteStore::open_on`] without a disk reserve.
+    /// Opens the folder with its own database; see [`StoreConfig::new`].
     pub fn open(data: &Path) -> Result<Self, OpenError> {
-        Self::open_on(data, Reserve::new(0))
+        Self::open_with(&StoreConfig::new(data))
     }
 
-    /// Opens or makes `sandbox.db` in the folder and locks the folder for this process. New rows are refused if the
-    /// disk has no space for records. Blocking.
-    pub fn open_on(data: &Path, disk: Arc<Reserve>) -> Result<Self, OpenError> {
-        let opened = open::open(data)?;
-        let failed = |cause| OpenError::Database { action: "read", db: data.join(open::DB), cause };
-        let (head_tx, head) = watch::channel(events::head(&opened.conn).map_err(failed)?);
-        let readers = Readers::start(READERS, &data.join(open::DB)).map_err(failed)?;
-        let writer = Writer::start(opened.conn, opened.claim, head_tx, Arc::clone(&disk));
-        let seal = Arc::new(opened.seal);
-        Ok(Self { disk, writer, readers, seal, head })
+    /// Opens or makes the database, and locks the folder for this process. Blocking.
+    pub fn open_with(config: &StoreConfig) -> Result<Self, OpenError> {
+        let opened = open::open(config)?;
+        let db = &config.database;
+        let failed = |cause| OpenError::Database { action: "read", db: db.clone(), cause };
+        let heads = Heads::read(&opened.conn).map_err(failed)?;
+        let readers = Readers::start(READERS, db).map_err(failed)?;
+        let watcher = Watcher::start(db, heads.clone()).map_err(failed)?;
+        let disk = Arc::clone(&config.disk);
+        let writer = Writer::start(opened.conn, opened.claim, heads.clone(), Arc::clone(&disk));
+        Ok(Self { disk, writer, readers, watcher, vault: opened.vault, node: opened.node, heads })
+    }
+
+    /// Refuses to change what belongs to another node.
+    fn own(&self, node: &NodeName, what: impl FnOnce() -> String) -> Result<(), StoreError> {
+        if *node == self.node {
+            return Ok(());
+        }
+        Err(StoreError::WrongNode { what: what(), node: node.clone() })
+    }
+
+    /// A write that other nodes have to know of.
+    async fn write_shared<T: Send + 'static>(
+        &self,
+        change: FeedChange,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let node = self.node.clone();
+        self.write(move |conn| {
+            let done = work(conn)?;
+            feed::append(conn, &node, &change)?;
+            Ok(done)
+        })
+        .await
     }
 
     async fn write<T: Send + 'static>(
@@ -106,11 +140,37 @@ fn text_owner(tenant: &TenantId) -> String {
 
 #[async_trait]
 impl Store for SqliteStore {
+    fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeName>, StoreError> {
+        self.read(|conn| {
+            let mut statement = conn.prepare_cached("SELECT name FROM nodes ORDER BY name")?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.map(|name| keys::parse_id("nodes", &name?)).collect()
+        })
+        .await
+    }
+
+    async fn remove_node(&self) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        self.write(move |conn| {
+            for table in ["snapshots", "volumes", "builds", "template_copies"] {
+                conn.execute(&format!("DELETE FROM {table} WHERE node = ?1"), [node.as_str()])?;
+            }
+            conn.execute("DELETE FROM nodes WHERE name = ?1", [node.as_str()])?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn insert_telling(
         &self,
         new: NewLease,
         accepted: oneshot::Sender<()>,
     ) -> Result<Inserted, StoreError> {
+        self.own(&new.lease.node, || format!("sandbox {}", new.lease.id))?;
         let row = leases::Row::new(&new.lease)?;
         let work = move |conn: &Connection| {
             let inserted = leases::insert(conn, &new, &row)?;
@@ -133,8 +193,9 @@ impl Store for SqliteStore {
     }
 
     async fn advance(&self, change: Advance) -> Result<(), StoreError> {
+        self.own(&change.lease.node, || format!("sandbox {}", change.lease.id))?;
         let row = leases::Row::new(&change.lease)?;
-        let sealed = leases::seal_instance(&self.seal, &change.instance)?;
+        let sealed = leases::seal_instance(self.vault.as_ref(), &change.instance)?;
         self.write(move |conn| leases::advance(conn, &change, &row, sealed)).await
     }
 
@@ -162,13 +223,18 @@ impl Store for SqliteStore {
     }
 
     async fn live(&self) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
-        let seal = Arc::clone(&self.seal);
-        self.read(move |conn| leases::live(conn, &seal)).await
+        let (vault, node) = (Arc::clone(&self.vault), self.node.clone());
+        self.read(move |conn| leases::live(conn, vault.as_ref(), &node)).await
+    }
+
+    async fn due(&self, now_ms: i64, limit: u32) -> Result<Vec<SandboxId>, StoreError> {
+        let node = self.node.clone();
+        self.read(move |conn| leases::due(conn, &node, now_ms, limit)).await
     }
 
     async fn template_users(&self, template: &str) -> Result<u64, StoreError> {
-        let template = template.to_owned();
-        self.read(move |conn| leases::template_users(conn, &template)).await
+        let (template, node) = (template.to_owned(), self.node.clone());
+        self.read(move |conn| leases::template_users(conn, &template, &node)).await
     }
 
     async fn children(&self, parent: &SandboxId) -> Result<Vec<SandboxId>, StoreError> {
@@ -182,7 +248,8 @@ impl Store for SqliteStore {
     }
 
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError> {
-        let row = snapshots::Row::new(&self.seal, &snapshot, agent_token.as_deref())?;
+        self.own(&snapshot.node, || format!("snapshot {}", snapshot.id))?;
+        let row = snapshots::Row::new(self.vault.as_ref(), &snapshot, agent_token.as_deref())?;
         let is_removal = snapshot.state == SnapshotState::Deleting;
         let put = move |conn: &Connection| snapshots::put(conn, &snapshot, &row);
         // A delete must also work on a full disk: it does not take space permanently.
@@ -190,8 +257,8 @@ impl Store for SqliteStore {
     }
 
     async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
-        let (id, seal) = (id.clone(), Arc::clone(&self.seal));
-        self.read(move |conn| snapshots::by_id(conn, &seal, &id)).await
+        let (id, vault) = (id.clone(), Arc::clone(&self.vault));
+        self.read(move |conn| snapshots::by_id(conn, vault.as_ref(), &id)).await
     }
 
     async fn find_snapshot(
@@ -208,12 +275,18 @@ impl Store for SqliteStore {
     }
 
     async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError> {
-        self.read(snapshots::all).await
+        let node = self.node.clone();
+        self.read(move |conn| snapshots::all(conn, &node)).await
+    }
+
+    async fn move_snapshot_name(&self, id: &SnapshotId, name: &str) -> Result<Option<Snapshot>, StoreError> {
+        let (id, name) = (id.clone(), name.to_owned());
+        self.write(move |conn| snapshots::move_name(conn, &id, &name)).await
     }
 
     async fn delete_snapshot(&self, id: &SnapshotId) -> Result<bool, StoreError> {
-        let id = id.clone();
-        self.write(move |conn| snapshots::delete(conn, &id)).await
+        let (id, node) = (id.clone(), self.node.clone());
+        self.write(move |conn| snapshots::delete(conn, &id, &node)).await
     }
 
     async fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
@@ -240,7 +313,8 @@ impl Store for SqliteStore {
         network: Option<NetworkPolicy>,
     ) -> Result<(), StoreError> {
         let tenant = tenant.clone();
-        self.write(move |conn| keys::set_network(conn, &tenant, network.as_ref())).await
+        let change = FeedChange::TenantNetwork { tenant: tenant.clone() };
+        self.write_shared(change, move |conn| keys::set_network(conn, &tenant, network.as_ref())).await
     }
 
     async fn put_secret(
@@ -251,7 +325,7 @@ impl Store for SqliteStore {
         most: u32,
     ) -> Result<(), StoreError> {
         let tenant = tenant.clone();
-        let sealed = self.seal.seal(&secrets::owner(&tenant, &secret.name), &value);
+        let sealed = self.vault.seal(&secrets::owner(&tenant, &secret.name), &value);
         let sealed = sealed.ok_or(StoreError::Sealed { what: "a secret" })?;
         self.add(move |conn| secrets::put(conn, &tenant, &secret, &sealed, most)).await
     }
@@ -265,12 +339,13 @@ impl Store for SqliteStore {
     ) -> Result<Option<SecretRecord>, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
         let seal = |value: String| {
-            let sealed = self.seal.seal(&secrets::owner(&tenant, &name), &value);
+            let sealed = self.vault.seal(&secrets::owner(&tenant, &name), &value);
             sealed.ok_or(StoreError::Sealed { what: "a secret" })
         };
         let change =
             secrets::SecretChange { sealed: change.value.map(seal).transpose()?, about: change.about };
-        self.write(move |conn| secrets::change(conn, &tenant, &name, &change, at_ms)).await
+        let told = FeedChange::Secret { tenant: tenant.clone(), name: name.clone() };
+        self.write_shared(told, move |conn| secrets::change(conn, &tenant, &name, &change, at_ms)).await
     }
 
     async fn delete_secret(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError> {
@@ -284,23 +359,24 @@ impl Store for SqliteStore {
     }
 
     async fn secret_values(&self, tenant: &TenantId) -> Result<SecretValues, StoreError> {
-        let (tenant, seal) = (tenant.clone(), Arc::clone(&self.seal));
-        self.read(move |conn| secrets::values(conn, &seal, &tenant)).await
+        let (tenant, vault) = (tenant.clone(), Arc::clone(&self.vault));
+        self.read(move |conn| secrets::values(conn, vault.as_ref(), &tenant)).await
     }
 
     fn seal_text(&self, tenant: &TenantId, text: &str) -> Result<String, StoreError> {
         let sealed =
-            self.seal.seal(&text_owner(tenant), text).ok_or(StoreError::Sealed { what: "a text" })?;
+            self.vault.seal(&text_owner(tenant), text).ok_or(StoreError::Sealed { what: "a text" })?;
         Ok(hex::encode(sealed))
     }
 
     fn unseal_text(&self, tenant: &TenantId, sealed: &str) -> Result<String, StoreError> {
-        let opened = hex::decode(sealed).ok().and_then(|bytes| self.seal.unseal(&text_owner(tenant), &bytes));
+        let opened =
+            hex::decode(sealed).ok().and_then(|bytes| self.vault.unseal(&text_owner(tenant), &bytes));
         opened.ok_or(StoreError::Sealed { what: "a text" })
     }
 
     fn derive(&self, purpose: &str, id: &str) -> [u8; 32] {
-        self.seal.derive(purpose, id)
+        self.vault.derive(purpose, id)
     }
 
     async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError> {
@@ -323,7 +399,8 @@ impl Store for SqliteStore {
 
     async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError> {
         let id = id.clone();
-        self.write(move |conn| keys::delete_key(conn, &id)).await
+        let change = FeedChange::KeyDeleted { key: id.clone() };
+        self.write_shared(change, move |conn| keys::delete_key(conn, &id)).await
     }
 
     async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {
@@ -353,7 +430,11 @@ impl Store for SqliteStore {
     }
 
     async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError> {
-        self.add(move |conn| previews::put(conn, &preview, &hash)).await
+        if !self.disk.takes_records() {
+            return Err(StoreError::NoSpace);
+        }
+        let change = FeedChange::Previews { sandbox: preview.sandbox.clone(), deleted: None };
+        self.write_shared(change, move |conn| previews::put(conn, &preview, &hash)).await
     }
 
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError> {
@@ -361,9 +442,18 @@ impl Store for SqliteStore {
         self.read(move |conn| previews::list(conn, &sandbox)).await
     }
 
+    async fn has_preview(&self, id: &PreviewId) -> Result<bool, StoreError> {
+        let id = id.clone();
+        self.read(move |conn| {
+            Ok(conn.prepare_cached("SELECT 1 FROM previews WHERE id = ?1")?.exists([id.as_str()])?)
+        })
+        .await
+    }
+
     async fn delete_preview(&self, sandbox: &SandboxId, id: &PreviewId) -> Result<bool, StoreError> {
         let (sandbox, id) = (sandbox.clone(), id.clone());
-        self.write(move |conn| previews::delete(conn, &sandbox, &id)).await
+        let change = FeedChange::Previews { sandbox: sandbox.clone(), deleted: Some(id.clone()) };
+        self.write_shared(change, move |conn| previews::delete(conn, &sandbox, &id)).await
     }
 
     async fn put_samples(
@@ -389,12 +479,21 @@ impl Store for SqliteStore {
     }
 
     fn event_head(&self) -> watch::Receiver<u64> {
-        self.head.clone()
+        self.heads.events.subscribe()
+    }
+
+    async fn changes(&self, after: u64) -> Result<FeedPage, StoreError> {
+        self.read(move |conn| feed::after(conn, after)).await
+    }
+
+    fn change_head(&self) -> watch::Receiver<u64> {
+        self.heads.changes.subscribe()
     }
 
     async fn sweep(&self, sweep: Sweep) -> Result<(), StoreError> {
         self.write(move |conn| {
             leases::sweep(conn, &sweep)?;
+            feed::sweep(conn)?;
             events::sweep(conn, sweep.events_kept)
         })
         .await
@@ -406,6 +505,7 @@ impl Store for SqliteStore {
     }
 
     async fn close(&self) {
+        self.watcher.stop().await;
         self.readers.stop().await;
         self.writer.stop().await;
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use atoll_model::{MadeFrom, SnapshotId, StartSettings, TenantId};
+use atoll_model::{MadeFrom, NodeName, SnapshotId, StartSettings, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
@@ -36,7 +36,7 @@ pub struct VersionRow {
     pub made_from: MadeFrom,
     /// The digest of its image's manifest, if it was pulled.
     pub manifest: Option<String>,
-    /// The snapshot that its sandboxes start from.
+    /// The snapshot on this node that its sandboxes start from.
     pub warm: Option<SnapshotId>,
     /// Notes for the user.
     pub notes: Vec<String>,
@@ -115,6 +115,9 @@ pub trait TemplateStore: Send + Sync + 'static {
     /// versions: those with a tag, a sandbox that is not deleted, or a snapshot.
     async fn needed_versions(&self) -> Result<BTreeSet<String>, StoreError>;
 
-    /// Snapshots that a version starts from.
+    /// Snapshots of this node that a version starts from.
     async fn warm_snapshots(&self) -> Result<BTreeSet<SnapshotId>, StoreError>;
+
+    /// The nodes that have the files of a version under some name.
+    async fn template_nodes(&self, version: &str) -> Result<BTreeSet<NodeName>, StoreError>;
 }

@@ -24,6 +24,9 @@ pub trait VolumeStore: Send + Sync + 'static {
     /// that are being deleted only by their whole id.
     async fn find_volume(&self, tenant: Option<&TenantId>, ident: &str) -> Result<Vec<Volume>, StoreError>;
 
+    /// The volumes of this node in every state, for adoption.
+    async fn own_volumes(&self) -> Result<Vec<Volume>, StoreError>;
+
     /// Volumes by name, each with the number of sandboxes that are not deleted and mount it; includes volumes that are
     /// being deleted.
     async fn volumes(&self, tenant: Option<&TenantId>) -> Result<Vec<(Volume, u32)>, StoreError>;

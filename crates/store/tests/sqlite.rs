@@ -2,13 +2,15 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod shared;
+
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
 use atoll_model::Quota;
 use atoll_store::conformance::{self, Subject};
-use atoll_store::{NewLease, OpenError, SqliteStore};
+use atoll_store::{NewLease, OpenError, SqliteStore, StoreConfig};
 
 fn open(data: &Path) -> Result<Subject, OpenError> {
     SqliteStore::open(data).map(|store| Arc::new(store) as Subject)
@@ -250,9 +252,9 @@ fn as_the_first_release_wrote_it(from: &Path, to: &Path) {
              disk_mib, generation, due_at, phase_ms, json_remove(json_set(lease, '$.network',
              json_extract(lease, '$.network.mode')), '$.held', '$.timers', '$.active_at',
              '$.stopped_at', '$.hold', '$.on_exit', '$.thread', '$.wake', '$.source', '$.parent', '$.private_env',
-             '$.archive', '$.rollback_to')
+             '$.archive', '$.rollback_to', '$.node')
            FROM new.sandbox_leases;
-         INSERT INTO main.sandbox_instances SELECT * FROM new.sandbox_instances;
+         INSERT INTO main.sandbox_instances SELECT sandbox, instance, facts, agent_token FROM new.sandbox_instances;
          DETACH new;",
     )
     .unwrap();
@@ -421,7 +423,8 @@ async fn without_room_nothing_new_is_written_and_everything_can_go() {
     with_leases(dir.path(), 2).await.close().await;
     // More than any disk has.
     let disk = atoll_disk::Reserve::open(dir.path(), u64::MAX);
-    let store: Subject = Arc::new(SqliteStore::open_on(dir.path(), disk).unwrap());
+    let config = StoreConfig { disk, ..StoreConfig::new(dir.path()) };
+    let store: Subject = Arc::new(SqliteStore::open_with(&config).unwrap());
     let live = store.live().await.unwrap();
     let lease = conformance::lease(9, &live[0].0.tenant);
     let refused = store.insert(NewLease { lease, idempotency: None }).await.unwrap_err();

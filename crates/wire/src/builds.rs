@@ -18,6 +18,9 @@ pub struct Build {
     pub id: String,
     /// The tenant's id.
     pub tenant: String,
+    /// Node that runs it.
+    #[serde(default)]
+    pub node: String,
     /// Template that the build makes.
     #[schema(example = "app:v1")]
     pub template: String,

@@ -27,6 +27,9 @@ pub struct Sandbox {
     /// Names of variables that forks and snapshots do not inherit.
     pub private_env: Vec<String>,
     pub provider: String,
+    /// Node that has its files and processes.
+    #[serde(default)]
+    pub node: String,
     pub template: String,
     pub template_version: String,
     /// Default user of commands.

@@ -16,6 +16,9 @@ pub struct Snapshot {
     pub name: Option<String>,
     /// The tenant's id.
     pub tenant: String,
+    /// Node that has its files.
+    #[serde(default)]
+    pub node: String,
     /// Sandbox that the snapshot was taken of; it may be deleted.
     pub sandbox: String,
     pub state: SnapshotState,

@@ -138,6 +138,10 @@ pub struct Template {
     pub ready: Option<Ready>,
     /// Whether its sandboxes start with the processes that ran when it was built.
     pub warm: bool,
+    /// Nodes that have its files; absent for a built-in template, which each node has for itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub nodes: Vec<String>,
     /// Default port of previews.
     pub port: Option<u16>,
     /// Default CPU limit of sandboxes in cores; null is the server's default.

@@ -13,6 +13,9 @@ pub struct Volume {
     pub name: String,
     /// The tenant's id.
     pub tenant: String,
+    /// Node that has its files.
+    #[serde(default)]
+    pub node: String,
     /// Size limit; null for a host folder, which has no limit.
     pub size_mib: Option<u32>,
     /// Current use, if known.

@@ -12,6 +12,13 @@ pub(crate) struct Serve {
     /// Address and port to listen on; port 0 selects a free port
     #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     pub(crate) listen: std::net::SocketAddr,
+    /// Name of this server among those that share its database [default: the name that the data folder has, else the
+    /// host name]
+    #[arg(long, env = env::NODE, hide_env_values = true, value_name = "NAME")]
+    pub(crate) node: Option<atoll_model::NodeName>,
+    /// SQLite database; several servers on this machine may share one [default: DATA/sandbox.db]
+    #[arg(long, env = env::DATABASE, hide_env_values = true, value_name = "PATH", value_parser = database)]
+    pub(crate) database: Option<std::path::PathBuf>,
     /// Domain of previews: PORT-SANDBOX.DOMAIN leads to that port
     #[arg(long, env = env::DOMAIN, hide_env_values = true, default_value = "localhost", value_name = "NAME", value_parser = domain)]
     pub(crate) domain: atoll_proxy::Domain,
@@ -156,6 +163,26 @@ fn egress_policy(path: &str) -> Result<NetworkPolicy, String> {
     }
 }
 
+/// A path, also as `sqlite:PATH`. Its folder must exist, so that a typing error makes no database elsewhere.
+fn database(text: &str) -> Result<std::path::PathBuf, String> {
+    let path = match text.split_once(':') {
+        Some(("sqlite", path)) => path.strip_prefix("//").unwrap_or(path),
+        Some((scheme, rest)) if rest.starts_with("//") => {
+            return Err(format!("a database of kind {scheme} is not supported; only SQLite is, by path"));
+        }
+        Some(_) | None => text,
+    };
+    let cannot = |cause: std::io::Error| format!("its folder cannot be found: {cause}");
+    let path = std::path::absolute(path).map_err(cannot)?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(format!("{text:?} is not the path of a file"));
+    };
+    if path.is_dir() {
+        return Err(format!("{} is a folder; name a file", path.display()));
+    }
+    Ok(folder.canonicalize().map_err(cannot)?.join(name))
+}
+
 pub(super) fn domain(text: &str) -> Result<atoll_proxy::Domain, String> {
     atoll_proxy::Domain::parse(text).ok_or_else(|| format!("{text:?} is not a plain host name"))
 }
@@ -221,6 +248,21 @@ mod tests {
         }
         for bad in ["", "http://a", "a/b", "a:0", "a:x", ":5000", "a b"] {
             assert!(registry(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_database_is_a_file_of_sqlite() {
+        let here = tempfile::tempdir().expect("temporary folder");
+        let whole = here.path().canonicalize().expect("there").join("shared.db");
+        let text = here.path().join("shared.db").to_str().expect("text").to_owned();
+        for fine in [text.clone(), format!("sqlite:{text}"), format!("sqlite://{text}")] {
+            assert_eq!(database(&fine).as_ref(), Ok(&whole), "{fine}");
+        }
+        let other = database("postgres://host/atoll").expect_err("not supported");
+        assert!(other.contains("postgres") && other.contains("only SQLite"), "{other}");
+        for bad in ["/nowhere/at/all/a.db", "/", here.path().to_str().expect("text")] {
+            assert!(database(bad).is_err(), "{bad}");
         }
     }
 

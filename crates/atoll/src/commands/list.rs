@@ -50,10 +50,14 @@ pub(super) fn labels(labels: &[Pair]) -> Option<Vec<String>> {
 }
 
 fn table(sandboxes: &[Sandbox], now: Timestamp) -> Table {
-    let mut table = Table::new(&["ID", "NAME", "TEMPLATE", "PHASE", "CPU", "MEMORY", "AGE", "LEFT"]);
+    // The node is of interest only where there are several.
+    let several_nodes = sandboxes.windows(2).any(|pair| pair[0].node != pair[1].node);
+    let mut head = vec!["ID", "NAME", "TEMPLATE", "PHASE", "CPU", "MEMORY", "AGE", "LEFT"];
+    head.extend(several_nodes.then_some("NODE"));
+    let mut table = Table::new(&head);
     for sandbox in sandboxes {
         let ends = moment(sandbox.timeout_at.as_deref()).filter(|_| counts_down(sandbox));
-        table.row(vec![
+        let mut row = vec![
             sandbox.id.clone(),
             or_dash(sandbox.name.as_deref().unwrap_or("")),
             sandbox.template.clone(),
@@ -62,7 +66,9 @@ fn table(sandboxes: &[Sandbox], now: Timestamp) -> Table {
             bytes(u64::from(sandbox.memory_mib) << 20),
             age(moment(sandbox.created_at.as_str()), now),
             left(ends, now),
-        ]);
+        ];
+        row.extend(several_nodes.then(|| sandbox.node.clone()));
+        table.row(row);
     }
     table
 }
@@ -161,6 +167,15 @@ mod tests {
         ] {
             assert_eq!(counts_down_in(phase, counts), wanted, "{phase:?} {counts:?}");
         }
+    }
+
+    #[test]
+    fn the_node_is_shown_where_there_are_several() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let on = |node: &str| crate::commands::inspect::tests::sandbox(json!({ "node": node }));
+        let shows_node = |sandboxes: &[Sandbox]| table(sandboxes, now).lines()[0].contains("NODE");
+        assert!(!shows_node(&[on("a"), on("a")]));
+        assert!(shows_node(&[on("a"), on("b")]));
     }
 
     #[test]

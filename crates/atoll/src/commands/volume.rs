@@ -308,6 +308,7 @@ mod tests {
             id: id.to_owned(),
             name: name.to_owned(),
             tenant: "t".to_owned(),
+            node: "n".to_owned(),
             size_mib,
             used_bytes: None,
             folder: folder.map(str::to_owned),

@@ -10,8 +10,12 @@ use std::{
 
 use atoll_disk::Reserve;
 use atoll_image::{images::Bounds, oci::RegistrySettings};
-use atoll_model::policy::egress::{OperatorFloors, PrivateRanges};
+use atoll_model::{
+    NodeName,
+    policy::egress::{OperatorFloors, PrivateRanges},
+};
 use atoll_proxy::CertificateFiles;
+use atoll_store::StoreConfig;
 
 use super::{tls::TlsPort, warm_kernels::Kernels};
 use crate::{
@@ -20,6 +24,7 @@ use crate::{
         values::Mebibytes,
     },
     environment,
+    failure::Failure,
     server::tls_files::TlsFiles,
 };
 
@@ -33,6 +38,10 @@ pub(super) struct Settings {
     pub(super) tls: Option<TlsPort>,
     /// Full path; the folder exists and is not accessible to others.
     pub(super) data: PathBuf,
+    /// `None`: the name that the folder has, or the host's.
+    pub(super) node: Option<NodeName>,
+    /// Full path.
+    pub(super) database: PathBuf,
     pub(super) template: String,
     pub(super) make_templates: bool,
     pub(super) host_local: bool,
@@ -63,6 +72,8 @@ impl Settings {
         Self {
             listen: args.listen,
             tls: tls(&data, &args),
+            node: args.node,
+            database: args.database.unwrap_or_else(|| StoreConfig::default_database(&data)),
             domain: args.domain,
             allow_origins: args.allow_origin,
             data,
@@ -88,6 +99,24 @@ impl Settings {
             disk,
             build_timeout: Duration::from_secs(args.build_timeout.whole()),
             build_context_bytes: args.build_context_max.0 << 20,
+        }
+    }
+
+    /// Settings for work on DATA without a server: the database and the node that it was last used with.
+    pub(super) fn bare(data: PathBuf) -> Result<Self, Failure> {
+        let database =
+            StoreConfig::last_database(&data).unwrap_or_else(|| StoreConfig::default_database(&data));
+        Ok(Self { database, node: None, ..Self::new(data, Serve::bare()?) })
+    }
+
+    /// The settings of the store.
+    pub(super) fn store(&self) -> StoreConfig {
+        StoreConfig {
+            database: self.database.clone(),
+            node: self.node.clone(),
+            default_node: host_name(),
+            disk: Arc::clone(&self.disk),
+            ..StoreConfig::new(&self.data)
         }
     }
 
@@ -146,6 +175,12 @@ impl Settings {
             ..atoll_container::EngineConfig::new(&self.data)
         }
     }
+}
+
+/// The name of this host, if that is the name of a node.
+fn host_name() -> NodeName {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().parse().unwrap_or_default()
 }
 
 const fn private_ranges(asked: EgressPrivate) -> PrivateRanges {

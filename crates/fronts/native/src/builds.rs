@@ -31,6 +31,7 @@ impl FromCore<atoll_model::Build> for Build {
         Self {
             id: build.id.into(),
             tenant: build.tenant.into(),
+            node: build.node.into(),
             template: build.template.to_string(),
             tags: build.tags,
             status: build.status.into(),

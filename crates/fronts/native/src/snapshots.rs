@@ -28,6 +28,7 @@ impl FromCore<atoll_model::Snapshot> for Snapshot {
             id: snapshot.id.into(),
             name: snapshot.name,
             tenant: snapshot.tenant.into(),
+            node: snapshot.node.into(),
             sandbox: snapshot.sandbox.into(),
             state: snapshot.state.into(),
             memory: snapshot.memory,

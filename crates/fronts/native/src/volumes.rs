@@ -29,6 +29,7 @@ impl FromCore<VolumeRecord> for Volume {
             id: volume.id.into(),
             name: volume.name,
             tenant: volume.tenant.into(),
+            node: volume.node.into(),
             size_mib: volume.size_mib,
             used_bytes: record.used_bytes,
             folder: volume.folder,

@@ -27,7 +27,7 @@ const PREFIXES: [&str; 3] = ["atl_", "e2b_", "dtn_"];
 const DIGITS: usize = 40;
 /// The tenant of the first key.
 const DEFAULT_TENANT: &str = "default";
-/// LIMIT: a key that another process deletes is refused this much later at most.
+/// LIMIT: how long a key is used without a read of the store. A deletion by another node is noticed earlier, by the feed.
 const FRESH: Duration = Duration::from_secs(10);
 /// LIMIT: beyond this many active keys the store is used.
 const CACHE_MAX: usize = 4_096;
@@ -66,6 +66,12 @@ impl KeyCache {
         known.retain(|_, (key, _)| key.id != *id);
         drop(known);
         self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    pub(super) fn clear(&self) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.deletions.fetch_add(1, Ordering::SeqCst);
+        known.clear();
     }
 
     fn deletions(&self) -> u64 {
@@ -180,16 +186,16 @@ impl Access {
         let key = self.list_keys(who).await?.into_iter().find(|key| key.id == *id).ok_or_else(missing)?;
         if key.scope == Scope::Admin {
             authz::admin(who)?;
-            let all = self.inner.store.keys(None).await?;
-            if all.iter().filter(|key| key.scope == Scope::Admin).count() == 1 {
-                return Err(ServiceError::new(Code::Forbidden, "this is the last admin key")
-                    .hint("create another admin key first"));
-            }
         }
         let gone = self.inner.store.delete_key(id).await?;
+        self.forget_key(id);
+        if gone { Ok(()) } else { Err(missing()) }
+    }
+
+    /// Refuses a deleted key from now on and ends its requests.
+    pub(crate) fn forget_key(&self, id: &KeyId) {
         self.inner.keys.forget(id);
         self.inner.revocations.revoke(&Credential::Key(id.clone()));
-        if gone { Ok(()) } else { Err(missing()) }
     }
 
     /// Whether a key still exists; for links and sessions that were issued to it (uploads). The current request ends
@@ -267,15 +273,13 @@ impl Access {
         if store.tenant(DEFAULT_TENANT).await?.is_none() {
             let id = TenantId::from_entropy(entropy().map_err(no_entropy)?);
             let quota = Quota::default();
-            store
-                .put_tenant(TenantRecord {
-                    id,
-                    name: DEFAULT_TENANT.to_owned(),
-                    quota,
-                    network: None,
-                    created_at_ms: now_ms,
-                })
-                .await?;
+            let name = DEFAULT_TENANT.to_owned();
+            let record = TenantRecord { id, name, quota, network: None, created_at_ms: now_ms };
+            match store.put_tenant(record).await {
+                // Another server of the database was faster.
+                Ok(()) | Err(StoreError::Exists { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
         self.inner.sandboxes.set_first_tenant(tenant.clone());

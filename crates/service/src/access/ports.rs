@@ -112,6 +112,9 @@ impl Access {
             None => None,
         };
         let Some((grant, remember_s)) = admitted else {
+            if handle.is_none() {
+                self.refuse_other_node(question.sandbox, &principals).await?;
+            }
             let refused = refused(&question, !principals.is_empty());
             let shows_wrong = !question.tokens.is_empty() || is_key.contains(&false);
             return Err(if shows_wrong { self.wrong_credential(refused) } else { refused });
@@ -125,6 +128,18 @@ impl Access {
             is_key,
             remember_s,
         })
+    }
+
+    /// Tells a caller whose key may use the sandbox that it is on another node.
+    async fn refuse_other_node(&self, sandbox: &SandboxId, keys: &[Principal]) -> Result<(), ServiceError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let lease = self.inner.store.lease(sandbox).await?.filter(is_there);
+        match lease.filter(|lease| keys.iter().any(|who| authz::sandbox(who, lease).is_ok())) {
+            Some(lease) => self.inner.need_here(&format!("sandbox {sandbox}"), &lease.node),
+            None => Ok(()),
+        }
     }
 
     /// `None`: refused. With the seconds for which a browser may remember the token.

@@ -53,7 +53,7 @@ impl std::fmt::Debug for CreatedPreview {
 
 type PreviewRows = Arc<[(PreviewRecord, Hash)]>;
 
-/// Recently used previews. Only this process changes them.
+/// Recently used previews. The feed of changes tells what other nodes change.
 #[derive(Default)]
 pub(super) struct PreviewCache {
     known: Mutex<CachedPreviews>,
@@ -88,6 +88,12 @@ impl PreviewCache {
         let mut known = self.lock();
         known.edition += 1;
         known.rows.remove(sandbox);
+    }
+
+    pub(super) fn clear(&self) {
+        let mut known = self.lock();
+        known.edition += 1;
+        known.rows.clear();
     }
 
     fn edition(&self) -> u64 {
@@ -158,10 +164,17 @@ impl Access {
     ) -> Result<(), ServiceError> {
         let lease = self.inner.sandboxes.get(who, ident).await?;
         let gone = self.inner.store.delete_preview(&lease.id, id).await?;
-        self.inner.previews.forget(&lease.id);
-        self.inner.revocations.revoke(&Credential::Preview(id.clone()));
+        self.forget_previews(&lease.id, Some(id));
         let missing = || format!("sandbox {} has no preview {id}", lease.id);
         if gone { Ok(()) } else { Err(ServiceError::new(Code::PreviewNotFound, missing())) }
+    }
+
+    /// Reads the previews of a sandbox again, and ends the requests of one that was deleted.
+    pub(crate) fn forget_previews(&self, sandbox: &SandboxId, deleted: Option<&PreviewId>) {
+        self.inner.previews.forget(sandbox);
+        if let Some(id) = deleted {
+            self.inner.revocations.revoke(&Credential::Preview(id.clone()));
+        }
     }
 
     /// Closes the preview of a port with this token, with or without the token's prefix.

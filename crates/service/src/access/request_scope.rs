@@ -145,6 +145,11 @@ impl Revocations {
         watched.credentials.push(WatchedCredential { revocations: Arc::clone(self), credential, number });
     }
 
+    /// The credentials of all live requests.
+    pub(crate) fn watched(&self) -> Vec<Credential> {
+        self.lock().keys().cloned().collect()
+    }
+
     /// Ends every request with this credential.
     pub(crate) fn revoke(&self, credential: &Credential) {
         let Some(watchers) = self.lock().remove(credential) else { return };

@@ -2,7 +2,9 @@
 //! sandboxes; no call returns one.
 
 use atoll_model::policy::{authz, egress};
-use atoll_model::{Code, NetworkPolicy, Principal, SecretId, check_secret_name, check_secret_value};
+use atoll_model::{
+    Code, NetworkPolicy, Principal, SecretId, TenantId, check_secret_name, check_secret_value,
+};
 use atoll_store::{SecretAbout, SecretChange, SecretRecord, TenantRecord};
 
 use super::Access;
@@ -36,7 +38,7 @@ impl Access {
     /// The secrets of the key's tenant by name, without their values.
     pub async fn list_secrets(&self, who: &Principal) -> Result<Vec<SecretRecord>, ServiceError> {
         let mut secrets = self.inner.store.secrets(&who.tenant).await?;
-        let used = self.inner.sandboxes.secrets_used(&who.tenant);
+        let used = self.inner.sandboxes.secrets_used(&who.tenant).await?;
         for secret in &mut secrets {
             let users = used.iter().filter(|used| used.contains(&secret.name)).count();
             secret.used_by = u32::try_from(users).unwrap_or(u32::MAX);
@@ -97,8 +99,8 @@ impl Access {
     pub async fn delete_secret(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
         let _turn = self.inner.policy_turn.lock().await;
         let name = self.get_secret(who, ident).await?.name;
-        if let Some(user) = self.inner.sandboxes.users_of_secret(&who.tenant, &name).first() {
-            let message = format!("sandbox {} uses the secret {name}", user.lease().id);
+        if let Some(user) = self.inner.sandboxes.user_of_secret(&who.tenant, &name).await? {
+            let message = format!("sandbox {user} uses the secret {name}");
             return Err(ServiceError::new(Code::SecretInUse, message)
                 .hint("remove it from the sandbox's network policy and variables first; to make a leaked value useless, rotate it"));
         }
@@ -107,6 +109,25 @@ impl Access {
         }
         tracing::info!(tenant = %who.tenant, secret = name, key = %who.key, "a secret was deleted");
         Ok(())
+    }
+
+    /// Takes over the policy of a tenant that another node changed.
+    pub(crate) async fn reload_policy(&self, tenant: &TenantId) {
+        let _turn = self.inner.policy_turn.lock().await;
+        match self.inner.store.tenant(tenant.as_str()).await {
+            Ok(Some(record)) => {
+                self.inner.sandboxes.set_tenant_policy(tenant, record.network);
+                self.inner.sandboxes.refresh_tenant(tenant).await;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%tenant, %error, "a changed network policy could not be read"),
+        }
+    }
+
+    /// Lets sandboxes of this node use a secret that another node changed.
+    pub(crate) async fn reload_secret(&self, tenant: &TenantId, name: &str) {
+        let users = self.inner.sandboxes.users_of_secret(tenant, name);
+        self.inner.sandboxes.refresh_network(users).await;
     }
 
     /// What stands for a secret inside sandboxes: always the same, not to be guessed, and of no use in a sandbox that does not

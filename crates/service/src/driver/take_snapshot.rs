@@ -147,6 +147,7 @@ impl EffectJob {
         Snapshot {
             id: wanted.id.clone(),
             tenant: lease.tenant.clone(),
+            node: lease.node.clone(),
             sandbox: lease.id.clone(),
             name: wanted.request.name.clone(),
             transient: wanted.request.transient,

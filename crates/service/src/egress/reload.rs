@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use atoll_model::policy::egress::TenantFloor;
-use atoll_model::{NetworkPolicy, TenantId};
+use atoll_model::{Lease, NetworkPolicy, SandboxId, TenantId};
+use atoll_store::LeaseQuery;
 use futures::future::join_all;
 
+use crate::ServiceError;
 use crate::driver::DriverMessage;
 use crate::registry::Handle;
-use crate::sandboxes::{Sandboxes, ask};
+use crate::sandboxes::{PAGE_MAX, Sandboxes, ask};
 
 /// LIMIT: how long a change waits for sandboxes to hear of it; they go on by themselves.
 const HEARD: Duration = Duration::from_secs(20);
@@ -30,12 +32,47 @@ impl Sandboxes {
         super::floor(&self.inner, tenant)
     }
 
-    /// The secrets that each sandbox of a tenant uses.
-    pub(crate) fn secrets_used(&self, tenant: &TenantId) -> Vec<BTreeSet<String>> {
-        self.of_tenant(tenant).iter().map(|handle| self.uses(handle)).collect()
+    /// The secrets that each sandbox of a tenant uses, on every node.
+    pub(crate) async fn secrets_used(
+        &self,
+        tenant: &TenantId,
+    ) -> Result<Vec<BTreeSet<String>>, ServiceError> {
+        let elsewhere = self.on_other_nodes(tenant).await?;
+        let elsewhere = elsewhere.iter().map(|lease| super::uses(&self.inner, lease));
+        Ok(self.of_tenant(tenant).iter().map(|handle| self.uses(handle)).chain(elsewhere).collect())
     }
 
-    /// The sandboxes of a tenant that use a secret.
+    /// A sandbox of a tenant that uses a secret, on any node.
+    pub(crate) async fn user_of_secret(
+        &self,
+        tenant: &TenantId,
+        secret: &str,
+    ) -> Result<Option<SandboxId>, ServiceError> {
+        if let Some(user) = self.users_of_secret(tenant, secret).first() {
+            return Ok(Some(user.lease().id.clone()));
+        }
+        let elsewhere = self.on_other_nodes(tenant).await?.into_iter();
+        let mut users = elsewhere.filter(|lease| super::uses(&self.inner, lease).contains(secret));
+        Ok(users.next().map(|lease| lease.id))
+    }
+
+    /// The sandboxes of a tenant on other nodes.
+    async fn on_other_nodes(&self, tenant: &TenantId) -> Result<Vec<Lease>, ServiceError> {
+        let store = &self.inner.store;
+        if store.nodes().await?.len() < 2 {
+            return Ok(Vec::new());
+        }
+        let mut query = LeaseQuery { tenant: Some(tenant.clone()), limit: PAGE_MAX, ..LeaseQuery::default() };
+        let mut found = Vec::new();
+        loop {
+            let page = store.list(query.clone()).await?;
+            found.extend(page.items.into_iter().filter(|lease| lease.node != *store.node()));
+            let Some(cursor) = page.next_cursor else { return Ok(found) };
+            query.cursor = Some(cursor);
+        }
+    }
+
+    /// The sandboxes of a tenant on this node that use a secret.
     pub(crate) fn users_of_secret(&self, tenant: &TenantId, secret: &str) -> Vec<Handle> {
         let mut handles = self.of_tenant(tenant);
         handles.retain(|handle| self.uses(handle).contains(secret));

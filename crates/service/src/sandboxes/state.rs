@@ -42,8 +42,6 @@ pub(crate) struct SandboxesState {
     pub(crate) deadlines: Deadlines,
     pub(crate) looks: IdleCheckLimiter,
     pub(crate) uses: Uses,
-    /// Only one name is moved from snapshot to snapshot at a time.
-    pub(crate) snapshot_names: tokio::sync::Mutex<()>,
     pub(crate) creates: Semaphore,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
@@ -94,7 +92,6 @@ impl Sandboxes {
             registry: Registry::default(),
             deadlines: Deadlines::default(),
             looks: IdleCheckLimiter::default(),
-            snapshot_names: tokio::sync::Mutex::default(),
             creates: Semaphore::new(base.config.creates_at_once),
             cpu: CpuMemory::default(),
             counters: Counters::default(),

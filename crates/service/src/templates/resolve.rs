@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_image::default_names::{candidates, is_vendor_image};
-use atoll_model::{Code, LimitsAsk, Principal, Scope, SnapshotId, StartSettings, TemplateRef};
+use atoll_model::{Code, LimitsAsk, MadeFrom, Principal, Scope, SnapshotId, StartSettings, TemplateRef};
 use atoll_store::{TemplateRow, VersionRow};
 use tokio::time::Instant;
 
@@ -224,7 +224,12 @@ impl Templates {
         version: String,
         known: Option<VersionRow>,
     ) -> Result<ResolvedTemplate, ServiceError> {
-        let mut record = self.record_of_version(&version).await?;
+        let mut record = match self.record_of_version(&version).await {
+            Err(missing) if missing.code == Code::TemplateNotFound => {
+                return Err(self.on_other_nodes(row, &version, known.as_ref(), missing).await?);
+            }
+            found => found?,
+        };
         record.name.clone_from(&row.name);
         record.tag = tag;
         record.tags = row.tags.keys().cloned().collect();
@@ -244,15 +249,60 @@ impl Templates {
         Ok(ResolvedTemplate { record, warm })
     }
 
-    /// A name as it is listed: by its tag `latest`, or else by the last of its tags.
+    /// Why a version of a named template is not here: other nodes may have its files. An image of a registry can be
+    /// pulled here, so that one is only missing.
+    async fn on_other_nodes(
+        &self,
+        row: &TemplateRow,
+        version: &str,
+        known: Option<&VersionRow>,
+        missing: ServiceError,
+    ) -> Result<ServiceError, ServiceError> {
+        let nodes = self.inner.store.template_nodes(version).await?;
+        let Some(node) = nodes.into_iter().find(|node| node != self.inner.store.node()) else {
+            return Ok(missing);
+        };
+        let what = format!("version {version} of template {}", row.name);
+        let elsewhere = crate::error::wrong_node(&what, &node).caused_by(missing);
+        Ok(match known.is_some_and(|known| known.made_from == MadeFrom::Image) {
+            true => ServiceError {
+                code: Code::TemplateNotFound,
+                hint: Some("pull the image on this node too".to_owned()),
+                ..elsewhere
+            },
+            false => elsewhere,
+        })
+    }
+
+    /// A name as it is listed. Of a template whose files are on other nodes only, the record has what its rows tell.
+    pub(super) async fn listed(&self, row: &TemplateRow) -> Result<Option<TemplateRecord>, ServiceError> {
+        let Some((tag, version)) = listed_tag(row) else { return self.record_of_row(row).await };
+        let nodes = self.inner.store.template_nodes(version).await?;
+        if nodes.is_empty() || nodes.contains(self.inner.store.node()) {
+            let found = self.record_of_row(row).await?;
+            return Ok(found.map(|found| TemplateRecord { nodes: nodes.into_iter().collect(), ..found }));
+        }
+        Ok(Some(TemplateRecord {
+            name: row.name.clone(),
+            version: version.clone(),
+            tag: Some(tag.clone()),
+            tags: row.tags.keys().cloned().collect(),
+            aliases: row.aliases.clone(),
+            tenant: Some(row.tenant.clone()),
+            public: row.public,
+            kind: "image".to_owned(),
+            created_at_ms: row.created_at_ms,
+            nodes: nodes.into_iter().collect(),
+            ..TemplateRecord::default()
+        }))
+    }
+
+    /// A name by its tag `latest`, or else by the last of its tags.
     pub(super) async fn record_of_row(
         &self,
         row: &TemplateRow,
     ) -> Result<Option<TemplateRecord>, ServiceError> {
-        let tag = match row.tags.contains_key(atoll_model::DEFAULT_TAG) {
-            true => Some(atoll_model::DEFAULT_TAG.to_owned()),
-            false => row.tags.keys().next_back().cloned(),
-        };
+        let tag = listed_tag(row).map(|(tag, _)| tag.clone());
         let reference = TemplateRef { name: row.name.clone(), tag, digest: None };
         self.record_of(row, &reference).await
     }
@@ -264,6 +314,11 @@ impl Templates {
     ) -> Result<Option<TemplateRecord>, ServiceError> {
         Ok(self.of_row(row, reference).await?.map(|found| found.record))
     }
+}
+
+/// The tag that stands for a name in lists, and its version.
+fn listed_tag(row: &TemplateRow) -> Option<(&String, &String)> {
+    row.tags.get_key_value(atoll_model::DEFAULT_TAG).or_else(|| row.tags.last_key_value())
 }
 
 /// A built-in template in exactly this version.

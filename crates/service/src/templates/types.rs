@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 pub use atoll_image::oci::{LayerState, Progress, Progressed};
-use atoll_model::{MadeFrom, ReadyCheck, StartSettings, TemplateRef, TenantId};
+use atoll_model::{MadeFrom, NodeName, ReadyCheck, StartSettings, TemplateRef, TenantId};
 use serde::Serialize;
 use tokio::io::AsyncRead;
 
@@ -59,6 +59,8 @@ pub struct TemplateRecord {
     pub manifest: Option<String>,
     /// Whether its sandboxes start with the processes that ran when it was built.
     pub warm: bool,
+    /// The nodes that have its files, if it has rows.
+    pub nodes: Vec<NodeName>,
     /// Notes for users of the template.
     pub notes: Vec<String>,
     /// Milliseconds since the Unix epoch.

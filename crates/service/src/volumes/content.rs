@@ -27,6 +27,8 @@ impl Volumes {
         let id = &grant.target;
         let known = self.inner.store.volume(id).await?;
         let known = known.filter(|volume| volume.state == VolumeState::Ready);
-        Ok(self.opened(known.ok_or_else(|| missing(id.as_str()))?))
+        let volume = known.ok_or_else(|| missing(id.as_str()))?;
+        self.need_here(&volume)?;
+        Ok(self.opened(volume))
     }
 }

@@ -39,7 +39,7 @@ impl std::fmt::Debug for OpenVolume {
 impl Volumes {
     /// The files of a volume that the key sees.
     pub async fn open(&self, who: &Principal, ident: &str) -> Result<OpenVolume, ServiceError> {
-        Ok(self.opened(self.ready(who, ident).await?))
+        Ok(self.opened(self.local(who, ident).await?))
     }
 
     pub(super) fn opened(&self, volume: Volume) -> OpenVolume {

@@ -29,6 +29,7 @@ impl Volumes {
                 return Err(ServiceError::new(Code::VolumeNotFound, message)
                     .hint("list them: GET /v1/volumes, or atoll volume ls"));
             };
+            self.need_here(&volume)?;
             mounts.push(Mount {
                 volume: volume.id,
                 path: ask.path.clone(),

@@ -10,7 +10,7 @@ impl Volumes {
     pub(crate) async fn sweep(&self) -> Result<(), OpenError> {
         let inner = &self.inner;
         let mut known = Vec::new();
-        for (volume, _) in inner.store.volumes(None).await? {
+        for volume in inner.store.own_volumes().await? {
             match volume.state {
                 VolumeState::Ready => {
                     inner.admission.count_volume(&volume.id, super::promised_mib(&volume));

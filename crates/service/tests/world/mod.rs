@@ -15,7 +15,7 @@ use atoll_service::{
     FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceConfig, ServiceError,
     TemplateRecord, TemplateSource, TestClock,
 };
-use atoll_store::{SqliteStore, Store};
+use atoll_store::{SqliteStore, Store, StoreConfig};
 
 pub struct World {
     pub service: Service,
@@ -42,6 +42,8 @@ pub struct Options {
     pub failpoint: Option<FailPoint>,
     /// The version of the only template; by default `1`.
     pub template_version: Option<&'static str>,
+    /// The folder of another world whose database this one shares, and the node of this one.
+    pub beside: Option<(PathBuf, &'static str)>,
 }
 
 impl World {
@@ -55,6 +57,12 @@ impl World {
         Self::open(dir, FakeProvider::new(), clock, options).await
     }
 
+    /// A second node on the database of this one.
+    pub async fn beside(&self, node: &'static str) -> Self {
+        let options = Options { beside: Some((self.data(), node)), ..Options::default() };
+        Self::open(tempfile::tempdir().unwrap(), FakeProvider::new(), self.clock.clone(), options).await
+    }
+
     async fn open(
         dir: tempfile::TempDir,
         fake: Arc<FakeProvider>,
@@ -63,7 +71,15 @@ impl World {
     ) -> Self {
         let (hold, held) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || held.recv().is_ok());
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(dir.path()).unwrap());
+        let mut store = StoreConfig::new(dir.path());
+        if let Some((other, node)) = &options.beside {
+            for file in ["secret.key", "admin.key"] {
+                std::fs::copy(other.join(file), dir.path().join(file)).unwrap();
+            }
+            store.database = StoreConfig::default_database(other);
+            store.node = Some(node.parse().unwrap());
+        }
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open_with(&store).unwrap());
         let mut config = ServiceConfig::new(dir.path());
         config.default_template = TEMPLATE.to_owned();
         config.sample_every = Duration::ZERO;
@@ -223,7 +239,7 @@ fn has_files(path: &std::path::Path) -> bool {
     std::fs::read_dir(path).into_iter().flatten().any(|entry| has_files(&entry.unwrap().path()))
 }
 
-async fn breathe() {
+pub async fn breathe() {
     for _ in 0..8 {
         tokio::task::yield_now().await;
     }

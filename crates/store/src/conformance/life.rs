@@ -10,6 +10,7 @@ pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
     Snapshot {
         id: SnapshotId::from_entropy(entropy(n)),
         tenant: tenant.clone(),
+        node: node(),
         sandbox: SandboxId::from_entropy(entropy(n % 2)),
         name: name.map(str::to_owned),
         transient: false,

@@ -168,6 +168,7 @@ fn build(n: u32, tenant: &TenantId, status: BuildStatus) -> Build {
     Build {
         id: BuildId::from_entropy(entropy(n)),
         tenant: tenant.clone(),
+        node: node(),
         template: "team/app:v1".parse().unwrap(),
         tags: vec![],
         status,

@@ -7,6 +7,7 @@ fn volume(n: u32, tenant: &TenantId, name: &str) -> Volume {
     Volume {
         id: VolumeId::from_entropy(entropy(n)),
         tenant: tenant.clone(),
+        node: node(),
         name: name.to_owned(),
         size_mib: Some(100),
         folder: None,

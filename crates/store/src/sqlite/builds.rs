@@ -16,6 +16,7 @@ const KEPT_PER_TENANT: u32 = 1_000;
 #[async_trait]
 impl BuildStore for SqliteStore {
     async fn put_build(&self, build: Build) -> Result<(), StoreError> {
+        self.own(&build.node, || format!("build {}", build.id))?;
         self.write(move |conn| put(conn, &build)).await
     }
 
@@ -43,10 +44,12 @@ impl BuildStore for SqliteStore {
     }
 
     async fn open_builds(&self) -> Result<Vec<Build>, StoreError> {
-        self.read(|conn| {
-            let sql = "SELECT build FROM builds WHERE status IN ('waiting', 'building') ORDER BY n";
+        let node = self.node.clone();
+        self.read(move |conn| {
+            let sql =
+                "SELECT build FROM builds WHERE status IN ('waiting', 'building') AND node = ?1 ORDER BY n";
             let mut statement = conn.prepare(sql)?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            let rows = statement.query_map([node.as_str()], |row| row.get::<_, String>(0))?;
             rows.map(|text| from_json(TABLE, &text?)).collect()
         })
         .await
@@ -58,7 +61,8 @@ fn put(conn: &Connection, build: &Build) -> Result<(), StoreError> {
         return Err(StoreError::NoTenant);
     }
     conn.prepare_cached(
-        "INSERT INTO builds (id, tenant, template, status, created_ms, build) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+        "INSERT INTO builds (id, tenant, template, status, created_ms, build, node)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
          ON CONFLICT (id) DO UPDATE SET status = excluded.status, build = excluded.build",
     )?
     .execute(params![
@@ -68,6 +72,7 @@ fn put(conn: &Connection, build: &Build) -> Result<(), StoreError> {
         build.status.as_str(),
         build.created_at.wall_ms,
         to_json(build)?,
+        build.node.as_str(),
     ])?;
     Ok(())
 }

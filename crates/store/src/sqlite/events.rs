@@ -1,5 +1,5 @@
-//! `events`. A single writer numbers them in commit order, so a reader that asks for the events after the last one it
-//! has misses none and gets none twice.
+//! `events`. They are numbered in the order of commits, whichever server writes them (see [`super::feed`]), so a reader
+//! that asks for the events after the last one it has misses none and gets none twice.
 
 use atoll_model::{SandboxEvent, SandboxId, TenantId};
 use rusqlite::{Connection, OptionalExtension, params};

@@ -140,6 +140,12 @@ pub(crate) fn keys(conn: &Connection, tenant: Option<&TenantId>) -> Result<Vec<K
 }
 
 pub(crate) fn delete_key(conn: &Connection, id: &KeyId) -> Result<bool, StoreError> {
+    let last = "SELECT scope = 'admin' AND (SELECT count(*) FROM api_keys WHERE scope = 'admin') = 1
+                FROM api_keys WHERE id = ?1";
+    let is_last: Option<bool> = conn.query_row(last, [id.as_str()], |row| row.get(0)).optional()?;
+    if is_last == Some(true) {
+        return Err(StoreError::LastAdminKey);
+    }
     Ok(conn.execute("DELETE FROM api_keys WHERE id = ?1", [id.as_str()])? > 0)
 }
 

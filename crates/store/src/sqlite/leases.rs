@@ -2,12 +2,13 @@
 
 use atoll_model::policy::deadlines::next_deadline;
 use atoll_model::policy::quota;
-use atoll_model::{BuildId, EventKind, Lease, Limits, Phase, Quota, SandboxId, TenantId, Usage};
+use atoll_model::{BuildId, EventKind, Lease, Limits, NodeName, Phase, Quota, SandboxId, TenantId, Usage};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::{events, keys, volumes};
-use crate::seal::Seal;
-use crate::{Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep};
+use crate::{
+    Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep, Vault,
+};
 
 /// The serialised columns, made before the write is queued, so that the writer thread only writes.
 pub(crate) struct Row {
@@ -59,8 +60,8 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     conn.prepare_cached(
         "INSERT INTO sandbox_leases (id, tenant, name, template, provider, desired, observed, holds_compute,
            cpu_milli, memory_mib, disk_mib, generation, due_at, phase_ms, lease, parent, thread, template_version, build,
-           started_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+           started_ms, node)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
     )?
     .execute(params![
         lease.id.as_str(),
@@ -83,6 +84,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         lease.template_version,
         lease.build.as_ref().map(BuildId::as_str),
         started_ms(lease),
+        lease.node.as_str(),
     ])?;
     volumes::mount(conn, lease)?;
     if let Some((key, request)) = &new.idempotency {
@@ -163,11 +165,11 @@ pub(crate) struct SealedInstance {
 }
 
 pub(crate) fn seal_instance(
-    seal: &Seal,
+    vault: &dyn Vault,
     change: &InstanceChange,
 ) -> Result<Option<SealedInstance>, StoreError> {
     let (InstanceChange::Put(row) | InstanceChange::Restored(row)) = change else { return Ok(None) };
-    let token = seal.seal(row.instance.as_str(), &row.agent_token).ok_or_else(|| StoreError::BadRow {
+    let token = vault.seal(row.instance.as_str(), &row.agent_token).ok_or_else(|| StoreError::BadRow {
         table: "sandbox_instances",
         cause: "the token could not be sealed".into(),
     })?;
@@ -187,7 +189,7 @@ pub(crate) fn advance(
             "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
                memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10,
                thread = ?11, started_ms = ?14, template = ?15, template_version = ?16
-             WHERE id = ?12 AND generation = ?13",
+             WHERE id = ?12 AND generation = ?13 AND node = ?17",
         )?
         .execute(params![
             row.desired,
@@ -206,11 +208,12 @@ pub(crate) fn advance(
             started_ms(lease),
             lease.template,
             lease.template_version,
+            lease.node.as_str(),
         ])?;
     if changed == 0 {
         return Err(StoreError::Stale { sandbox: lease.id.clone() });
     }
-    change_instance(conn, &lease.id, &change.instance, sealed)?;
+    change_instance(conn, lease, &change.instance, sealed)?;
     if lease.phase == Phase::Deleted {
         conn.prepare_cached("DELETE FROM lease_resource_snapshots WHERE sandbox = ?1")?
             .execute([lease.id.as_str()])?;
@@ -224,17 +227,24 @@ pub(crate) fn advance(
 
 fn change_instance(
     conn: &Connection,
-    sandbox: &SandboxId,
+    lease: &Lease,
     change: &InstanceChange,
     sealed: Option<SealedInstance>,
 ) -> Result<(), StoreError> {
+    let sandbox = &lease.id;
     if let Some(sealed) = sealed {
         if matches!(change, InstanceChange::Restored(_)) {
             conn.prepare_cached("UPDATE abstract_terminals SET instance = ?2 WHERE sandbox = ?1")?
                 .execute(params![sandbox.as_str(), sealed.instance])?;
         }
-        conn.prepare_cached("INSERT OR REPLACE INTO sandbox_instances VALUES (?1, ?2, ?3, ?4)")?
-            .execute(params![sandbox.as_str(), sealed.instance, sealed.facts, sealed.token])?;
+        conn.prepare_cached("INSERT OR REPLACE INTO sandbox_instances VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![
+                sandbox.as_str(),
+                sealed.instance,
+                sealed.facts,
+                sealed.token,
+                lease.node.as_str()
+            ])?;
     }
     if matches!(change, InstanceChange::Drop) {
         for sql in [
@@ -394,25 +404,30 @@ pub(super) fn parse_cursor(text: &str) -> Result<i64, StoreError> {
     text.strip_prefix('c').and_then(|hex| i64::from_str_radix(hex, 16).ok()).ok_or(StoreError::BadCursor)
 }
 
-pub(crate) fn live(conn: &Connection, seal: &Seal) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
+pub(crate) fn live(
+    conn: &Connection,
+    vault: &dyn Vault,
+    node: &NodeName,
+) -> Result<Vec<(Lease, Option<InstanceRow>)>, StoreError> {
     let mut statement = conn.prepare(
         "SELECT l.lease, i.instance, i.facts, i.agent_token FROM sandbox_leases l
-         LEFT JOIN sandbox_instances i ON i.sandbox = l.id WHERE l.observed <> 'deleted' ORDER BY l.n",
+         LEFT JOIN sandbox_instances i ON i.sandbox = l.id
+         WHERE l.observed <> 'deleted' AND l.node = ?1 ORDER BY l.n",
     )?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([node.as_str()])?;
     let mut live = Vec::new();
     while let Some(row) = rows.next()? {
         let lease = from_json("sandbox_leases", &row.get::<_, String>(0)?)?;
-        live.push((lease, instance(row, seal)?));
+        live.push((lease, instance(row, vault)?));
     }
     Ok(live)
 }
 
-fn instance(row: &SqlRow<'_>, seal: &Seal) -> Result<Option<InstanceRow>, StoreError> {
+fn instance(row: &SqlRow<'_>, vault: &dyn Vault) -> Result<Option<InstanceRow>, StoreError> {
     let bad = |why: &str| StoreError::BadRow { table: "sandbox_instances", cause: why.into() };
     let Some(instance) = row.get::<_, Option<String>>(1)? else { return Ok(None) };
     let sealed: Vec<u8> = row.get(3)?;
-    let agent_token = seal.unseal(&instance, &sealed).ok_or_else(|| {
+    let agent_token = vault.unseal(&instance, &sealed).ok_or_else(|| {
         bad("the agent token does not open with secret.key: the key is not the one of this database")
     })?;
     Ok(Some(InstanceRow {
@@ -422,13 +437,26 @@ fn instance(row: &SqlRow<'_>, seal: &Seal) -> Result<Option<InstanceRow>, StoreE
     }))
 }
 
-pub(crate) fn template_users(conn: &Connection, template: &str) -> Result<u64, StoreError> {
+pub(crate) fn due(
+    conn: &Connection,
+    node: &NodeName,
+    now_ms: i64,
+    limit: u32,
+) -> Result<Vec<SandboxId>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM sandbox_leases WHERE node = ?1 AND due_at <= ?2 ORDER BY due_at LIMIT ?3",
+    )?;
+    let rows = statement.query_map(params![node.as_str(), now_ms, limit], |row| row.get::<_, String>(0))?;
+    rows.map(|id| keys::parse_id("sandbox_leases", &id?)).collect()
+}
+
+pub(crate) fn template_users(conn: &Connection, template: &str, node: &NodeName) -> Result<u64, StoreError> {
     let users: i64 = conn
         .prepare_cached(
             "SELECT count(*) FROM sandbox_leases
-             WHERE template = ?1 AND observed <> 'deleted' AND build IS NULL",
+             WHERE template = ?1 AND observed <> 'deleted' AND build IS NULL AND node = ?2",
         )?
-        .query_row([template], |row| row.get(0))?;
+        .query_row([template, node.as_str()], |row| row.get(0))?;
     Ok(users.unsigned_abs())
 }
 

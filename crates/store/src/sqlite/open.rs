@@ -1,52 +1,48 @@
-//! Opens `DATA`: one server per folder, and no start with a store that is damaged, lost or foreign.
+//! Opens `DATA` and its database: one server per folder, and no start with a store that is damaged, lost or foreign.
 //!
 //! The server holds a flock on the file `lock` for its lifetime. The file contains the pid of the holder, and after the
 //! first write a mark that a write-ahead log exists (`wal`). A crash leaves both, so a missing log then was lost, and
-//! not never made. A clean shutdown first folds the log into the database and then empties the file.
+//! not never made. A clean shutdown of the database's last server folds the log into the database and then empties the
+//! file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use atoll_model::NodeName;
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use crate::OpenError;
-use crate::seal::Seal;
+use super::identity::Identity;
+use super::schema;
+use super::servers::Servers;
+use crate::{FileVault, OpenError, StoreConfig, Vault};
 
 /// The name of the database in the folder.
 pub(crate) const DB: &str = "sandbox.db";
-const WAL: &str = "sandbox.db-wal";
 const LOCK: &str = "lock";
 const SECRET: &str = "secret.key";
 const ADMIN: &str = "admin.key";
 /// The mark in the lock file once a write-ahead log exists.
 const WAL_MARK: &str = "wal";
 
-/// Each entry raises the schema version by one. Released entries never change.
-const MIGRATIONS: &[&str] = &[
-    include_str!("0001.sql"),
-    include_str!("0002.sql"),
-    include_str!("0003.sql"),
-    include_str!("0004.sql"),
-    include_str!("0005.sql"),
-    include_str!("0006.sql"),
-    include_str!("0007.sql"),
-];
-
-/// LIMIT: only backups and manual use of `sqlite3` compete with the writer.
-const BUSY: Duration = Duration::from_secs(5);
+/// LIMIT: how long a write waits for other servers of the database, for backups and for manual use of `sqlite3`.
+const BUSY: Duration = Duration::from_secs(10);
+const BUSY_STEP: Duration = Duration::from_micros(500);
 
 pub(crate) struct OpenedDatabase {
     pub(crate) conn: Connection,
-    pub(crate) seal: Seal,
+    pub(crate) vault: Arc<dyn Vault>,
+    pub(crate) node: NodeName,
     pub(crate) claim: Claim,
 }
 
-/// The folder, locked for this process.
+/// The folder, locked for this process, and its part of the database's servers.
 pub(crate) struct Claim {
     file: File,
+    servers: Servers,
 }
 
 impl Claim {
@@ -59,24 +55,36 @@ impl Claim {
         })
     }
 
-    /// Records that nothing is left to recover. Call it after the log was folded in.
-    pub(crate) fn release_cleanly(&self) {
+    /// Whether this is the last server of the database; see [`Servers::is_last`].
+    pub(crate) fn is_last(&self) -> bool {
+        self.servers.is_last()
+    }
+
+    /// Records that nothing is left to recover. Call it after the last server has folded the log in.
+    pub(crate) fn release_cleanly(&mut self) {
+        self.servers.mark_clean();
         if let Err(error) = self.file.set_len(0) {
             tracing::warn!(%error, "the lock file could not be emptied");
         }
     }
 }
 
-pub(crate) fn open(data: &Path) -> Result<OpenedDatabase, OpenError> {
-    prepare_folder(data)?;
-    let (mut claim, before) = claim(data)?;
-    let db = data.join(DB);
-    refuse_lost_record(data, &db, &before)?;
-    let mut conn = connect(&db)?;
-    check(&conn, &db)?;
-    refuse_emptied_record(&conn, data, &db)?;
-    migrate(&mut conn, &db)?;
-    let seal = Seal::open(&data.join(SECRET), !has_sealed_rows(&conn, &db)?)?;
+pub(crate) fn open(config: &StoreConfig) -> Result<OpenedDatabase, OpenError> {
+    let (data, db) = (&config.data, &config.database);
+    prepare_folder(data, db)?;
+    let (file, before) = claim(data)?;
+    let identity = Identity::of(config)?;
+    let servers = Servers::join(db)?;
+    // A log that other servers use is there; one that the last server folded in is not missed.
+    let is_marked = before.lines().any(|line| line == WAL_MARK);
+    refuse_lost_record(data, db, is_marked && servers.is_alone && !servers.was_clean)?;
+    let mut conn = connect(db)?;
+    schema::check(&conn, db)?;
+    refuse_emptied_record(&conn, data, db)?;
+    schema::migrate(&mut conn, db, &identity.node, servers.is_alone)?;
+    let vault = open_vault(&conn, config)?;
+    identity.claim(&conn, config)?;
+    let mut claim = Claim { file, servers };
     // The first write makes the log; only after that its absence means a loss.
     let opened = "INSERT INTO meta VALUES ('opened', '1') ON CONFLICT DO UPDATE SET value = value + 1";
     match conn.execute(opened, []) {
@@ -85,21 +93,31 @@ pub(crate) fn open(data: &Path) -> Result<OpenedDatabase, OpenError> {
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => {
             tracing::error!(db = %db.display(), "the disk is full: nothing can be recorded until some space is free");
         }
-        Err(cause) => return Err(OpenError::Database { action: "write to", db, cause }),
+        Err(cause) => return Err(OpenError::Database { action: "write to", db: db.clone(), cause }),
     }
-    Ok(OpenedDatabase { conn, seal, claim })
+    claim.servers.admit_others();
+    Ok(OpenedDatabase { conn, vault, node: identity.node, claim })
 }
 
-fn prepare_folder(data: &Path) -> Result<(), OpenError> {
+fn prepare_folder(data: &Path, db: &Path) -> Result<(), OpenError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(|cause| OpenError::Io {
         action: "create the folder",
         path: data.to_owned(),
         cause,
     })?;
-    for name in ["", DB, WAL, LOCK, SECRET, ADMIN] {
-        refuse_foreign_owner(if name.is_empty() { data.to_owned() } else { data.join(name) })?;
+    for path in
+        [data.to_owned(), data.join(LOCK), data.join(SECRET), data.join(ADMIN), db.to_owned(), wal(db)]
+    {
+        refuse_foreign_owner(path)?;
     }
     Ok(())
+}
+
+/// The write-ahead log of a database.
+fn wal(db: &Path) -> PathBuf {
+    let mut name = db.file_name().unwrap_or_default().to_owned();
+    name.push("-wal");
+    db.with_file_name(name)
 }
 
 fn refuse_foreign_owner(path: PathBuf) -> Result<(), OpenError> {
@@ -113,7 +131,7 @@ fn refuse_foreign_owner(path: PathBuf) -> Result<(), OpenError> {
 }
 
 /// Locks the folder; also returns what the last holder left in the file.
-fn claim(data: &Path) -> Result<(Claim, String), OpenError> {
+fn claim(data: &Path) -> Result<(File, String), OpenError> {
     let path = data.join(LOCK);
     let io = |action: &'static str| {
         let path = path.clone();
@@ -148,12 +166,11 @@ fn claim(data: &Path) -> Result<(Claim, String), OpenError> {
     file.seek(SeekFrom::Start(0)).map_err(io("write to"))?;
     file.write_all(text.as_bytes()).map_err(io("write to"))?;
     file.set_len(text.len() as u64).map_err(io("write to"))?;
-    Ok((Claim { file }, before))
+    Ok((file, before))
 }
 
-fn refuse_lost_record(data: &Path, db: &Path, before: &str) -> Result<(), OpenError> {
-    let wal = data.join(WAL);
-    let crashed = before.lines().any(|line| line == WAL_MARK);
+fn refuse_lost_record(data: &Path, db: &Path, crashed: bool) -> Result<(), OpenError> {
+    let wal = wal(db);
     match std::fs::metadata(db) {
         Ok(_) if crashed && !wal.exists() => Err(OpenError::LostWal { wal }),
         Ok(meta) if meta.len() > 0 => Ok(()),
@@ -196,8 +213,8 @@ fn connect(db: &Path) -> Result<Connection, OpenError> {
         }
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(db, flags).map_err(failed("open"))?;
-    conn.busy_timeout(BUSY).map_err(failed("open"))?;
+    let mut conn = Connection::open_with_flags(db, flags).map_err(failed("open"))?;
+    conn.busy_handler(Some(wait_for_turn)).map_err(failed("open"))?;
     conn.pragma_update(None, "journal_mode", "WAL").map_err(failed("open"))?;
     conn.pragma_update(None, "synchronous", "FULL").map_err(failed("open"))?;
     conn.pragma_update(None, "foreign_keys", true).map_err(failed("open"))?;
@@ -209,62 +226,70 @@ fn connect(db: &Path) -> Result<Connection, OpenError> {
     Ok(conn)
 }
 
+/// Waits for another writer. The steps are short: SQLite's own would mostly sleep through the gaps between the
+/// transactions of a busy server.
+fn wait_for_turn(tries: i32) -> bool {
+    std::thread::sleep(BUSY_STEP);
+    BUSY_STEP * tries.unsigned_abs() < BUSY
+}
+
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-fn check(conn: &Connection, db: &Path) -> Result<(), OpenError> {
-    let damaged = |detail| OpenError::Corrupt { db: db.to_owned(), detail };
-    let mut said = Vec::new();
-    conn.pragma_query(None, "quick_check", |row| {
-        said.push(row.get::<_, String>(0)?);
-        Ok(())
-    })
-    .map_err(|e| damaged(e.to_string()))?;
-    if said == ["ok"] { Ok(()) } else { Err(damaged(said.join("; "))) }
-}
-
 /// A database without tables beside existing keys was emptied: SQLite would treat it as a new one.
 fn refuse_emptied_record(conn: &Connection, data: &Path, db: &Path) -> Result<(), OpenError> {
-    if schema(conn, db)? == 0 { witness(data, db) } else { Ok(()) }
+    if schema::version(conn, db)? == 0 { witness(data, db) } else { Ok(()) }
 }
 
-fn schema(conn: &Connection, db: &Path) -> Result<i64, OpenError> {
-    conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|cause| OpenError::Database {
-        action: "read",
-        db: db.to_owned(),
-        cause,
-    })
-}
-
-fn migrate(conn: &mut Connection, db: &Path) -> Result<(), OpenError> {
-    let failed = |cause| OpenError::Database { action: "migrate", db: db.to_owned(), cause };
-    let found = schema(conn, db)?;
-    let known = i64::try_from(MIGRATIONS.len()).expect("a handful of migrations");
-    if found > known {
-        return Err(OpenError::Newer { db: db.to_owned(), found, known });
-    }
-    for (at, sql) in (0..).zip(MIGRATIONS) {
-        if at >= found {
-            let tx = conn.transaction().map_err(failed)?;
-            tx.execute_batch(sql).map_err(failed)?;
-            tx.pragma_update(None, "user_version", at + 1).map_err(failed)?;
-            tx.commit().map_err(failed)?;
+/// The vault of the configuration, or the one of DATA. Refused if it is not the vault that the rows were sealed with.
+fn open_vault(conn: &Connection, config: &StoreConfig) -> Result<Arc<dyn Vault>, OpenError> {
+    let failed = |cause| OpenError::Database { action: "read", db: config.database.clone(), cause };
+    let known: Option<String> = conn
+        .query_row("SELECT value FROM meta WHERE key = 'vault'", [], |row| row.get(0))
+        .optional()
+        .map_err(failed)?;
+    let path = config.data.join(SECRET);
+    let vault = match &config.vault {
+        Some(vault) => Arc::clone(vault),
+        None => {
+            let may_create = known.is_none() && !has_sealed_rows(conn).map_err(failed)?;
+            Arc::new(FileVault::open(&path, may_create)?)
         }
+    };
+    let check = hex::encode(vault.derive("vault check", ""));
+    let is_right = match known {
+        Some(known) => known == check,
+        None => opens_older_rows(conn, vault.as_ref()).map_err(failed)?,
+    };
+    if !is_right {
+        let why = format!("it is not the key that {} was sealed with", config.database.display());
+        return Err(OpenError::Secret { path, why });
     }
-    Ok(())
+    match conn.execute("INSERT INTO meta VALUES ('vault', ?1) ON CONFLICT DO NOTHING", [check]) {
+        Ok(_) => Ok(vault),
+        // The next start writes it.
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull) => Ok(vault),
+        Err(cause) => Err(failed(cause)),
+    }
 }
 
-fn has_sealed_rows(conn: &Connection, db: &Path) -> Result<bool, OpenError> {
+/// Whether the vault opens a row of a database that is older than the check value.
+fn opens_older_rows(conn: &Connection, vault: &dyn Vault) -> rusqlite::Result<bool> {
+    let sealed: Option<(String, Vec<u8>)> = conn
+        .query_row("SELECT instance, agent_token FROM sandbox_instances LIMIT 1", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()?;
+    Ok(sealed.is_none_or(|(instance, token)| vault.unseal(&instance, &token).is_some()))
+}
+
+fn has_sealed_rows(conn: &Connection) -> rusqlite::Result<bool> {
     let sealed = "SELECT EXISTS (SELECT 1 FROM sandbox_instances)
                     OR EXISTS (SELECT 1 FROM snapshots WHERE agent_token IS NOT NULL)
                     OR EXISTS (SELECT 1 FROM secrets)
                     OR EXISTS (SELECT 1 FROM sandbox_leases WHERE instr(lease, '\"sealed\":') > 0)
                     OR EXISTS (SELECT 1 FROM snapshots WHERE instr(snapshot, '\"sealed\":') > 0)";
-    conn.query_row(sealed, [], |row| row.get(0)).map_err(|cause| OpenError::Database {
-        action: "read",
-        db: db.to_owned(),
-        cause,
-    })
+    conn.query_row(sealed, [], |row| row.get(0))
 }

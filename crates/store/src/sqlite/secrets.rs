@@ -7,8 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::keys::parse_id;
 use super::leases::{from_json, to_json};
-use crate::seal::Seal;
-use crate::{SecretAbout, SecretRecord, SecretValues, StoreError};
+use crate::{SecretAbout, SecretRecord, SecretValues, StoreError, Vault};
 
 const COLUMNS: &str = "name, created_ms, rotated_ms, id, version, changed_ms, about";
 
@@ -99,14 +98,18 @@ pub(crate) fn list(conn: &Connection, tenant: &TenantId) -> Result<Vec<SecretRec
     Ok(all)
 }
 
-pub(crate) fn values(conn: &Connection, seal: &Seal, tenant: &TenantId) -> Result<SecretValues, StoreError> {
+pub(crate) fn values(
+    conn: &Connection,
+    vault: &dyn Vault,
+    tenant: &TenantId,
+) -> Result<SecretValues, StoreError> {
     let mut statement = conn.prepare_cached("SELECT name, value FROM secrets WHERE tenant = ?1")?;
     let rows = statement
         .query_map([tenant.as_str()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))?;
     let mut values = BTreeMap::new();
     for row in rows {
         let (name, sealed) = row?;
-        let Some(value) = seal.unseal(&owner(tenant, &name), &sealed) else {
+        let Some(value) = vault.unseal(&owner(tenant, &name), &sealed) else {
             return Err(StoreError::Sealed { what: "a secret" });
         };
         values.insert(name, value);

@@ -1,14 +1,13 @@
 //! `snapshots`: stored copies of sandboxes. The whole record is one text; the other columns are used in queries.
 
 use atoll_model::policy::quota::{self, Exceeded};
-use atoll_model::{Snapshot, SnapshotId, SnapshotState, TenantId};
+use atoll_model::{NodeName, Snapshot, SnapshotId, SnapshotState, TenantId};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::keys;
 use super::leases::{self, cursor, from_json, is_prefix, parse_cursor};
-use crate::seal::Seal;
-use crate::{Page, SnapshotQuery, StoreError};
+use crate::{Page, SnapshotQuery, StoreError, Vault};
 
 /// LIMIT: adoption passes every one of them to the provider, and no one can review more.
 const PER_TENANT: u64 = 10_000;
@@ -20,10 +19,15 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(seal: &Seal, snapshot: &Snapshot, token: Option<&str>) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        vault: &dyn Vault,
+        snapshot: &Snapshot,
+        token: Option<&str>,
+    ) -> Result<Self, StoreError> {
         let bad = |cause| StoreError::BadRow { table: "snapshots", cause };
         let seal = |token| {
-            seal.seal(&owner(&snapshot.id), token).ok_or_else(|| bad("the token could not be sealed".into()))
+            let sealed = vault.seal(&owner(&snapshot.id), token);
+            sealed.ok_or_else(|| bad("the token could not be sealed".into()))
         };
         let text = serde_json::to_string(snapshot).map_err(|e| bad(Box::new(e)))?;
         Ok(Self { snapshot: text, token: token.map(seal).transpose()? })
@@ -55,8 +59,8 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         quota::admit_snapshot(&tenant.quota, &usage, snapshot.bytes)?;
     }
     conn.prepare_cached(
-        "INSERT INTO snapshots (id, tenant, sandbox, name, state, transient, agent_token, snapshot)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+        "INSERT INTO snapshots (id, tenant, sandbox, name, state, transient, agent_token, snapshot, node)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
          ON CONFLICT (id) DO UPDATE SET name = excluded.name, state = excluded.state,
            transient = excluded.transient, agent_token = excluded.agent_token, snapshot = excluded.snapshot",
     )?
@@ -70,6 +74,7 @@ pub(crate) fn put(conn: &Connection, snapshot: &Snapshot, row: &Row) -> Result<(
         snapshot.transient || snapshot.warm,
         row.token,
         row.snapshot,
+        snapshot.node.as_str(),
     ])?;
     Ok(())
 }
@@ -115,7 +120,7 @@ fn refuse_too_many(conn: &Connection, tenant: &TenantId) -> Result<(), StoreErro
 
 pub(crate) fn by_id(
     conn: &Connection,
-    seal: &Seal,
+    vault: &dyn Vault,
     id: &SnapshotId,
 ) -> Result<Option<(Snapshot, Option<String>)>, StoreError> {
     let found = conn
@@ -124,7 +129,7 @@ pub(crate) fn by_id(
         .optional()?;
     let Some((text, sealed)) = found else { return Ok(None) };
     let unseal = |sealed: Vec<u8>| {
-        seal.unseal(&owner(id), &sealed).ok_or_else(|| StoreError::BadRow {
+        vault.unseal(&owner(id), &sealed).ok_or_else(|| StoreError::BadRow {
             table: "snapshots",
             cause: "the agent token does not open with secret.key: the key is not the one of this database"
                 .into(),
@@ -193,14 +198,37 @@ pub(crate) fn list(conn: &Connection, query: &SnapshotQuery) -> Result<Page<Snap
     Ok(Page { items, next_cursor })
 }
 
-pub(crate) fn all(conn: &Connection) -> Result<Vec<Snapshot>, StoreError> {
-    let mut statement = conn.prepare("SELECT snapshot FROM snapshots ORDER BY n")?;
-    let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+/// Two servers that move the same name meet in their transactions: the later one has it.
+pub(crate) fn move_name(
+    conn: &Connection,
+    id: &SnapshotId,
+    name: &str,
+) -> Result<Option<Snapshot>, StoreError> {
+    conn.prepare_cached(
+        "UPDATE snapshots SET name = NULL, snapshot = json_set(snapshot, '$.name', NULL)
+         WHERE tenant = (SELECT tenant FROM snapshots WHERE id = ?1) AND name = ?2 AND id <> ?1",
+    )?
+    .execute(params![id.as_str(), name])?;
+    conn.prepare_cached(
+        "UPDATE snapshots SET name = ?2, snapshot = json_set(snapshot, '$.name', ?2) WHERE id = ?1",
+    )?
+    .execute(params![id.as_str(), name])?;
+    conn.prepare_cached("SELECT snapshot FROM snapshots WHERE id = ?1")?
+        .query_row([id.as_str()], |row| row.get::<_, String>(0))
+        .optional()?
+        .map(|text| from_json("snapshots", &text))
+        .transpose()
+}
+
+pub(crate) fn all(conn: &Connection, node: &NodeName) -> Result<Vec<Snapshot>, StoreError> {
+    let mut statement = conn.prepare("SELECT snapshot FROM snapshots WHERE node = ?1 ORDER BY n")?;
+    let rows = statement.query_map([node.as_str()], |row| row.get::<_, String>(0))?;
     rows.map(|text| from_json("snapshots", &text?)).collect()
 }
 
-pub(crate) fn delete(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
-    Ok(conn.execute("DELETE FROM snapshots WHERE id = ?1", [id.as_str()])? > 0)
+pub(crate) fn delete(conn: &Connection, id: &SnapshotId, node: &NodeName) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM snapshots WHERE id = ?1 AND node = ?2";
+    Ok(conn.execute(sql, [id.as_str(), node.as_str()])? > 0)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use atoll_model::policy::quota::Exceeded;
-use atoll_model::{SnapshotId, TenantId};
+use atoll_model::{NodeName, SnapshotId, TenantId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::keys::parse_id;
 use super::leases::{from_json, to_json};
 use super::{SqliteStore, keys};
-use crate::{StoreError, TemplateChange, TemplateRow, TemplateStore, VersionRow};
+use crate::{FeedChange, StoreError, TemplateChange, TemplateRow, TemplateStore, VersionRow};
 
 const TABLE: &str = "templates";
 /// LIMIT: names per tenant; each may have many tags.
@@ -25,8 +25,12 @@ impl TemplateStore for SqliteStore {
         tags: Vec<String>,
         version: VersionRow,
     ) -> Result<TemplateRow, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.add(move |conn| publish(conn, &tenant, &name, &tags, &version)).await
+        if !self.disk.takes_records() {
+            return Err(StoreError::NoSpace);
+        }
+        let (tenant, name, node) = (tenant.clone(), name.to_owned(), self.node.clone());
+        let work = move |conn: &Connection| publish(conn, &tenant, &name, &tags, &version, &node);
+        self.write_shared(FeedChange::Templates, work).await
     }
 
     async fn template(&self, tenant: &TenantId, word: &str) -> Result<Option<TemplateRow>, StoreError> {
@@ -45,8 +49,8 @@ impl TemplateStore for SqliteStore {
     }
 
     async fn template_versions(&self, tenant: &TenantId, name: &str) -> Result<Vec<VersionRow>, StoreError> {
-        let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.read(move |conn| versions(conn, &tenant, &name)).await
+        let (tenant, name, node) = (tenant.clone(), name.to_owned(), self.node.clone());
+        self.read(move |conn| versions(conn, &tenant, &name, &node)).await
     }
 
     async fn change_template(
@@ -56,7 +60,8 @@ impl TemplateStore for SqliteStore {
         change: TemplateChange,
     ) -> Result<Option<TemplateRow>, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write(move |conn| self::change(conn, &tenant, &name, &change)).await
+        let work = move |conn: &Connection| self::change(conn, &tenant, &name, &change);
+        self.write_shared(FeedChange::Templates, work).await
     }
 
     async fn untag_template(
@@ -66,7 +71,7 @@ impl TemplateStore for SqliteStore {
         tags: Vec<String>,
     ) -> Result<u32, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write(move |conn| {
+        self.write_shared(FeedChange::Templates, move |conn| {
             let Some(n) = number(conn, &tenant, &name)? else { return Ok(0) };
             let mut gone = 0;
             for tag in &tags {
@@ -80,7 +85,7 @@ impl TemplateStore for SqliteStore {
 
     async fn remove_template(&self, tenant: &TenantId, name: &str) -> Result<bool, StoreError> {
         let (tenant, name) = (tenant.clone(), name.to_owned());
-        self.write(move |conn| {
+        self.write_shared(FeedChange::Templates, move |conn| {
             let sql = "DELETE FROM templates WHERE tenant = ?1 AND name = ?2";
             Ok(conn.execute(sql, params![tenant.as_str(), name])? > 0)
         })
@@ -101,10 +106,22 @@ impl TemplateStore for SqliteStore {
     }
 
     async fn warm_snapshots(&self) -> Result<BTreeSet<SnapshotId>, StoreError> {
-        self.read(|conn| {
-            let mut statement = conn.prepare("SELECT warm FROM template_versions WHERE warm IS NOT NULL")?;
-            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
-            rows.map(|id| parse_id("template_versions", &id?)).collect()
+        let node = self.node.clone();
+        self.read(move |conn| {
+            let sql = "SELECT warm FROM template_copies WHERE warm IS NOT NULL AND node = ?1";
+            let mut statement = conn.prepare(sql)?;
+            let rows = statement.query_map([node.as_str()], |row| row.get::<_, String>(0))?;
+            rows.map(|id| parse_id("template_copies", &id?)).collect()
+        })
+        .await
+    }
+
+    async fn template_nodes(&self, version: &str) -> Result<BTreeSet<NodeName>, StoreError> {
+        let version = version.to_owned();
+        self.read(move |conn| {
+            let mut statement = conn.prepare("SELECT node FROM template_copies WHERE version = ?1")?;
+            let rows = statement.query_map([version], |row| row.get::<_, String>(0))?;
+            rows.map(|node| parse_id("template_copies", &node?)).collect()
         })
         .await
     }
@@ -116,20 +133,28 @@ fn publish(
     name: &str,
     tags: &[String],
     version: &VersionRow,
+    node: &NodeName,
 ) -> Result<TemplateRow, StoreError> {
     let n = match number(conn, tenant, name)? {
         Some(n) => n,
         None => make(conn, tenant, name, version.created_at_ms)?,
     };
-    conn.prepare_cached("INSERT OR REPLACE INTO template_versions VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(
-        params![
-            n,
-            version.version,
-            version.manifest,
-            version.warm.as_ref().map(SnapshotId::as_str),
-            to_json(version)?
-        ],
-    )?;
+    // The warm start belongs to the copy of this node.
+    let row = to_json(&VersionRow { warm: None, ..version.clone() })?;
+    conn.prepare_cached(
+        "INSERT INTO template_versions (template, version, manifest, row) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET manifest = excluded.manifest, row = excluded.row",
+    )?
+    .execute(params![n, version.version, version.manifest, row])?;
+    conn.prepare_cached(
+        "INSERT INTO template_copies VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE SET warm = excluded.warm",
+    )?
+    .execute(params![
+        n,
+        version.version,
+        node.as_str(),
+        version.warm.as_ref().map(SnapshotId::as_str)
+    ])?;
     for tag in tags {
         conn.prepare_cached("INSERT OR REPLACE INTO template_tags VALUES (?1, ?2, ?3)")?.execute(params![
             n,
@@ -226,14 +251,25 @@ fn by_number(conn: &Connection, n: i64) -> Result<TemplateRow, StoreError> {
     })
 }
 
-fn versions(conn: &Connection, tenant: &TenantId, name: &str) -> Result<Vec<VersionRow>, StoreError> {
+fn versions(
+    conn: &Connection,
+    tenant: &TenantId,
+    name: &str,
+    node: &NodeName,
+) -> Result<Vec<VersionRow>, StoreError> {
     let mut statement = conn.prepare_cached(
-        "SELECT v.row FROM template_versions v JOIN templates t ON t.n = v.template
+        "SELECT v.row, c.warm FROM template_versions v JOIN templates t ON t.n = v.template
+         LEFT JOIN template_copies c ON c.template = v.template AND c.version = v.version AND c.node = ?3
          WHERE t.tenant = ?1 AND t.name = ?2",
     )?;
-    let rows = statement.query_map(params![tenant.as_str(), name], |row| row.get::<_, String>(0))?;
-    let mut found: Vec<VersionRow> =
-        rows.map(|text| from_json("template_versions", &text?)).collect::<Result<_, _>>()?;
+    let mut rows = statement.query([tenant.as_str(), name, node.as_str()])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let warm: Option<String> = row.get(1)?;
+        let warm = warm.map(|id| parse_id("template_copies", &id)).transpose()?;
+        let version: VersionRow = from_json("template_versions", &row.get::<_, String>(0)?)?;
+        found.push(VersionRow { warm, ..version });
+    }
     found.sort_by_key(|version| version.created_at_ms);
     Ok(found)
 }

@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 
 use atoll_disk::Reserve;
 use rusqlite::{Connection, OpenFlags};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
+use super::feed::Heads;
 use super::open::Claim;
 use crate::StoreError;
 
@@ -29,19 +30,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(
-        conn: Connection,
-        claim: Claim,
-        head: watch::Sender<u64>,
-        disk: Arc<Reserve>,
-    ) -> Self {
+    pub(crate) fn start(conn: Connection, claim: Claim, heads: Heads, disk: Arc<Reserve>) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || {
-                write_until_closed(&conn, jobs, &head, &disk);
+                write_until_closed(&conn, jobs, &heads, &disk);
                 disk.before_database_write();
-                fold_and_close(conn, &claim);
+                fold_and_close(conn, claim);
             })
             .expect("the first threads of a server can be started");
         Self { queue: Mutex::new(Some(queue)), thread: Mutex::new(Some(thread)) }
@@ -79,7 +75,7 @@ impl Writer {
     }
 }
 
-async fn join(thread: Option<JoinHandle<()>>) {
+pub(super) async fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread {
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
     }
@@ -97,12 +93,7 @@ fn in_savepoint<T>(
     outcome
 }
 
-fn write_until_closed(
-    conn: &Connection,
-    mut jobs: mpsc::Receiver<Write>,
-    head: &watch::Sender<u64>,
-    disk: &Reserve,
-) {
+fn write_until_closed(conn: &Connection, mut jobs: mpsc::Receiver<Write>, heads: &Heads, disk: &Reserve) {
     let mut batch = Vec::with_capacity(BATCH);
     while let Some(first) = jobs.blocking_recv() {
         batch.push(first);
@@ -114,14 +105,17 @@ fn write_until_closed(
         }
         disk.before_database_write();
         write_batch(conn, batch.drain(..));
-        if let Ok(seq) = super::events::head(conn) {
-            head.send_if_modified(|known| std::mem::replace(known, seq) != seq);
-        }
+        heads.refresh_events(conn);
     }
 }
 
 /// The order matters: the mark is removed when nothing is left to recover, the log file after the mark, the lock last.
-fn fold_and_close(conn: Connection, claim: &Claim) {
+/// A log that other servers use is theirs to fold in.
+fn fold_and_close(conn: Connection, mut claim: Claim) {
+    if !claim.is_last() {
+        drop(conn);
+        return;
+    }
     match conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0)) {
         Ok(0) => claim.release_cleanly(),
         Ok(_) => tracing::warn!("a reader prevented the checkpoint of the write-ahead log"),
@@ -156,6 +150,15 @@ fn write_batch(conn: &Connection, batch: impl Iterator<Item = Write>) {
     }
 }
 
+/// A connection that only reads.
+pub(super) fn open_reader(db: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(db, flags)?;
+    conn.busy_timeout(std::time::Duration::from_secs(5))?;
+    conn.set_prepared_statement_cache_capacity(64);
+    Ok(conn)
+}
+
 pub(crate) struct Readers {
     queue: Mutex<Option<mpsc::Sender<Read>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -167,10 +170,7 @@ impl Readers {
         let jobs = Arc::new(Mutex::new(jobs));
         let mut threads = Vec::with_capacity(count);
         for at in 0..count {
-            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let conn = Connection::open_with_flags(db, flags)?;
-            conn.busy_timeout(std::time::Duration::from_secs(5))?;
-            conn.set_prepared_statement_cache_capacity(64);
+            let conn = open_reader(db)?;
             let jobs = Arc::clone(&jobs);
             let thread = std::thread::Builder::new()
                 .name(format!("store-reader-{at}"))

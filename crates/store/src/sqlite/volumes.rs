@@ -14,10 +14,12 @@ const TABLE: &str = "volumes";
 #[async_trait]
 impl VolumeStore for SqliteStore {
     async fn insert_volume(&self, volume: Volume) -> Result<(), StoreError> {
+        self.own(&volume.node, || format!("volume {}", volume.id))?;
         self.add(move |conn| insert(conn, &volume)).await
     }
 
     async fn set_volume(&self, volume: Volume) -> Result<bool, StoreError> {
+        self.own(&volume.node, || format!("volume {}", volume.id))?;
         self.write(move |conn| set(conn, &volume)).await
     }
 
@@ -31,6 +33,16 @@ impl VolumeStore for SqliteStore {
         self.read(move |conn| find(conn, tenant.as_ref(), &ident)).await
     }
 
+    async fn own_volumes(&self) -> Result<Vec<Volume>, StoreError> {
+        let node = self.node.clone();
+        self.read(move |conn| {
+            let mut statement = conn.prepare("SELECT volume FROM volumes WHERE node = ?1 ORDER BY n")?;
+            let rows = statement.query_map([node.as_str()], |row| row.get::<_, String>(0))?;
+            rows.map(|text| from_json(TABLE, &text?)).collect()
+        })
+        .await
+    }
+
     async fn volumes(&self, tenant: Option<&TenantId>) -> Result<Vec<(Volume, u32)>, StoreError> {
         let tenant = tenant.cloned();
         self.read(move |conn| list(conn, tenant.as_ref())).await
@@ -42,9 +54,12 @@ impl VolumeStore for SqliteStore {
     }
 
     async fn delete_volume(&self, id: &VolumeId) -> Result<bool, StoreError> {
-        let id = id.clone();
-        self.write(move |conn| Ok(conn.execute("DELETE FROM volumes WHERE id = ?1", [id.as_str()])? > 0))
-            .await
+        let (id, node) = (id.clone(), self.node.clone());
+        self.write(move |conn| {
+            let sql = "DELETE FROM volumes WHERE id = ?1 AND node = ?2";
+            Ok(conn.execute(sql, [id.as_str(), node.as_str()])? > 0)
+        })
+        .await
     }
 }
 
@@ -67,7 +82,8 @@ fn insert(conn: &Connection, volume: &Volume) -> Result<(), StoreError> {
     let usage = leases::usage(conn, &volume.tenant, None)?;
     quota::admit_volume(&tenant.quota, &usage, volume.size_mib.unwrap_or(0).into())?;
     conn.prepare_cached(
-        "INSERT INTO volumes (id, tenant, name, size_mib, state, volume) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO volumes (id, tenant, name, size_mib, state, volume, node)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?
     .execute(params![
         volume.id.as_str(),
@@ -76,6 +92,7 @@ fn insert(conn: &Connection, volume: &Volume) -> Result<(), StoreError> {
         volume.size_mib.unwrap_or(0),
         state_text(volume.state),
         to_json(volume)?,
+        volume.node.as_str(),
     ])?;
     Ok(())
 }
@@ -172,8 +189,9 @@ pub(super) fn add_usage(conn: &Connection, tenant: &TenantId, usage: &mut Usage)
 /// Stores the mounts of a new sandbox; refused unless it may mount every volume.
 pub(super) fn mount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
     for mount in &lease.mounts {
-        let ready = by_id(conn, &mount.volume)?
-            .is_some_and(|volume| volume.state == VolumeState::Ready && volume.tenant == lease.tenant);
+        let ready = by_id(conn, &mount.volume)?.is_some_and(|volume| {
+            volume.state == VolumeState::Ready && volume.tenant == lease.tenant && volume.node == lease.node
+        });
         if !ready {
             return Err(StoreError::NoVolume { volume: mount.volume.clone() });
         }

@@ -226,6 +226,7 @@ mod tests {
         Build {
             id: BuildId::from_entropy([1; 20]),
             tenant: TenantId::from_entropy([2; 20]),
+            node: atoll_model::NodeName::default(),
             template: "app".parse().unwrap(),
             tags: Vec::new(),
             status: BuildStatus::Failed,

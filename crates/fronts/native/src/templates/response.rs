@@ -27,6 +27,7 @@ impl FromCore<TemplateRecord> for Template {
             command: record.command,
             ready: record.ready.map(Into::into),
             warm: record.warm,
+            nodes: record.nodes.into_iter().map(Into::into).collect(),
             port: record.port,
             cpu: limits.cpu,
             memory_mib: limits.memory_mib,
