@@ -61,6 +61,7 @@ mod terminals;
 mod timers;
 mod tls;
 mod toolbox;
+mod two_nodes;
 mod volumes;
 mod wake;
 mod web;
