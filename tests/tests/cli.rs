@@ -319,6 +319,10 @@ fn keys_templates_doctor_version_and_completions() {
         let with_key = w.command().env("ATOLL_API_KEY", &secret).args(["ls"]).output().unwrap();
         assert!(with_key.status.success(), "{}", text(&with_key.stderr));
         assert!(!ok(w, &["key", "ls"]).contains(&secret));
+        let providers: Value = serde_json::from_str(&ok(w, &["provider", "ls", "--json"])).unwrap();
+        let container = &providers[0];
+        assert_eq!((&container["isolation"], &container["default"]), (&json!("container"), &json!(true)));
+        assert!(ok(w, &["provider", "ls"]).contains("container"));
         assert!(ok(w, &["template", "ls"]).contains("busybox"));
         let doctor = atoll(w, &["doctor"]);
         let said = text(&doctor.stdout) + &text(&doctor.stderr);

@@ -176,6 +176,9 @@ pub(crate) enum Command {
     /// Manage volumes: files that outlive sandboxes and can be mounted into several
     #[command(subcommand)]
     Volume(volume::Volume),
+    /// List the providers of the server: where sandboxes can live
+    #[command(subcommand)]
+    Provider(Provider),
     /// Open the web page in a browser, or print a link to it that works once, within a minute
     Open(sandbox::OpenPage),
     /// Manage API keys
@@ -212,6 +215,13 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Provider {
+    /// List providers with their isolation, health, cost and capabilities
+    #[command(visible_alias = "list")]
+    Ls,
 }
 
 #[derive(Debug, Subcommand)]

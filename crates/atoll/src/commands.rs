@@ -32,6 +32,7 @@ mod policy;
 mod preview;
 mod process;
 mod progress;
+mod provider;
 mod run;
 mod secret;
 mod server;
@@ -111,6 +112,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Template(args) => template::template(context, args).await.map(done),
         Command::Build(args) => build::build(context, args).await.map(done),
         Command::Volume(args) => volume::volume(context, args).await.map(done),
+        Command::Provider(args) => provider::provider(context, args).await.map(done),
         Command::Open(args) => open::open(context, args).await.map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),

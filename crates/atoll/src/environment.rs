@@ -34,6 +34,8 @@ pub(crate) const TLS_CERT: &str = "ATOLL_TLS_CERT";
 pub(crate) const TLS_KEY: &str = "ATOLL_TLS_KEY";
 /// Default template of sandboxes.
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
+/// Default provider of sandboxes.
+pub(crate) const PROVIDER: &str = "ATOLL_PROVIDER";
 /// Whether the template `host` also shows `/usr/local` and `/usr/src`.
 pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
 /// Whether the templates of the vendors' default names are made at the first start.
@@ -142,6 +144,7 @@ mod tests {
             LISTEN,
             DOMAIN,
             TEMPLATE,
+            PROVIDER,
             HOST_LOCAL,
             POOL,
             WARM_KERNELS,

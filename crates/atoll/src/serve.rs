@@ -34,7 +34,7 @@ use atoll_image::{
 use atoll_model::NodeName;
 use atoll_provider::Provider;
 use atoll_proxy::HttpServer;
-use atoll_service::{Service, ServiceError, SystemClock, TemplateSources};
+use atoll_service::{ProviderRegistry, Service, ServiceError, SystemClock, TemplateSources};
 use atoll_store::{SqliteStore, Store, StoreConfig};
 use tokio::{
     net::TcpListener,
@@ -231,11 +231,15 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     })?;
     let engine = Arc::new(engine);
     let clock = SystemClock::open().map_err(|e| failed("the boot cannot be identified", &e))?;
-    let provider = Arc::clone(&engine) as Arc<dyn Provider>;
+    let providers = ProviderRegistry::new(Arc::clone(&engine) as Arc<dyn Provider>);
+    let providers = providers.with_default(&settings.provider).map_err(|e| {
+        let failure = failed("the default provider cannot be used", &e);
+        e.hint.into_iter().fold(failure, Failure::hint)
+    })?;
     let registry = Arc::new(Registry::new(settings.registry()));
     let templates = Arc::new(TemplateSources { catalog, images, registry });
     let service =
-        Service::open_with(settings.service(), store, provider, templates, clock, fail_at.of_service())
+        Service::open_with(settings.service(), store, providers, templates, clock, fail_at.of_service())
             .await
             .map_err(|e| failed("the service cannot open", &e))?;
     Ok((service, engine))

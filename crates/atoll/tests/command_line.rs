@@ -140,7 +140,7 @@ fn completed(line: &str, text: &str) -> String {
             "owner": "user", "group": "user", "modified_at": "2026-01-01T00:00:00Z"})
         }
         _ if path.contains("/snapshots") => {
-            json!({"tenant": "t", "sandbox": ID, "state": "ready", "memory": false,
+            json!({"tenant": "t", "sandbox": ID, "provider": "container", "state": "ready", "memory": false,
             "template_version": "v", "env_names": [], "user": "user", "disk_mib": 2048, "pids": 256,
             "network": "allow-all", "bytes": 0, "stood_still_us": 0})
         }

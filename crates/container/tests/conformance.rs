@@ -1,4 +1,4 @@
-//! The provider conformance suite with this provider: cold, from the pool, and with the code for old kernels.
+//! The provider conformance suite with this provider, found through the registry of the service: cold, from the pool, and with the code for old kernels.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use atoll_agentapi::{AgentClient, AgentToken, StartProcess};
 use atoll_container::EngineConfig;
 use atoll_provider::Provider;
 use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
+use atoll_service::ProviderRegistry;
 
 struct OverTheAgent;
 
@@ -104,11 +105,12 @@ fn conform(adjust: impl FnOnce(&mut EngineConfig) + Send + 'static) {
         let version = world.catalog.get("busybox").unwrap().digest.clone();
         // ATOLL_CASE selects cases by a part of their name, for debugging.
         let wanted = std::env::var("ATOLL_CASE").unwrap_or_default();
+        let engine = Arc::clone(&world.engine) as Arc<dyn Provider>;
+        let registry = ProviderRegistry::new(engine);
         for case in conformance::all().into_iter().filter(|case| case.name.contains(&wanted)) {
             eprintln!("case {}", case.name);
-            let provider = Arc::clone(&world.engine) as Arc<dyn Provider>;
             let fixture = Fixture {
-                provider,
+                provider: Arc::clone(registry.named("container").unwrap()),
                 template: "busybox".into(),
                 template_version: version.clone(),
                 inside: Arc::new(OverTheAgent),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{World, in_world, sandbox_id, target};
-use atoll_container::StorageChoice;
+use atoll_container::{Engine, StorageChoice};
 use atoll_model::{Limits, Storage};
 use atoll_provider::support::*;
 use atoll_provider::{AdoptionOutcome, KnownSandbox, NoticeKind, PoolWish, Provider, ProviderError, Target};
@@ -120,6 +120,32 @@ fn instances_live_on_without_a_server_and_are_adopted() {
                 tokio::time::timeout(Duration::from_secs(60), notices.recv()).await.unwrap().unwrap();
             assert_eq!((notice.instance, notice.what), (kept.instance.clone(), NoticeKind::Died));
             world.destroy(&kept).await;
+            world
+        },
+    );
+}
+
+/// The owner label of the engine is its data folder with its block of names on this machine.
+#[test]
+fn instances_without_the_owner_label_of_this_server_are_never_touched() {
+    in_world(
+        |_| {},
+        |world| async {
+            let spec = world.spec();
+            let booted = world.create(&spec).await;
+            let folder = tempfile::Builder::new().prefix("atoll-engine-").tempdir_in("/var/tmp").unwrap();
+            let config = common::config(folder.path());
+            let other = Engine::open(config, Arc::clone(&world.catalog)).await.unwrap();
+            assert_eq!(other.adopt(Vec::new(), Vec::new()).await.unwrap(), []);
+            assert_eq!(other.owned().await.unwrap(), []);
+            let target = Target { sandbox: spec.sandbox.clone(), instance: Some(spec.instance.clone()) };
+            let _ = other.destroy(&target).await;
+            other.close().await;
+            other.settle(Duration::from_secs(20)).await.unwrap();
+            other.uninstall().await.unwrap();
+            let (_, said) = world.sh(&spec, &booted, "echo alive").await;
+            assert_eq!(said, "alive", "the other server ended an instance that is not its own");
+            world.destroy(&spec).await;
             world
         },
     );

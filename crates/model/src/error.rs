@@ -99,6 +99,8 @@ codes! {
     SecretNotFound = "secret_not_found", NotFound, 404;
     /// No such volume, or it belongs to another tenant.
     VolumeNotFound = "volume_not_found", NotFound, 404;
+    /// This server has no provider of that name; the hint lists the configured ones.
+    ProviderNotFound = "provider_not_found", NotFound, 404;
     /// No such build, or it belongs to another tenant.
     BuildNotFound = "build_not_found", NotFound, 404;
     /// The registry has no such image, or does not show it to these credentials.
@@ -150,6 +152,8 @@ codes! {
     RegistryUnavailable = "registry_unavailable", Unavailable, 503;
     /// The sandbox does not answer.
     SandboxUnavailable = "sandbox_unavailable", Unavailable, 503;
+    /// The sandbox, snapshot or volume belongs to a provider that this server does not have; it is kept unchanged.
+    ProviderNotConfigured = "provider_not_configured", Unavailable, 503;
     /// No program listens on that port in the sandbox.
     PortClosed = "port_closed", Unavailable, 503;
     /// The app in the sandbox closed the connection early, or its answer is not HTTP.

@@ -11,6 +11,7 @@ mod build;
 mod error;
 mod event;
 mod id;
+mod isolation;
 mod lease;
 pub mod lifecycle;
 mod limits;
@@ -30,6 +31,7 @@ pub use event::{EventKind, SandboxEvent};
 pub use id::{
     BadId, BuildId, InstanceId, KeyId, PreviewId, SandboxId, SecretId, SnapshotId, TenantId, VolumeId,
 };
+pub use isolation::Isolation;
 pub use lease::{
     ArchiveRef, AttachedSecret, AwaitedImage, Hold, Intent, Lease, MemoryLocation, OnExit, OnTimeout, Phase,
     Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,

@@ -28,6 +28,8 @@ pub struct Snapshot {
     pub node: NodeName,
     /// The source sandbox, which may be gone by now.
     pub sandbox: SandboxId,
+    /// The provider of that sandbox, which keeps the snapshot.
+    pub provider: String,
     /// A name unique among the tenant's snapshots.
     pub name: Option<String>,
     /// Made for a fork: not listed, removed when the fork is done.

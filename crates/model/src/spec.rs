@@ -76,6 +76,8 @@ fn timer(field: &'static str, ask: Option<i64>, base: Option<u64>, min: u64) -> 
 pub struct CreateSandbox {
     /// Template name or alias; `None` takes the server's default.
     pub template: Option<String>,
+    /// The provider; `None`: that of the snapshot it is created from, else the server's default.
+    pub provider: Option<String>,
     /// A name unique within the tenant.
     pub name: Option<String>,
     /// Free labels.

@@ -14,6 +14,8 @@ pub struct Volume {
     pub node: NodeName,
     /// Unique among the tenant's volumes.
     pub name: String,
+    /// The provider that keeps its files; sandboxes of others cannot mount it.
+    pub provider: String,
     /// The size limit; `None`: a folder of the host, which Atoll does not limit.
     pub size_mib: Option<u32>,
     /// The folder of the host, if the volume is one.

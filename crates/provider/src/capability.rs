@@ -1,5 +1,6 @@
 //! What a provider can do, and what it says about itself.
 
+use atoll_model::Isolation;
 use serde::{Deserialize, Serialize};
 
 /// What a provider can do beyond the basics; asking for more is [`ProviderError::MissingCapability`](crate::ProviderError::MissingCapability).
@@ -29,6 +30,9 @@ pub struct Capabilities {
     pub volumes: bool,
     /// Instances can be started before they are needed.
     pub pools: bool,
+    /// Sandboxes can be made from the layers of this server's templates.
+    #[serde(default)]
+    pub layers: bool,
     /// Instances of a pool can run a program before they are needed: see [`Prepare`](crate::Prepare).
     #[serde(default)]
     pub prepares: bool,
@@ -62,11 +66,13 @@ pub enum Capability {
     Volume,
     /// Instances that are started before they are needed.
     Pool,
+    /// Sandboxes from the layers of this server's templates.
+    Layers,
 }
 
 impl Capability {
     /// Every capability, in the order of the documentation.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Dial,
         Self::KeepFiles,
         Self::DiskLimit,
@@ -79,6 +85,7 @@ impl Capability {
         Self::Capture,
         Self::Volume,
         Self::Pool,
+        Self::Layers,
     ];
 
     /// The name in answers and errors.
@@ -97,6 +104,7 @@ impl Capability {
             Self::Capture => "capture",
             Self::Volume => "volume",
             Self::Pool => "pool",
+            Self::Layers => "layers",
         }
     }
 }
@@ -118,6 +126,7 @@ impl Capability {
             Self::Capture => "making an image of a sandbox",
             Self::Volume => "a volume",
             Self::Pool => "keeping instances ready",
+            Self::Layers => "using a template of this server",
         }
     }
 }
@@ -145,22 +154,9 @@ impl Capabilities {
             Capability::Capture => self.captures,
             Capability::Volume => self.volumes,
             Capability::Pool => self.pools,
+            Capability::Layers => self.layers,
         }
     }
-}
-
-/// What separates a sandbox from the machine that it runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    /// Nothing: code runs as an ordinary process of the host.
-    None,
-    /// Namespaces, cgroups and seccomp of a shared kernel.
-    Container,
-    /// A kernel of its own in a virtual machine.
-    Vm,
-    /// Another company's service.
-    Vendor,
 }
 
 /// What a provider says about itself to people who choose one.

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
+mod access;
 mod agent;
 mod provide;
 mod volumes;
@@ -100,6 +101,7 @@ pub type FakeFiles = BTreeMap<String, Vec<u8>>;
 
 /// A provider in memory. It outlives any service that uses it, as real instances do.
 pub struct FakeProvider {
+    name: &'static str,
     world: Mutex<World>,
     notices: broadcast::Sender<Notice>,
     egressed: broadcast::Sender<crate::Egressed>,
@@ -147,9 +149,11 @@ impl Default for FakeProvider {
             packs: true,
             captures: true,
             volumes: true,
+            layers: true,
             prepares: false,
         };
         Self {
+            name: "fake",
             world: Mutex::default(),
             notices,
             egressed: broadcast::Sender::new(64),
@@ -165,6 +169,12 @@ impl FakeProvider {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// A second provider beside the first: every provider of a server has a name of its own.
+    #[must_use]
+    pub fn named(name: &'static str) -> Arc<Self> {
+        Arc::new(Self { name, ..Self::default() })
     }
 
     /// Scripts the next call of a kind; several scripts are used in order.

@@ -42,7 +42,8 @@ use atoll_model::{InstanceId, SandboxId, SnapshotId};
 use tokio::sync::broadcast;
 
 pub use atoll_agentapi::ByteStream;
-pub use capability::{Capabilities, Capability, Isolation, ProviderDescription};
+pub use atoll_model::Isolation;
+pub use capability::{Capabilities, Capability, ProviderDescription};
 pub use error::ProviderError;
 pub use instance::*;
 pub use support::*;
@@ -54,8 +55,13 @@ pub use volume::{VolumeEntry, VolumeEntryKind, VolumeFiles, VolumeOwner};
 /// verbs of the parts directly on `dyn Provider`, which refuses a missing part.
 #[async_trait]
 pub trait Provider: Send + Sync + 'static {
-    /// The kind of provider, and its name in leases: `container`, `fake`, …
+    /// Its name in requests and leases, unique in a server: `container`, `fake`, …
     fn name(&self) -> &'static str;
+
+    /// What it is; providers of one kind differ in name only.
+    fn kind(&self) -> &'static str {
+        self.name()
+    }
 
     /// What it says about itself to people who choose a provider.
     fn description(&self) -> ProviderDescription;
@@ -79,6 +85,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// What it uses now.
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError>;
+
+    /// Whether sandboxes can be made from this version of a template. A provider that cannot use the layers of this server says
+    /// whether it has a copy of its own.
+    async fn has_template(&self, _template: &str, _version: &str) -> Result<bool, ProviderError> {
+        Ok(self.capabilities().layers)
+    }
 
     /// Sandboxes that carry the owner label of this server, with the instance that lives, if one does. Whatever carries no such
     /// label belongs to somebody else: it is not listed, and never touched.

@@ -1,12 +1,12 @@
-//! Capacity of this node. Promised resources are counted exactly, under one lock; the state of the machine is read once
+//! Capacity, per provider. Promised resources are counted exactly, under one lock; the state of the machine is read once
 //! a second. Memory is promised to running sandboxes, disk to sandboxes with files here, and to volumes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::placement::{self, NoRoom, Node};
-use atoll_model::{Lease, Limits, Phase, SandboxId, Storage, VolumeId};
+use atoll_model::{Lease, Phase, SandboxId, Storage, Volume, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::time::Instant;
 
@@ -22,9 +22,13 @@ pub(crate) struct Admission {
     live_max: u64,
     overcommit: f64,
     disk_overcommit: f64,
-    held: Mutex<PromisedResources>,
-    seen: Mutex<Option<(Instant, Node)>>,
+    held: Mutex<Promises>,
+    seen: Mutex<BTreeMap<&'static str, (Instant, Node)>>,
 }
+
+/// The promises of each provider, by its name.
+#[derive(Default)]
+struct Promises(BTreeMap<String, PromisedResources>);
 
 #[derive(Default)]
 struct PromisedResources {
@@ -57,7 +61,7 @@ impl Admission {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, PromisedResources> {
+    fn held(&self) -> MutexGuard<'_, Promises> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,9 +74,10 @@ impl Admission {
         if u64::from(asked) > machine.memory_total_mib {
             return Err(NotAdmitted::TooLarge { asked, total: machine.memory_total_mib });
         }
-        let mut held = self.held();
+        let mut all = self.held();
+        let node = self.promised(&all, provider.name(), machine);
+        let held = all.of(provider.name());
         let own = held.memory_mib.get(&lease.id).copied();
-        let node = self.promised(&held, machine);
         let node = Node {
             memory_free_mib: node.memory_free_mib.saturating_sub(held.since_look * TAKEN_MIB),
             live: node.live - u64::from(own.is_some()),
@@ -94,8 +99,8 @@ impl Admission {
     ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
         let mut held = self.held();
-        let node = self.promised(&held, machine);
-        Ok(held.admit_files(&node, lease)?)
+        let node = self.promised(&held, provider.name(), machine);
+        Ok(held.of(provider.name()).admit_files(&node, lease)?)
     }
 
     /// Whether this much more may be promised to files that are here.
@@ -105,7 +110,7 @@ impl Admission {
         more_mib: u64,
     ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
-        Ok(placement::promise_disk(&self.promised(&self.held(), machine), more_mib)?)
+        Ok(placement::promise_disk(&self.promised(&self.held(), provider.name(), machine), more_mib)?)
     }
 
     /// Promises a volume its size, of which `free_mib` must be free now.
@@ -117,31 +122,34 @@ impl Admission {
         free_mib: u64,
     ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
-        let mut held = self.held();
-        let before = held.volumes_mib.remove(id);
-        let node = self.promised(&held, machine);
+        let mut all = self.held();
+        let before = all.of(provider.name()).volumes_mib.remove(id);
+        let node = self.promised(&all, provider.name(), machine);
         let admitted =
             placement::promise_disk(&node, size_mib).and_then(|()| placement::admit_free(&node, free_mib));
         let size = if admitted.is_ok() { Some(size_mib) } else { before };
         if let Some(size) = size {
-            held.volumes_mib.insert(id.clone(), size);
+            all.of(provider.name()).volumes_mib.insert(id.clone(), size);
         }
         Ok(admitted?)
     }
 
     /// Counts an existing volume, or its new size.
-    pub(crate) fn count_volume(&self, id: &VolumeId, size_mib: u64) {
-        self.held().volumes_mib.insert(id.clone(), size_mib);
+    pub(crate) fn count_volume(&self, volume: &Volume, size_mib: u64) {
+        self.held().of(&volume.provider).volumes_mib.insert(volume.id.clone(), size_mib);
     }
 
     /// Releases a removed volume.
     pub(crate) fn release_volume(&self, id: &VolumeId) {
-        self.held().volumes_mib.remove(id);
+        for held in self.held().0.values_mut() {
+            held.volumes_mib.remove(id);
+        }
     }
 
     /// Counts the files of a sandbox as long as they are here.
     pub(crate) fn count_files(&self, lease: &Lease) {
-        let mut held = self.held();
+        let mut all = self.held();
+        let held = all.of(&lease.provider);
         match disk_of(lease) {
             Some(mib) => held.disk_mib.insert(lease.id.clone(), mib),
             None => held.disk_mib.remove(&lease.id),
@@ -150,17 +158,22 @@ impl Admission {
 
     /// Releases all promises to a sandbox that was not created. Idempotent.
     pub(crate) fn forget(&self, id: &SandboxId) {
-        let mut held = self.held();
-        held.take(id);
-        held.disk_mib.remove(id);
+        for held in self.held().0.values_mut() {
+            held.take(id);
+            held.disk_mib.remove(id);
+        }
     }
 
-    /// The node with the promised resources.
-    fn promised(&self, held: &PromisedResources, machine: Node) -> Node {
+    /// The node with the resources that its provider has promised. The number of sandboxes is limited for the whole server.
+    fn promised(&self, all: &Promises, provider: &str, machine: Node) -> Node {
+        let held = all.0.get(provider);
+        let disk_mib = |held: &PromisedResources| {
+            held.disk_mib.values().sum::<u64>() + held.volumes_mib.values().sum::<u64>()
+        };
         Node {
-            live: held.memory_mib.len() as u64,
-            memory_limits_mib: held.sum_mib,
-            disk_limits_mib: held.disk_mib.values().sum::<u64>() + held.volumes_mib.values().sum::<u64>(),
+            live: all.0.values().map(|held| held.memory_mib.len() as u64).sum(),
+            memory_limits_mib: held.map_or(0, |held| held.sum_mib),
+            disk_limits_mib: held.map_or(0, disk_mib),
             live_max: self.live_max,
             overcommit: self.overcommit,
             disk_overcommit: self.disk_overcommit,
@@ -169,33 +182,37 @@ impl Admission {
     }
 
     /// Counts an existing sandbox or its new limits, even if there is no room.
-    pub(crate) fn count(&self, id: &SandboxId, limits: &Limits) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).put(id, limits.memory_mib);
+    pub(crate) fn count(&self, lease: &Lease) {
+        self.held().of(&lease.provider).put(&lease.id, lease.limits.memory_mib);
     }
 
     /// Releases a promise. Idempotent.
     pub(crate) fn release(&self, id: &SandboxId) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take(id);
+        self.held().0.values_mut().for_each(|held| held.take(id));
     }
 
-    /// The last read state of the machine, with the promised resources.
-    pub(crate) fn last(&self) -> Option<Node> {
-        let node =
-            self.seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, node)| *node)?;
-        Some(self.promised(&self.held(), node))
+    /// The last read state of a provider's machine, with the promised resources.
+    pub(crate) fn last(&self, provider: &str) -> Option<Node> {
+        let (_, node) = self.seen(provider)?;
+        Some(self.promised(&self.held(), provider, node))
     }
 
-    /// Reads the state of the machine, at most once a second.
+    fn seen(&self, provider: &str) -> Option<(Instant, Node)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(provider).copied()
+    }
+
+    /// Reads the state of a provider's machine, at most once a second.
     pub(crate) async fn look(&self, provider: &dyn Provider) -> Result<Node, ProviderError> {
-        let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, node)) = seen
+        if let Some((at, node)) = self.seen(provider.name())
             && at.elapsed() < FRESH
         {
             return Ok(node);
         }
         let node = provider.node().await?;
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), node));
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).since_look = 0;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.insert(provider.name(), (Instant::now(), node));
+        drop(seen);
+        self.held().of(provider.name()).since_look = 0;
         Ok(node)
     }
 }
@@ -204,6 +221,12 @@ impl Admission {
 fn disk_of(lease: &Lease) -> Option<u64> {
     let is_here = lease.storage == Storage::Disk && !matches!(lease.phase, Phase::Archived | Phase::Deleted);
     is_here.then_some(lease.limits.disk_mib.into())
+}
+
+impl Promises {
+    fn of(&mut self, provider: &str) -> &mut PromisedResources {
+        self.0.entry(provider.to_owned()).or_default()
+    }
 }
 
 impl PromisedResources {

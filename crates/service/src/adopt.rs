@@ -26,8 +26,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use atoll_model::{Intent, Lease, MemoryLocation, Phase, SandboxId, SnapshotId, SnapshotState, Source};
-use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox};
+use atoll_model::{
+    InstanceId, Intent, Lease, MemoryLocation, Phase, SandboxId, SnapshotId, SnapshotState, Source,
+};
+use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox, Provider};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
@@ -38,24 +40,20 @@ use crate::sandboxes::SandboxesState;
 use crate::service::OpenError;
 use crate::snapshots::Seed;
 
+/// A sandbox that is not deleted, with its provider and its instance.
+type LiveSandbox = (Arc<dyn Provider>, Lease, Option<InstanceRow>);
+
 pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> {
-    let live = inner.store.live().await?;
+    let live = configured(inner, inner.store.live().await?);
     let snapshots = Snapshots::read(inner).await?;
-    let mut all = Vec::with_capacity(live.len());
-    for (lease, row) in &live {
-        all.extend(known(inner, lease, row.as_ref()).await.map_err(OpenError::Policy)?);
+    let mut fates = HashMap::new();
+    for provider in inner.providers.all() {
+        fates.extend(fates_at(inner, provider, &live, &snapshots).await?);
     }
-    let adopted = inner
-        .provider
-        .adopt(all, snapshots.wanted.clone())
-        .await
-        .map_err(|cause| OpenError::Adopt { provider: inner.provider.name(), cause })?;
-    let mut fates: HashMap<_, _> =
-        adopted.into_iter().map(|adopted| (adopted.instance.clone(), adopted)).collect();
     snapshots.forget_unwanted(inner).await;
     let (mut running, mut paused, mut lost) = (0, 0, 0);
     let mut unmade = Vec::new();
-    for (lease, row) in live {
+    for (provider, lease, row) in live {
         let fate = lease.instance.as_ref().and_then(|instance| fates.remove(instance));
         let first = if snapshots.is_unfinished(&lease) {
             unmade.push(lease.id.clone());
@@ -71,7 +69,7 @@ pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> 
         lost += u32::from(first == Resumption::Lost);
         let waits = lease.waits_for_image() && first == Resumption::Nothing;
         let id = lease.id.clone();
-        take_up(inner, lease, row, fate, first).await;
+        take_up(inner, provider, lease, row, fate, first).await;
         if let Some(handle) = inner.registry.get(&id).filter(|_| waits) {
             ImageWait::again(inner).start(handle);
         }
@@ -79,6 +77,35 @@ pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> 
     finish_forks(inner, snapshots.unfinished, unmade);
     tracing::info!(running, paused, lost, "sandboxes were adopted");
     Ok(())
+}
+
+/// Sandboxes with their providers. Those of a provider that this server does not have get no driver: they stay as they are.
+fn configured(inner: &SandboxesState, live: Vec<(Lease, Option<InstanceRow>)>) -> Vec<LiveSandbox> {
+    let with_provider = live.into_iter().filter_map(|(lease, row)| match inner.providers.of(&lease) {
+        Ok(provider) => Some((Arc::clone(provider), lease, row)),
+        Err(error) => {
+            tracing::warn!(sandbox = %lease.id, provider = lease.provider, "{error}");
+            None
+        }
+    });
+    with_provider.collect()
+}
+
+/// What became of the instances of one provider. It gets only its own sandboxes and snapshots.
+async fn fates_at(
+    inner: &SandboxesState,
+    provider: &Arc<dyn Provider>,
+    live: &[LiveSandbox],
+    snapshots: &Snapshots,
+) -> Result<Vec<(InstanceId, Adopted)>, OpenError> {
+    let mut all = Vec::new();
+    for (_, lease, row) in live.iter().filter(|(own, ..)| own.name() == provider.name()) {
+        all.extend(known(inner, lease, row.as_ref()).await.map_err(OpenError::Policy)?);
+    }
+    let wanted = snapshots.wanted.get(provider.name()).cloned().unwrap_or_default();
+    let adopted = provider.adopt(all, wanted).await;
+    let adopted = adopted.map_err(|cause| OpenError::Adopt { provider: provider.name(), cause })?;
+    Ok(adopted.into_iter().map(|adopted| (adopted.instance.clone(), adopted)).collect())
 }
 
 /// Forgets forks that were not finished, as soon as it is written that all of their children go.
@@ -104,13 +131,14 @@ fn finish_forks(inner: &Arc<SandboxesState>, unfinished: HashSet<SnapshotId>, ch
 
 async fn take_up(
     inner: &Arc<SandboxesState>,
+    provider: Arc<dyn Provider>,
     lease: Lease,
     row: Option<InstanceRow>,
     fate: Option<Adopted>,
     first: Resumption,
 ) {
     if lease.holds_compute() {
-        inner.admission.count(&lease.id, &lease.limits);
+        inner.admission.count(&lease);
     }
     inner.admission.count_files(&lease);
     let row = row.map(|row| match fate.as_ref().and_then(|fate| fate.facts.clone()) {
@@ -121,7 +149,7 @@ async fn take_up(
     let agent = row
         .as_ref()
         .filter(|_| lives && lease.phase == Phase::Running)
-        .map(|row| crate::agent::client(&inner.provider, &lease.id, &row.instance, &row.agent_token));
+        .map(|row| crate::agent::client(&provider, &lease.id, &row.instance, &row.agent_token));
     let needs_seed = match (lease.phase, &lease.rollback_to, &lease.source) {
         (Phase::Restoring, Some(snapshot), _) => Some((snapshot.clone(), true)),
         (Phase::Creating, _, Source::Snapshot { snapshot, memory, .. }) => Some((snapshot.clone(), *memory)),
@@ -132,7 +160,7 @@ async fn take_up(
         Some((snapshot, memory)) => Seed::of(inner, &snapshot, memory).await.ok().map(Arc::new),
         None => None,
     };
-    driver::resume(inner, driver::AdoptedSandbox { lease, row, agent, seed }, first);
+    driver::resume(inner, driver::AdoptedSandbox { provider, lease, row, agent, seed }, first);
 }
 
 /// An incomplete creation is not passed to the provider, so that the provider removes all of it; nor is a sandbox whose
@@ -212,9 +240,10 @@ fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
     }
 }
 
-/// The snapshots in the store.
+/// The snapshots in the store, without those of providers that this server does not have.
 struct Snapshots {
-    wanted: Vec<SnapshotId>,
+    /// By provider.
+    wanted: HashMap<String, Vec<SnapshotId>>,
     /// Rows of snapshots that the adoption removes.
     unwanted: Vec<SnapshotId>,
     /// Snapshots of forks that were not complete.
@@ -223,14 +252,19 @@ struct Snapshots {
 
 impl Snapshots {
     async fn read(inner: &SandboxesState) -> Result<Self, OpenError> {
-        let (mut wanted, mut unwanted, mut unfinished) = (vec![], vec![], HashSet::new());
+        let (mut wanted, mut unwanted, mut unfinished) = (HashMap::new(), vec![], HashSet::new());
         for snapshot in inner.store.all_snapshots().await? {
+            if !inner.providers.has(&snapshot.provider) {
+                continue;
+            }
             match snapshot.state {
                 SnapshotState::Ready if snapshot.transient => {
                     unfinished.insert(snapshot.id.clone());
                     unwanted.push(snapshot.id);
                 }
-                SnapshotState::Ready => wanted.push(snapshot.id),
+                SnapshotState::Ready => {
+                    wanted.entry(snapshot.provider).or_insert_with(Vec::new).push(snapshot.id);
+                }
                 SnapshotState::Making | SnapshotState::Deleting => unwanted.push(snapshot.id),
             }
         }

@@ -1,4 +1,4 @@
-//! What every part of the service stands on: settings, store, provider, clock, capacity, tasks. Nothing here belongs to one
+//! What every part of the service stands on: settings, store, providers, clock, capacity, tasks. Nothing here belongs to one
 //! part; the state of a part is in the part and out of reach of the others.
 
 use std::future::Future;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 use atoll_budget::Budget;
 use atoll_disk::Reserve;
 use atoll_model::{Code, NodeName, Principal, Scope, TenantId};
-use atoll_provider::Provider;
 use atoll_store::{Store, TenantRecord};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
@@ -16,13 +15,14 @@ use tokio_util::task::TaskTracker;
 use crate::admission::Admission;
 use crate::error::wrong_node;
 use crate::failpoint::FailPoint;
+use crate::providers::ProviderRegistry;
 use crate::sandboxes::printable;
 use crate::{Clock, ServiceConfig, ServiceError};
 
 pub(crate) struct ServiceBase {
     pub(crate) config: ServiceConfig,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) provider: Arc<dyn Provider>,
+    pub(crate) providers: ProviderRegistry,
     pub(crate) clock: Arc<dyn Clock>,
     /// The disk of DATA, which every writer below it asks first.
     pub(crate) disk: Arc<Reserve>,
@@ -42,7 +42,7 @@ impl ServiceBase {
     pub(crate) fn new(
         config: ServiceConfig,
         store: Arc<dyn Store>,
-        provider: Arc<dyn Provider>,
+        providers: ProviderRegistry,
         clock: Arc<dyn Clock>,
         disk: Arc<Reserve>,
         failpoint: FailPoint,
@@ -51,7 +51,7 @@ impl ServiceBase {
             admission: Admission::new(&config),
             config,
             store,
-            provider,
+            providers,
             clock,
             disk,
             budget: Budget::default(),

@@ -89,7 +89,8 @@ impl Sandboxes {
         let session = self.session_by(handle.clone(), ActivityKind::Request).await?;
         let (lease, agent) = (Arc::clone(&session.lease), session.agent().await?);
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
-        let looked = crate::build::ready::Looked { provider: &self.inner.provider, target, agent: &agent };
+        let provider = self.inner.providers.of(&lease)?;
+        let looked = crate::build::ready::Looked { provider, target, agent: &agent };
         let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;
         let ready = crate::build::ready::until_ready(&looked, check, deadline).await;
         ready.map_err(|late| {
@@ -104,8 +105,9 @@ impl Sandboxes {
         seed: Option<Arc<Seed>>,
         image: Option<ImageWait>,
     ) -> Result<CreationOutcome, ServiceError> {
+        let provider = Arc::clone(self.inner.providers.of(&request.lease)?);
         let (reply, answer) = oneshot::channel();
-        driver::birth(&self.inner, request, seed, image, reply);
+        driver::birth(&self.inner, provider, request, seed, image, reply);
         Ok(answer.await.map_err(|_| shutting_down())??)
     }
 
@@ -118,14 +120,14 @@ impl Sandboxes {
 
     /// A sandbox from object storage needs room for its files now, and memory when it starts.
     pub(crate) async fn reserve(&self, lease: &Lease) -> Result<(), ServiceError> {
-        let inner = &self.inner;
+        let (inner, provider) = (&self.inner, self.inner.providers.of(lease)?);
         if !inner.disk.takes_records() {
             return Err(atoll_store::StoreError::NoSpace.into());
         }
         self.admit_beside_uploads(lease).await?;
         match lease.holds_compute() {
-            true => Ok(inner.admission.reserve(inner.provider.as_ref(), lease).await?),
-            false => Ok(inner.admission.reserve_files(inner.provider.as_ref(), lease).await?),
+            true => Ok(inner.admission.reserve(provider.as_ref(), lease).await?),
+            false => Ok(inner.admission.reserve_files(provider.as_ref(), lease).await?),
         }
     }
 
@@ -136,11 +138,15 @@ impl Sandboxes {
         spec: &CreateSandbox,
         image: Option<&ImageWait>,
     ) -> Result<Planned, ServiceError> {
-        let mounts = self.inner.volumes.mounts_of(who, &spec.mounts).await?;
+        let provider = self.inner.providers.requested(spec.provider.as_deref())?;
         let CreationBase { base, seed, hold, ready } = match image {
             Some(image) => image.base(spec),
             None => self.base_of(who, spec).await?,
         };
+        // A snapshot stays at the provider that keeps it.
+        let provider =
+            base.provider.as_ref().map_or(Ok(provider), |name| self.inner.providers.named(name))?;
+        let mounts = self.inner.volumes.mounts_of(who, provider, &spec.mounts).await?;
         let network = spec.network.clone().or(base.network.clone()).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
@@ -162,6 +168,7 @@ impl Sandboxes {
             stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
             image_build: image.and_then(ImageWait::build),
             awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
+            provider: provider.name().to_owned(),
             ..self.requested(who, spec)?
         };
         if lease.phase == Phase::Creating && image.is_none() {
@@ -172,7 +179,7 @@ impl Sandboxes {
             lease.timeout_at = None;
         }
         base.apply_to(&mut lease, &start);
-        crate::deadlines::check_possible(&self.inner.provider.capabilities(), &lease)?;
+        crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
         Ok(Planned { lease, seed, hold, ready })
     }
 
@@ -185,7 +192,7 @@ impl Sandboxes {
             name: spec.name.clone(),
             labels: spec.labels.clone(),
             env: spec.env.clone(),
-            provider: self.inner.provider.name().to_owned(),
+            provider: String::new(),
             node: self.inner.store.node().clone(),
             template: String::new(),
             template_version: String::new(),

@@ -32,7 +32,7 @@ use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
     ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
 };
-use atoll_provider::NoticeKind;
+use atoll_provider::{NoticeKind, Provider};
 use atoll_store::{Inserted, InstanceRow, NewEvent, NewLease, StoreError};
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -99,6 +99,8 @@ pub(crate) enum CreationOutcome {
 
 pub(crate) struct Driver {
     inner: Arc<SandboxesState>,
+    /// The provider of the sandbox, which never changes.
+    provider: Arc<dyn Provider>,
     lease: Lease,
     /// The instance's row in the store; its token may be several, see `agent::Tokens`.
     row: Option<InstanceRow>,
@@ -132,6 +134,7 @@ pub(crate) struct Driver {
 /// disconnects.
 pub(crate) fn birth(
     inner: &Arc<SandboxesState>,
+    provider: Arc<dyn Provider>,
     new: NewLease,
     seed: Option<Arc<Seed>>,
     image: Option<ImageWait>,
@@ -150,7 +153,7 @@ pub(crate) fn birth(
         let inserted = loop {
             tokio::select! {
                 biased;
-                Ok(()) = &mut accepted, if begun.is_none() => begun = Some(Driver::begin(&own, &lease, seed.clone())),
+                Ok(()) = &mut accepted, if begun.is_none() => begun = Some(Driver::begin(&own, &provider, &lease, seed.clone())),
                 inserted = &mut insert => break inserted,
             }
         };
@@ -166,7 +169,7 @@ pub(crate) fn birth(
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;
-        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &lease, seed.clone()));
+        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &provider, &lease, seed.clone()));
         own.registry.put(id, handle.clone());
         own.changes.tell(None, &lease);
         drop(seed);
@@ -182,10 +185,11 @@ impl Driver {
     /// A driver whose sandbox is being made.
     fn begin(
         inner: &Arc<SandboxesState>,
+        provider: &Arc<dyn Provider>,
         lease: &Lease,
         seed: Option<Arc<Seed>>,
     ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
-        let (mut driver, handle, mailbox) = Self::new(inner, lease.clone(), None, None);
+        let (mut driver, handle, mailbox) = Self::new(inner, provider, lease.clone(), None, None);
         driver.seed = seed;
         // A sandbox that waits for its image has nothing to be made from yet.
         if !lease.waits_for_image() {
@@ -206,6 +210,7 @@ impl Driver {
 
     fn new(
         inner: &Arc<SandboxesState>,
+        provider: &Arc<dyn Provider>,
         lease: Lease,
         row: Option<InstanceRow>,
         agent: Option<AgentClient>,
@@ -219,6 +224,7 @@ impl Driver {
         let (done_in, done_out) = mpsc::channel(4);
         let driver = Self {
             inner: Arc::clone(inner),
+            provider: Arc::clone(provider),
             lease,
             row,
             agent,

@@ -159,7 +159,7 @@ impl Sandboxes {
             let id = snapshot.id.clone();
             let removed = match inner.store.snapshot(&id).await {
                 Ok(Some((known, _))) if known.state == SnapshotState::Deleting => {
-                    crate::snapshots::finish_removal(&inner, &id).await
+                    crate::snapshots::finish_removal(&inner, &known).await
                 }
                 Ok(_) => crate::snapshots::remove(&inner, snapshot).await,
                 Err(error) => Err(error.into()),

@@ -13,7 +13,7 @@ use crate::{Health, ServiceStats};
 const WAIT: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// Checks whether the store and the provider respond.
+    /// Checks whether the store and the providers respond.
     pub async fn health(&self) -> Health {
         let mut problems = Vec::new();
         if self.base().closing.is_cancelled() {
@@ -22,10 +22,8 @@ impl Service {
         if !matches!(tokio::time::timeout(WAIT, self.base().store.ping()).await, Ok(Ok(()))) {
             problems.push("the store does not answer".to_owned());
         }
-        let provider = self.base().admission.look(self.base().provider.as_ref());
-        if !matches!(tokio::time::timeout(WAIT, provider).await, Ok(Ok(_))) {
-            problems.push(format!("the provider {} does not answer", self.base().provider.name()));
-        }
+        let providers = self.base().providers.all().map(|provider| self.problem_of(provider));
+        problems.extend(futures::future::join_all(providers).await.into_iter().flatten());
         Health { ok: problems.is_empty(), problems }
     }
 
@@ -41,7 +39,7 @@ impl Service {
         for handle in self.sandboxes().handles() {
             *by_phase.entry(handle.lease().phase.as_str()).or_default() += 1;
         }
-        let node = base.admission.last();
+        let node = base.admission.last(base.providers.default().name());
         let free = inner.creates.available_permits();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let (held_tenants, held_strangers) = base.budget.held();

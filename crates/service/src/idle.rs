@@ -105,7 +105,8 @@ async fn look_now(inner: &SandboxesState, handle: &Handle) {
             None => None,
         }
     };
-    let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target));
+    let Ok(provider) = inner.providers.of(&state.lease) else { return };
+    let usage = tokio::time::timeout(LOOK, provider.usage(&target));
     match tokio::join!(usage, held) {
         (Ok(Ok(usage)), held_s) => {
             let sees = handle.activity.has_baseline(instance);

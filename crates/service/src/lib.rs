@@ -39,6 +39,7 @@ mod idle;
 mod logs;
 mod metrics;
 mod notices;
+mod providers;
 mod random;
 mod registry;
 mod sandboxes;
@@ -58,7 +59,9 @@ pub use access::{
 };
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
-pub use atoll_provider::{ByteStream, VolumeEntry, VolumeEntryKind, VolumeOwner};
+pub use atoll_provider::{
+    ByteStream, Capability, ProviderDescription, VolumeEntry, VolumeEntryKind, VolumeOwner,
+};
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
     TenantRecord, Terminal, TerminalSettings,
@@ -73,6 +76,7 @@ pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
+pub use providers::{ProviderRecord, ProviderRegistry};
 pub use sandboxes::Sandboxes;
 pub use service::{OpenError, Service};
 pub use session::SandboxSession;

@@ -64,7 +64,7 @@ impl Sandboxes {
         if lease.phase != Phase::Running && !stands_still {
             return Err(crate::error::phase_conflict(&lease, "metrics"));
         }
-        Ok(look(&self.inner, &lease).await?)
+        look(&self.inner, &lease).await
     }
 
     /// The newest samples since a time, oldest first.
@@ -81,10 +81,11 @@ impl Sandboxes {
     }
 }
 
-async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, ProviderError> {
+async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, ServiceError> {
     let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
     let late = ProviderError::Late { what: "the read of its counters".to_owned(), after: LOOK };
-    let usage = tokio::time::timeout(LOOK, inner.provider.usage(&target)).await.unwrap_or(Err(late))?;
+    let usage = inner.providers.of(lease)?.usage(&target);
+    let usage = tokio::time::timeout(LOOK, usage).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
     let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes, .. } = usage;
     let cpu_pct = inner.cpu.pct(lease, now.boot_ms, cpu_us);
@@ -123,7 +124,9 @@ async fn sample_all(inner: &SandboxesState) {
     if let Err(error) = inner.store.put_samples(samples, inner.config.samples_kept).await {
         tracing::warn!(%error, "samples were not written");
     }
-    if let Err(error) = inner.admission.look(inner.provider.as_ref()).await {
-        tracing::warn!(%error, "the state of the node could not be read");
+    for provider in inner.providers.all() {
+        if let Err(error) = inner.admission.look(provider.as_ref()).await {
+            tracing::warn!(provider = provider.name(), %error, "the state of the node could not be read");
+        }
     }
 }

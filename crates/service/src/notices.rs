@@ -40,7 +40,8 @@ async fn look_at_all(inner: &SandboxesState) {
         let lease = handle.lease();
         let (Phase::Running, Some(instance)) = (lease.phase, lease.instance.clone()) else { continue };
         let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
-        if let Err(ProviderError::Gone { .. }) = inner.provider.usage(&target).await {
+        let Ok(provider) = inner.providers.of(&lease) else { continue };
+        if let Err(ProviderError::Gone { .. }) = provider.usage(&target).await {
             let _ = handle.mailbox.send(DriverMessage::Notice { instance, what: NoticeKind::Died }).await;
         }
     }

@@ -414,13 +414,15 @@ impl Sandboxes {
         }
     }
 
-    /// A sandbox that has no driver: it is on another node, or this server could not take it up.
+    /// Why a sandbox that is not deleted has no driver: it is on another node or at a provider that this server does not have, or
+    /// this server could not take it up.
     fn undriven(&self, lease: &Lease) -> ServiceError {
+        let not_managed = || {
+            let message = format!("sandbox {} is not managed at the moment", lease.id);
+            ServiceError::new(Code::Internal, message).hint("restart the server; the log shows the cause")
+        };
         let here = self.inner.need_here(&format!("sandbox {}", lease.id), &lease.node);
-        here.err().unwrap_or_else(|| {
-            ServiceError::new(Code::Internal, format!("sandbox {} is not managed at the moment", lease.id))
-                .hint("restart the server; the log shows the cause")
-        })
+        here.err().or_else(|| self.inner.providers.of(lease).err()).unwrap_or_else(not_managed)
     }
 
     async fn not_found(&self, who: &Principal, ident: &str) -> ServiceError {

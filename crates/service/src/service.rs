@@ -19,14 +19,15 @@ use std::time::Duration;
 use atoll_budget::{Account, Budget};
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
-use atoll_model::{NodeName, Principal};
-use atoll_provider::{Capabilities, Provider, ProviderError};
+use atoll_model::{Lease, NodeName, Principal};
+use atoll_provider::{Capabilities, ProviderError};
 use atoll_store::{Store, StoreError};
 
 use crate::access::{Access, Revocations};
 use crate::base::ServiceBase;
 use crate::build::{BuildQueue, Builds};
 use crate::failpoint::FailPoint;
+use crate::providers::ProviderRegistry;
 use crate::sandboxes::{SandboxParts, Sandboxes};
 use crate::snapshots::Uses;
 use crate::templates::Templates;
@@ -98,15 +99,15 @@ impl OpenError {
 }
 
 impl Service {
-    /// Opens over a store and a provider: adopts living instances, completes interrupted operations, starts the queues.
+    /// Opens over a store and providers: adopts living instances, completes interrupted operations, starts the queues.
     pub async fn open(
         config: ServiceConfig,
         store: Arc<dyn Store>,
-        provider: Arc<dyn Provider>,
+        providers: ProviderRegistry,
         templates: Arc<dyn TemplateSource>,
         clock: Arc<dyn Clock>,
     ) -> Result<Service, OpenError> {
-        Self::open_with(config, store, provider, templates, clock, FailPoint::none()).await
+        Self::open_with(config, store, providers, templates, clock, FailPoint::none()).await
     }
 
     /// [`Service::open`] with places at which a test may stop or end it.
@@ -114,7 +115,7 @@ impl Service {
     pub async fn open_with(
         config: ServiceConfig,
         store: Arc<dyn Store>,
-        provider: Arc<dyn Provider>,
+        providers: ProviderRegistry,
         templates: Arc<dyn TemplateSource>,
         clock: Arc<dyn Clock>,
         failpoint: FailPoint,
@@ -125,7 +126,7 @@ impl Service {
         };
         let archives = Archives::open(&config.archive)?.with_reserve(images.disk());
         let disk = Arc::clone(images.disk());
-        let base = Arc::new(ServiceBase::new(config, store, provider, clock, disk, failpoint));
+        let base = Arc::new(ServiceBase::new(config, store, providers, clock, disk, failpoint));
         let service = Self { parts: Arc::new(ServiceParts::new(base, templates, images, archives)) };
         service.start().await?;
         Ok(service)
@@ -141,12 +142,16 @@ impl Service {
             sandboxes.set_tenant_policy(&tenant.id, tenant.network);
         }
         // It listens before the adoption, so that a death in between is not missed.
-        let (notices, egressed) = (base.provider.notices(), base.provider.egress());
+        let notices: Vec<_> = base.providers.all().map(|provider| provider.notices()).collect();
+        let egressed: Vec<_> = base.providers.all().filter_map(|provider| provider.egress()).collect();
         builds.recover().await?;
         crate::adopt::adopt(&sandboxes.inner).await?;
         volumes.sweep().await?;
-        crate::notices::start(&sandboxes.inner, notices);
-        if let Some(egressed) = egressed {
+        for notices in notices {
+            crate::notices::start(&sandboxes.inner, notices);
+        }
+        crate::egress::log::start_sweep(&sandboxes.inner);
+        for egressed in egressed {
             crate::egress::log::start(&sandboxes.inner, egressed);
         }
         crate::deadlines::start(&sandboxes.inner);
@@ -224,10 +229,16 @@ impl Service {
         Ok(())
     }
 
-    /// The optional capabilities of the provider.
+    /// What the default provider can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.base().provider.capabilities()
+        self.base().providers.default().capabilities()
+    }
+
+    /// What the provider of a sandbox can do; nothing where this server does not have it.
+    #[must_use]
+    pub fn capabilities_of(&self, lease: &Lease) -> Capabilities {
+        self.base().providers.of(lease).map_or_else(|_| Capabilities::default(), |one| one.capabilities())
     }
 
     /// Ends the service: running work may finish within `grace`. Sandboxes continue to run.

@@ -134,7 +134,12 @@ impl AgentSource for SandboxSession {
         let lease = self.resumed().await?.lease;
         let instance: InstanceId = lease.instance.clone().ok_or(AgentError::Ended)?;
         let target = Target { sandbox: lease.id.clone(), instance: Some(instance) };
-        self.inner.provider.dial(&target, port).await.map_err(|error| match error {
+        let provider = self
+            .inner
+            .providers
+            .of(&lease)
+            .map_err(|error| AgentError::Connect(std::io::Error::other(error)))?;
+        provider.dial(&target, port).await.map_err(|error| match error {
             ProviderError::PortClosed { port } => AgentError::PortClosed { port },
             other => AgentError::Connect(std::io::Error::other(other)),
         })

@@ -79,7 +79,11 @@ impl Sandboxes {
 
     /// Why the processes of a sandbox cannot be copied.
     pub(crate) fn no_memory(&self, lease: &Lease) -> Option<ServiceError> {
-        if !self.inner.provider.capabilities().checkpoints {
+        let provider = match self.inner.providers.of(lease) {
+            Ok(provider) => provider,
+            Err(error) => return Some(error),
+        };
+        if !provider.capabilities().checkpoints {
             return Some(
                 ServiceError::new(Code::Unsupported, "this server cannot copy the memory of a sandbox")
                     .hint("atoll doctor shows what is missing"),
@@ -107,7 +111,7 @@ impl Sandboxes {
         handle: &Handle,
         request: SnapshotRequest,
     ) -> Result<Snapshot, ServiceError> {
-        if !self.inner.provider.capabilities().snapshots {
+        if !self.inner.providers.of(&handle.lease())?.capabilities().snapshots {
             return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible on this server")
                 .hint("atoll doctor shows what is missing"));
         }
@@ -127,7 +131,7 @@ impl Sandboxes {
     /// Copies must not fill the disk that all sandboxes share. Files share their blocks if the provider supports that;
     /// memory is written in full.
     async fn room_for(&self, lease: &Lease, memory: bool) -> Result<(), ServiceError> {
-        let provider = self.inner.provider.as_ref();
+        let provider = self.inner.providers.of(lease)?.as_ref();
         let node = self.inner.admission.look(provider).await?;
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
         let mib = match memory {
@@ -212,7 +216,8 @@ impl Sandboxes {
     pub async fn verify_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let snapshot = self.local_snapshot(who, ident).await?;
         let _use = self.inner.uses.take(&snapshot.id)?;
-        let reading = self.inner.provider.verify_snapshot(&snapshot.id, &snapshot.seal);
+        let reading =
+            self.inner.providers.of_snapshot(&snapshot)?.verify_snapshot(&snapshot.id, &snapshot.seal);
         match tokio::time::timeout(VERIFY, reading).await {
             Ok(checked) => checked?,
             Err(_) => {
@@ -226,24 +231,26 @@ impl Sandboxes {
 
 /// Removes a snapshot for good. The row says so first, so that a crash in between is finished at the next start.
 pub(crate) async fn remove(inner: &ServiceBase, snapshot: Snapshot) -> Result<(), ServiceError> {
-    let id = snapshot.id.clone();
+    inner.providers.of_snapshot(&snapshot)?;
     let doomed = Snapshot { state: SnapshotState::Deleting, name: None, ..snapshot };
-    inner.store.put_snapshot(doomed, None).await?;
+    inner.store.put_snapshot(doomed.clone(), None).await?;
     inner.failpoint.reach("snapshot.deleting").await;
-    finish_removal(inner, &id).await
+    finish_removal(inner, &doomed).await
 }
 
 /// The rest of a removal whose row is written.
-pub(crate) async fn finish_removal(inner: &ServiceBase, id: &SnapshotId) -> Result<(), ServiceError> {
-    inner.provider.remove_snapshot(id).await?;
+pub(crate) async fn finish_removal(inner: &ServiceBase, snapshot: &Snapshot) -> Result<(), ServiceError> {
+    inner.providers.of_snapshot(snapshot)?.remove_snapshot(&snapshot.id).await?;
     inner.failpoint.reach("snapshot.removed").await;
-    inner.store.delete_snapshot(id).await?;
+    inner.store.delete_snapshot(&snapshot.id).await?;
     Ok(())
 }
 
 /// A snapshot that a sandbox is being created from or rolled back to.
 pub(crate) struct Seed {
     pub(crate) snapshot: SnapshotId,
+    /// The provider that keeps it.
+    pub(crate) provider: String,
     pub(crate) seal: String,
     /// Whether its processes are used too.
     pub(crate) memory: bool,
@@ -273,9 +280,10 @@ impl Seed {
             return Err(gone(id));
         };
         inner.need_here(&format!("snapshot {id}"), &snapshot.node)?;
+        inner.providers.of_snapshot(&snapshot)?;
         let memory = memory && snapshot.memory;
-        let warm = snapshot.warm;
-        Ok(Self { snapshot: snapshot.id, seal: snapshot.seal, memory, token, warm, _use: held })
+        let Snapshot { id, provider, seal, warm, .. } = snapshot;
+        Ok(Self { snapshot: id, provider, seal, memory, token, warm, _use: held })
     }
 }
 

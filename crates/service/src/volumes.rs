@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
+use atoll_provider::Provider;
 
 pub use files::{OpenVolume, WriteRules};
 
@@ -35,6 +36,8 @@ const SIZE_MIB_MAX: u32 = 16 << 20;
 pub struct NewVolume {
     /// Unique among the tenant's volumes.
     pub name: String,
+    /// The provider that keeps its files; `None`: the server's default.
+    pub provider: Option<String>,
     /// Its size; `None`: the server's default.
     pub size_mib: Option<u32>,
     /// A folder of the host instead, below a root that the operator allowed; needs an admin key.
@@ -90,6 +93,7 @@ impl Volumes {
     /// Makes a volume.
     pub async fn create(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
         check_name(&new.name)?;
+        let provider = self.inner.providers.requested(new.provider.as_deref())?;
         let folder = match &new.folder {
             Some(folder) => {
                 authz::admin(who)?;
@@ -101,12 +105,13 @@ impl Volumes {
             }
             None => None,
         };
-        let size_mib = if folder.is_some() { None } else { self.size_of(new.size_mib)? };
+        let size_mib = if folder.is_some() { None } else { self.size_of(provider, new.size_mib)? };
         let volume = Volume {
             id: VolumeId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),
             node: self.inner.store.node().clone(),
             name: new.name,
+            provider: provider.name().to_owned(),
             size_mib,
             folder: folder.map(|path| path.to_string_lossy().into_owned()),
             read_only: new.read_only,
@@ -226,13 +231,11 @@ impl Volumes {
         Ok(VolumeRecord { used_bytes: used(&self.inner, &volume).await, volume, mounted_by })
     }
 
-    fn size_of(&self, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
+    fn size_of(&self, provider: &Arc<dyn Provider>, asked: Option<u32>) -> Result<Option<u32>, ServiceError> {
         match asked {
             Some(size) => check_size(size).map(|()| Some(size)),
             // If limits cannot be enforced, none is set.
-            None => {
-                Ok(self.inner.provider.capabilities().limits_disk.then_some(self.inner.config.volume_mib))
-            }
+            None => Ok(provider.capabilities().limits_disk.then_some(self.inner.config.volume_mib)),
         }
     }
 }
@@ -257,7 +260,7 @@ async fn make(
     volume: Volume,
     from: Option<VolumeId>,
 ) -> Result<Volume, ServiceError> {
-    let (id, provider) = (volume.id.clone(), &inner.provider);
+    let (id, provider) = (volume.id.clone(), inner.providers.of_volume(&volume)?);
     if volume.folder.is_none() && !provider.capabilities().volumes {
         return Err(ServiceError::new(Code::Unsupported, "volumes are not possible on this server")
             .hint("atoll doctor shows what is missing"));
@@ -318,23 +321,24 @@ async fn changed(
         inner.store.set_volume(after.clone()).await?;
         return Ok(after);
     }
+    let provider = inner.providers.of_volume(&before)?;
     let size = after.size_mib.unwrap_or_default();
     if before.size_mib.is_some_and(|before| size < before) {
         // The content may not fit, so the files are resized first.
-        inner.provider.resize_volume(&id, size).await?;
+        provider.resize_volume(&id, size).await?;
         inner.store.set_volume(after.clone()).await?;
-        inner.admission.count_volume(&id, promised_mib(&after));
+        inner.admission.count_volume(&after, promised_mib(&after));
         return Ok(after);
     }
     let more = beyond_default(&inner, after.size_mib, before.size_mib.unwrap_or_default());
-    inner.admission.reserve_volume(inner.provider.as_ref(), &id, promised_mib(&after), more).await?;
+    inner.admission.reserve_volume(provider.as_ref(), &id, promised_mib(&after), more).await?;
     // The quota is checked first.
     if let Err(refused) = inner.store.set_volume(after.clone()).await {
-        inner.admission.count_volume(&id, promised_mib(&before));
+        inner.admission.count_volume(&before, promised_mib(&before));
         return Err(refused.into());
     }
-    if let Err(error) = inner.provider.resize_volume(&id, size).await {
-        inner.admission.count_volume(&id, promised_mib(&before));
+    if let Err(error) = provider.resize_volume(&id, size).await {
+        inner.admission.count_volume(&before, promised_mib(&before));
         inner.store.set_volume(before).await?;
         return Err(error.into());
     }
@@ -342,6 +346,9 @@ async fn changed(
 }
 
 async fn remove(inner: Arc<VolumesState>, volume: Volume) -> Result<(), ServiceError> {
+    if volume.folder.is_none() {
+        inner.providers.of_volume(&volume)?;
+    }
     let _turn = inner.turns.take(&volume.id).await;
     let doomed = Volume { state: VolumeState::Deleting, ..volume };
     inner.store.set_volume(doomed.clone()).await?;
@@ -352,7 +359,7 @@ async fn remove(inner: Arc<VolumesState>, volume: Volume) -> Result<(), ServiceE
 /// The rest of a removal whose row is written.
 async fn remove_files_and_row(inner: &VolumesState, volume: &Volume) -> Result<(), ServiceError> {
     if volume.folder.is_none() {
-        inner.provider.remove_volume(&volume.id).await?;
+        inner.providers.of_volume(volume)?.remove_volume(&volume.id).await?;
     }
     inner.failpoint.reach("volume.removed").await;
     inner.store.delete_volume(&volume.id).await?;
@@ -370,7 +377,7 @@ async fn used(inner: &VolumesState, volume: &Volume) -> Option<u64> {
     if volume.folder.is_some() || volume.state != VolumeState::Ready || !is_here {
         return None;
     }
-    inner.provider.volume_bytes(&volume.id).await.ok()
+    inner.providers.of_volume(volume).ok()?.volume_bytes(&volume.id).await.ok()
 }
 
 fn check_size(size_mib: u32) -> Result<(), ServiceError> {

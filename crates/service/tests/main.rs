@@ -14,6 +14,7 @@ mod lifecycle;
 mod lifetimes;
 mod nodes;
 mod previews;
+mod providers;
 mod templates;
 mod timers;
 mod uploads;

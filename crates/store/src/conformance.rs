@@ -7,7 +7,7 @@ pub mod life;
 mod lists;
 mod reach;
 mod templates;
-mod volumes;
+pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

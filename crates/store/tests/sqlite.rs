@@ -333,6 +333,57 @@ async fn a_secret_is_sealed_on_disk_and_without_its_key_the_record_does_not_open
     assert!(matches!(refusal(dir.path()), OpenError::Secret { .. }));
 }
 
+/// The tables of an older release.
+fn older_schema(conn: &rusqlite::Connection, version: usize) {
+    let all = [
+        include_str!("../src/sqlite/0001.sql"),
+        include_str!("../src/sqlite/0002.sql"),
+        include_str!("../src/sqlite/0003.sql"),
+        include_str!("../src/sqlite/0004.sql"),
+        include_str!("../src/sqlite/0005.sql"),
+        include_str!("../src/sqlite/0006.sql"),
+        include_str!("../src/sqlite/0007.sql"),
+    ];
+    for sql in &all[..version] {
+        conn.execute_batch(sql).unwrap();
+    }
+    conn.pragma_update(None, "user_version", i64::try_from(version).unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn snapshots_and_volumes_of_an_older_release_belong_to_the_container_engine() {
+    let (new, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = with_leases(new.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let snapshot = conformance::life::snapshot(1, &tenant, Some("kept"));
+    let volume = conformance::volumes::volume(1, &tenant, "data");
+    store.put_snapshot(snapshot.clone(), None).await.unwrap();
+    store.insert_volume(volume.clone()).await.unwrap();
+    store.close().await;
+    std::fs::copy(new.path().join("secret.key"), old.path().join("secret.key")).unwrap();
+    let conn = rusqlite::Connection::open(old.path().join("sandbox.db")).unwrap();
+    older_schema(&conn, 7);
+    conn.execute("ATTACH ?1 AS new", [new.path().join("sandbox.db").to_str().unwrap()]).unwrap();
+    conn.execute_batch(
+        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+         INSERT INTO main.snapshots SELECT n, id, tenant, sandbox, name, state, transient, agent_token,
+           json_remove(snapshot, '$.provider') FROM new.snapshots;
+         INSERT INTO main.volumes SELECT n, id, tenant, name, size_mib, state, json_remove(volume, '$.provider')
+           FROM new.volumes;",
+    )
+    .unwrap();
+    drop(conn);
+    let store = open(old.path()).unwrap();
+    let (found, _) = store.snapshot(&snapshot.id).await.unwrap().unwrap();
+    assert_eq!(found, atoll_model::Snapshot { provider: "container".to_owned(), ..snapshot });
+    let found = store.volume(&volume.id).await.unwrap().unwrap();
+    assert_eq!(found, atoll_model::Volume { provider: "container".to_owned(), ..volume });
+    store.close().await;
+    let conn = rusqlite::Connection::open(old.path().join("sandbox.db")).unwrap();
+    let kept = "SELECT count(*) FROM snapshots JOIN volumes USING (provider) WHERE provider = 'container'";
+    assert_eq!(conn.query_row(kept, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+}
+
 #[tokio::test]
 async fn secrets_of_an_older_release_get_an_id_each_and_keep_their_values() {
     let (new, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -354,16 +405,7 @@ async fn secrets_of_an_older_release_get_an_id_each_and_keep_their_values() {
     store.close().await;
     std::fs::copy(new.path().join("secret.key"), old.path().join("secret.key")).unwrap();
     let conn = rusqlite::Connection::open(old.path().join("sandbox.db")).unwrap();
-    for sql in [
-        include_str!("../src/sqlite/0001.sql"),
-        include_str!("../src/sqlite/0002.sql"),
-        include_str!("../src/sqlite/0003.sql"),
-        include_str!("../src/sqlite/0004.sql"),
-        include_str!("../src/sqlite/0005.sql"),
-    ] {
-        conn.execute_batch(sql).unwrap();
-    }
-    conn.pragma_update(None, "user_version", 5).unwrap();
+    older_schema(&conn, 5);
     conn.execute("ATTACH ?1 AS new", [new.path().join("sandbox.db").to_str().unwrap()]).unwrap();
     conn.execute_batch(
         "INSERT INTO main.tenants SELECT * FROM new.tenants;

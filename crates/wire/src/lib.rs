@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod network;
 pub mod previews;
 pub mod processes;
+pub mod providers;
 pub mod sandbox_requests;
 pub mod sandboxes;
 pub mod secrets;

@@ -18,6 +18,10 @@ pub struct CreateBody {
     #[schema(example = "debian")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// Provider, as `GET /v1/providers` lists them. Default: that of the snapshot, else the server's.
+    #[schema(example = "container")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// Image from a registry to use instead of a template; pulled if needed.
     #[schema(example = "python:3.12-slim")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub node: String,
     /// Sandbox that the snapshot was taken of; it may be deleted.
     pub sandbox: String,
+    /// Provider that keeps the snapshot; sandboxes that are created from it live there.
+    pub provider: String,
     pub state: SnapshotState,
     /// Whether the snapshot contains processes.
     pub memory: bool,

@@ -16,6 +16,9 @@ pub struct Volume {
     /// Node that has its files.
     #[serde(default)]
     pub node: String,
+    /// Provider that keeps the files; sandboxes of other providers cannot mount them.
+    #[serde(default)]
+    pub provider: String,
     /// Size limit; null for a host folder, which has no limit.
     pub size_mib: Option<u32>,
     /// Current use, if known.
@@ -46,6 +49,9 @@ pub struct VolumeBody {
     /// Unique among the tenant's volumes: letters, digits, `-`, `_`, `.`.
     #[schema(example = "data")]
     pub name: String,
+    /// Provider that keeps the files. Default: the server's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// Size limit. Default: the server's.
     #[schema(example = 10240)]
     #[serde(skip_serializing_if = "Option::is_none")]

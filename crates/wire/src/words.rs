@@ -10,8 +10,9 @@ use utoipa::ToSchema;
 mod model {
     pub(super) use atoll_model::policy::idle::AwakeReason;
     pub(super) use atoll_model::{
-        BuildLevel as Level, BuildStatus, EgressVerdict, EgressWhat, Intent, MadeFrom, MemoryLocation,
-        OnExit, OnTimeout, Phase, Scope, SnapshotState, Stage, Storage, TimeoutCounts, VolumeState, Wake,
+        BuildLevel as Level, BuildStatus, EgressVerdict, EgressWhat, Intent, Isolation, MadeFrom,
+        MemoryLocation, OnExit, OnTimeout, Phase, Scope, SnapshotState, Stage, Storage, TimeoutCounts,
+        VolumeState, Wake,
     };
 }
 
@@ -102,6 +103,17 @@ answer_words! {
         Stop = "stop",
         Archive = "archive",
         Delete = "delete",
+    }
+}
+
+answer_words! {
+    /// What separates a sandbox from its machine: nothing, a container of a shared kernel, a virtual machine, or a vendor's
+    /// service.
+    Isolation "snake_case" {
+        None = "none",
+        Container = "container",
+        Vm = "vm",
+        Vendor = "vendor",
     }
 }
 

@@ -7,7 +7,8 @@ use atoll_example_front::Toy;
 use atoll_front_kit::Dispatch;
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, TemplateSource,
+    MakeProgress, ProviderRegistry, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord,
+    TemplateSource,
 };
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -56,7 +57,10 @@ impl Server {
         let store = Arc::new(atoll_store::SqliteStore::open(data.path()).unwrap());
         let (provider, clock) = (FakeProvider::new(), SystemClock::open().unwrap());
         let config = ServiceConfig::new(data.path());
-        let service = Service::open(config, store, provider, Arc::new(OneTemplate), clock).await.unwrap();
+        let service =
+            Service::open(config, store, ProviderRegistry::new(provider), Arc::new(OneTemplate), clock)
+                .await
+                .unwrap();
         let key = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let table = Dispatch::default().front(Toy(service));
         assert_eq!(table.key_fields(), ["toy-key"], "the proxy hands it to no app");

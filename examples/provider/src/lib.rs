@@ -220,6 +220,10 @@ impl Provider for FolderProvider {
         Ok(InstanceUsage { memory_bytes: resident * 4_096, pids: 1, ..InstanceUsage::default() })
     }
 
+    async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {
+        Ok(template == TEMPLATE)
+    }
+
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
         self.change("listing sandboxes", |provider| {
             let mut owned = Vec::new();

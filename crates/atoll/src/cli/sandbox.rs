@@ -15,6 +15,9 @@ pub(crate) struct Shape {
     /// Template of the sandbox [default: the server's default template]
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
+    /// Provider of the sandbox; `provider ls` shows them [default: the server's default provider]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
     /// Image from a registry instead of a template, such as python:3.12-slim; pulled if needed
     #[arg(long, value_name = "IMAGE", conflicts_with = "template")]
     pub(crate) image: Option<atoll_model::TemplateRef>,

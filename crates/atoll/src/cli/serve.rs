@@ -40,6 +40,9 @@ pub(crate) struct Serve {
     /// Default template of new sandboxes
     #[arg(long, visible_alias = "default-template", env = env::TEMPLATE, hide_env_values = true, default_value = "host", value_name = "NAME")]
     pub(crate) template: String,
+    /// Default provider of new sandboxes and volumes; `atoll provider ls` shows them
+    #[arg(long, env = env::PROVIDER, hide_env_values = true, default_value = "container", value_name = "NAME")]
+    pub(crate) provider: String,
     /// When to make the templates of the SDKs' default names (debian, code-interpreter-slim) in the background
     #[arg(long, env = env::MAKE_TEMPLATES, hide_env_values = true, value_enum, default_value_t = MakeTemplates::Auto, value_name = "WHEN")]
     pub(crate) make_templates: MakeTemplates,

@@ -87,6 +87,9 @@ pub(crate) enum Volume {
 pub(crate) struct Create {
     /// Name of the volume: letters, digits, `-`, `_`, `.`
     pub(crate) name: String,
+    /// Provider that keeps the files; only its sandboxes can mount the volume [default: the server's default provider]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
     /// Size limit, such as 10g [default: the server's]
     #[arg(long, value_parser = mebibytes, value_name = "SIZE", conflicts_with = "folder")]
     pub(crate) size: Option<Mebibytes>,

@@ -96,6 +96,7 @@ fn whole(args: &Create) -> CreateBody {
 pub(super) fn body(shape: &Shape) -> CreateBody {
     CreateBody {
         template: shape.template.as_ref().map(ToString::to_string),
+        provider: shape.provider.clone(),
         image: shape.image.as_ref().map(ToString::to_string),
         mounts: volume::mounts(&shape.volume),
         name: shape.name.clone(),
@@ -147,7 +148,7 @@ mod tests {
     fn every_option_of_create_has_its_field() {
         let line = "atoll create --snapshot clean --memory-of-snapshot --auto-stop never --auto-pause 10m \
             --checkpoint-after 1h --auto-archive 7d --auto-delete 0 --timeout 1h --on-timeout pause --on-exit pause \
-            --thread t --wake explicit --env K=v --private-env K";
+            --thread t --wake explicit --env K=v --private-env K --provider container";
         let Command::Create(args) = Cli::try_parse_from(line.split_whitespace()).expect("valid").command
         else {
             panic!("create")
@@ -157,7 +158,7 @@ mod tests {
             json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
                 "checkpoint_after_s": 3600, "auto_archive_s": 604_800, "auto_delete_s": 0, "timeout_s": 3600,
                 "on_timeout": "pause", "on_exit": "pause", "thread": "t", "wake": "explicit", "env": {"K": "v"},
-                "private_env": ["K"]})
+                "private_env": ["K"], "provider": "container"})
         );
     }
 }

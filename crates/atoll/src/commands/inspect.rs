@@ -92,6 +92,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
         ("wake", (sandbox.wake != Wake::Any).then(|| sandbox.wake.as_str().to_owned())),
         ("made", Some(made(sandbox, lineage, now))),
         ("version", some(&sandbox.template_version)),
+        ("provider", some(&sandbox.provider)),
         ("limits", Some(limits(sandbox))),
     ];
     let command = sandbox.command.as_ref().map(|command| command.join(" "));
@@ -304,6 +305,7 @@ pub(super) mod tests {
         box  abcdefghijklmnopqrst
           phase     running for 30m (completed)
           made      1h ago from template host
+          provider  container
           limits    0.5 cpu, 512 MiB memory, 2 GiB disk, 256 pids
           network   allow-all
           storage   disk
@@ -337,6 +339,7 @@ pub(super) mod tests {
           timers    pause after 10m idle, archive after 1d1h stopped, delete with the stop
           wake      explicit
           made      1h ago from snapshot s of template host
+          provider  container
           limits    0.5 cpu, 512 MiB memory, 2 GiB disk, 256 pids
           network   allow-all
           storage   disk

@@ -143,7 +143,7 @@ mod tests {
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
         let snapshots = [serde_json::from_value(serde_json::json!({"id": "sbcdefghijklmnopqrst", "name": "clean",
-            "tenant": "t", "sandbox": "abcdefghijklmnopqrst", "state": "ready", "template": "host",
+            "tenant": "t", "sandbox": "abcdefghijklmnopqrst", "provider": "container", "state": "ready", "template": "host",
             "template_version": "v", "env_names": [], "user": "user", "workdir": "/", "command": null, "cpu": 1.0,
             "memory_mib": 512, "disk_mib": 2048, "pids": 256, "network": "allow-all", "memory": true,
             "bytes": 52_428_800, "stood_still_us": 0, "created_at": "2026-01-01T00:00:00Z"}))

@@ -79,6 +79,7 @@ pub(super) fn mounts(mounts: &[VolumeMount]) -> Vec<MountBody> {
 async fn create(context: &CommandContext, client: &Client, args: Create) -> Result<(), Failure> {
     let body = VolumeBody {
         name: args.name,
+        provider: args.provider,
         size_mib: args.size.map(as_size),
         folder: args.folder,
         read_only: args.read_only,
@@ -307,6 +308,7 @@ mod tests {
         let volume = |id: &str, name: &str, size_mib, folder: Option<&str>, read_only| VolumeAnswer {
             id: id.to_owned(),
             name: name.to_owned(),
+            provider: "container".to_owned(),
             tenant: "t".to_owned(),
             node: "n".to_owned(),
             size_mib,

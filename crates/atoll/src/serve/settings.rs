@@ -43,6 +43,7 @@ pub(super) struct Settings {
     /// Full path.
     pub(super) database: PathBuf,
     pub(super) template: String,
+    pub(super) provider: String,
     pub(super) make_templates: bool,
     pub(super) host_local: bool,
     pub(super) pool: u16,
@@ -78,6 +79,7 @@ impl Settings {
             allow_origins: args.allow_origin,
             data,
             template: args.template,
+            provider: args.provider,
             make_templates: args.make_templates == MakeTemplates::Auto,
             host_local: args.host_local,
             pool: args.pool,

@@ -52,6 +52,7 @@ impl Provider for Engine {
             captures: true,
             volumes: true,
             pools: true,
+            layers: true,
             prepares: self.inner.config.prepare.is_some(),
         }
     }

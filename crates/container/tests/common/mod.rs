@@ -101,7 +101,7 @@ fn in_world_of<F: Future<Output = World>>(
     check.after().unwrap();
 }
 
-fn config(data: &Path) -> EngineConfig {
+pub(crate) fn config(data: &Path) -> EngineConfig {
     let mut config = EngineConfig::new(data);
     config.launcher = LauncherCommand {
         program: PathBuf::from(env!("CARGO_BIN_EXE_atoll-launcher")),

@@ -256,7 +256,7 @@ async fn fork(
     Json(body): Json<ForkBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let memory = app.service.capabilities().checkpoints;
+    let memory = app.service.capabilities_of(&lease).checkpoints;
     let name = body.name.filter(|name| !name.is_empty());
     let ask = Fork { memory, name, expect: Some(expected(Verb::Fork)), ..Fork::default() };
     let forked = app.service.sandboxes().fork(&who, lease.id.as_str(), ask).await?;

@@ -57,7 +57,7 @@ async fn create(
     Json(body): Json<CreateSnapshotRequest>,
 ) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    let memory = body.memory.unwrap_or(true) && app.service.capabilities().checkpoints;
+    let memory = body.memory.unwrap_or(true) && app.service.capabilities_of(&lease).checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
     let new = NewSnapshot { name, memory, replace: true, expect: None };
     let kept = app.service.sandboxes().snapshot(&who, lease.id.as_str(), new).await?;
@@ -115,7 +115,7 @@ async fn fork(
     let lease = find(&app, &who, &id).await?;
     let asked = Fork {
         count,
-        memory: app.service.capabilities().checkpoints,
+        memory: app.service.capabilities_of(&lease).checkpoints,
         timeout_s: Some(body.timeout.unwrap_or(Version::One.lifetime())),
         ..Fork::default()
     };

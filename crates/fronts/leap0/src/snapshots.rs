@@ -68,7 +68,7 @@ async fn create(
     Json(body): Json<CreateSnapshotRequest>,
 ) -> Result<JsonResponse<SnapshotResponse>, ApiError> {
     let name = body.name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    let memory = app.service.capabilities().checkpoints;
+    let memory = app.service.capabilities_of(&app.service.sandboxes().get(&who, &id).await?).checkpoints;
     let kept = app
         .service
         .sandboxes()

@@ -30,6 +30,7 @@ mod network;
 mod openapi;
 mod previews;
 mod processes;
+mod providers;
 mod sandboxes;
 mod secrets;
 mod sessions;

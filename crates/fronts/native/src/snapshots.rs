@@ -30,6 +30,7 @@ impl FromCore<atoll_model::Snapshot> for Snapshot {
             tenant: snapshot.tenant.into(),
             node: snapshot.node.into(),
             sandbox: snapshot.sandbox.into(),
+            provider: snapshot.provider,
             state: snapshot.state.into(),
             memory: snapshot.memory,
             template: snapshot.template,

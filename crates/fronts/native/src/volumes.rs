@@ -30,6 +30,7 @@ impl FromCore<VolumeRecord> for Volume {
             name: volume.name,
             tenant: volume.tenant.into(),
             node: volume.node.into(),
+            provider: volume.provider,
             size_mib: volume.size_mib,
             used_bytes: record.used_bytes,
             folder: volume.folder,
@@ -50,8 +51,8 @@ pub(crate) async fn create(
     Caller(who): Caller,
     StrictJson(body): StrictJson<VolumeBody>,
 ) -> Result<Response, ApiError> {
-    let VolumeBody { name, size_mib, folder, read_only } = body;
-    let new = NewVolume { name, size_mib, folder, read_only };
+    let VolumeBody { name, provider, size_mib, folder, read_only } = body;
+    let new = NewVolume { name, provider, size_mib, folder, read_only };
     Ok(made(app.service.volumes().create(&who, new).await?))
 }
 

@@ -3,6 +3,7 @@
 mod documents;
 mod life;
 mod network;
+mod providers;
 mod routes;
 mod serving;
 mod streams;

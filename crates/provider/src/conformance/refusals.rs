@@ -63,6 +63,12 @@ async fn refuses_live(fixture: &Fixture, spec: &InstanceSpec, live: &Live<'_>, c
         | Capability::Archive
         | Capability::Capture
         | Capability::Volume => {}
+        // Its own template is a copy of its own.
+        Capability::Layers => {
+            let has = |template: &'static str| provider.has_template(template, &spec.template_version);
+            assert!(provider.has_template(&spec.template, &spec.template_version).await.expect("asked"));
+            assert!(!has("no-such-template").await.expect("asked"));
+        }
     }
 }
 
@@ -90,6 +96,7 @@ async fn refuses_files(fixture: &Fixture, spec: &InstanceSpec, capability: Capab
         | Capability::Pause
         | Capability::Checkpoint
         | Capability::Snapshot
-        | Capability::Pool => {}
+        | Capability::Pool
+        | Capability::Layers => {}
     }
 }

@@ -25,6 +25,10 @@ use crate::{
 #[async_trait]
 impl Provider for FakeProvider {
     fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn kind(&self) -> &'static str {
         "fake"
     }
 
@@ -72,6 +76,10 @@ impl Provider for FakeProvider {
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         self.world.lock().unwrap().usage(target)
+    }
+
+    async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {
+        Ok(self.capabilities().layers || template == super::TEMPLATE)
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {

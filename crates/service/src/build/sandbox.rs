@@ -48,6 +48,7 @@ impl BuildSandboxes {
         let own = self.clone();
         let spec = CreateSandbox {
             build: Some(self.build.clone()),
+            provider: Some(self.sandboxes.inner.providers.for_builds().name().to_owned()),
             on_timeout: OnTimeout::Delete,
             wake: Wake::Explicit,
             ..spec
@@ -113,7 +114,8 @@ impl StepSandbox {
             }));
         }
         let target = Target { sandbox: lease.id.clone(), instance: None };
-        Ok(self.sandboxes.inner.provider.capture(&target, &lease.template, &lease.template_version).await?)
+        let provider = self.sandboxes.inner.providers.of(&lease)?;
+        Ok(provider.capture(&target, &lease.template, &lease.template_version).await?)
     }
 }
 

@@ -8,6 +8,7 @@ use atoll_model::{
     ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, NetworkPolicy, Origin, Principal,
     ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
 };
+use atoll_provider::Provider;
 
 use crate::sandboxes::{Sandboxes, printable};
 use crate::snapshots::Seed;
@@ -27,6 +28,7 @@ impl Sandboxes {
             Origin::Snapshot { snapshot, memory } => {
                 let snapshot = self.get_snapshot(who, snapshot).await?;
                 refuse_other_template(spec, &snapshot.template)?;
+                self.refuse_other_provider(spec, &snapshot)?;
                 let for_memory = |message: &str| {
                     Err(ServiceError::new(Code::InvalidRequest, message)
                         .hint("create it without the memory of the snapshot"))
@@ -80,6 +82,7 @@ impl Sandboxes {
             }
             found => found?,
         };
+        self.refuse_other_provider(spec, &snapshot)?;
         let memory = snapshot.memory && spec.storage == Storage::Disk && spec.mounts.is_empty();
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, memory).await?);
         Ok(CreationBase { seed: Some(seed), ..CreationBase::of(Base::of_snapshot(snapshot, memory)) })
@@ -90,6 +93,7 @@ impl Sandboxes {
         who: &Principal,
         spec: &CreateSandbox,
     ) -> Result<CreationBase, ServiceError> {
+        let provider = self.inner.providers.requested(spec.provider.as_deref())?;
         let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
         let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
         let found = match (&spec.image, exact) {
@@ -106,6 +110,10 @@ impl Sandboxes {
             }
             (None, _) => self.inner.templates.resolve(who, word).await?,
         };
+        let TemplateRecord { name, version, .. } = &found.record;
+        if !provider.has_template(name, version).await? {
+            return Err(no_copy(name, provider.name()));
+        }
         let limits = found
             .record
             .settings
@@ -114,10 +122,14 @@ impl Sandboxes {
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
         let mut base = Base::of_template(&found.record, limits, spec.entrypoint);
         let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
-        let Some(warm) = found.warm.filter(|_| self.can_start_warm(spec)) else {
+        let Some(warm) = found.warm.filter(|_| can_start_warm(provider, spec)) else {
             return Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready });
         };
         match Seed::of(&self.inner, &warm, true).await {
+            // The processes of a warm start are at the provider of the build.
+            Ok(seed) if seed.provider != provider.name() => {
+                Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready })
+            }
             Ok(seed) => {
                 base.source = Source::Snapshot { snapshot: warm, memory: true, fork: false };
                 // Its processes were ready when they were kept. A ready command may take long, so it does not run
@@ -133,17 +145,36 @@ impl Sandboxes {
         }
     }
 
-    /// Whether processes that already run can satisfy the request.
-    fn can_start_warm(&self, spec: &CreateSandbox) -> bool {
-        self.inner.provider.capabilities().checkpoints
-            && spec.storage == Storage::Disk
-            && spec.command.is_none()
-            && spec.user.is_none()
-            && spec.workdir.is_none()
-            && spec.mounts.is_empty()
-            && spec.private_env.is_empty()
-            && spec.build.is_none()
+    /// A snapshot is used where it is kept.
+    fn refuse_other_provider(&self, spec: &CreateSandbox, snapshot: &Snapshot) -> Result<(), ServiceError> {
+        let kept = self.inner.providers.of_snapshot(snapshot)?.name();
+        match &spec.provider {
+            Some(asked) if asked != kept => Err(ServiceError::field(
+                "provider",
+                format!("snapshot {} is kept by provider {kept}", snapshot.id),
+            )
+            .hint("leave provider out")),
+            Some(_) | None => Ok(()),
+        }
     }
+}
+
+/// Whether processes that already run can satisfy the request.
+fn can_start_warm(provider: &Arc<dyn Provider>, spec: &CreateSandbox) -> bool {
+    provider.capabilities().checkpoints
+        && spec.storage == Storage::Disk
+        && spec.command.is_none()
+        && spec.user.is_none()
+        && spec.workdir.is_none()
+        && spec.mounts.is_empty()
+        && spec.private_env.is_empty()
+        && spec.build.is_none()
+}
+
+fn no_copy(template: &str, provider: &str) -> ServiceError {
+    let message = format!("template {template} has no copy for provider {provider}");
+    ServiceError::new(Code::TemplateNotFound, message)
+        .hint("that provider cannot use the layers of this server; choose another provider, or a template that it has")
 }
 
 /// The source of a sandbox.
@@ -173,6 +204,8 @@ pub(crate) struct Base {
     pub(super) limits: Limits,
     pub(super) network: Option<NetworkPolicy>,
     pub(super) source: Source,
+    /// The provider that keeps the source; `None`: any.
+    pub(super) provider: Option<String>,
     parent: Option<SandboxId>,
 }
 
@@ -189,6 +222,7 @@ impl Base {
             limits,
             network: None,
             source: Source::Template,
+            provider: None,
             parent: None,
         }
     }
@@ -229,6 +263,7 @@ impl Base {
             limits,
             network: None,
             source: Source::Template,
+            provider: None,
             parent: None,
         }
     }
@@ -244,6 +279,7 @@ impl Base {
             limits: snapshot.limits,
             network: Some(snapshot.network),
             source: Source::Snapshot { snapshot: snapshot.id, memory, fork: false },
+            provider: Some(snapshot.provider),
             parent: Some(snapshot.sandbox),
         }
     }
@@ -259,6 +295,7 @@ impl Base {
             limits: about.limits,
             network: None,
             source: Source::Archive { archive },
+            provider: None,
             parent: Some(about.sandbox),
         }
     }

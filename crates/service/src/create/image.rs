@@ -168,6 +168,7 @@ fn spec_of(lease: &Lease, start: &StartRequest) -> CreateSandbox {
     });
     CreateSandbox {
         template: Some(lease.template.clone()),
+        provider: Some(lease.provider.clone()),
         user: start.user.clone(),
         workdir: start.workdir.clone(),
         command: start.command.clone(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::Event;
 use atoll_model::{Code, InstanceId, Intent, Lease, MemoryLocation, Phase, Reason};
+use atoll_provider::Provider;
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::Driver;
@@ -17,8 +18,8 @@ use crate::snapshots::Seed;
 
 /// Drives a sandbox that the store knows already; `first` is done before anything else.
 pub(crate) fn resume(inner: &Arc<SandboxesState>, known: AdoptedSandbox, first: Resumption) {
-    let AdoptedSandbox { lease, row, agent, seed } = known;
-    let (mut driver, handle, mailbox) = Driver::new(inner, lease, row, agent);
+    let AdoptedSandbox { provider, lease, row, agent, seed } = known;
+    let (mut driver, handle, mailbox) = Driver::new(inner, &provider, lease, row, agent);
     driver.seed = seed;
     inner.registry.put(driver.lease.id.clone(), handle);
     inner.spawn(async move {
@@ -29,6 +30,7 @@ pub(crate) fn resume(inner: &Arc<SandboxesState>, known: AdoptedSandbox, first: 
 
 /// A sandbox as the store and the provider know it.
 pub(crate) struct AdoptedSandbox {
+    pub(crate) provider: Arc<dyn Provider>,
     pub(crate) lease: Lease,
     pub(crate) row: Option<InstanceRow>,
     pub(crate) agent: Option<AgentClient>,

@@ -8,7 +8,9 @@ use std::time::Duration;
 use atoll_agentapi::AgentClient;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{ArchiveRef, Code, InstanceId, Intent, Lease, MemoryLocation, Source};
-use atoll_provider::{Booted, FilesOrigin, InstanceMount, InstanceSpec, ProviderError, RolledBack, Target};
+use atoll_provider::{
+    Booted, FilesOrigin, InstanceMount, InstanceSpec, Provider, ProviderError, RolledBack, Target,
+};
 use atoll_store::InstanceRow;
 use futures::FutureExt;
 use serde_json::Value;
@@ -111,6 +113,7 @@ pub(super) enum Outcome {
 /// The data that an effect has about its sandbox.
 pub(super) struct EffectJob {
     pub(super) inner: Arc<SandboxesState>,
+    pub(super) provider: Arc<dyn Provider>,
     pub(super) lease: Lease,
     pub(super) row: Option<InstanceRow>,
     seed: Option<Arc<Seed>>,
@@ -132,6 +135,7 @@ impl Driver {
         let stop = CancellationToken::new();
         let job = EffectJob {
             inner: Arc::clone(&self.inner),
+            provider: Arc::clone(&self.provider),
             lease: self.lease.clone(),
             row: self.row.clone(),
             seed: self.seed.clone(),
@@ -249,7 +253,7 @@ fn failed(work: &Work, failure: ServiceError) -> Outcome {
 
 async fn perform(job: &EffectJob, work: &Work) -> Outcome {
     let (inner, lease) = (&job.inner, &job.lease);
-    let provider = &inner.provider;
+    let provider = &job.provider;
     inner.failpoint.reach("effect.before").await;
     match work {
         Work::Create | Work::Boot => boot(job, matches!(work, Work::Create)).await,
@@ -330,7 +334,7 @@ impl EffectJob {
 
 async fn freeze(job: &EffectJob, disk: bool) -> Result<MemoryLocation, ProviderError> {
     job.inner.failpoint.reach("pause.before").await;
-    let held = timed("freeze", job.inner.provider.pause(&job.target())).await?;
+    let held = timed("freeze", job.provider.pause(&job.target())).await?;
     job.inner.failpoint.reach("pause.frozen").await;
     if !disk || held == MemoryLocation::Disk {
         return Ok(held);
@@ -342,7 +346,7 @@ async fn freeze(job: &EffectJob, disk: bool) -> Result<MemoryLocation, ProviderE
 async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
     job.inner.failpoint.reach("checkpoint.before").await;
     let target = job.target();
-    let written = job.unless_stopped(timed("checkpoint", job.inner.provider.checkpoint(&target))).await;
+    let written = job.unless_stopped(timed("checkpoint", job.provider.checkpoint(&target))).await;
     job.inner.failpoint.reach("checkpoint.after").await;
     let Some(Err(error)) = written else {
         return written.unwrap_or_else(|| {
@@ -350,7 +354,7 @@ async fn checkpoint(job: &EffectJob) -> Result<(), ProviderError> {
         });
     };
     // Only the answer may have been lost; a pause of a sandbox whose memory is on disk reports that.
-    match job.inner.provider.pause(&target).await {
+    match job.provider.pause(&target).await {
         Ok(MemoryLocation::Disk) => Ok(()),
         Ok(MemoryLocation::Live) | Err(_) => Err(error),
     }
@@ -362,14 +366,14 @@ async fn rollback(job: &EffectJob) -> Result<RolledBack, ServiceError> {
     };
     let (inner, target) = (&job.inner, job.target());
     inner.failpoint.reach("rollback.before").await;
-    let rollback = inner.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits);
+    let rollback = job.provider.rollback(&target, &seed.snapshot, &seed.seal, &job.lease.limits);
     let became = timed("rollback", rollback).await;
     inner.failpoint.reach("rollback.after").await;
     let became = became?;
     if became == RolledBack::Memory && (job.lease.intent == Intent::Stop || seed.token.is_none()) {
         // It must be at rest with its files only.
         let files = Target { sandbox: job.lease.id.clone(), instance: None };
-        gone_is_fine(inner.provider.halt(&files).await)?;
+        gone_is_fine(job.provider.halt(&files).await)?;
         return Ok(RolledBack::Files);
     }
     Ok(became)
@@ -398,16 +402,16 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     };
     let mut spec = spec(lease, instance.clone(), seed.as_deref(), network, mounts);
     let mut booted = if first {
-        timed("provider", inner.provider.create(&spec)).await
+        timed("provider", job.provider.create(&spec)).await
     } else {
-        inner.provider.boot(&spec).await
+        job.provider.boot(&spec).await
     };
     if let (Err(ProviderError::Damaged { what, why }), Some(Seed { warm: true, .. })) =
         (&booted, seed.as_deref())
     {
         tracing::error!(sandbox = %lease.id, template = lease.template, what, why, "a template boots: its warm start is damaged");
         spec.origin = FilesOrigin::Template;
-        booted = inner.provider.create(&spec).await;
+        booted = job.provider.create(&spec).await;
     }
     let booted = match booted {
         Ok(booted) => booted,
@@ -436,32 +440,32 @@ async fn greet(
     booted: Booted,
     seed: Option<&Seed>,
 ) -> Result<(InstanceRow, AgentClient), ServiceError> {
-    let (inner, lease) = (&job.inner, &job.lease);
-    let (instance, authority) = (spec.instance.clone(), inner.provider.authority(&spec.network));
+    let lease = &job.lease;
+    let (instance, authority) = (spec.instance.clone(), job.provider.authority(&spec.network));
     let Some(agent_token) = booted.agent_token else {
         let Some(had) = seed.and_then(|seed| seed.token.as_deref()) else {
             return Err(ServiceError::new(Code::Internal, "the copied agent does not answer"));
         };
         let tokens = Tokens::from_row(had).and_new()?;
         let (agent, agent_token) =
-            crate::agent::greet_restored(&inner.provider, lease, &instance, &tokens).await?;
+            crate::agent::greet_restored(&job.provider, lease, &instance, &tokens).await?;
         if authority.is_some() {
             crate::agent::trust(&agent, lease, authority.as_deref()).await;
         }
         return Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent));
     };
-    let agent = crate::agent::client(&inner.provider, &lease.id, &instance, &agent_token);
+    let agent = crate::agent::client(&job.provider, &lease.id, &instance, &agent_token);
     timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
     Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
 }
 
 async fn resume(job: &EffectJob) -> Outcome {
     job.inner.failpoint.reach("resume.before").await;
-    let resumed = timed("thaw", job.inner.provider.resume(&job.target())).await;
+    let resumed = timed("thaw", job.provider.resume(&job.target())).await;
     job.inner.failpoint.reach("resume.after").await;
     match (resumed, &job.row) {
         // A checkpoint that was reported as failed may have succeeded.
-        (Err(ProviderError::Gone { .. }), _) => match job.inner.provider.pause(&job.target()).await {
+        (Err(ProviderError::Gone { .. }), _) => match job.provider.pause(&job.target()).await {
             Ok(_) => Outcome::Resumed(Err(ServiceError::new(
                 Code::SandboxUnavailable,
                 "the sandbox was not resumed; its memory is kept",
@@ -476,7 +480,7 @@ async fn resume(job: &EffectJob) -> Outcome {
         (Ok(()), Some(row)) => {
             // Its policy may have changed while it was frozen.
             if job.lease.is_intercepted() {
-                let provider = &job.inner.provider;
+                let provider = &job.provider;
                 let agent = crate::agent::client(provider, &job.lease.id, &row.instance, &row.agent_token);
                 trust(job, &agent).await;
             }
@@ -513,7 +517,7 @@ async fn restore(job: &EffectJob, made: Option<Value>) -> Outcome {
 /// A server that died between the end of a restore and the thaw left the instance frozen: its memory is only there. An
 /// instance that already runs continues.
 async fn let_run(job: &EffectJob, facts: Value) -> Result<Value, Outcome> {
-    match timed("thaw", job.inner.provider.resume(&job.target())).await {
+    match timed("thaw", job.provider.resume(&job.target())).await {
         Ok(()) => Ok(facts),
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
         Err(error) => Err(Outcome::NotRestored { failure: error.into(), made: Some(facts) }),
@@ -526,7 +530,7 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
     let not = |failure| Outcome::NotRestored { failure, made: None };
     let network = crate::egress::compiled(inner, lease).await.map_err(not)?;
     let mounts = inner.mounts_for(lease).await.map_err(not)?;
-    match timed("restore", inner.provider.restore(&spec(lease, instance, None, network, mounts))).await {
+    match timed("restore", job.provider.restore(&spec(lease, instance, None, network, mounts))).await {
         Ok(booted) => Ok(booted.facts),
         Err(ProviderError::Gone { .. }) => Err(Outcome::Gone),
         Err(error) => {
@@ -547,7 +551,7 @@ async fn trust(job: &EffectJob, agent: &AgentClient) {
     }
     match crate::egress::compiled(&job.inner, &job.lease).await {
         Ok(egress) => {
-            let authority = job.inner.provider.authority(&egress);
+            let authority = job.provider.authority(&egress);
             crate::agent::trust(agent, &job.lease, authority.as_deref()).await;
         }
         Err(error) => {
@@ -559,7 +563,7 @@ async fn trust(job: &EffectJob, agent: &AgentClient) {
 /// Greets an agent that was restored with its processes.
 async fn talk(job: &EffectJob, instance: InstanceId, facts: Value, tokens: &str) -> Outcome {
     let tokens = Tokens::from_row(tokens);
-    match crate::agent::greet_restored(&job.inner.provider, &job.lease, &instance, &tokens).await {
+    match crate::agent::greet_restored(&job.provider, &job.lease, &instance, &tokens).await {
         Ok((agent, agent_token)) => {
             trust(job, &agent).await;
             Outcome::Restored { row: InstanceRow { instance, facts, agent_token }, agent }

@@ -23,7 +23,7 @@ impl EffectJob {
             let inner = &self.inner;
             inner.failpoint.reach("archive.before").await;
             let files = Target { sandbox: self.lease.id.clone(), instance: None };
-            let packed = inner.provider.pack(&files).await?;
+            let packed = self.provider.pack(&files).await?;
             inner.failpoint.reach("archive.packed").await;
             let kept = inner.archives.put(self.about(), packed).await?;
             inner.failpoint.reach("archive.uploaded").await;
@@ -47,8 +47,8 @@ impl EffectJob {
             let target = Target { sandbox: lease.id.clone(), instance: None };
             // An earlier attempt may have succeeded without a record. All files are in object storage, so the local
             // ones are removed first.
-            gone_is_fine(inner.provider.destroy(&target).await)?;
-            let unpacked = inner.provider.unpack(&target, &lease.limits, packed).await;
+            gone_is_fine(self.provider.destroy(&target).await)?;
+            let unpacked = self.provider.unpack(&target, &lease.limits, packed).await;
             unpacked.map_err(|error| told_by_the_stream(&error).unwrap_or_else(|| error.into()))?;
             inner.failpoint.reach("restore.unpacked").await;
             Ok(())

@@ -103,7 +103,7 @@ impl Driver {
         lease: &Lease,
     ) -> Result<(), ServiceError> {
         let egress = crate::egress::compiled(&self.inner, lease).await?;
-        let provider = &self.inner.provider;
+        let provider = &self.provider;
         let (had, has) = (old.is_intercepted(), lease.is_intercepted());
         if let Some(agent) =
             self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && (had || has))

@@ -67,19 +67,19 @@ impl Driver {
             RollbackRemains::Running => {
                 self.agent = self.client_of_row();
                 // It is not admitted again, because it never ended.
-                self.inner.admission.count(&self.lease.id, &self.lease.limits);
+                self.inner.admission.count(&self.lease);
                 Transition { intent: Some(Intent::Run), ..Transition::internal(Event::Ready, reason) }
             }
             RollbackRemains::Paused(held) => {
                 if held == MemoryLocation::Live {
-                    self.inner.admission.count(&self.lease.id, &self.lease.limits);
+                    self.inner.admission.count(&self.lease);
                 }
                 let step = Transition::internal(Event::Paused, reason);
                 Transition { intent: Some(Intent::Pause), held: Some(held), ..step }
             }
             RollbackRemains::Files => {
                 let target = Target { sandbox: self.lease.id.clone(), instance: before.clone() };
-                let halted = tokio::time::timeout(LOOK, self.inner.provider.halt(&target)).await;
+                let halted = tokio::time::timeout(LOOK, self.provider.halt(&target)).await;
                 if !halted.is_ok_and(|ended| gone_is_fine(ended).is_ok()) {
                     // A remaining instance must not continue while the lease says stopped.
                     self.launch(Work::Halt { instance: before });
@@ -97,7 +97,7 @@ impl Driver {
             return RollbackRemains::Files;
         };
         let target = Target { sandbox: self.lease.id.clone(), instance: Some(instance) };
-        let provider = &self.inner.provider;
+        let provider = &self.provider;
         if self.lease.held.is_some() {
             return provider.pause(&target).await.map_or(RollbackRemains::Files, RollbackRemains::Paused);
         }

@@ -104,7 +104,7 @@ impl EffectJob {
             Ok::<(), ServiceError>(())
         };
         let copy = async {
-            let copy = inner.provider.snapshot(&target, &wanted.id, wanted.request.memory);
+            let copy = self.provider.snapshot(&target, &wanted.id, wanted.request.memory);
             timed("snapshot", copy).await.map_err(ServiceError::from)
         };
         // A taken name or an exceeded quota ends the copy at once.
@@ -149,6 +149,7 @@ impl EffectJob {
             tenant: lease.tenant.clone(),
             node: lease.node.clone(),
             sandbox: lease.id.clone(),
+            provider: lease.provider.clone(),
             name: wanted.request.name.clone(),
             transient: wanted.request.transient,
             warm: false,
@@ -171,7 +172,7 @@ impl EffectJob {
 
     /// If this fails, the next start of the server removes it.
     async fn forget_snapshot(&self, id: &SnapshotId) {
-        if let Err(error) = self.inner.provider.remove_snapshot(id).await {
+        if let Err(error) = self.provider.remove_snapshot(id).await {
             tracing::warn!(snapshot = %id, %error, "a partial snapshot could not be removed; the next start removes it");
         }
         if let Err(error) = self.inner.store.delete_snapshot(id).await {

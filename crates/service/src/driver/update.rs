@@ -60,7 +60,7 @@ impl Driver {
         self.guard(Verb::Update, touches_instance.then_some(PhaseSet::RESTING))?;
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
         if more_mib > 0 {
-            self.inner.admission.admit_growth(self.inner.provider.as_ref(), more_mib.into()).await?;
+            self.inner.admission.admit_growth(self.provider.as_ref(), more_mib.into()).await?;
         }
         let admit = if grows(&before.limits, &next.limits) { Admit::Resize } else { Admit::Nothing };
         let what = EventKind::Updated { fields };
@@ -85,7 +85,7 @@ impl Driver {
             return Err(failure);
         }
         if self.lease.holds_compute() {
-            self.inner.admission.count(&self.lease.id, &self.lease.limits);
+            self.inner.admission.count(&self.lease);
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Driver {
         ];
         let fields: Vec<_> =
             fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
-        check_possible(&self.inner.provider.capabilities(), &next)?;
+        check_possible(&self.provider.capabilities(), &next)?;
         Ok(ChangedLease { lease: next, fields })
     }
 
@@ -172,7 +172,7 @@ impl Driver {
         };
         let instance = self.lease.instance.clone().filter(|_| live);
         let target = Target { sandbox: self.lease.id.clone(), instance };
-        let provider = &self.inner.provider;
+        let provider = &self.provider;
         let resizes =
             if files { new.limits.disk_mib != old.limits.disk_mib } else { new.limits != old.limits };
         let apply = async {

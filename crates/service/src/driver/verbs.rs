@@ -139,12 +139,12 @@ impl Driver {
         if needs_room {
             self.inner
                 .admission
-                .reserve(self.inner.provider.as_ref(), &self.lease)
+                .reserve(self.provider.as_ref(), &self.lease)
                 .await
                 .map_err(ServiceError::from)?;
         }
         if self.lease.phase == Phase::Archived {
-            let files = self.inner.admission.reserve_files(self.inner.provider.as_ref(), &self.lease);
+            let files = self.inner.admission.reserve_files(self.provider.as_ref(), &self.lease);
             files.await.map_err(ServiceError::from)?;
         }
         let admit = if needs_room { Admit::Compute } else { Admit::Nothing };
@@ -168,7 +168,7 @@ impl Driver {
     }
 
     async fn on_pause(&mut self, held: MemoryLocation, reason: Reason) -> Result<(), StepError> {
-        let able = self.inner.provider.capabilities();
+        let able = self.provider.capabilities();
         if !able.pauses || (held == MemoryLocation::Disk && !able.checkpoints) {
             let what = if able.pauses { "memory: disk" } else { "pause" };
             let message = format!("{what} is not possible on this server");
@@ -190,7 +190,7 @@ impl Driver {
 
     /// A running or frozen sandbox is stopped first; the end of the stop continues, also after a crash.
     async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
-        let able = self.inner.provider.capabilities();
+        let able = self.provider.capabilities();
         if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {
             let message = format!("sandbox {} has no files that could be archived", self.lease.id);
             return Err(ServiceError::new(Code::Unsupported, message).into());

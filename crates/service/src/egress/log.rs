@@ -10,7 +10,7 @@
 
 mod file;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -112,11 +112,10 @@ impl Open {
     }
 }
 
-/// Writes down what the provider decides, from now on. Logs of sandboxes that nobody knows any more go.
+/// Writes down what a provider decides, from now on.
 pub(crate) fn start(inner: &Arc<SandboxesState>, mut egressed: broadcast::Receiver<Egressed>) {
     let own = Arc::clone(inner);
     inner.spawn(async move {
-        sweep(&own).await;
         loop {
             let first = tokio::select! {
                 () = own.closing.cancelled() => return,
@@ -199,18 +198,21 @@ fn lost(at_ms: i64, count: u64, whose: &str) -> EgressRecord {
     }
 }
 
-async fn sweep(inner: &Arc<SandboxesState>) {
+/// Removes the logs of sandboxes that are deleted, in the background. A sandbox without a driver may belong to a provider that
+/// is not configured: the store decides.
+pub(crate) fn start_sweep(inner: &Arc<SandboxesState>) {
     let own = Arc::clone(inner);
-    let known: HashSet<SandboxId> =
-        inner.registry.all().iter().map(|handle| handle.lease().id.clone()).collect();
-    let swept = tokio::task::spawn_blocking(move || {
-        for sandbox in file::found(&own.logs.dir) {
-            if !known.contains(&sandbox) && own.registry.get(&sandbox).is_none() {
-                own.logs.remove(&sandbox);
+    inner.spawn(async move {
+        let dir = own.logs.dir.clone();
+        let found = tokio::task::spawn_blocking(move || file::found(&dir)).await.unwrap_or_default();
+        for sandbox in found.into_iter().filter(|sandbox| own.registry.get(sandbox).is_none()) {
+            match own.store.lease(&sandbox).await {
+                Ok(Some(lease)) if lease.phase != Phase::Deleted => {}
+                Ok(_) if own.registry.get(&sandbox).is_none() => remove(&own, &sandbox).await,
+                Ok(_) | Err(_) => {}
             }
         }
     });
-    let _ = swept.await;
 }
 
 /// Removes the log of a sandbox that is gone.

@@ -1,4 +1,4 @@
-//! Warm instances: passes the pool sizes of templates to the provider at the start and when names change.
+//! Warm instances: passes the pool sizes of templates to the default provider at the start and when names change.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ impl Templates {
         self.inner.spawn(async move {
             let _turn = own.inner.pool_turn.lock().await;
             match own.pool_wishes().await {
-                Ok(wishes) => own.inner.provider.wish_pool(wishes).await,
+                Ok(wishes) => own.inner.providers.default().wish_pool(wishes).await,
                 Err(error) => {
                     tracing::warn!(%error, cause = ?error.cause, "the sizes of the pools were not changed")
                 }
@@ -29,7 +29,7 @@ impl Templates {
     /// How many warm instances of a template's version are ready now.
     #[must_use]
     pub fn ready_instances(&self, template: &str, version: &str) -> u32 {
-        u32::try_from(self.inner.provider.pooled(template, version)).unwrap_or(u32::MAX)
+        u32::try_from(self.inner.providers.default().pooled(template, version)).unwrap_or(u32::MAX)
     }
 
     async fn pool_wishes(&self) -> Result<Vec<PoolWish>, ServiceError> {

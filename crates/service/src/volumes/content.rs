@@ -29,6 +29,6 @@ impl Volumes {
         let known = known.filter(|volume| volume.state == VolumeState::Ready);
         let volume = known.ok_or_else(|| missing(id.as_str()))?;
         self.need_here(&volume)?;
-        Ok(self.opened(volume))
+        self.opened(volume)
     }
 }

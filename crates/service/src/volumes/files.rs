@@ -39,11 +39,12 @@ impl std::fmt::Debug for OpenVolume {
 impl Volumes {
     /// The files of a volume that the key sees.
     pub async fn open(&self, who: &Principal, ident: &str) -> Result<OpenVolume, ServiceError> {
-        Ok(self.opened(self.local(who, ident).await?))
+        self.opened(self.local(who, ident).await?)
     }
 
-    pub(super) fn opened(&self, volume: Volume) -> OpenVolume {
-        OpenVolume { volume, provider: Arc::clone(&self.inner.provider) }
+    pub(super) fn opened(&self, volume: Volume) -> Result<OpenVolume, ServiceError> {
+        let provider = Arc::clone(self.inner.providers.of_volume(&volume)?);
+        Ok(OpenVolume { volume, provider })
     }
 }
 

@@ -1,9 +1,10 @@
 //! The mounts of a sandbox: volumes are found by name when it is created, and looked up again at every boot.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use atoll_model::{Code, Lease, Mount, MountAsk, Principal, VolumeState};
-use atoll_provider::{InstanceMount, MountSource};
+use atoll_provider::{InstanceMount, MountSource, Provider};
 
 use super::{Volumes, folder};
 use crate::ServiceError;
@@ -14,12 +15,17 @@ use crate::templates::Templates;
 const SOMEBODY: (u32, u32) = (1_000, 1_000);
 
 impl Volumes {
-    /// The mounts of a new sandbox. Only volumes of its own tenant: a sandbox must not see more than its tenant.
+    /// The mounts of a new sandbox. Only volumes of its own tenant: a sandbox must not see more than its tenant. Only volumes
+    /// of its own provider, and folders of the host: no other provider has the files.
     pub(crate) async fn mounts_of(
         &self,
         who: &Principal,
+        provider: &Arc<dyn Provider>,
         asked: &[MountAsk],
     ) -> Result<Vec<Mount>, ServiceError> {
+        if !asked.is_empty() {
+            provider.volume_support()?;
+        }
         let mut mounts = Vec::with_capacity(asked.len());
         for ask in asked {
             let found = self.inner.store.find_volume(Some(&who.tenant), &ask.volume).await?;
@@ -30,6 +36,11 @@ impl Volumes {
                     .hint("list them: GET /v1/volumes, or atoll volume ls"));
             };
             self.need_here(&volume)?;
+            if volume.folder.is_none() && volume.provider != provider.name() {
+                let (kept, own) = (&volume.provider, provider.name());
+                let why = format!("volume {} is kept by provider {kept}, the sandbox by {own}", volume.name);
+                return Err(ServiceError::field("mounts", why).hint("use a volume of the same provider"));
+            }
             mounts.push(Mount {
                 volume: volume.id,
                 path: ask.path.clone(),

@@ -12,8 +12,8 @@ use atoll_image::{Bounds, Images};
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, StartSettings};
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    FailPoint, Fetch, Fetched, MakeProgress, Progressed, Service, ServiceConfig, ServiceError,
-    TemplateRecord, TemplateSource, TestClock,
+    FailPoint, Fetch, Fetched, MakeProgress, Progressed, ProviderRegistry, Service, ServiceConfig,
+    ServiceError, TemplateRecord, TemplateSource, TestClock,
 };
 use atoll_store::{SqliteStore, Store, StoreConfig};
 
@@ -44,6 +44,8 @@ pub struct Options {
     pub template_version: Option<&'static str>,
     /// The folder of another world whose database this one shares, and the node of this one.
     pub beside: Option<(PathBuf, &'static str)>,
+    /// A second provider beside the first.
+    pub second: Option<Arc<FakeProvider>>,
 }
 
 impl World {
@@ -63,7 +65,7 @@ impl World {
         Self::open(tempfile::tempdir().unwrap(), FakeProvider::new(), self.clock.clone(), options).await
     }
 
-    async fn open(
+    pub async fn open(
         dir: tempfile::TempDir,
         fake: Arc<FakeProvider>,
         clock: Arc<TestClock>,
@@ -96,10 +98,11 @@ impl World {
             fetches: fetches.clone(),
         });
         let own_clock = clock.clone();
-        let service =
-            Service::open_with(config, store.clone(), fake.clone(), templates, own_clock, failpoint)
-                .await
-                .unwrap();
+        let providers = ProviderRegistry::new(fake.clone());
+        let providers = options.second.into_iter().fold(providers, |all, one| all.with(one));
+        let service = Service::open_with(config, store.clone(), providers, templates, own_clock, failpoint)
+            .await
+            .unwrap();
         let key = std::fs::read_to_string(dir.path().join("admin.key")).unwrap();
         let admin_key = key.trim().to_owned();
         let admin = service.access().authenticate(&admin_key).await.unwrap();

@@ -12,6 +12,7 @@ pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
         tenant: tenant.clone(),
         node: node(),
         sandbox: SandboxId::from_entropy(entropy(n % 2)),
+        provider: "fake".to_owned(),
         name: name.map(str::to_owned),
         transient: false,
         warm: false,

@@ -3,12 +3,15 @@
 use super::*;
 use atoll_model::{Mount, Volume, VolumeId, VolumeState};
 
-fn volume(n: u32, tenant: &TenantId, name: &str) -> Volume {
+/// A volume with this number, not stored yet.
+#[must_use]
+pub fn volume(n: u32, tenant: &TenantId, name: &str) -> Volume {
     Volume {
         id: VolumeId::from_entropy(entropy(n)),
         tenant: tenant.clone(),
         node: node(),
         name: name.to_owned(),
+        provider: "fake".to_owned(),
         size_mib: Some(100),
         folder: None,
         read_only: false,

@@ -14,6 +14,7 @@ use crate::files::{Entry, EntryList};
 use crate::keys::{Key, KeyList};
 use crate::previews::{Preview, PreviewList};
 use crate::processes::{Process, ProcessList};
+use crate::providers::{Provider, ProviderList};
 use crate::sandboxes::{Ended, Sandbox, SandboxPage};
 use crate::secrets::{Secret, SecretList};
 use crate::sessions::{Session, SessionList};
@@ -177,6 +178,7 @@ lists! {
     KeyList => Key,
     PreviewList => Preview,
     ProcessList => Process,
+    ProviderList => Provider,
     SecretList => Secret,
     SessionList => Session,
     TemplateList => Template,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{Answer, Client, Listing, MapError, segment};
 use crate::health::Health;
 use crate::keys::{CreatedKey, Invite, Key, KeyBody, KeyList};
+use crate::providers::{Provider, ProviderList};
 use crate::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use crate::tenants::{Tenant, TenantBody, TenantList, UsageAnswer};
 
@@ -16,6 +17,10 @@ fn tenant_path(name: &str, below: &str) -> String {
 impl<M: MapError> Client<M> {
     pub async fn health(&self) -> Result<Answer<Health>, M::Error> {
         self.get("/health").await
+    }
+
+    pub async fn providers(&self) -> Result<Listing<Provider>, M::Error> {
+        self.list::<ProviderList>("/v1/providers").await
     }
 
     pub async fn create_key(&self, body: &KeyBody) -> Result<Answer<CreatedKey>, M::Error> {

@@ -244,7 +244,7 @@ async fn snapshot(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
     let memory = body.include_memory == Some(true);
-    if memory && !app.service.capabilities().checkpoints {
+    if memory && !app.service.capabilities_of(&lease).checkpoints {
         return Err(unsupported_field("includeMemory", "this machine cannot save the memory of processes"));
     }
     let name = body.name.trim().to_owned();

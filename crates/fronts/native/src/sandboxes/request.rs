@@ -10,6 +10,7 @@ pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<
     Ok(CreateSandbox {
         from: origin(&body.image, &body.template, body.snapshot, body.memory, body.archive)?,
         template: body.template,
+        provider: body.provider,
         name: body.name,
         labels: body.labels,
         env: body.env,

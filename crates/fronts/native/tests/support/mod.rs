@@ -26,7 +26,8 @@ use atoll_provider::{
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
 use atoll_service::{
-    MakeProgress, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord, TemplateSource,
+    MakeProgress, ProviderRegistry, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord,
+    TemplateSource,
 };
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -84,10 +85,15 @@ impl World {
         let fake = FakeProvider::new();
         let provider = Arc::new(Pretend { fake: Arc::clone(&fake) });
         let clock = SystemClock::open().unwrap();
-        let service =
-            Service::open(ServiceConfig::new(data.path()), store, provider, Arc::new(OneTemplate), clock)
-                .await
-                .unwrap();
+        let service = Service::open(
+            ServiceConfig::new(data.path()),
+            store,
+            ProviderRegistry::new(provider),
+            Arc::new(OneTemplate),
+            clock,
+        )
+        .await
+        .unwrap();
         let admin = std::fs::read_to_string(data.path().join("admin.key")).unwrap().trim().to_owned();
         let shutdown = Shutdown::default();
         let native =

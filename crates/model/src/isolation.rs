@@ -1,0 +1,17 @@
+//! What separates a sandbox from its machine.
+
+use serde::{Deserialize, Serialize};
+
+/// What separates a sandbox from the machine that it runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Nothing: code runs as an ordinary process of the host.
+    None,
+    /// Namespaces, cgroups and seccomp of a shared kernel.
+    Container,
+    /// A kernel of its own in a virtual machine.
+    Vm,
+    /// Another company's service.
+    Vendor,
+}
