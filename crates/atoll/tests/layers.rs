@@ -48,14 +48,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         "atoll-container",
         &[
             "atoll-model",
-            "atoll-disk",
             "atoll-instances",
             "atoll-storage",
             "atoll-provider",
             "atoll-image",
             "atoll-network",
             "atoll-agentapi",
-            "atoll-tar",
         ],
     ),
     // Carried by container as bytes, loaded into another program; independent of all other crates.
@@ -81,26 +79,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-native",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox", "atoll-wire"],
+        &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox", "atoll-wire"],
     ),
-    (
-        "atoll-front-leap0",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
-    ),
-    (
-        "atoll-front-daytona",
-        &["atoll-front-kit", "atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"],
-    ),
+    ("atoll-front-leap0", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
+    ("atoll-front-daytona", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-e2b",
-        &[
-            "atoll-agentapi",
-            "atoll-front-kit",
-            "atoll-model",
-            "atoll-budget",
-            "atoll-service",
-            "atoll-toolbox",
-        ],
+        &["atoll-agentapi", "atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"],
     ),
     // Files alone: it calls nothing.
     ("atoll-front-ui", &["atoll-front-kit"]),

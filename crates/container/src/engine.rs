@@ -28,7 +28,6 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_disk::Reserve;
 use atoll_image::Catalog;
 use atoll_instances::{BlockError, BlockingPool, InstanceSettings, Instances, Numbers, PoolStats, failed};
 use atoll_model::{EgressRecord, Limits, SandboxId};
@@ -42,7 +41,7 @@ use crate::checkpoint::{Checkpoints, Criu};
 use crate::failpoint::FailPoint;
 use crate::launcher::protocol::{Hello, Times};
 use crate::launcher::{LaunchError, Launcher, LauncherCommand};
-use atoll_storage::{Layers, StorageChoice, StorageError};
+use atoll_storage::{Layers, Reserve, StorageChoice, StorageError};
 use instance::Live;
 use reaper::HostResources;
 

@@ -37,9 +37,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use atoll_disk::{Reserve, is_full};
+use atoll_disk::is_full;
 use btrfs::Member;
 
+pub use atoll_disk::Reserve;
 pub use clear::remove_tree;
 pub use format::{IDS, ReadError};
 pub use machine_id::renew as renew_machine_id;

@@ -12,8 +12,7 @@ mod packet;
 
 use std::time::Duration;
 
-use atoll_budget::{BudgetOwner, RequestBudget, SocketPlace};
-use atoll_front_kit::{ApiError, JsonResponse, authenticate_key};
+use atoll_front_kit::{ApiError, BudgetOwner, JsonResponse, RequestBudget, SocketPlace, authenticate_key};
 use atoll_model::Principal;
 use atoll_service::{PhaseChange, RequestScope, ServiceError};
 use axum::Router;

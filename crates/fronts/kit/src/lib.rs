@@ -43,8 +43,8 @@ pub use response::{
 };
 pub use upload::{UploadFault, upload_reader, upload_stream};
 
-/// The type that [`stream_json`] writes.
-pub use atoll_budget::JsonObject;
+/// The budget of bytes that are held for callers; [`stream_json`] writes a `JsonObject`.
+pub use atoll_budget::{Account, BudgetOwner, JsonObject, Marked, RequestBudget, SocketPlace};
 
 /// The tools of a sandbox. Its tenant is charged for the bytes that they hold. The sandbox does not count as idle while
 /// they exist.

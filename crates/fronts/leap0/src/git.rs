@@ -1,7 +1,6 @@
 //! Git in a folder of a sandbox: every call is a POST and returns git's output, whatever its exit code.
 
-use atoll_budget::RequestBudget;
-use atoll_front_kit::{ApiError, Caller, Path, ok, parse_json_or_empty};
+use atoll_front_kit::{ApiError, Caller, Path, RequestBudget, ok, parse_json_or_empty};
 use atoll_toolbox::{
     BranchQuery, BranchScope, CloneFrom, Credentials, DiffOf, GitOutput, LogQuery, NewCommit, Pull, Push,
     Reset, Toolbox, ToolboxError,

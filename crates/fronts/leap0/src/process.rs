@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_budget::JsonObject;
-use atoll_front_kit::{ApiError, Caller, Json, Path, stream_json};
+use atoll_front_kit::{ApiError, Caller, Json, JsonObject, Path, stream_json};
 use atoll_service::Exec;
 use axum::Router;
 use axum::extract::State;

@@ -1,7 +1,6 @@
 //! Builds: started with their files in one request, followed by their log, cancelled.
 
-use atoll_budget::RequestBudget;
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, RequestBudget, ok, rfc3339_millis};
 use atoll_service::BuildFilter;
 use atoll_wire::builds::{
     Build, BuildBody, BuildFailure, BuildForm, BuildLine, BuildLog, BuildPage, BuildsQuery, LogsQuery,

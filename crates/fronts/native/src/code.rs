@@ -1,9 +1,8 @@
 //! Runs code that keeps its state between executions: contexts, and executions in them.
 
-use atoll_budget::JsonObject;
 use atoll_front_kit::{
-    ApiError, Caller, CollectedExecution, ExecutionError, JsonResponse, OptionalStrictJson, Path, StrictJson,
-    created, ok, rfc3339_millis, stream_json,
+    ApiError, Caller, CollectedExecution, ExecutionError, JsonObject, JsonResponse, OptionalStrictJson, Path,
+    StrictJson, created, ok, rfc3339_millis, stream_json,
 };
 use atoll_model::Principal;
 use atoll_toolbox::{

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_budget::JsonObject;
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, stream_json};
+use atoll_front_kit::{ApiError, Caller, JsonObject, JsonResponse, Path, StrictJson, stream_json};
 use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
 use atoll_wire::exec::{Detached, DroppedOutput, ExecBody, ExecExit, ExecResult, OutputChunk, StreamError};
 use axum::extract::State;

@@ -1,8 +1,7 @@
 //! Processes that were started through the API: list, attach, signal, stdin; and their logs.
 
-use atoll_budget::RequestBudget;
 use atoll_front_kit::{
-    ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, read_body, rfc3339_millis,
+    ApiError, Caller, JsonResponse, Path, Query, RequestBudget, StrictJson, ok, read_body, rfc3339_millis,
 };
 use atoll_service::{LogLine, LogStream, ProcessRecord};
 use atoll_wire::exec::{DroppedOutput, OutputChunk};

@@ -1,8 +1,8 @@
 //! Shell sessions: shells that keep their state between commands, and the output of their commands.
 
-use atoll_budget::{JsonObject, RequestBudget};
 use atoll_front_kit::{
-    ApiError, Caller, JsonResponse, Path, StrictJson, created, ok, read_body, stream_json,
+    ApiError, Caller, JsonObject, JsonResponse, Path, RequestBudget, StrictJson, created, ok, read_body,
+    stream_json,
 };
 use atoll_service::{ExecEvent, ServiceError};
 use atoll_toolbox::{LogEvent, LogFollow, NewCommand, ToolboxError};

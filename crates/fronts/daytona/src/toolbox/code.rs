@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_budget::JsonObject;
-use atoll_front_kit::{ApiError, Json, ok, stream_json};
+use atoll_front_kit::{ApiError, Json, JsonObject, ok, stream_json};
 use atoll_toolbox::{CodeRun, Language, ToolboxError};
 use axum::Router;
 use axum::response::{IntoResponse, Response};

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_budget::JsonObject;
-use atoll_front_kit::{ApiError, Json, ok, stream_json};
+use atoll_front_kit::{ApiError, Json, JsonObject, ok, stream_json};
 use atoll_toolbox::{ShellLine, ToolboxError};
 use axum::Router;
 use axum::response::{IntoResponse, Response};

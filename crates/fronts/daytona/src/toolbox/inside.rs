@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use atoll_budget::RequestBudget;
-use atoll_front_kit::{ApiError, authenticate, bearer, lossy_text, toolbox};
+use atoll_front_kit::{ApiError, RequestBudget, authenticate, bearer, lossy_text, toolbox};
 use atoll_model::{Lease, Principal, SandboxId};
 use atoll_service::{Grant, SandboxSession, SandboxTarget, TokenOf};
 use atoll_toolbox::{Interpreter, Toolbox};

@@ -1,8 +1,7 @@
 //! Sessions: a shell that keeps its state, its commands, and their output. Each line of output begins with three bytes
 //! that identify its stream.
 
-use atoll_budget::{JsonObject, Marked};
-use atoll_front_kit::{ApiError, Json, JsonResponse, Path, Query, ok, stream_json};
+use atoll_front_kit::{ApiError, Json, JsonObject, JsonResponse, Marked, Path, Query, ok, stream_json};
 use atoll_toolbox::{
     LogEvent, LogFollow, NewCommand, SessionCommand, SessionLogs, ShellSession as Kept, ToolboxError,
 };

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use atoll_budget::Account;
-use atoll_front_kit::ApiError;
+use atoll_front_kit::{Account, ApiError};
 use atoll_service::ServiceError;
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};

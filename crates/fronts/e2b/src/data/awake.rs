@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use atoll_agentapi::{AgentError, Forwarded};
-use atoll_budget::RequestBudget;
+use atoll_front_kit::RequestBudget;
 use atoll_model::Phase;
 use atoll_service::{Grant, SandboxSession, SandboxTarget};
 use atoll_toolbox::Toolbox;

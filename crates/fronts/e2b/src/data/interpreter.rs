@@ -8,8 +8,7 @@ mod lines;
 
 use std::collections::BTreeMap;
 
-use atoll_budget::RequestBudget;
-use atoll_front_kit::{BODY_BYTES, parse_json_or_empty, read_body};
+use atoll_front_kit::{BODY_BYTES, RequestBudget, parse_json_or_empty, read_body};
 use atoll_model::{Code, ErrorKind, SandboxId};
 use atoll_service::{Grant, PortQuestion, SandboxTarget, TokenOf};
 use atoll_toolbox::{

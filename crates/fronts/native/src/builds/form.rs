@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use atoll_budget::RequestBudget;
 use atoll_front_kit::multipart::{self, BadForm, Part};
-use atoll_front_kit::{ApiError, UploadFault, parse_json, read_body, upload_stream};
+use atoll_front_kit::{ApiError, RequestBudget, UploadFault, parse_json, read_body, upload_stream};
 use atoll_service::{BuildContext, ServiceError};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
