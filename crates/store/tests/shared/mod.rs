@@ -126,6 +126,7 @@ async fn names_are_unique_over_all_nodes() {
         tenant: tenant.clone(),
         node: name(node),
         name: "data".to_owned(),
+        provider: "container".to_owned(),
         size_mib: Some(1),
         folder: None,
         read_only: false,
