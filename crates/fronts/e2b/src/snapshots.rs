@@ -141,7 +141,7 @@ mod tests {
         let shown = |name: Option<&str>| {
             let kept = serde_json::json!({
                 "id": "ssssssssssssssssssss", "tenant": "tttttttttttttttttttt", "sandbox": "aaaaaaaaaaaaaaaaaaaa",
-                "name": name, "transient": false, "state": "ready", "memory": true, "template": "debian",
+                "name": name, "provider": "container", "transient": false, "state": "ready", "memory": true, "template": "debian",
                 "template_version": "1", "env": {}, "user": "user", "workdir": "/", "command": null,
                 "limits": { "cpu_milli": 1000, "memory_mib": 512, "disk_mib": 2048, "pids": 512 }, "bytes": 0,
                 "seal": "", "stood_still_us": 0, "created_at": { "wall_ms": 1, "boot_id": "b", "boot_ms": 1 },
