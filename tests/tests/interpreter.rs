@@ -221,7 +221,7 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
         assert_eq!(ran.error(), "KeyboardInterrupt", "{ran:?}");
         let kept = code(&interpreter, &context, "kept").await;
         assert_eq!(kept.text(), "1", "an interrupt loses nothing");
-        // Whoever goes away does not leave the kernel busy.
+        // A client that disconnects does not leave the kernel busy.
         let forever = Execute { code: "while True: pass".into(), ..Default::default() };
         let mut left = interpreter.execute(&context, forever).await.unwrap();
         assert_eq!(left.next().await.unwrap().unwrap(), E::Started { count: kept.count + 1 });

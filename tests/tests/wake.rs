@@ -168,7 +168,7 @@ fn waking_a_frozen_sandbox_is_quick_and_one_that_cannot_be_woken_says_why() {
             median < plain * 3 + Duration::from_millis(100),
             "the median command with a wake took {median:?}, without one {plain:?}"
         );
-        // One whose memory on disk is gone cannot be woken, and nobody waits for ever.
+        // A sandbox whose memory on disk was lost cannot be woken, and no request waits forever.
         sleep_as(&client, &id, "disk").await;
         w.stop_server(nix::sys::signal::Signal::SIGKILL).await;
         let images = w.data().join("pool/checkpoints").join(&id);

@@ -20,7 +20,7 @@ use crate::Clock;
 /// LIMIT: an SDK keeps a connection per running command and watch; 2,000 at once is its own bound.
 const SESSIONS_MAX: usize = 2_000;
 
-/// What keeps a sandbox awake for as long as it is open.
+/// What keeps a sandbox awake as long as it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActivityKind {
     /// A request that is being answered.
@@ -40,7 +40,7 @@ pub(crate) struct Activity {
     awaited: AtomicBool,
     /// Sessions that may be held by a pass.
     pub(crate) sessions: Arc<Semaphore>,
-    /// Requests that may wait for it to wake.
+    /// Limits the requests that wait for the sandbox to wake.
     pub(crate) waiters: Semaphore,
     /// Held by the request that asks the driver to wake the sandbox.
     pub(crate) wake_turn: Semaphore,

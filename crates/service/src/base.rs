@@ -146,7 +146,7 @@ pub(crate) fn shutting_down() -> ServiceError {
     ServiceError::new(Code::Internal, "the server is shutting down").retry_after(2)
 }
 
-/// Which tenant's things a key sees; `None`: all.
+/// The tenant whose objects a key can see; `None`: all.
 pub(crate) fn visible(who: &Principal) -> Option<&TenantId> {
     match who.scope {
         Scope::Admin => None,

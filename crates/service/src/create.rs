@@ -28,8 +28,8 @@ pub(crate) use base::CreationBase;
 pub(crate) use image::ImageWait;
 
 impl Sandboxes {
-    /// Creates a sandbox. With `wait` it answers when the sandbox runs, or why it does not; else once it is written
-    /// down. The caller may go away at any time: the driver finishes what was begun.
+    /// Creates a sandbox. With `wait` it returns when the sandbox runs, or with the reason why it does not; otherwise
+    /// once it is recorded. The caller may disconnect at any time: the driver completes the create.
     pub async fn create(
         &self,
         who: &Principal,
@@ -308,7 +308,7 @@ struct Planned {
     ready: Option<ReadyCheck>,
 }
 
-/// Why a sandbox is failed, as its driver knows it, else as the lease says.
+/// Why a sandbox failed, as its driver knows it, otherwise as the lease says.
 pub(crate) fn failure(handle: &Handle, lease: &Arc<Lease>) -> ServiceError {
     let failure = known_failure(handle, lease);
     match failure.hint {

@@ -58,7 +58,7 @@ pub(crate) enum DriverMessage {
     Verb { action: Action, reason: Reason, expect: Option<PhaseSet>, reply: VerbReply },
     /// Somebody changes something: [`Verb::Update`] or [`Verb::Resize`].
     Update { verb: Verb, change: Box<UpdateSandbox>, expect: Option<PhaseSet>, reply: Reply },
-    /// What stands above the lease's network policy changed: its tenant's, or a secret that it uses.
+    /// A layer above the lease's network policy changed: that of its tenant, or a secret that it uses.
     Refresh { reply: Option<Reply> },
     /// A change that affects the lease alone.
     Edit { edit: Edit, reply: Reply },
@@ -87,7 +87,8 @@ impl DriverMessage {
     }
 }
 
-/// Changes a lease, given the time, and names the fields it changed; none: nothing is written. Never touches the phase.
+/// Changes a lease, given the time, and returns the names of the changed fields; if there are none, nothing is written.
+/// It never changes the phase.
 pub(crate) type Edit =
     Box<dyn FnOnce(&mut Lease, &Timestamp) -> Result<Vec<&'static str>, ServiceError> + Send>;
 
@@ -120,7 +121,7 @@ pub(crate) struct Driver {
     checkpoint_failed: bool,
     /// New limits are being put in force.
     resizing: bool,
-    /// What it may reach was decided anew while nobody could tell its instance.
+    /// Whether its network policy changed while its instance could not be informed.
     refresh_due: bool,
     /// Whether objects of it may be in object storage that the lease does not name.
     uploads: bool,

@@ -133,7 +133,7 @@ pub(crate) fn uses(inner: &SandboxesState, lease: &Lease) -> BTreeSet<String> {
 }
 
 impl Sandboxes {
-    /// Who narrows a sandbox beyond its own policy.
+    /// The layers that narrow a sandbox beyond its own policy.
     #[must_use]
     pub fn narrowed_by(&self, lease: &Lease) -> Vec<PolicyLayer> {
         let tenant = self.inner.layers.of(&lease.tenant);

@@ -31,7 +31,7 @@ pub struct ServiceError {
     pub retry_after_s: Option<u32>,
     /// The verb that the phase of a sandbox does not allow, where that is the error.
     pub refused: Option<Box<RefusedVerb>>,
-    /// Why, for the log; never shown.
+    /// The cause for the log; it is never shown.
     pub cause: Option<Cause>,
 }
 

@@ -28,7 +28,7 @@ const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 const STDIN_CHUNK: usize = 64 << 10;
 
 impl Sandboxes {
-    /// Runs a command and collects what it writes. After its timeout the exit code is 124.
+    /// Runs a command and collects its output. After its timeout the exit code is 124.
     pub async fn exec(&self, who: &Principal, ident: &str, exec: Exec) -> Result<ExecOutcome, ServiceError> {
         check(&exec)?;
         // A detached command continues by itself; its CPU usage keeps the sandbox awake, not this call.

@@ -45,7 +45,7 @@ impl Service {
 }
 
 impl Sandboxes {
-    /// Ends a thread: what is bound to it is paused or deleted, as each lease says. Answers what is bound to it.
+    /// Ends a thread: its sandboxes are paused or deleted, as each lease says. Returns these sandboxes.
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
         if thread.is_empty() || thread.len() > THREAD_MAX || thread.chars().any(char::is_control) {
             let message = format!("thread must have 1 to {THREAD_MAX} printable characters");

@@ -26,7 +26,7 @@ use crate::{Fork, Forked, Lineage, ServiceError, VerbOptions};
 const CHILDREN_MAX: u32 = 100;
 
 impl Sandboxes {
-    /// Makes sandboxes from another's files at this moment, with its processes where that was asked and can be had.
+    /// Creates sandboxes from another one's current files, with its processes if requested and possible.
     pub async fn fork(&self, who: &Principal, ident: &str, ask: Fork) -> Result<Forked, ServiceError> {
         check(&ask)?;
         let handle = self.driven(who, ident).await?;
@@ -44,7 +44,7 @@ impl Sandboxes {
         let (snapshot, refused) =
             match self.take(&source, SnapshotRequest::transient(wants_memory, ask.expect)).await {
                 Ok(snapshot) => (snapshot, refused),
-                // Its processes can't be copied as they are now; its files can.
+                // Its processes cannot be copied at the moment; its files can.
                 Err(why) if wants_memory && why.code != Code::PhaseConflict => {
                     (self.take(&source, SnapshotRequest::transient(false, ask.expect)).await?, Some(why))
                 }

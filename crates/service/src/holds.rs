@@ -20,7 +20,7 @@ const EXTEND_S_MAX: u64 = 365 * 24 * 3_600;
 const FRESH_MS: i64 = 1_000;
 
 impl Sandboxes {
-    /// Keeps a sandbox from being idle until a deadline. A new hold takes the place of the one before.
+    /// Keeps a sandbox from being idle until a deadline. A new hold replaces the old one.
     pub async fn hold(&self, who: &Principal, ident: &str, ask: HoldAsk) -> Result<Lease, ServiceError> {
         within("for_s", ask.for_s, HOLD_S_MAX)?;
         if let Some(reason) = &ask.reason

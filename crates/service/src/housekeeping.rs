@@ -26,7 +26,7 @@ pub(crate) fn start(service: &Service) {
                 () = tokio::time::sleep(EVERY) => {}
             }
             let disk = Arc::clone(&base.disk);
-            // It can't be cancelled, and a panic in it is logged by the hook.
+            // It cannot be cancelled, and the hook logs a panic in it.
             let _ = tokio::task::spawn_blocking(move || disk.keep_headroom()).await;
             own.access().flush_keys().await;
             let now_ms = base.clock.now().wall_ms;

@@ -10,7 +10,7 @@ use crate::sandboxes::Sandboxes;
 use crate::{LogLine, LogStream, ServiceError};
 
 impl Sandboxes {
-    /// Output of detached processes and of the lease's own command: what is kept, then, with `follow`, what comes.
+    /// Output of detached processes and of the lease's own command: the kept output, then, with `follow`, new output.
     pub async fn logs(
         &self,
         who: &Principal,

@@ -55,7 +55,7 @@ impl CpuMemory {
 }
 
 impl Sandboxes {
-    /// What a running or frozen sandbox uses now. Wakes nobody.
+    /// The current usage of a running or frozen sandbox. Never wakes it.
     pub async fn metrics_now(&self, who: &Principal, ident: &str) -> Result<ResourceSample, ServiceError> {
         let handle = self.driven(who, ident).await?;
         let lease = handle.lease();

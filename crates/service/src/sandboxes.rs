@@ -28,7 +28,7 @@ pub(crate) const PAGE: u32 = 100;
 pub(crate) const PAGE_MAX: u32 = 1_000;
 
 impl Sandboxes {
-    /// A sandbox by id, name or unique start of its id (three characters at least). Deleted ones only by whole id.
+    /// A sandbox by id, name or unique prefix of its id (at least three characters). Deleted ones only by the whole id.
     pub async fn get(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
         Ok(lease.as_ref().clone())
@@ -95,7 +95,8 @@ impl Sandboxes {
         self.change(who, ident, Verb::Update, change, Some(phases)).await
     }
 
-    /// Changes the limits of a running or stopped sandbox as a machine would: what runs only grows, a disk never shrinks.
+    /// Changes the limits of a running or stopped sandbox like those of a machine: a running one only grows, a disk
+    /// never shrinks.
     pub async fn resize(
         &self,
         who: &Principal,
@@ -450,7 +451,7 @@ impl ToldSandbox {
     }
 }
 
-/// How long somebody waits for an end.
+/// How long a caller waits for the end of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndWait {
     /// Processes are started or ended.

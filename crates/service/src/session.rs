@@ -67,7 +67,7 @@ impl SandboxSession {
         Self { _place: Some(Arc::new(place)), ..self }
     }
 
-    /// The same session, whose file operations have the rights of the sandbox's root. What they create belongs to the user.
+    /// The same session, whose file operations have the rights of the sandbox's root. New files belong to the user.
     #[must_use]
     pub fn with_root_files(&self) -> Self {
         Self { root_files: true, ..self.clone() }

@@ -43,7 +43,7 @@ impl SnapshotRequest {
 }
 
 impl Sandboxes {
-    /// Keeps a running, paused or stopped sandbox as it is now.
+    /// Keeps the current state of a running, paused or stopped sandbox.
     pub async fn snapshot(
         &self,
         who: &Principal,

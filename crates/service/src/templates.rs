@@ -49,7 +49,7 @@ pub type MakeProgress = Box<dyn FnMut(&str) -> ControlFlow<()> + Send>;
 /// Where templates come from: those that this server makes itself, and registries. Calls that are no futures may block; the
 /// service makes slow ones on a thread of their own.
 pub trait TemplateSource: Send + Sync + 'static {
-    /// The built-in template of this name or alias; the ones that make themselves are made.
+    /// The built-in template of this name or alias; the ones that are made automatically are made.
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError>;
     /// The exact version of a template that a sandbox was created from; nothing is made.
     fn pinned(&self, name: &str, version: &str) -> Result<TemplateRecord, ServiceError>;

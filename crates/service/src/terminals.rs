@@ -46,7 +46,7 @@ impl TerminalInput {
         Self { wakes: false, ..self }
     }
 
-    /// Types.
+    /// Writes input.
     pub async fn write(&self, data: Bytes) -> Result<(), ServiceError> {
         self.wake().await?;
         let written = self.session.send_stdin(self.pid, &data).await;
@@ -75,7 +75,7 @@ impl TerminalInput {
 }
 
 impl Sandboxes {
-    /// Opens a terminal, or finds the one of this thread again.
+    /// Opens a terminal, or returns the existing one of this thread.
     pub async fn open_terminal(
         &self,
         who: &Principal,

@@ -160,7 +160,7 @@ impl VerbOptions {
     }
 }
 
-/// How a sandbox shall be paused.
+/// How to pause a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pause {
     /// The location of its memory; `None`: unchanged.

@@ -207,7 +207,7 @@ async fn wake(handle: &Handle) -> Result<Arc<Lease>, ServiceError> {
                 if lease.wake == Wake::Explicit {
                     return Err(asleep(&lease));
                 }
-                // One request asks the driver; those that came with it share what comes of that.
+                // One request asks the driver; concurrent requests share the result.
                 asked = true;
                 let Ok(turn) = handle.activity.wake_turn.try_acquire() else {
                     let _ = handle.activity.wake_turn.acquire().await;

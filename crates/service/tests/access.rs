@@ -114,7 +114,7 @@ async fn tokens_outlive_sleep_and_end_with_a_rotation_or_the_sandbox() {
 
     service.sandboxes().delete(&world.admin, ident, true).await.unwrap();
     assert_eq!(grant.session().await.unwrap_err().code, Code::SandboxNotFound);
-    // Who held it learns that it is gone; who guesses learns nothing.
+    // A caller with the right token learns that the sandbox was deleted; a guess reveals nothing.
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &new), Code::SandboxNotFound);
     assert_eq!(code(&world, &lease.id, TokenOf::Agent, &"0".repeat(64)), Code::Unauthenticated);
     assert!(service.access().find_by_token(TokenOf::Agent, &mut |_, token| token == new).is_none());

@@ -488,7 +488,7 @@ async fn a_secret_is_a_placeholder_inside_and_a_value_at_the_gate() {
     service.access().update_secret(who, "A", SecretChange { value: None, about: Some(about) }).await.unwrap();
     assert_eq!(replaced(&world, &lease.id), [("rotated".to_owned(), vec!["good.test".to_owned()])]);
     assert_eq!(service.access().delete_secret(who, "A").await.unwrap_err().code, Code::SecretInUse);
-    // A fork has what its parent has; another set replaces the whole.
+    // A fork has the secrets of its parent; another set replaces all of them.
     let ask = Fork { count: 1, ..Default::default() };
     let forked = service.sandboxes().fork(who, lease.id.as_str(), ask).await.unwrap();
     assert_eq!(replaced(&world, &forked.sandboxes[0].id), replaced(&world, &lease.id));

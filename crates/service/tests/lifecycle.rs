@@ -263,7 +263,7 @@ async fn a_death_makes_it_failed_and_it_can_be_started_again() {
     let failed = world.until(&lease.id, Phase::Failed).await;
     assert_eq!((failed.reason, failed.instance), (Reason::InstanceDied, None));
     let running = world.service.sandboxes().start(&world.admin, lease.id.as_str(), true).await.unwrap();
-    // A notice of the first instance comes late and must not touch the second.
+    // A late notice of the first instance must not affect the second.
     world.fake.tell(&lease.id, lease.instance.as_ref().unwrap(), NoticeKind::Died);
     world.quiet().await;
     assert_eq!(world.get(&lease.id).await, running);

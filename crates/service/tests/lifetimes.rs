@@ -175,7 +175,7 @@ async fn a_verb_can_be_refused_where_it_would_do_nothing() {
     assert!(error.message.contains("stop"), "{}", error.message);
     let refused = error.refused.unwrap();
     assert_eq!((refused.verb, refused.lease.phase), (Verb::Stop, Phase::Stopped));
-    // Sizes as of a machine.
+    // Sizes like those of a machine.
     let cpu = |cpu| LimitsAsk { cpu: Some(cpu), ..LimitsAsk::default() };
     assert_eq!(service.sandboxes().resize(who, id, cpu(0.5)).await.unwrap().limits.cpu_milli, 500);
     service.sandboxes().start(who, id, true).await.unwrap();

@@ -190,7 +190,7 @@ async fn work_keeps_it_awake_and_awake_says_which() {
         world.service.sandboxes().awake(&world.admin, id).await.unwrap().because,
         [AwakeReason::Network]
     );
-    // A housekeeping of five thousandths of a core and a few keep-alives are no work.
+    // A background load of five thousandths of a core and a few keep-alives do not count as activity.
     for _ in 0..14 {
         world.advance(SECOND).await;
         world.fake.work(&lease.id, Duration::from_millis(5), 50);

@@ -294,7 +294,7 @@ async fn what_cannot_be_resumed_stands_still_as_before() {
     world.fake.script(ProviderCall::Restore, Script::WrongToken);
     world.fake.script(ProviderCall::Pause, Script::Hold);
     world.service.sandboxes().resume(&world.admin, id.as_str(), true).await.unwrap_err();
-    // Already before it is frozen: a resume that comes now must not look for the checkpoint, which is spent.
+    // Even before it is frozen: a resume at this time must not search for the checkpoint, which was used up.
     assert_eq!(world.get(&id).await.held, Some(MemoryLocation::Live));
     world.fake.release();
     world.quiet().await;
@@ -446,7 +446,7 @@ async fn snapshots_count_against_the_disk_of_their_tenant_and_leave_room_for_all
     );
     service.sandboxes().delete_snapshot(&who, first.id.as_str()).await.unwrap();
     service.sandboxes().create(&who, grown(2_050), true).await.unwrap();
-    // Nobody's copies take the last of the disk.
+    // Copies must not take the last of the disk.
     let id = world.create().await.id;
     world.fake.set_node(|node| node.disk_copy_mib = 60);
     world.advance(Duration::from_secs(2)).await;
@@ -659,7 +659,7 @@ async fn a_rollback_that_fails_half_way_leaves_files_and_nothing_that_runs() {
     let stopped = world.get(&id).await;
     assert_eq!((stopped.phase, stopped.intent, stopped.instance), (Phase::Stopped, Intent::Stop, None));
     service.sandboxes().start(who, "x", true).await.unwrap();
-    // It died meanwhile, and somebody wants it stopped meanwhile: either way nothing runs behind a stopped lease.
+    // It died meanwhile, or a stop was requested meanwhile: in both cases nothing runs while the lease says stopped.
     for dies in [true, false] {
         world.fake.script(ProviderCall::Rollback, Script::Hold);
         service.sandboxes().rollback(who, "x", "first", false).await.unwrap();

@@ -161,7 +161,7 @@ async fn no_volume_is_promised_more_than_the_disk_has() {
         Some(100),
         "as before"
     );
-    // The server's default is the operator's word.
+    // The operator's default size is always allowed.
     world.fake.set_node(|node| node.disk_free_mib = 5_000);
     let usual = NewVolume { size_mib: None, ..named("usual") };
     world.service.volumes().create(&who, usual).await.unwrap();
@@ -226,7 +226,7 @@ async fn a_failure_or_a_crash_at_any_point_leaves_nothing_half() {
         work.abort();
         assert_no_leaks(&world).await;
         assert!(world.service.volumes().get(&world.admin, "kept").await.is_ok(), "{place}");
-        // What was being made is undone, what was being removed is gone.
+        // An incomplete creation is undone, an interrupted removal is completed.
         let was_made = !matches!(place, "volume.row" | "volume.files");
         assert_eq!(world.service.volumes().get(&world.admin, "copy").await.is_ok(), was_made, "{place}");
         assert_eq!(world.service.volumes().get(&world.admin, "going").await.is_ok(), !was_made, "{place}");

@@ -21,7 +21,7 @@ const SIZES: [(&str, u32, u32, u32); 3] =
     [("daytona-small", 1, 1, 3), ("daytona-medium", 2, 4, 8), ("daytona-large", 4, 8, 10)];
 const CASED: &str = "cased/";
 
-/// What the vendor's sizes grant.
+/// The resources of the vendor's sizes.
 pub(crate) fn size(name: &str) -> Option<LimitsAsk> {
     SIZES
         .iter()

@@ -65,7 +65,7 @@ async fn create(
     let mut spec = body.into_spec()?;
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
     let (lease, _) = app.service.sandboxes().create(&who, spec, true).await.map_err(|error| match error.code {
-        // COMPAT(daytona): a snapshot that is not there makes the request bad.
+        // COMPAT(daytona): a missing snapshot makes the request bad.
         Code::TemplateNotFound | Code::SnapshotNotFound => {
             let message = format!(
                 "Snapshot {} not found (daytona.snapshot.list() shows those that are there; daytona.snapshot.create() or \
@@ -139,7 +139,7 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
 pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
     let lease = app.service.sandboxes().get(who, ident).await.map_err(|error| match error.code {
-        // A word that could mean two ids means none here.
+        // An ambiguous prefix of an id is not found here.
         Code::SandboxNotFound | Code::InvalidRequest => missing(),
         _ => error.into(),
     })?;

@@ -93,8 +93,8 @@ async fn create(
     let limits = limits(body.cpu, body.memory, body.disk);
     let ask = builds::Ask { word, build, limits, command, notes };
     let begun = app.service.builds().start(&who, builds::request(ask)?, None).await?;
-    // COMPAT(daytona): the SDKs read the log of what is being built, and not of what waits for its turn; the next look
-    // may find it done.
+    // COMPAT(daytona): the SDKs read the log of a snapshot that is being built, but not of one that is pending; a later
+    // poll may find it complete.
     Ok(ok(SnapshotResponse::of_build(&begun).begun()))
 }
 
@@ -210,7 +210,7 @@ async fn list(
 async fn all(app: &DaytonaApp, who: &Principal) -> Result<Vec<SnapshotResponse>, ApiError> {
     let mut all = Vec::new();
     for template in app.service.templates().list(who).await? {
-        // The host's own file system is no snapshot, and what a sandbox was built from has no name.
+        // The host's own file system is not a snapshot, and a template that was built for a sandbox has no name.
         if template.name.starts_with(builds::NAMELESS) || template.kind == "host" {
             continue;
         }

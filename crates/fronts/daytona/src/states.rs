@@ -9,8 +9,8 @@
 //! while new limits are put in force: resizing
 //! ```
 //!
-//! A sandbox whose image is built or pulled first is `pending_build`, then `building_snapshot` or `pulling_snapshot`, before it
-//! is `creating`; where the build fails it is `build_failed`.
+//! A sandbox whose image is built or pulled first is `pending_build`, then `building_snapshot` or `pulling_snapshot`,
+//! before it is `creating`; if the build fails, it is `build_failed`.
 
 use atoll_model::lifecycle::{PhaseSet, Verb, phase_deadline_ms};
 use atoll_model::{Intent, Lease, Phase, Stage};

@@ -1,8 +1,9 @@
-//! Where contexts of builds are put: as much of S3 as the SDKs use, for one kind of object, `ORGANISATION/HASH/context.tar`.
+//! Uploads of build contexts: the part of S3 that the SDKs use, for one kind of object,
+//! `ORGANISATION/HASH/context.tar`.
 //!
 //! ```text
 //! GET /api/object-storage/push-access ─► credentials of one tenant, for an hour
-//! GET  /s3/BUCKET/?list-type=2&prefix=      is it there?          HEAD the same of one object
+//! GET  /s3/BUCKET/?list-type=2&prefix=      whether it exists     HEAD the same for one object
 //! PUT  /s3/BUCKET/KEY                        one piece             POST ?uploads, PUT ?partNumber&uploadId, POST ?uploadId
 //! ```
 //!
@@ -280,7 +281,7 @@ async fn abort(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Any text that is the same for the same thing will do.
+/// Any text that is equal for equal content is sufficient.
 fn etag(text: &str) -> HeaderValue {
     let plain: String = text.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
     HeaderValue::from_str(&format!("\"{plain}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"x\""))

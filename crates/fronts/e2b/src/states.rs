@@ -54,7 +54,7 @@ pub(crate) fn state_of(lease: &Lease) -> Option<SandboxState> {
     if lease.waits_for_image() { None } else { state(lease.phase) }
 }
 
-/// What a pause kept, once it is over.
+/// What a complete pause has kept.
 pub(crate) const fn pause_mode(lease: &Lease) -> Option<&'static str> {
     match lease.phase {
         Phase::Paused => Some("full"),

@@ -30,7 +30,7 @@ pub struct ApiError {
     pub retry_after_s: Option<u32>,
     /// The verb that the phase of a sandbox does not allow, where that is the error.
     pub refused: Option<Box<RefusedVerb>>,
-    /// Why, for the log; never shown.
+    /// The cause for the log; it is never shown.
     pub cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 

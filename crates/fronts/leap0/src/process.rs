@@ -50,7 +50,7 @@ async fn execute(
         ..Exec::default()
     };
     let done = app.service.sandboxes().exec(&who, &id, exec).await?;
-    // 124 when its time was over.
+    // The exit code is 124 after a timeout.
     let answer = JsonObject::new().field("exit_code", &done.exit_code);
     let answer = answer.texts("stdout", done.stdout.with_notice());
     Ok(stream_json(answer.texts("stderr", done.stderr.with_notice())))

@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Router<Leap0App> {
         .route("/v1/template/{*id}", patch(rename).delete(remove))
 }
 
-/// Where commands start: in `/workspace`, unless an image says otherwise.
+/// The working directory of commands: `/workspace`, unless an image sets another one.
 pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
     let says_none = template.tenant.is_none() || matches!(template.workdir.as_str(), "" | "/");
     says_none.then(|| WORKDIR.to_owned())

@@ -34,7 +34,7 @@ pub struct StartBuild {
     pub settings: StartSettings,
     /// Who commands run as in templates that are built on a given one.
     pub base_user: Option<BaseUser>,
-    /// Labels of the image, on top of those that the steps give it; no step of the log.
+    /// Labels of the image, in addition to those of the steps; they are not a step of the log.
     pub labels: BTreeMap<String, String>,
     /// The network policy of its steps; `None`: that of the tenant's sandboxes.
     pub network: Option<NetworkPolicy>,
@@ -59,7 +59,7 @@ pub struct BaseUser {
     pub workdir: String,
 }
 
-/// Where the steps of a build come from.
+/// The source of a build's steps.
 #[derive(Debug, Clone)]
 pub enum BuildSource {
     /// A Dockerfile in the context; `None`: `Dockerfile`.

@@ -171,7 +171,7 @@ pub(super) fn merged(
     Ok(tar)
 }
 
-/// Whether it begins as gzip or zstd does.
+/// Whether the file begins with the magic number of gzip or zstd.
 fn is_compressed(file: &File) -> std::io::Result<bool> {
     use std::os::unix::fs::FileExt;
     let mut magic = [0; 4];

@@ -28,7 +28,7 @@ pub(super) const TURN_MAX: Duration = Duration::from_secs(60);
 const OPEN_PER_TENANT: usize = 16;
 /// LIMIT: S3 clients send ten parts of an object at once.
 const UPLOADS_PER_TENANT: usize = 32;
-/// LIMIT: each holds a row and a few names.
+/// LIMIT: each has a row and a few names.
 const ANNOUNCED_PER_TENANT: usize = 64;
 
 /// The builds that have not ended.
@@ -44,7 +44,7 @@ struct QueueState {
     announced: HashMap<BuildId, Announced>,
     /// The number of archives that are being uploaded.
     uploads: HashMap<TenantId, usize>,
-    /// Builds whose context is still on its way, and open ones.
+    /// Builds whose context is being uploaded, and open ones.
     places: HashMap<TenantId, usize>,
     running: HashMap<TenantId, usize>,
     waiting: VecDeque<(TenantId, oneshot::Sender<BuildTurn>)>,
@@ -86,7 +86,7 @@ impl Live {
 }
 
 impl BuildQueue {
-    /// Counts one more of a tenant's builds for as long as the answer is held.
+    /// Counts one more build of a tenant as long as the result is held.
     pub(super) fn admit(self: &Arc<Self>, tenant: &TenantId) -> Result<Admitted, ServiceError> {
         let mut state = self.lock();
         let held = state.places.entry(tenant.clone()).or_default();

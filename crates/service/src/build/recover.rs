@@ -40,7 +40,7 @@ impl Builds {
                 }
             }
         });
-        // It cannot be cancelled, and a panic in it is logged by the hook.
+        // It cannot be cancelled, and the hook logs a panic in it.
         let _ = removal.await;
         Ok(())
     }

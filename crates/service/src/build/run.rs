@@ -93,7 +93,7 @@ impl BuildJob {
         let row = self.live.build.borrow().clone();
         // Nothing of a collection may take what this looks at before it has a name.
         let _working = inner.templates.images().begin();
-        // What blocks is told when nobody waits for it any more.
+        // Blocking work is stopped when this future is dropped.
         let stop = cancel.child_token();
         let _stops = stop.clone().drop_guard();
         let built = async {

@@ -148,7 +148,7 @@ fn delete(handle: &Handle) {
     }
 }
 
-/// The reference by which a sandbox is made of exactly this version.
+/// The reference from which a sandbox is created with exactly this version.
 pub(super) fn exactly(name: &str, version: &str) -> String {
     let digest = Some(version.to_owned());
     TemplateRef { name: name.to_owned(), tag: None, digest }.to_string()

@@ -45,7 +45,7 @@ const TICKET: &str = "upload";
 const STORAGE: &str = "storage";
 
 impl Builds {
-    /// Whether an archive with this hash lies here for builds of the caller.
+    /// Whether an archive with this hash is stored for builds of the caller.
     pub async fn has_upload(&self, who: &Principal, hash: &str) -> Result<bool, ServiceError> {
         let path = self.uploads_of(&who.tenant).archive(&parse(hash)?);
         Ok(tokio::fs::try_exists(&path).await.unwrap_or(false))

@@ -16,7 +16,7 @@ use crate::templates::VersionHold;
 use crate::{ServiceError, TemplateRecord};
 
 impl Sandboxes {
-    /// What a sandbox begins as before its own wishes.
+    /// The source of a sandbox, before its own settings.
     pub(super) async fn base_of(
         &self,
         who: &Principal,

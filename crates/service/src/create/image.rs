@@ -133,7 +133,7 @@ impl ImageWait {
 }
 
 impl Sandboxes {
-    /// Builds or pulls what a sandbox waits for, and answers what it begins as.
+    /// Builds or pulls the image of a sandbox, and returns its base.
     async fn image_of(&self, handle: &Handle, lease: &Lease) -> Result<CreationBase, ServiceError> {
         let Some(AwaitedImage { requested_by, start }) = &lease.awaits else {
             return Err(ServiceError::new(Code::Internal, "the sandbox waits for no image"));

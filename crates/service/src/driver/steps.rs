@@ -35,7 +35,7 @@ pub(super) struct Transition {
     pub(super) rollback_to: Option<SnapshotId>,
     /// What else of the lease changes with it.
     pub(super) changed: Option<Box<ChangedLease>>,
-    /// What else to tell the listeners.
+    /// A further event for listeners.
     pub(super) also: Option<EventKind>,
     /// Whether to retry the write after a failure of the disk: internal results are retried, a caller receives the
     /// error at once.

@@ -18,7 +18,7 @@ use crate::base::ServiceBase;
 const PURPOSE: &str = "secret-placeholder";
 const PREFIX: &str = "atoll_secret_";
 
-/// The secrets of a sandbox as its lease may hold them.
+/// The secrets of a sandbox as its lease may contain them.
 pub(crate) async fn attached(
     inner: &ServiceBase,
     tenant: &TenantId,

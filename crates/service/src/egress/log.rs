@@ -222,7 +222,7 @@ pub(crate) async fn remove(inner: &Arc<SandboxesState>, sandbox: &SandboxId) {
 }
 
 impl Sandboxes {
-    /// What was decided about what leaves a sandbox, newest last.
+    /// The decisions about outgoing connections of a sandbox, newest last.
     pub async fn egress_log(
         &self,
         who: &Principal,

@@ -12,7 +12,7 @@ use crate::ServiceError;
 const ALL_MAX: usize = 128;
 
 impl Templates {
-    /// Tells the provider behind the answer; a later change takes the place of this one.
+    /// Informs the provider in the background; a later change replaces this one.
     pub(crate) fn refresh_pools(&self) {
         let own = self.clone();
         self.inner.spawn(async move {

@@ -190,7 +190,7 @@ impl Templates {
 }
 
 impl Templates {
-    /// The layers of all templates that a tenant sees. An admin key sees all that are here.
+    /// The layers of all templates that a tenant can see. An admin key can see all layers.
     async fn known_layers(&self, tenant: &TenantId, is_admin: bool) -> Result<KnownLayers, ServiceError> {
         if is_admin {
             return Ok(Arc::new(|_| true));

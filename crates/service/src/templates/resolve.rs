@@ -181,7 +181,7 @@ impl Templates {
             })
             .await
             .map_err(|error| match error.code {
-                // A word that no built-in template could have is simply none of them.
+                // A text that cannot be the name of a built-in template is reported as not found.
                 Code::InvalidRequest | Code::HostChanged => {
                     let message = format!("there is no template {}", printable(&reference_or(reference)));
                     ServiceError::new(Code::TemplateNotFound, message).caused_by(error)

@@ -74,8 +74,8 @@ impl TemplateRecord {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
 
-    /// The image's entrypoint with its arguments. A `CMD` alone, such as the `python3` of Python's images, waits for input and
-    /// would end at once.
+    /// The image's entrypoint with its arguments. A `CMD` alone, such as the `python3` of Python's images, waits for
+    /// input and would end at once.
     #[must_use]
     pub fn program(&self) -> Option<Vec<String>> {
         let mut program = self.entrypoint.clone().filter(|entrypoint| !entrypoint.is_empty())?;

@@ -25,8 +25,9 @@ pub(crate) struct Publish<'a> {
 }
 
 impl Templates {
-    /// Refuses a name under which everybody expects a built-in template: it would be found first, also by builds that begin
-    /// from it. Other tags of such a name hide nothing, and an image that is fetched keeps the name of its registry.
+    /// Refuses a name of a built-in template: the tenant's template would be found first, also by builds that begin
+    /// from the built-in one. Other tags of such a name hide nothing, and a pulled image keeps the name of its
+    /// registry.
     pub(crate) async fn refuse_built_in(
         &self,
         name: &TemplateRef,

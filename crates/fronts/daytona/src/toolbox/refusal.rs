@@ -73,7 +73,7 @@ pub(super) fn of_terminal(error: ServiceError) -> ApiError {
 
 const GONE: &str = "the sandbox was stopped, paused or deleted during the request, or does not answer";
 
-/// Its processes ended under the call, and the way to its agent with them.
+/// The sandbox ended during the call, and with it the connection to its agent.
 fn gone(error: ToolboxError) -> ApiError {
     ApiError::new(Code::SandboxUnavailable, GONE).from_sandbox().caused_by(error)
 }

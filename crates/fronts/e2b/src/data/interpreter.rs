@@ -134,7 +134,7 @@ impl Data {
     fn runner(&self, sandbox: &SandboxId, headers: &HeaderMap) -> Result<Grant<SandboxTarget>, Refusal> {
         let token = shown(headers)?.ok_or_else(|| self.nobody(sandbox))?;
         self.service.access().admit_token(sandbox, TokenOf::Agent, token).map_err(|error| {
-            // As for a sandbox of another front, of which nothing is said here.
+            // The same answer as for a sandbox of another front, about which nothing is revealed here.
             let is_hidden = error.code == Code::Unauthenticated && self.known(sandbox).is_none();
             if is_hidden { Refusal::NotFound } else { error.into() }
         })

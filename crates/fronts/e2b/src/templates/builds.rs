@@ -58,7 +58,7 @@ impl Makers {
 pub(super) fn status(app: &E2bApp, build: &Build) -> &'static str {
     match build.status {
         BuildStatus::Waiting if app.service.builds().is_announced(build) => "waiting",
-        // Whether others are before it is nothing that the SDKs know of.
+        // The SDKs have no status for a build that waits for others.
         BuildStatus::Waiting | BuildStatus::Building => "building",
         BuildStatus::Ready => "ready",
         BuildStatus::Failed | BuildStatus::Cancelled => "error",

@@ -187,7 +187,8 @@ pub(super) async fn remove(
         |record: &&TemplateRecord| record.tenant.as_ref() == Some(&who.tenant) && record.name == name;
     if let Some(record) = all.iter().find(is_own) {
         match app.service.templates().remove(&who, &word).await {
-            // COMPAT(e2b): sandboxes of it go on; the names are gone, and its files go with the last of them.
+            // COMPAT(e2b): sandboxes of the template continue; its names are removed, and its files with the last
+            // sandbox.
             Err(error) if error.code == Code::TemplateInUse => {
                 app.service.templates().untag(&who, &name, &record.tags).await?;
             }

@@ -9,7 +9,7 @@ use crate::E2bApp;
 pub(super) const DEFAULT: &str = "default";
 /// The stored form of a user's tag `latest`, since `latest` is Atoll's default tag.
 const THEIR_LATEST: &str = "_latest";
-/// What a tag of theirs is called here.
+/// Atoll's form of a tag of E2B.
 pub(super) fn stored(tag: &str) -> &str {
     match tag {
         DEFAULT => DEFAULT_TAG,
@@ -33,8 +33,8 @@ pub(super) fn parse(field: &str, text: &str) -> Result<TemplateRef, ApiError> {
     text.parse::<TemplateRef>().map_err(|bad| ApiError::field(field, bad.to_string()))
 }
 
-/// A template id as our word: a name, with a tag of ours where theirs had one. What is no name stays as it is, and is then
-/// found nowhere.
+/// The name in Atoll for a template id: with a tag in Atoll's form if the id has one. A text that is not a name is
+/// returned unchanged, and is then not found.
 pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<String, ApiError> {
     let Ok(reference) = parse("templateID", id) else { return Ok(id.to_owned()) };
     let Some(tag) = &reference.tag else { return Ok(reference.to_string()) };

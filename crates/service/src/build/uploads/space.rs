@@ -85,7 +85,7 @@ impl Sandboxes {
             // A step of its build uses its place.
             usage.disk_mib = usage.disk_mib.saturating_sub(u64::from(waiting.limits.disk_mib));
         }
-        // The rest of the quota is checked where the lease is written.
+        // The rest of the quota is checked when the lease is written.
         let of_disk = Quota { disk_mib: record.quota.disk_mib, ..Quota::default() };
         Ok(quota::admit_new(&of_disk, &usage, &lease.limits).map_err(StoreError::from)?)
     }
