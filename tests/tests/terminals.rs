@@ -86,6 +86,131 @@ fn a_terminal_survives_a_crash_of_the_server() {
     });
 }
 
+/// The shells of terminals that run in a sandbox, by their tags.
+async fn shells(client: &Client, id: &str) -> Vec<String> {
+    let processes = client.get(&format!("/v1/sandboxes/{id}/processes")).await.ok();
+    let tags = processes["items"].as_array().unwrap().iter().filter_map(|process| process["tag"].as_str());
+    tags.filter(|tag| tag.starts_with("terminal-")).map(str::to_owned).collect()
+}
+
+async fn terminals(client: &Client, id: &str) -> Vec<Value> {
+    let list = client.get(&format!("/v1/sandboxes/{id}/terminals")).await.ok();
+    list["items"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_crash_while_a_terminal_is_opened_leaves_no_shell_without_a_terminal() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let place_file = w.folder().join("fail-at");
+        w.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", place_file.display()))]).await;
+        for (place, running) in [("terminal.row", 0), ("terminal.shell", 1)] {
+            std::fs::write(&place_file, place).unwrap();
+            let body = json!({ "thread": place, "cols": 80, "rows": 24 });
+            let opening = client.raw(Method::POST, &format!("/v1/sandboxes/{id}/terminals")).json(&body);
+            assert!(opening.send().await.is_err(), "{place}: the server ends");
+            until("the server ended", async || w.server_exit().map(drop)).await;
+            w.forget_server();
+            w.start_server().await;
+            assert_eq!(shells(&client, &id).await.len(), running, "{place}");
+            let terminal = open(&client, &id, place).await;
+            assert_eq!(shells(&client, &id).await, [format!("terminal-{terminal}")], "{place}");
+            let mut screen = Screen::attach(&client, &id, &terminal).await;
+            screen.input("echo re''ady\n").await;
+            screen.wait_for("ready").await;
+            client.delete(&format!("/v1/sandboxes/{id}/terminals/{terminal}")).await.ok();
+            assert!(shells(&client, &id).await.is_empty(), "{place}");
+        }
+    });
+}
+
+#[test]
+fn a_shell_that_ignores_hangup_ends_with_its_terminal() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "t").await;
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("trap '' HUP; echo re''ady\n").await;
+        screen.wait_for("ready").await;
+        client.delete(&format!("/v1/sandboxes/{id}/terminals/{terminal}")).await.ok();
+        assert!(shells(&client, &id).await.is_empty());
+        assert!(terminals(&client, &id).await.is_empty());
+    });
+}
+
+#[test]
+fn a_fork_with_memory_has_the_terminals_of_its_source() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let terminal = open(&client, &id, "t").await;
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("A=forked; echo re''ady\n").await;
+        screen.wait_for("ready").await;
+        let asked = json!({ "count": 1, "memory": true });
+        let forked = client.post(&format!("/v1/sandboxes/{id}/fork"), asked).await.ok();
+        assert_eq!(forked["memory"], true, "{forked}");
+        let fork = forked["sandboxes"][0]["id"].as_str().unwrap();
+        let copied = open(&client, fork, "t").await;
+        assert_ne!(copied, terminal);
+        assert_eq!(shells(&client, fork).await.len(), 1, "the shell of the fork is used");
+        let mut screen = Screen::attach(&client, fork, &copied).await;
+        screen.input("echo it=$A\n").await;
+        screen.wait_for("it=forked").await;
+        client.delete(&format!("/v1/sandboxes/{fork}/terminals/{copied}")).await.ok();
+        assert!(shells(&client, fork).await.is_empty());
+        assert_eq!(terminals(&client, &id).await.len(), 1, "the source keeps its own");
+    });
+}
+
+#[test]
+fn clients_that_open_at_once_or_go_away_leave_one_shell_per_terminal() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let path = format!("/v1/sandboxes/{id}/terminals");
+        let opened = futures::future::join_all((0..8).map(|_| open(&client, &id, "same"))).await;
+        assert!(opened.iter().all(|terminal| *terminal == opened[0]), "{opened:?}");
+        assert_eq!(shells(&client, &id).await, [format!("terminal-{}", opened[0])]);
+        for n in 0..8 {
+            let body = json!({ "thread": format!("gone-{n}"), "cols": 80, "rows": 24 });
+            let opening = client.raw(Method::POST, &path).json(&body).send();
+            let _ = tokio::time::timeout(Duration::from_millis(n), opening).await;
+        }
+        until("each shell has a terminal, and each terminal a shell", async || {
+            let mut shells = shells(&client, &id).await;
+            let listed = terminals(&client, &id).await;
+            let tag = |terminal: &Value| format!("terminal-{}", terminal["id"].as_str().unwrap());
+            let mut tags: Vec<String> = listed.iter().map(tag).collect();
+            shells.sort();
+            tags.sort();
+            (shells == tags).then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_burst_does_not_pass_the_limit_of_terminals() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let path = format!("/leap0/v1/sandbox/{id}/pty");
+        let lazy = |n: usize| {
+            let body = json!({ "id": format!("t{n}"), "lazy_start": true });
+            let request = client.raw(Method::POST, &path).json(&body);
+            async move { request.send().await.unwrap().status().is_success() }
+        };
+        let made = futures::future::join_all((0..80).map(lazy)).await;
+        assert_eq!(made.iter().filter(|made| **made).count(), 64);
+        assert_eq!(get(&client, &path).await["items"].as_array().unwrap().len(), 64);
+        let refused = json!({ "thread": "one more", "cols": 80, "rows": 24 });
+        client.post(&format!("/v1/sandboxes/{id}/terminals"), refused).await.refused(429, "sandbox_exhausted");
+    });
+}
+
 /// A call of a vendor's API, which is not in the native document.
 async fn vendor(request: RequestBuilder) -> Value {
     let answer = request.send().await.unwrap();

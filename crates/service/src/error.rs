@@ -217,6 +217,14 @@ impl From<StoreError> for ServiceError {
             StoreError::TooManySecrets { .. } => {
                 Self::new(Code::QuotaExceeded, error.to_string()).hint("delete secrets that are not needed")
             }
+            StoreError::TooManyTerminals { .. } => {
+                Self::new(Code::SandboxExhausted, error.to_string()).hint("close some of them")
+            }
+            StoreError::TooManyPreviews { .. } => {
+                Self::new(Code::QuotaExceeded, error.to_string()).hint("remove some of them first")
+            }
+            StoreError::NoInstance { .. } => Self::new(Code::SandboxUnavailable, error.to_string())
+                .hint("start it first; a terminal belongs to a running or paused sandbox"),
             StoreError::NoTenant => Self::new(Code::TenantNotFound, "there is no such tenant"),
             StoreError::Exists { what } => Self::new(Code::AlreadyExists, format!("{what} exists already")),
             StoreError::BadCursor => {

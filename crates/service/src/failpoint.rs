@@ -60,9 +60,17 @@ impl FailPoint {
         "rollback.after",
     ];
 
-    /// All places outside of the life of a sandbox: templates and volumes.
-    pub const BESIDE: &[&'static str] =
-        &["collect.rows", "pull.files", "volume.row", "volume.files", "volume.deleting", "volume.removed"];
+    /// All places outside of the life of a sandbox: templates, volumes and terminals.
+    pub const BESIDE: &[&'static str] = &[
+        "collect.rows",
+        "pull.files",
+        "volume.row",
+        "volume.files",
+        "volume.deleting",
+        "volume.removed",
+        "terminal.row",
+        "terminal.shell",
+    ];
 
     pub(crate) async fn reach(&self, place: &'static str) {
         if let Some(hook) = &self.0 {

@@ -1,15 +1,22 @@
 //! Terminals: a shell bound to a thread of conversation. The same thread gets the same shell with its folder and
 //! environment, until the shell or the instance ends.
 //!
-//! The registry is in the store, so it outlives the server: a row says how the shell was started and how large the terminal
-//! is; the shell is a process in the sandbox that has the row's id in its tag. A row whose process has ended is removed when
-//! somebody looks. Every front has its terminals here, under the name that its user chose as the thread.
+//! The registry is in the store, so it outlives the server: a row says how the shell is started and how large the terminal
+//! is; the shell is a process in the sandbox that has the row's id in its tag. A row whose process has ended is removed by
+//! the next list. Every front has its terminals here, under the name that its user chose as the thread.
+//!
+//! ```text
+//! row without pid ──► shell with the row's tag ──► pid in the row ──► ended: first the shell, then the row
+//! ```
+//! The row is written first and removed last, so every shell has one. A request that finds a row without a pid looks for
+//! the shell by its tag, and starts one only if there is none. All of this continues when the client goes away.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use atoll_agentapi::Session;
-use atoll_model::{Code, InstanceId, Lease, Principal};
-use atoll_store::{Terminal, TerminalSettings};
+use atoll_agentapi::{ProcessInfo, Session};
+use atoll_model::{Code, Lease, Principal};
+use atoll_store::{StoreError, Terminal, TerminalSettings};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
@@ -23,13 +30,19 @@ use crate::session::SandboxSession;
 use crate::{Exec, ExecEvent, OpenTerminal, ServiceError, TerminalSize};
 
 /// LIMIT: more shells than a conversation needs; each takes a process of the sandbox.
-const TERMINALS_MAX: usize = 64;
+const TERMINALS_MAX: u32 = 64;
 const THREAD_MAX: usize = 256;
 /// LIMIT: of what the registry holds of one terminal; a shell's own variables are a few kilobytes.
 const SETTINGS_BYTES: usize = 64 << 10;
 const CWD_MAX: usize = 4_096;
 const USUAL_SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
+/// The beginning of the tags of shells.
+pub(crate) const TAG: &str = "terminal-";
 const HANGUP: i32 = 1;
+const KILL: i32 = 9;
+/// How long a shell may take to end by itself.
+const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE_POLL: Duration = Duration::from_millis(20);
 
 /// The writing side of an attached terminal. Input wakes a paused sandbox, as any request does.
 #[derive(Debug, Clone)]
@@ -95,19 +108,12 @@ impl Sandboxes {
     ) -> Result<Terminal, ServiceError> {
         check(&open)?;
         let (lease, _) = self.find(who, ident).await?;
-        match (&lease.instance, open.lazy) {
-            (Some(instance), true) => {
-                let known = self.inner.current_terminals(&lease).await?;
-                let is_taken = known.iter().any(|terminal| terminal.thread == open.thread);
-                if is_taken {
-                    return Err(taken(&open.thread));
-                }
-                refuse_more(&known)?;
-                let waiting = self.inner.row(&lease, instance.clone(), open)?;
-                self.inner.put_new(waiting).await
-            }
-            _ => self.session(who, ident).await?.create_terminal(open).await,
+        if !open.lazy || lease.instance.is_none() {
+            return self.session(who, ident).await?.create_terminal(open).await;
         }
+        let thread = open.thread.clone();
+        let (kept, is_new) = self.inner.put_row(&lease, open).await?;
+        if is_new { Ok(kept) } else { Err(taken(&thread)) }
     }
 
     /// Follows a terminal: the kept end of its output first, then live. The handle writes to it.
@@ -126,7 +132,7 @@ impl Sandboxes {
     /// them.
     pub async fn list_terminals(&self, who: &Principal, ident: &str) -> Result<Vec<Terminal>, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
-        self.inner.current_terminals(&lease).await
+        Ok(self.inner.store.terminals(&lease.id).await?)
     }
 
     /// Changes the size of a terminal.
@@ -159,14 +165,14 @@ impl Sandboxes {
 impl SandboxSession {
     /// The terminals whose shell runs or waits for its first use, oldest first.
     pub async fn terminals(&self) -> Result<Vec<Terminal>, ServiceError> {
-        let known = self.inner.current_terminals(&self.lease).await?;
+        let known = self.inner.store.terminals(&self.lease.id).await?;
         if known.iter().all(|terminal| terminal.pid.is_none()) {
             return Ok(known);
         }
         // An agent that does not answer says nothing of its shells.
         let Ok(processes) = self.list().await else { return Ok(known) };
         let is_there = |terminal: &Terminal| {
-            let tag = tag(&terminal.id);
+            let tag = tag(terminal);
             let runs = |pid| processes.iter().any(|process| process.pid == pid && process.tag == tag);
             terminal.pid.is_none_or(runs)
         };
@@ -191,81 +197,131 @@ impl SandboxSession {
     /// Opens a terminal, or finds the one of this thread again.
     pub async fn open_terminal(&self, open: OpenTerminal) -> Result<Terminal, ServiceError> {
         check(&open)?;
+        let size = open.size;
         let known = self.terminals().await?;
-        match known.iter().find(|terminal| terminal.thread == open.thread) {
-            Some(terminal) => {
-                let begun = self.begun(terminal).await?;
-                self.resize_terminal(&begun, open.size).await
-            }
-            None => {
-                refuse_more(&known)?;
-                Ok(self.put_started(open).await?.0)
-            }
+        let known = known.into_iter().find(|terminal| terminal.thread == open.thread);
+        let (found, is_new) = match known {
+            Some(terminal) => (terminal, false),
+            None => self.put_started(open).await?,
+        };
+        if is_new {
+            return Ok(found);
         }
+        let started = self.started(&found).await?;
+        self.resize_terminal(&started, size).await
     }
 
     /// Opens a terminal of a thread that has none.
     pub async fn create_terminal(&self, open: OpenTerminal) -> Result<Terminal, ServiceError> {
         check(&open)?;
-        let known = self.terminals().await?;
-        if known.iter().any(|terminal| terminal.thread == open.thread) {
-            return Err(taken(&open.thread));
-        }
-        refuse_more(&known)?;
         let thread = open.thread.clone();
+        // Rows of shells that have ended are removed, so they do not count.
+        self.terminals().await?;
         let (made, is_new) = self.put_started(open).await?;
         if is_new { Ok(made) } else { Err(taken(&thread)) }
     }
 
-    /// Starts a shell and writes its row, or answers with the row that another request for the thread wrote first.
+    /// Writes the row of a terminal and starts its shell; or answers with the row that the thread has already. Continues when
+    /// the caller goes away.
     async fn put_started(&self, open: OpenTerminal) -> Result<(Terminal, bool), ServiceError> {
-        let instance = self.instance()?;
-        let mut fresh = self.inner.row(&self.lease, instance, open)?;
-        if !fresh.settings.lazy {
-            self.start_shell(&mut fresh).await?;
-        }
-        let (id, pid) = (fresh.id.clone(), fresh.pid);
-        let kept = self.inner.store.put_terminal(fresh).await?;
-        let is_new = kept.id == id;
-        if let Some(pid) = pid.filter(|_| !is_new) {
-            // One shell is enough.
-            let _ = self.signal(pid, HANGUP).await;
-        }
-        Ok((kept, is_new))
+        let own = self.clone();
+        let starting = async move {
+            let (kept, is_new) = own.inner.put_row(&own.lease, open).await?;
+            if !is_new || kept.settings.lazy {
+                return Ok((kept, is_new));
+            }
+            own.inner.failpoint.reach("terminal.row").await;
+            match own.start_noted(&kept).await {
+                Ok(started) => Ok((started, true)),
+                Err(error) => {
+                    own.forget_unstarted(&kept).await?;
+                    Err(error)
+                }
+            }
+        };
+        self.inner.run_detached(starting).await
     }
 
-    fn instance(&self) -> Result<InstanceId, ServiceError> {
-        let current = self.handle.lease().instance.clone();
-        current.ok_or_else(|| ServiceError::new(Code::SandboxUnavailable, "the sandbox has no instance"))
-    }
-
-    /// Starts the shell of a terminal and notes its pid and folder.
-    async fn start_shell(&self, terminal: &mut Terminal) -> Result<(), ServiceError> {
-        let pid = start_shell(self, &terminal.id, &terminal.settings).await?;
-        terminal.pid = Some(pid);
-        if let Ok(processes) = self.list().await
-            && let Some(shell) = processes.into_iter().find(|process| process.pid == pid)
-        {
-            terminal.settings.cwd = Some(shell.cwd).filter(|cwd| !cwd.is_empty());
+    /// Removes the row of a terminal whose shell could not be started, unless another request has started it.
+    async fn forget_unstarted(&self, terminal: &Terminal) -> Result<(), ServiceError> {
+        if self.inner.store.delete_unstarted_terminal(&terminal.sandbox, &terminal.id).await? {
+            // The shell may run nevertheless: the answer of its start may have been lost.
+            for shell in self.shells(terminal).await.unwrap_or_default() {
+                let _ = self.end_shell(shell.pid, &shell.tag, HANGUP).await;
+            }
         }
         Ok(())
     }
 
-    /// The terminal with its shell, which is started if it waited for its first use.
-    async fn begun(&self, terminal: &Terminal) -> Result<Terminal, ServiceError> {
+    /// The terminal with its shell, which is started if that has not happened yet. Continues when the caller goes away.
+    async fn started(&self, terminal: &Terminal) -> Result<Terminal, ServiceError> {
         if terminal.pid.is_some() {
             return Ok(terminal.clone());
         }
-        let mut begun = Terminal { instance: self.instance()?, ..terminal.clone() };
-        self.start_shell(&mut begun).await?;
-        if self.inner.store.update_terminal(begun.clone(), None).await? {
-            return Ok(begun);
+        let (own, terminal) = (self.clone(), terminal.clone());
+        self.inner.run_detached(async move { own.start_noted(&terminal).await }).await
+    }
+
+    /// Finds or starts the shell of a terminal and notes its pid and folder.
+    async fn start_noted(&self, terminal: &Terminal) -> Result<Terminal, ServiceError> {
+        let pid = match self.shells(terminal).await?.first() {
+            Some(shell) => shell.pid,
+            None => start_shell(self, terminal).await?,
+        };
+        self.inner.failpoint.reach("terminal.shell").await;
+        let shells = self.shells(terminal).await.unwrap_or_default();
+        let mut noted = Terminal { pid: Some(pid), ..terminal.clone() };
+        if let Some(shell) = shells.iter().find(|shell| shell.pid == pid) {
+            noted.settings.cwd = Some(shell.cwd.clone()).filter(|cwd| !cwd.is_empty());
         }
-        if let Some(pid) = begun.pid {
-            // Another request was faster; one shell is enough.
-            let _ = self.signal(pid, HANGUP).await;
+        let is_noted = self.inner.store.update_terminal(noted.clone(), None).await?;
+        let kept = if is_noted { noted } else { self.noted_by_other(terminal, pid).await? };
+        // One shell is enough: another request may have started one at the same time.
+        for other in shells.iter().filter(|shell| Some(shell.pid) != kept.pid) {
+            let _ = self.end_shell(other.pid, &other.tag, HANGUP).await;
         }
-        self.terminal_by_id(&terminal.id).await
+        Ok(kept)
+    }
+
+    /// The terminal after another request changed it first. The shell that was started for nothing is ended.
+    async fn noted_by_other(&self, terminal: &Terminal, pid: u32) -> Result<Terminal, ServiceError> {
+        let known = self.inner.store.terminals(&self.lease.id).await?;
+        let kept = known.into_iter().find(|known| known.id == terminal.id);
+        if kept.as_ref().and_then(|kept| kept.pid) != Some(pid) {
+            self.end_shell(pid, &tag(terminal), HANGUP).await?;
+        }
+        kept.ok_or_else(missing)
+    }
+
+    /// The processes with the tag of a terminal, oldest first.
+    async fn shells(&self, terminal: &Terminal) -> Result<Vec<ProcessInfo>, ServiceError> {
+        let tag = tag(terminal);
+        let mut found = self.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
+        found.retain(|process| process.tag == tag);
+        found.sort_by_key(|process| (process.started_at_ms, process.pid));
+        Ok(found)
+    }
+
+    /// Sends a signal to a shell; one that has not ended after a short time is killed.
+    async fn end_shell(&self, pid: u32, tag: &str, signal: i32) -> Result<(), ServiceError> {
+        for signal in [signal, KILL] {
+            let sent = self.signal(pid, signal).await;
+            match sent.map_err(|error| refusal(AgentOperation::Process, error)) {
+                Ok(()) => {}
+                Err(error) if error.code == Code::ProcessNotFound => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            let until = tokio::time::Instant::now() + LEAVE;
+            while tokio::time::Instant::now() < until {
+                let known = self.list().await.map_err(|error| refusal(AgentOperation::Process, error))?;
+                if !known.iter().any(|process| process.pid == pid && process.tag == tag) {
+                    return Ok(());
+                }
+                tokio::time::sleep(LEAVE_POLL).await;
+            }
+        }
+        // A killed process that waits for the kernel ends later.
+        Ok(())
     }
 
     /// Follows a terminal: the kept end of its output first, then live. The handle writes to it.
@@ -273,7 +329,7 @@ impl SandboxSession {
         &self,
         terminal: &Terminal,
     ) -> Result<(BoxStream<'static, ExecEvent>, TerminalInput), ServiceError> {
-        let pid = self.begun(terminal).await?.pid.ok_or_else(missing)?;
+        let pid = self.started(terminal).await?.pid.ok_or_else(missing)?;
         let stream = self.attach(pid, true).await;
         let stream = stream.map_err(|error| refusal(AgentOperation::Process, error))?;
         Ok((exec_events(stream), TerminalInput { session: self.clone(), pid, wakes: true }))
@@ -297,50 +353,55 @@ impl SandboxSession {
         self.end_terminal(terminal, HANGUP).await
     }
 
-    /// The same, by a signal of the caller's choice.
+    /// The same, by a signal of the caller's choice. Continues when the caller goes away.
     pub async fn end_terminal(&self, terminal: &Terminal, signal: i32) -> Result<(), ServiceError> {
-        if let Some(pid) = terminal.pid {
-            let ended = self.signal(pid, signal).await;
-            match ended.map_err(|error| refusal(AgentOperation::Process, error)) {
-                Ok(()) => {}
-                Err(error) if error.code == Code::ProcessNotFound => {}
-                Err(error) => return Err(error),
+        let (own, terminal) = (self.clone(), terminal.clone());
+        self.inner.run_detached(async move { own.end_with_shell(terminal, signal).await }).await
+    }
+
+    async fn end_with_shell(&self, terminal: Terminal, signal: i32) -> Result<(), ServiceError> {
+        let store = &self.inner.store;
+        let mut current = Some(terminal);
+        while let Some(terminal) = current.take() {
+            for shell in self.shells(&terminal).await? {
+                self.end_shell(shell.pid, &shell.tag, signal).await?;
+            }
+            if terminal.pid.is_some() {
+                store.delete_terminal(&self.lease.id, &terminal.id).await?;
+            } else if !store.delete_unstarted_terminal(&self.lease.id, &terminal.id).await? {
+                // Another request noted its shell meanwhile, or removed it.
+                let known = store.terminals(&self.lease.id).await?;
+                current = known.into_iter().find(|known| known.id == terminal.id);
             }
         }
-        self.inner.store.delete_terminal(&self.lease.id, &terminal.id).await?;
         Ok(())
     }
 }
 
 impl SandboxesState {
-    /// The rows of the instance that the sandbox has now.
-    async fn current_terminals(&self, lease: &Lease) -> Result<Vec<Terminal>, ServiceError> {
-        let mut known = self.store.terminals(&lease.id).await?;
-        let instance = self
-            .registry
-            .get(&lease.id)
-            .map_or_else(|| lease.instance.clone(), |handle| handle.lease().instance.clone());
-        known.retain(|terminal| Some(&terminal.instance) == instance.as_ref());
-        Ok(known)
+    /// Writes the row of a terminal without a shell; or answers with the one that the thread has already.
+    async fn put_row(&self, lease: &Lease, open: OpenTerminal) -> Result<(Terminal, bool), ServiceError> {
+        let row = self.row(lease, open)?;
+        let id = row.id.clone();
+        let kept = self.store.put_terminal(row, TERMINALS_MAX).await?;
+        let is_new = kept.id == id;
+        Ok((kept, is_new))
     }
 
-    fn row(&self, lease: &Lease, instance: InstanceId, open: OpenTerminal) -> Result<Terminal, ServiceError> {
+    fn row(&self, lease: &Lease, open: OpenTerminal) -> Result<Terminal, ServiceError> {
         let OpenTerminal { thread, size, shell, cwd, env, user, lazy } = open;
+        let no_instance = || StoreError::NoInstance { sandbox: lease.id.clone() };
+        let (cols, rows) = (size.cols, size.rows);
         Ok(Terminal {
             id: hex::encode(entropy::<10>()?),
             sandbox: lease.id.clone(),
-            instance,
+            // The store takes the one of its transaction.
+            instance: lease.instance.clone().ok_or_else(no_instance)?,
             thread,
             pid: None,
             created_at_ms: self.clock.now().wall_ms,
-            settings: TerminalSettings { cols: size.cols, rows: size.rows, shell, cwd, env, user, lazy },
+            settings: TerminalSettings { cols, rows, shell, cwd, env, user, lazy, forked_from: None },
         })
-    }
-
-    async fn put_new(&self, terminal: Terminal) -> Result<Terminal, ServiceError> {
-        let (id, thread) = (terminal.id.clone(), terminal.thread.clone());
-        let kept = self.store.put_terminal(terminal).await?;
-        if kept.id == id { Ok(kept) } else { Err(taken(&thread)) }
     }
 
     async fn note_size(&self, terminal: &Terminal, to: TerminalSize) -> Result<Terminal, ServiceError> {
@@ -360,8 +421,9 @@ pub fn terminal_size(terminal: &Terminal) -> TerminalSize {
     }
 }
 
-fn tag(id: &str) -> String {
-    format!("terminal-{id}")
+/// The tag of a terminal's shell. A fork with memory has shells that were started for the terminals of its parent.
+fn tag(terminal: &Terminal) -> String {
+    format!("{TAG}{}", terminal.settings.forked_from.as_ref().unwrap_or(&terminal.id))
 }
 
 fn missing() -> ServiceError {
@@ -371,14 +433,6 @@ fn missing() -> ServiceError {
 
 fn taken(thread: &str) -> ServiceError {
     ServiceError::new(Code::AlreadyExists, format!("a terminal {thread:?} already exists"))
-}
-
-fn refuse_more(known: &[Terminal]) -> Result<(), ServiceError> {
-    if known.len() < TERMINALS_MAX {
-        return Ok(());
-    }
-    let message = format!("the sandbox has {TERMINALS_MAX} terminals already");
-    Err(ServiceError::new(Code::SandboxExhausted, message).hint("close some of them"))
 }
 
 fn check(open: &OpenTerminal) -> Result<(), ServiceError> {
@@ -399,11 +453,8 @@ fn check(open: &OpenTerminal) -> Result<(), ServiceError> {
 }
 
 /// Tries the asked shell, or bash and then sh.
-async fn start_shell(
-    sandbox: &SandboxSession,
-    id: &str,
-    settings: &TerminalSettings,
-) -> Result<u32, ServiceError> {
+async fn start_shell(sandbox: &SandboxSession, terminal: &Terminal) -> Result<u32, ServiceError> {
+    let settings = &terminal.settings;
     let default =
         [vec!["/bin/bash".to_owned(), "-i".to_owned()], vec!["/bin/sh".to_owned(), "-i".to_owned()]];
     let shells = settings.shell.clone().map_or_else(|| default.to_vec(), |shell| vec![shell]);
@@ -417,7 +468,7 @@ async fn start_shell(
             env: env.clone(),
             user: settings.user.clone(),
             terminal: Some(TerminalSize { cols: settings.cols, rows: settings.rows }),
-            tag: Some(tag(id)),
+            tag: Some(tag(terminal)),
             ..Default::default()
         };
         match start(sandbox, exec).await {

@@ -60,7 +60,10 @@ pub fn all() -> Vec<Case> {
         life::snapshots_are_listed_by_page_tenant_sandbox_and_name,
         life::children_and_threads_are_found_until_they_are_deleted,
         life::a_restored_instance_takes_the_terminals_with_it,
+        life::racing_terminals_meet_their_number_exactly,
+        life::a_fork_with_memory_has_the_terminals_of_its_parent,
         life::previews_are_kept_by_hash_and_those_that_ended_make_room,
+        life::racing_previews_meet_their_number_exactly,
         reach::secrets_are_kept_by_tenant_and_name,
         reach::a_secret_is_rotated_in_its_place_and_deleted_once,
         reach::racing_secrets_meet_their_number_exactly,
@@ -393,9 +396,13 @@ async fn a_thread_gets_the_same_terminal_within_an_instance(store: Subject) {
         created_at_ms: 1,
         settings: TerminalSettings::default(),
     };
-    assert_eq!(store.put_terminal(terminal("a", 1)).await.unwrap().id, "a");
-    assert_eq!(store.put_terminal(terminal("b", 1)).await.unwrap().id, "a");
-    assert_eq!(store.put_terminal(terminal("c", 2)).await.unwrap().id, "c");
+    assert_eq!(store.put_terminal(terminal("a", 1), 9).await.unwrap().id, "a");
+    assert_eq!(store.put_terminal(terminal("b", 1), 9).await.unwrap().id, "a");
+    // The instance is the one of the lease, whichever the caller has read before.
+    let booted = Lease { instance: Some(InstanceId::from_entropy(entropy(2))), ..first.clone() };
+    advanced(&store, &booted, Phase::Starting).await;
+    assert_eq!(store.terminals(&first.id).await.unwrap(), []);
+    assert_eq!(store.put_terminal(terminal("c", 1), 9).await.unwrap(), terminal("c", 2));
     assert_eq!(store.terminals(&first.id).await.unwrap().len(), 1);
     // What is changed is changed once: of two that start its shell, one is told that it came too late.
     let settings = TerminalSettings {
@@ -413,8 +420,16 @@ async fn a_thread_gets_the_same_terminal_within_an_instance(store: Subject) {
     assert!(store.update_terminal(started(7), None).await.unwrap());
     assert!(!store.update_terminal(started(8), None).await.unwrap());
     assert_eq!(store.terminals(&first.id).await.unwrap(), [started(7)]);
+    // A write that was based on the row of an earlier instance does not move the terminal back.
+    let late = Terminal { instance: terminal("c", 1).instance, ..started(7) };
+    assert!(store.update_terminal(late, Some(7)).await.unwrap());
+    assert_eq!(store.terminals(&first.id).await.unwrap(), [started(7)]);
+    assert!(!store.delete_unstarted_terminal(&first.id, "c").await.unwrap(), "its shell is noted");
     assert!(store.delete_terminal(&first.id, "c").await.unwrap());
     assert_eq!(store.terminals(&first.id).await.unwrap(), []);
+    store.put_terminal(waiting, 9).await.unwrap();
+    assert!(store.delete_unstarted_terminal(&first.id, "c").await.unwrap());
+    assert!(!store.delete_unstarted_terminal(&first.id, "c").await.unwrap());
 }
 
 async fn samples_are_bounded_and_go_with_the_sandbox(store: Subject) {

@@ -82,6 +82,26 @@ pub enum StoreError {
         /// The maximal number.
         most: u32,
     },
+    /// The instance of a sandbox has the maximal number of terminals.
+    #[error("the sandbox has {most} terminals already")]
+    TooManyTerminals {
+        /// The maximal number.
+        most: u32,
+    },
+    /// The sandbox has the maximal number of open previews.
+    #[error("sandbox {sandbox} has {most} previews already")]
+    TooManyPreviews {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The maximal number.
+        most: u32,
+    },
+    /// The sandbox has no instance, so no terminal can belong to it.
+    #[error("sandbox {sandbox} has no instance")]
+    NoInstance {
+        /// The sandbox.
+        sandbox: SandboxId,
+    },
     /// A text can't be sealed, or was not sealed by this server for its owner.
     #[error("{what} cannot be encrypted or decrypted")]
     Sealed {
@@ -141,10 +161,15 @@ impl StoreError {
             | Self::SnapshotNameTaken { .. }
             | Self::VolumeNameTaken { .. }
             | Self::Exists { .. } => ErrorKind::Exists,
-            Self::Quota(_) | Self::TooManySecrets { .. } => ErrorKind::Exhausted,
+            Self::Quota(_)
+            | Self::TooManySecrets { .. }
+            | Self::TooManyTerminals { .. }
+            | Self::TooManyPreviews { .. } => ErrorKind::Exhausted,
             Self::NoTenant | Self::NoVolume { .. } => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,
-            Self::Closed | Self::NotCommitted { .. } | Self::NoSpace => ErrorKind::Unavailable,
+            Self::Closed | Self::NotCommitted { .. } | Self::NoSpace | Self::NoInstance { .. } => {
+                ErrorKind::Unavailable
+            }
             Self::BadRow { .. } | Self::Database(_) | Self::Sealed { .. } => ErrorKind::Internal,
         }
     }

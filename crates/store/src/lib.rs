@@ -183,7 +183,8 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// sandboxes are deleted.
     async fn remove_node(&self) -> Result<(), StoreError>;
 
-    /// Stores a new sandbox. Quota, name and idempotency key are checked in the same transaction.
+    /// Stores a new sandbox. Quota, name and idempotency key are checked in the same transaction. A fork with memory has the
+    /// shells of its parent, so it gets copies of the parent's terminals.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
         self.insert_telling(new, oneshot::channel().0).await
     }
@@ -343,26 +344,31 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// Stores the times at which keys were last used.
     async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;
 
-    /// Binds a terminal to its thread. If the thread already has one in the same instance, that one is returned.
-    async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError>;
+    /// Binds a terminal to its thread in the instance that the sandbox has in this transaction; the instance of the
+    /// argument is not used. If the thread already has a terminal in that instance, that one is returned.
+    /// [`StoreError::TooManyTerminals`] if the instance has `most` already, [`StoreError::NoInstance`] if the sandbox has
+    /// no instance.
+    async fn put_terminal(&self, terminal: Terminal, most: u32) -> Result<Terminal, StoreError>;
 
-    /// Writes the shell, the instance and the settings of a terminal, if its shell is still the one with this pid; says
-    /// whether it was.
+    /// Writes the shell and the settings of a terminal, if its shell is still the one with this pid; says whether it was.
     async fn update_terminal(
         &self,
         terminal: Terminal,
         expected_pid: Option<u32>,
     ) -> Result<bool, StoreError>;
 
-    /// The terminals of a sandbox, oldest first.
+    /// The terminals of the instance that a sandbox has now, oldest first.
     async fn terminals(&self, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError>;
 
     /// Removes a terminal; returns whether it existed.
     async fn delete_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError>;
 
+    /// Removes a terminal whose shell was not noted yet; returns whether it did.
+    async fn delete_unstarted_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError>;
+
     /// Stores a preview with the hash of its token (a random hash for a public preview), and removes expired previews
-    /// of the same sandbox.
-    async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError>;
+    /// of the same sandbox. [`StoreError::TooManyPreviews`] if it then has `most` open ones.
+    async fn put_preview(&self, preview: PreviewRecord, hash: Hash, most: u32) -> Result<(), StoreError>;
 
     /// The previews of a sandbox with their hashes, oldest first, including expired ones.
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError>;

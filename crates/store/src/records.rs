@@ -123,7 +123,8 @@ pub struct Terminal {
     pub instance: InstanceId,
     /// The thread of conversation.
     pub thread: String,
-    /// The shell's pid in the sandbox; `None`: the shell starts when a client attaches.
+    /// The shell's pid in the sandbox; `None`: the shell was not started, or its pid not noted. A client that attaches
+    /// finds or starts it.
     pub pid: Option<u32>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
@@ -149,6 +150,9 @@ pub struct TerminalSettings {
     pub user: Option<String>,
     /// The shell starts when the first client attaches.
     pub lazy: bool,
+    /// In a fork: the id of the terminal of the parent for which the shell was started. Its tag names that terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<String>,
 }
 
 /// A preview of one port of a sandbox; without its token.

@@ -407,8 +407,8 @@ impl Store for SqliteStore {
         self.write(move |conn| keys::touch(conn, &used)).await
     }
 
-    async fn put_terminal(&self, terminal: Terminal) -> Result<Terminal, StoreError> {
-        self.add(move |conn| terminals::put(conn, terminal)).await
+    async fn put_terminal(&self, terminal: Terminal, most: u32) -> Result<Terminal, StoreError> {
+        self.add(move |conn| terminals::put(conn, terminal, most)).await
     }
 
     async fn update_terminal(
@@ -429,12 +429,17 @@ impl Store for SqliteStore {
         self.write(move |conn| terminals::delete(conn, &sandbox, &id)).await
     }
 
-    async fn put_preview(&self, preview: PreviewRecord, hash: Hash) -> Result<(), StoreError> {
+    async fn delete_unstarted_terminal(&self, sandbox: &SandboxId, id: &str) -> Result<bool, StoreError> {
+        let (sandbox, id) = (sandbox.clone(), id.to_owned());
+        self.write(move |conn| terminals::delete_unstarted(conn, &sandbox, &id)).await
+    }
+
+    async fn put_preview(&self, preview: PreviewRecord, hash: Hash, most: u32) -> Result<(), StoreError> {
         if !self.disk.takes_records() {
             return Err(StoreError::NoSpace);
         }
         let change = FeedChange::Previews { sandbox: preview.sandbox.clone(), deleted: None };
-        self.write_shared(change, move |conn| previews::put(conn, &preview, &hash)).await
+        self.write_shared(change, move |conn| previews::put(conn, &preview, &hash, most)).await
     }
 
     async fn previews(&self, sandbox: &SandboxId) -> Result<Vec<(PreviewRecord, Hash)>, StoreError> {

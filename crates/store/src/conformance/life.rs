@@ -191,16 +191,17 @@ pub(super) async fn a_restored_instance_takes_the_terminals_with_it(store: Subje
         settings: crate::TerminalSettings::default(),
     };
     for (id, thread) in [("a", "one"), ("b", "two")] {
-        store.put_terminal(terminal(id, thread, 1)).await.unwrap();
+        store.put_terminal(terminal(id, thread, 1), 9).await.unwrap();
     }
-    let restored =
-        Advance { instance: InstanceChange::Restored(row(2, "new")), ..to(&running.lease, Phase::Running) };
+    let moved = |lease: &Lease, n| Lease { instance: Some(row(n, "").instance), ..lease.clone() };
+    let resumed = to(&moved(&running.lease, 2), Phase::Running);
+    let restored = Advance { instance: InstanceChange::Restored(row(2, "new")), ..resumed };
     store.advance(restored.clone()).await.unwrap();
     assert_eq!(store.live().await.unwrap(), [(restored.lease.clone(), Some(row(2, "new")))]);
     let there = store.terminals(&first.id).await.unwrap();
     assert_eq!(there, [terminal("a", "one", 2), terminal("b", "two", 2)]);
     assert_eq!(
-        store.put_terminal(terminal("c", "one", 2)).await.unwrap().id,
+        store.put_terminal(terminal("c", "one", 2), 9).await.unwrap().id,
         "a",
         "the shell is still there"
     );
@@ -210,10 +211,105 @@ pub(super) async fn a_restored_instance_takes_the_terminals_with_it(store: Subje
     assert!(matches!(store.advance(late).await, Err(StoreError::Stale { .. })));
     assert_eq!(store.terminals(&first.id).await.unwrap(), there);
     // A new boot has new terminals: those of the earlier instance are not returned.
-    let booted =
-        Advance { instance: InstanceChange::Put(row(4, "boot")), ..to(&restored.lease, Phase::Running) };
-    store.advance(booted).await.unwrap();
-    assert_eq!(store.put_terminal(terminal("d", "one", 4)).await.unwrap().id, "d");
+    let booted = to(&moved(&restored.lease, 4), Phase::Running);
+    store.advance(Advance { instance: InstanceChange::Put(row(4, "boot")), ..booted }).await.unwrap();
+    assert_eq!(store.terminals(&first.id).await.unwrap(), []);
+    assert_eq!(store.put_terminal(terminal("d", "one", 4), 9).await.unwrap().id, "d");
+}
+
+fn terminal_of(lease: &Lease, id: &str, pid: Option<u32>) -> Terminal {
+    Terminal {
+        id: id.to_owned(),
+        sandbox: lease.id.clone(),
+        instance: lease.instance.clone().unwrap(),
+        thread: format!("thread-{id}"),
+        pid,
+        created_at_ms: 1,
+        settings: crate::TerminalSettings { cols: 90, ..Default::default() },
+    }
+}
+
+pub(super) async fn racing_terminals_meet_their_number_exactly(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let first = lease(1, &mine);
+    store.insert(new(&first)).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let (store, terminal) = (Arc::clone(&store), terminal_of(&first, &format!("t{n}"), None));
+        tasks.spawn(async move { store.put_terminal(terminal, 5).await });
+    }
+    let (made, refused): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), refused.len()), (5, 15));
+    assert!(refused.iter().all(|refusal| matches!(refusal, Err(StoreError::TooManyTerminals { most: 5 }))));
+    let known = made[0].as_ref().unwrap().clone();
+    assert_eq!(store.put_terminal(known.clone(), 5).await.unwrap(), known, "its thread has one already");
+    let stopped = Lease { instance: None, ..first.clone() };
+    store
+        .advance(Advance { instance: InstanceChange::Drop, ..to(&stopped, Phase::Stopped) })
+        .await
+        .unwrap();
+    let late = store.put_terminal(terminal_of(&first, "late", None), 5).await;
+    assert!(matches!(late, Err(StoreError::NoInstance { .. })), "{late:?}");
+}
+
+pub(super) async fn a_fork_with_memory_has_the_terminals_of_its_parent(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let first = lease(1, &mine);
+    store.insert(new(&first)).await.unwrap();
+    for (id, pid) in [("a", Some(4)), ("b", None)] {
+        store.put_terminal(terminal_of(&first, id, pid), 9).await.unwrap();
+    }
+    let child = |n: u32, of: &Lease, memory| {
+        let snapshot = SnapshotId::from_entropy(entropy(n));
+        let source = Source::Snapshot { snapshot, memory, fork: true };
+        Lease { source, parent: Some(of.id.clone()), ..lease(n, &mine) }
+    };
+    let (fork, files_only) = (child(2, &first, true), child(3, &first, false));
+    let fork_of_fork = child(4, &fork, true);
+    for lease in [&fork, &files_only, &fork_of_fork] {
+        store.insert(new(lease)).await.unwrap();
+    }
+    assert_eq!(store.terminals(&files_only.id).await.unwrap(), []);
+    for lease in [&fork, &fork_of_fork] {
+        let mut copied = store.terminals(&lease.id).await.unwrap();
+        copied.sort_by_key(|terminal| terminal.thread.clone());
+        let parts = |terminal: &Terminal| {
+            let settings = &terminal.settings;
+            (terminal.thread.clone(), terminal.pid, settings.cols, settings.forked_from.clone())
+        };
+        let wanted = [
+            ("thread-a".to_owned(), Some(4), 90, Some("a".to_owned())),
+            ("thread-b".to_owned(), None, 90, Some("b".to_owned())),
+        ];
+        assert_eq!(copied.iter().map(parts).collect::<Vec<_>>(), wanted);
+        assert!(copied.iter().all(|terminal| terminal.instance == lease.instance.clone().unwrap()));
+    }
+    assert_eq!(store.terminals(&first.id).await.unwrap().len(), 2, "the parent keeps its own");
+}
+
+pub(super) async fn racing_previews_meet_their_number_exactly(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let first = lease(1, &mine);
+    store.insert(new(&first)).await.unwrap();
+    let preview = |n: u32, at_ms: i64, expires_at_ms: Option<i64>| PreviewRecord {
+        id: PreviewId::from_entropy(entropy(n)),
+        sandbox: first.id.clone(),
+        port: 8_080,
+        public: true,
+        created_at_ms: at_ms,
+        expires_at_ms,
+    };
+    let hash = |n: u32| [u8::try_from(n).unwrap(); 32];
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let (store, preview) = (Arc::clone(&store), preview(n, 10, Some(20)));
+        tasks.spawn(async move { store.put_preview(preview, hash(n), 5).await });
+    }
+    let (made, refused): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), refused.len()), (5, 15));
+    assert!(refused.iter().all(|refusal| matches!(refusal, Err(StoreError::TooManyPreviews { most: 5, .. }))));
+    store.put_preview(preview(30, 20, None), hash(30), 5).await.unwrap();
+    assert_eq!(store.previews(&first.id).await.unwrap().len(), 1, "the expired ones made room");
 }
 
 pub(super) async fn memory_on_disk_takes_no_compute_until_it_is_resumed(store: Subject) {
@@ -259,13 +355,13 @@ pub(super) async fn previews_are_kept_by_hash_and_those_that_ended_make_room(sto
         expires_at_ms,
     };
     let (short, open) = (preview(1, 10, Some(20)), preview(2, 11, None));
-    store.put_preview(short.clone(), [1; 32]).await.unwrap();
-    store.put_preview(open.clone(), [2; 32]).await.unwrap();
+    store.put_preview(short.clone(), [1; 32], 9).await.unwrap();
+    store.put_preview(open.clone(), [2; 32], 9).await.unwrap();
     let both = vec![(short, [1; 32]), (open.clone(), [2; 32])];
     assert_eq!(store.previews(&first.id).await.unwrap(), both);
     assert_eq!(store.previews(&second.id).await.unwrap(), []);
     let later = preview(3, 20, Some(30));
-    store.put_preview(later.clone(), [3; 32]).await.unwrap();
+    store.put_preview(later.clone(), [3; 32], 9).await.unwrap();
     assert_eq!(store.previews(&first.id).await.unwrap(), [(open, [2; 32]), (later.clone(), [3; 32])]);
     assert!(!store.delete_preview(&second.id, &later.id).await.unwrap(), "only by its own sandbox");
     assert!(store.delete_preview(&first.id, &later.id).await.unwrap());

@@ -5,7 +5,7 @@ use atoll_model::policy::quota;
 use atoll_model::{BuildId, EventKind, Lease, Limits, NodeName, Phase, Quota, SandboxId, TenantId, Usage};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use super::{events, keys, volumes};
+use super::{events, keys, terminals, volumes};
 use crate::{
     Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep, Vault,
 };
@@ -87,6 +87,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         lease.node.as_str(),
     ])?;
     volumes::mount(conn, lease)?;
+    terminals::copy_to_fork(conn, lease)?;
     if let Some((key, request)) = &new.idempotency {
         conn.prepare_cached("INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
             lease.tenant.as_str(),

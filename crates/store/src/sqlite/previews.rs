@@ -19,9 +19,20 @@ fn to_preview(raw: Raw) -> Result<(PreviewRecord, Hash), StoreError> {
     Ok((PreviewRecord { id, sandbox, port, public, created_at_ms, expires_at_ms }, hash))
 }
 
-pub(crate) fn put(conn: &Connection, new: &PreviewRecord, hash: &Hash) -> Result<(), StoreError> {
+pub(crate) fn put(
+    conn: &Connection,
+    new: &PreviewRecord,
+    hash: &Hash,
+    most: u32,
+) -> Result<(), StoreError> {
     conn.prepare_cached("DELETE FROM previews WHERE sandbox = ?1 AND expires_ms <= ?2")?
         .execute(params![new.sandbox.as_str(), new.created_at_ms])?;
+    let open: u32 = conn
+        .prepare_cached("SELECT count(*) FROM previews WHERE sandbox = ?1")?
+        .query_row([new.sandbox.as_str()], |row| row.get(0))?;
+    if open >= most {
+        return Err(StoreError::TooManyPreviews { sandbox: new.sandbox.clone(), most });
+    }
     conn.prepare_cached("INSERT INTO previews VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(params![
         new.id.as_str(),
         new.sandbox.as_str(),
