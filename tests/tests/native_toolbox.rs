@@ -97,6 +97,67 @@ async fn contexts(client: &Client, id: &str) {
     assert!(r.refused(501, "tool_missing")["hint"].as_str().unwrap().contains("JDK"));
 }
 
+/// The processes of contexts in a sandbox.
+async fn context_processes(client: &Client, id: &str) -> usize {
+    let processes = client.get(&path(id, "processes")).await.ok();
+    let tags = processes["items"].as_array().unwrap().iter().filter_map(|process| process["tag"].as_str());
+    tags.filter(|tag| tag.starts_with("atoll-context/")).count()
+}
+
+#[test]
+fn first_calls_and_restarts_at_once_use_one_process() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let body = |n: usize| json!({ "code": format!("x{n}={n}; echo call {n}"), "language": "bash" });
+        let calls = (0..6).map(|n| code(&client, &id, body(n)));
+        for (n, told) in futures::future::join_all(calls).await.into_iter().enumerate() {
+            assert_eq!(told["exception"], Value::Null, "{told}");
+            assert_eq!(told["stdout"], format!("call {n}\n"), "{told}");
+        }
+        assert_eq!(context_processes(&client, &id).await, 1);
+        let all = json!({ "code": "echo $x0 $x1 $x2 $x3 $x4 $x5", "language": "bash" });
+        assert_eq!(code(&client, &id, all).await["stdout"], "0 1 2 3 4 5\n", "one context has run all of them");
+        let restart = path(&id, "code/contexts/default-bash/restart");
+        let restarts = (0..6).map(|_| client.post_empty(&restart));
+        for restarted in futures::future::join_all(restarts).await {
+            assert_eq!(restarted.ok()["id"], "default-bash");
+        }
+        assert_eq!(context_processes(&client, &id).await, 1);
+        let told = code(&client, &id, body(7)).await;
+        assert_eq!(told["stdout"], "call 7\n", "{told}");
+    });
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_a_context_that_can_be_used() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        for wait_ms in [1, 4, 10, 20] {
+            let id = client.create(json!({})).await;
+            let body = json!({ "code": "echo gone", "language": "bash" });
+            let call = client.raw(Method::POST, &path(&id, "code")).json(&body).send();
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(wait_ms), call).await;
+            let told = code(&client, &id, json!({ "code": "echo here", "language": "bash" })).await;
+            assert_eq!((&told["stdout"], &told["exception"]), (&json!("here\n"), &Value::Null), "{told}");
+            assert_eq!(context_processes(&client, &id).await, 1);
+        }
+    });
+}
+
+#[test]
+fn a_burst_does_not_pass_the_limit_of_contexts() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let at = path(&id, "code/contexts");
+        let made = (0..40).map(|_| client.post(&at, json!({ "language": "bash" })));
+        let made = futures::future::join_all(made).await;
+        assert_eq!(made.iter().filter(|answer| answer.status == 201).count(), 32);
+        assert_eq!(context_processes(&client, &id).await, 32);
+    });
+}
+
 async fn streams(client: &Client, id: &str) {
     let waiting = "import os, sys, time\nprint('one', flush=True)\n\
                 while not os.path.exists('/tmp/go'): time.sleep(0.05)\nprint('two', file=sys.stderr)\n3";

@@ -17,6 +17,8 @@ pub mod init;
 pub mod proto;
 #[cfg(feature = "client")]
 mod session;
+#[cfg(feature = "client")]
+mod setup_locks;
 
 #[cfg(feature = "client")]
 pub use client::{
@@ -30,6 +32,8 @@ pub use error::{AgentError, RpcCode};
 pub use init::{AgentLimits, Features, HoldStatus, InitReply, InitRequest, Metrics};
 #[cfg(feature = "client")]
 pub use session::{AgentSource, ByteStream, Session, UploadStream};
+#[cfg(feature = "client")]
+pub use setup_locks::{SetupGuard, SetupLocks};
 
 /// The port the agent listens on, on loopback inside the sandbox's own network namespace.
 pub const AGENT_PORT: u16 = 49983;

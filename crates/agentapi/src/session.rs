@@ -21,6 +21,7 @@ use crate::client::{
 };
 use crate::error::AgentError;
 use crate::init::{InitRequest, Metrics};
+use crate::setup_locks::SetupLocks;
 
 /// Any byte stream into a sandbox.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -170,6 +171,11 @@ pub trait Session: Debug + Send + Sync {
 
     /// A byte stream to a port in the sandbox, also to a server that listens only on loopback.
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError>;
+
+    /// The locks that all sessions of this sandbox share on this server.
+    fn setup_locks(&self) -> SetupLocks {
+        SetupLocks::default()
+    }
 }
 
 /// A sandbox with Atoll's agent. The blanket implementation below makes it a [`Session`].
@@ -185,6 +191,11 @@ pub trait AgentSource: Debug + Send + Sync {
     fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {
         let _ = pid;
         stream
+    }
+
+    /// [`Session::setup_locks`].
+    fn shared_locks(&self) -> SetupLocks {
+        SetupLocks::default()
     }
 }
 
@@ -353,5 +364,9 @@ impl<S: AgentSource> Session for S {
 
     async fn dial(&self, port: u16) -> Result<Box<dyn ByteStream>, AgentError> {
         self.dial_port(port).await
+    }
+
+    fn setup_locks(&self) -> SetupLocks {
+        self.shared_locks()
     }
 }

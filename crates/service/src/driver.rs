@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use atoll_agentapi::AgentClient;
+use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
     ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
@@ -246,7 +246,8 @@ impl Driver {
             done_out,
         };
         driver.schedule();
-        (driver, Handle { mailbox: mailbox_in, state: watched, activity, tokens: Arc::default() }, mailbox)
+        let (tokens, setup_locks) = (Arc::default(), SetupLocks::default());
+        (driver, Handle { mailbox: mailbox_in, state: watched, activity, tokens, setup_locks }, mailbox)
     }
 
     /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and the

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use atoll_agentapi::AgentClient;
+use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::{BuildId, Lease, SandboxId};
 use tokio::sync::{mpsc, watch};
 
@@ -32,6 +32,7 @@ pub(crate) struct Handle {
     pub(crate) state: watch::Receiver<DriverState>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) tokens: Arc<TokenCache>,
+    pub(crate) setup_locks: SetupLocks,
 }
 
 impl Handle {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_agentapi::{AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream};
+use atoll_agentapi::{AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream, SetupLocks};
 use atoll_budget::Account;
 use atoll_model::{Code, InstanceId, Lease};
 use atoll_provider::{ProviderError, Target};
@@ -147,5 +147,9 @@ impl AgentSource for SandboxSession {
 
     fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {
         ProcessStream::new(Follow::new(self.handle.clone(), Arc::clone(&self.busy), pid, stream))
+    }
+
+    fn shared_locks(&self) -> SetupLocks {
+        self.handle.setup_locks.clone()
     }
 }

@@ -12,6 +12,9 @@
 //! A context is a process with a tag that names it. So the list of contexts is the list of processes, no state is kept
 //! on the host, and contexts survive a restart of the server and a pause of the sandbox. The output of a context is
 //! untrusted.
+//!
+//! A launch holds the lock of its context until the process has reported that it is ready, and continues when its caller
+//! goes away. So requests that need the same context at once wait for one launch, and none finds a half-started process.
 
 mod decode;
 mod execution;
@@ -23,7 +26,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo};
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessInfo, SetupGuard};
 
 pub use execution::{Execution, ExecutionEvent};
 pub use rich::Rich;
@@ -40,6 +43,8 @@ const CODE_MAX: usize = 16 << 20;
 const LEAVE: Duration = Duration::from_secs(3);
 
 const TAG: &str = "atoll-context/";
+/// The lock of the number of contexts; no context id has this form.
+const COUNT_LOCK: &str = "atoll-contexts";
 const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -146,59 +151,76 @@ impl<'a> Interpreter<'a> {
 
     /// The contexts, oldest first.
     pub async fn contexts(&self) -> Result<Vec<InterpreterContext>, ToolboxError> {
-        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
-        let mut found: Vec<InterpreterContext> = processes.iter().cloned().filter_map(context_of).collect();
-        found.extend(self.warm_contexts(&processes).await?);
-        found.sort_by_key(|context| (context.created_at_ms, context.pid));
+        let mut found = self.processes().await?;
         // Of two with the same name that were made at once, the older one counts.
         let mut known = std::collections::BTreeSet::new();
         found.retain(|context| known.insert(context.id.clone()));
         Ok(found)
     }
 
-    /// A context by its id.
+    /// The processes of contexts, oldest first; several may have the same id.
+    async fn processes(&self) -> Result<Vec<InterpreterContext>, ToolboxError> {
+        let processes = self.toolbox.sandbox.list().await.map_err(ToolboxError::process)?;
+        let mut found: Vec<InterpreterContext> = processes.iter().cloned().filter_map(context_of).collect();
+        found.extend(self.warm_contexts(&processes).await?);
+        found.sort_by_key(|context| (context.created_at_ms, context.pid));
+        Ok(found)
+    }
+
+    /// A context by its id. Waits while it is being launched.
     pub async fn context(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
+        let _turn = self.turn(id).await;
+        self.find(id).await
+    }
+
+    /// The same, for a caller that has the turn.
+    async fn find(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let found = self.contexts().await?.into_iter().find(|context| context.id == id);
         found.ok_or_else(|| ToolboxError::NotFound("there is no such context".into()))
     }
 
+    /// Waits until no other request launches or ends this context.
+    async fn turn(&self, id: &str) -> SetupGuard {
+        self.toolbox.sandbox.setup_locks().lock(&format!("{TAG}{id}")).await
+    }
+
     /// Makes a context; returns when code can be run in it.
     pub async fn create_context(&self, new: &NewContext) -> Result<InterpreterContext, ToolboxError> {
+        let id = random_id()?;
+        let turn = self.turn(&id).await;
+        // Held until the process is started: from then on it is counted.
+        let count = self.toolbox.sandbox.setup_locks().lock(COUNT_LOCK).await;
         if self.contexts().await?.len() >= CONTEXTS_MAX {
             let message = format!("the sandbox has {CONTEXTS_MAX} contexts already; delete some of them");
             return Err(ToolboxError::Conflict(message));
         }
-        self.launch(&random_id()?, new).await
+        self.launch(id, new.clone(), turn, Some(count)).await
     }
 
     /// The default context: one per language, made when it is first needed.
     pub async fn default_context(&self, language: Language) -> Result<InterpreterContext, ToolboxError> {
         let id = default_id(language);
-        match self.context(&id).await {
+        let turn = self.turn(&id).await;
+        match self.find(&id).await {
             Err(ToolboxError::NotFound(_)) => {}
             found => return found,
         }
         self.end_unfit().await?;
-        let made = self.launch(&id, &NewContext { language, cwd: None }).await?;
-        let kept = self.context(&id).await?;
-        if kept.pid != made.pid {
-            self.end(&made).await?;
-        }
-        Ok(kept)
+        self.launch(id, NewContext { language, cwd: None }, turn, None).await
     }
 
     /// Ends a context and removes its definitions.
     pub async fn delete_context(&self, id: &str) -> Result<(), ToolboxError> {
-        let context = self.context(id).await?;
-        self.end(&context).await
+        let _turn = self.turn(id).await;
+        self.end(id).await.map(drop)
     }
 
     /// Restarts a context without its definitions. Running code is ended.
     pub async fn restart(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
-        let context = self.context(id).await?;
-        self.end(&context).await?;
+        let turn = self.turn(id).await;
+        let context = self.end(id).await?;
         let cwd = Some(context.cwd).filter(|cwd| !cwd.is_empty());
-        self.launch(id, &NewContext { language: context.language, cwd }).await
+        self.launch(id.to_owned(), NewContext { language: context.language, cwd }, turn, None).await
     }
 
     /// Interrupts the running code of a context.
@@ -229,11 +251,16 @@ impl<'a> Interpreter<'a> {
         Execution::begin(self.toolbox.sandbox.clone(), context.clone(), random_id()?, execute).await
     }
 
-    /// Asks a context to end, then forces it.
-    async fn end(&self, context: &InterpreterContext) -> Result<(), ToolboxError> {
-        self.end_process(context.pid).await
+    /// Ends all processes of a context; returns the context as it was.
+    async fn end(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
+        let context = self.find(id).await?;
+        for process in self.processes().await?.into_iter().filter(|process| process.id == id) {
+            self.end_process(process.pid).await?;
+        }
+        Ok(context)
     }
 
+    /// Asks a process to end, then forces it.
     async fn end_process(&self, pid: u32) -> Result<(), ToolboxError> {
         let sandbox = &self.toolbox.sandbox;
         let gone = |error: &AgentError| error.kind() == atoll_model::ErrorKind::NotFound;

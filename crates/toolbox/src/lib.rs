@@ -78,6 +78,13 @@ impl Toolbox {
         Self { sandbox: Arc::new(sandbox), user: None, account, held: held.into() }
     }
 
+    /// The same tools, for work that may outlive the request.
+    fn detached(&self) -> Self {
+        let held = HeldBytes { reservation: self.account.reserve(), bytes: 0 };
+        let (sandbox, user) = (Arc::clone(&self.sandbox), self.user.clone());
+        Self { sandbox, user, account: self.account.clone(), held: held.into() }
+    }
+
     /// Charges so many more bytes until this toolbox is dropped.
     async fn hold(&self, bytes: usize) -> Result<(), ToolboxError> {
         let mut held = self.held.lock().await;

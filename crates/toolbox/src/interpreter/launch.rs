@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, StartProcess};
+use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, SetupGuard, StartProcess};
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines};
@@ -57,28 +57,55 @@ pub(super) enum LaunchUrgency {
 }
 
 impl Interpreter<'_> {
+    /// Launches a context in its turn. Continues when the caller goes away: a process that was started and never told what
+    /// to do would be taken for a context. `count` is released when the process is started.
     pub(super) async fn launch(
+        &self,
+        id: String,
+        new: NewContext,
+        turn: SetupGuard,
+        count: Option<SetupGuard>,
+    ) -> Result<InterpreterContext, ToolboxError> {
+        let (toolbox, plain_python) = (self.toolbox.detached(), self.plain_python);
+        // Waited for below; without its caller it ends after its own limits.
+        let launching = tokio::runtime::Handle::current().spawn(async move {
+            let _turn = turn;
+            let interpreter = Interpreter { toolbox: &toolbox, plain_python };
+            interpreter.launch_one(&id, &new, count).await
+        });
+        let stopped = || ToolboxError::Ended("the server ends; the context was not made".into());
+        launching.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    async fn launch_one(
         &self,
         id: &str,
         new: &NewContext,
+        count: Option<SetupGuard>,
     ) -> Result<InterpreterContext, ToolboxError> {
-        self.launch_tagged(&tag(id, new.language), new, LaunchUrgency::Now).await?;
-        self.context(id).await
+        let made = self.launch_tagged(&tag(id, new.language), new, LaunchUrgency::Now, count).await?;
+        let kept = self.find(id).await?;
+        if kept.pid != made {
+            // An older one, of a program that used the agent directly, counts.
+            self.end_process(made).await?;
+        }
+        Ok(kept)
     }
 
-    /// With the given tag; returns when it is ready.
+    /// With the given tag; returns its pid when it is ready.
     pub(super) async fn launch_tagged(
         &self,
         tag: &str,
         new: &NewContext,
         pace: LaunchUrgency,
-    ) -> Result<(), ToolboxError> {
+        mut count: Option<SetupGuard>,
+    ) -> Result<u32, ToolboxError> {
         let mut missing = ToolboxError::ToolMissing { tool: "sh", hint: HINT_SH };
         let first = greeting(new.language, pace);
-        for (program, args) in programs(new.language) {
-            match self.start(tag, new, &first, program, args).await {
+        for &(program, args) in programs(new.language) {
+            match self.start(tag, new, &first, (program, args), &mut count).await {
                 Err(ToolboxError::ToolMissing { tool: KERNEL, .. }) if self.plain_python => {
-                    return self.start(tag, new, &plain_python(), program, args).await;
+                    return self.start(tag, new, &plain_python(), (program, args), &mut count).await;
                 }
                 Err(error @ ToolboxError::ToolMissing { .. }) => missing = error,
                 started => return started,
@@ -92,9 +119,9 @@ impl Interpreter<'_> {
         tag: &str,
         new: &NewContext,
         first: &str,
-        program: &'static str,
-        args: &[&str],
-    ) -> Result<(), ToolboxError> {
+        (program, args): (&'static str, &[&str]),
+        count: &mut Option<SetupGuard>,
+    ) -> Result<u32, ToolboxError> {
         let start = StartProcess {
             cmd: program.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
@@ -114,6 +141,7 @@ impl Interpreter<'_> {
             }
             cause => ToolboxError::process(cause),
         })?;
+        drop(count.take());
         let greeted = async {
             match sandbox.send_stdin(started.pid, first.as_ref()).await {
                 Ok(()) => ready(&mut stream, new.language).await,
@@ -134,7 +162,7 @@ impl Interpreter<'_> {
             let _ = tokio::time::timeout(LEAVE, gone).await;
             return Err(error);
         }
-        Ok(())
+        Ok(started.pid)
     }
 }
 

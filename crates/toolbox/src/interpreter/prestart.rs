@@ -23,7 +23,8 @@ impl Interpreter<'_> {
     /// Starts the default context of a language in a ready instance; returns when it is usable.
     pub async fn prepare(&self, language: Language) -> Result<(), ToolboxError> {
         let tag = format!("{TAG}{WARM}{}", language.as_str());
-        self.launch_tagged(&tag, &NewContext { language, cwd: None }, LaunchUrgency::Ahead).await
+        let new = NewContext { language, cwd: None };
+        self.launch_tagged(&tag, &new, LaunchUrgency::Ahead, None).await.map(drop)
     }
 
     /// The prestarted processes that are contexts of this sandbox.
