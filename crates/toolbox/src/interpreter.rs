@@ -248,7 +248,7 @@ impl<'a> Interpreter<'a> {
                 return Err(ToolboxError::Invalid(format!("{name:?} can't name a variable")));
             }
         }
-        Execution::begin(self.toolbox.sandbox.clone(), context.clone(), random_id()?, execute).await
+        Execution::begin(self.toolbox, context.clone(), random_id()?, execute).await
     }
 
     /// Ends all processes of a context; returns the context as it was.

@@ -141,7 +141,7 @@ impl LspServer<'_> {
             }
             cause => ToolboxError::process(cause),
         })?;
-        let mut call = LspConnection::over(sandbox.clone(), started.pid, stream);
+        let mut call = LspConnection::over(self.toolbox, started.pid, stream);
         let greeted = async {
             call.ask("initialize", initialize(&self.project)).await?;
             call.tell("initialized", json!({})).await
@@ -295,7 +295,7 @@ impl LspServer<'_> {
             let message = format!("no {language} server was started for {:?}", self.project);
             return Err(ToolboxError::NotFound(message));
         };
-        LspConnection::attach(self.toolbox.sandbox.clone(), pid).await
+        LspConnection::attach(self.toolbox, pid).await
     }
 
     async fn pid(&self) -> Result<Option<u32>, ToolboxError> {

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use atoll_budget::{Account, Reservation};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -18,23 +19,28 @@ const LEFT_OUT: &str =
 /// that ran before replaced the program that prints the marks.
 const EARLY_MAX: usize = 1 << 20;
 
-/// The input for the context, and the decoder of its output.
-pub(super) fn request(context: &InterpreterContext, id: &str, execute: &Execute) -> (Bytes, Decoder) {
+/// The input for the context, and the decoder of its output. What the decoder holds is charged to the account.
+pub(super) fn request(
+    account: &Account,
+    context: &InterpreterContext,
+    id: &str,
+    execute: &Execute,
+) -> (Bytes, Decoder) {
     match context.language {
         Language::Python | Language::JavaScript | Language::TypeScript => {
             let (code, env, base) = (&execute.code, &execute.env, &context.base);
             let request = json!({ "op": "execute", "id": id, "code": code, "env": env, "base": base });
-            (format!("{request}\n").into(), Decoder::Bridge(Lines::default()))
+            (format!("{request}\n").into(), Decoder::Bridge(Lines::new(account)))
         }
-        Language::Bash => (script(id, execute).into(), Decoder::shell(id)),
+        Language::Bash => (script(id, execute).into(), Decoder::shell(id, account)),
         Language::R => {
             let code = execute.code.trim_end_matches('\n');
             let lines = code.split('\n').count();
-            (format!("{}{code}\n", header(id, lines, execute)).into(), Decoder::shell(id))
+            (format!("{}{code}\n", header(id, lines, execute)).into(), Decoder::shell(id, account))
         }
         Language::Java => (
             format!("{}{}", header(id, execute.code.len(), execute), execute.code).into(),
-            Decoder::shell(id),
+            Decoder::shell(id, account),
         ),
     }
 }
@@ -98,6 +104,8 @@ struct Side {
     early: String,
     /// A marked part that is being received.
     telling: Option<(DecoderState, String)>,
+    /// For the bytes of that part.
+    charged: Reservation,
     /// An error with a name was received.
     failed: bool,
 }
@@ -109,11 +117,11 @@ enum DecoderState {
     Mistake,
 }
 
-/// LIMIT: bytes of a marked part; the rest is dropped.
+/// LIMIT: bytes of a marked part; the rest is dropped, and so is what the budget has no room for.
 const TOLD_MAX: usize = 32 << 20;
 
 impl Side {
-    fn new(id: &str) -> Self {
+    fn new(id: &str, account: &Account) -> Self {
         Self {
             markers: Markers::new(id),
             text: Utf8::default(),
@@ -121,6 +129,7 @@ impl Side {
             ended: false,
             early: String::new(),
             telling: None,
+            charged: account.reserve(),
             failed: false,
         }
     }
@@ -128,16 +137,19 @@ impl Side {
     /// Handles output of the running code.
     fn wrote(&mut self, bytes: &[u8], into: &mut VecDeque<ExecutionEvent>) {
         let text = self.text.feed(bytes);
-        match &mut self.telling {
-            Some((_, told)) if told.len() + text.len() > TOLD_MAX => {}
-            Some((_, told)) => told.push_str(&text),
-            None => push_text(into, text, ExecutionEvent::Stdout),
+        let Some((_, told)) = &mut self.telling else {
+            return push_text(into, text, ExecutionEvent::Stdout);
+        };
+        let all = told.len() + text.len();
+        if all <= TOLD_MAX && self.charged.try_grow(all).is_ok() {
+            told.push_str(&text);
         }
     }
 
     /// The end of a marked part.
     fn told(&mut self) -> Option<ExecutionEvent> {
         let (what, text) = self.telling.take()?;
+        self.charged.shrink(0);
         Some(match what {
             DecoderState::Result => {
                 let data = [("text/plain".to_owned(), text.into())].into_iter().collect();
@@ -154,8 +166,9 @@ impl Side {
 }
 
 impl Decoder {
-    fn shell(id: &str) -> Self {
-        Self::Shell(Box::new(Shell { out: Side::new(id), err: Side::new(id), code: None }))
+    fn shell(id: &str, account: &Account) -> Self {
+        let (out, err) = (Side::new(id, account), Side::new(id, account));
+        Self::Shell(Box::new(Shell { out, err, code: None }))
     }
 
     /// Whether output is passed on as the program writes it, piece by piece.
@@ -288,6 +301,11 @@ fn event(told: BridgeMessage) -> Option<ExecutionEvent> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use atoll_budget::{Budget, BudgetOwner};
+
+    fn account() -> Account {
+        Budget::default().account(BudgetOwner::Stranger(None))
+    }
 
     fn context(language: Language) -> InterpreterContext {
         InterpreterContext {
@@ -309,7 +327,7 @@ mod tests {
 
     #[test]
     fn standard_error_that_waits_for_the_other_stream_is_bounded() {
-        let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
+        let (_, mut decoder) = request(&account(), &context(Language::Bash), "n", &Execute::default());
         let mut events = VecDeque::new();
         decoder.stderr(b"\x1en s\x1e", &mut events);
         for _ in 0..64 {
@@ -327,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_shell_ends_when_both_of_its_streams_do() {
-        let (_, mut decoder) = request(&context(Language::Bash), "n", &Execute::default());
+        let (_, mut decoder) = request(&account(), &context(Language::Bash), "n", &Execute::default());
         let mut events = VecDeque::new();
         // The second stream may be read first.
         decoder.stderr(b"old\x1en s\x1eah", &mut events);
@@ -352,6 +370,7 @@ mod tests {
     #[test]
     fn results_and_mistakes_are_told_between_markers() {
         let (wire, mut decoder) = request(
+            &account(),
             &context(Language::R),
             "n",
             &Execute { code: "x\ny\n".into(), env: [("A".into(), "b c".into())].into(), timeout: None },
@@ -379,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_result_of_too_many_values_is_left_out_and_said_to_be() {
-        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
+        let (_, mut decoder) = request(&account(), &context(Language::Python), "mine", &Execute::default());
         let heavy = |id: &str| {
             let many = "0,".repeat(600_000);
             format!("{{\"type\":\"result\",\"id\":\"{id}\",\"data\":{{\"application/json\":[{many}0]}}}}\n")
@@ -392,7 +411,7 @@ mod tests {
 
     #[test]
     fn lines_for_others_are_not_ours() {
-        let (_, mut decoder) = request(&context(Language::Python), "mine", &Execute::default());
+        let (_, mut decoder) = request(&account(), &context(Language::Python), "mine", &Execute::default());
         let mut events = VecDeque::new();
         let wire = b"{\"type\":\"stdout\",\"id\":\"other\",\"text\":\"a\"}\nnoise\n{\"type\":\"end\",\"id\":\"mine\"}\n";
         decoder.stdout("mine", wire, &mut events).unwrap();
@@ -403,7 +422,7 @@ mod tests {
     fn any_output_of_a_context_is_decoded_or_refused() {
         atoll_robustness::check("context_output", |bytes| {
             for language in [Language::Python, Language::Bash] {
-                let (_, mut decoder) = request(&context(language), "n", &Execute::default());
+                let (_, mut decoder) = request(&account(), &context(language), "n", &Execute::default());
                 let mut events = VecDeque::new();
                 for piece in bytes.chunks(100) {
                     let _ = decoder.stdout("n", piece, &mut events);

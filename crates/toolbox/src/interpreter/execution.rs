@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::decode::{Decoder, request};
 use super::{Execute, InterpreterContext, Language, Rich, SIGINT, SIGKILL};
-use crate::ToolboxError;
+use crate::{Toolbox, ToolboxError};
 
 /// How long a context may be silent after an interrupt before it is ended.
 const GRACE: Duration = Duration::from_secs(5);
@@ -80,16 +80,17 @@ impl std::fmt::Debug for Execution {
 
 impl Execution {
     pub(super) async fn begin(
-        sandbox: Arc<dyn Session>,
+        toolbox: &Toolbox,
         context: InterpreterContext,
         id: String,
         execute: Execute,
     ) -> Result<Self, ToolboxError> {
+        let sandbox = Arc::clone(&toolbox.sandbox);
         // A position after all output means the end; and the process waits for a reader with a position, so no output
         // is lost.
         let stream = sandbox.attach_from(context.pid, u64::MAX).await.map_err(ToolboxError::process)?;
         let deadline = execute.timeout.map(|timeout| Instant::now() + timeout);
-        let (request, decoder) = request(&context, &id, &execute);
+        let (request, decoder) = request(&toolbox.account, &context, &id, &execute);
         let execution = Self {
             sandbox,
             context,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use atoll_agentapi::{AgentError, ProcessEvent, ProcessStream, RpcCode, SetupGuard, StartProcess};
+use atoll_budget::Account;
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines};
@@ -144,9 +145,9 @@ impl Interpreter<'_> {
         drop(count.take());
         let greeted = async {
             match sandbox.send_stdin(started.pid, first.as_ref()).await {
-                Ok(()) => ready(&mut stream, new.language).await,
+                Ok(()) => ready(&mut stream, new.language, &self.toolbox.account).await,
                 // A process that ends at once may have reported why.
-                Err(cause) => match ready(&mut stream, new.language).await {
+                Err(cause) => match ready(&mut stream, new.language, &self.toolbox.account).await {
                     Err(missing @ ToolboxError::ToolMissing { .. }) => Err(missing),
                     _ => Err(ToolboxError::process(cause)),
                 },
@@ -210,8 +211,12 @@ fn plain_python() -> String {
     format!("{}\n", json!([PLAIN_PY, ""]))
 }
 
-async fn ready(stream: &mut ProcessStream, language: Language) -> Result<(), ToolboxError> {
-    let mut lines = Lines::default();
+async fn ready(
+    stream: &mut ProcessStream,
+    language: Language,
+    account: &Account,
+) -> Result<(), ToolboxError> {
+    let mut lines = Lines::new(account);
     let mut words = Vec::new();
     while let Some(event) = stream.next().await {
         match event.map_err(ToolboxError::process)? {

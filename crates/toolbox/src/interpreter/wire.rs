@@ -1,6 +1,7 @@
 //! The output of contexts: JSON lines of the bridges, or a shell's output with markers. It is untrusted, and the amount
 //! of held data is limited.
 
+use atoll_budget::{Account, Reservation};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -56,18 +57,25 @@ pub(super) fn is_heavy(line: &[u8]) -> bool {
     values > VALUES_MAX
 }
 
-/// Assembles lines.
-#[derive(Debug, Default)]
+/// Assembles lines. The bytes of an incomplete line are charged to an account.
+#[derive(Debug)]
 pub(super) struct Lines {
     held: Vec<u8>,
+    charged: Reservation,
 }
 
 impl Lines {
+    pub(super) fn new(account: &Account) -> Self {
+        Self { held: Vec::new(), charged: account.reserve() }
+    }
+
     /// The complete lines so far.
     pub(super) fn feed(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>, ToolboxError> {
-        if self.held.len().saturating_add(data.len()) > LINE_MAX {
+        let bytes = self.held.len().saturating_add(data.len());
+        if bytes > LINE_MAX {
             return Err(ToolboxError::TooLarge { what: "one result".into(), max: LINE_MAX as u64 });
         }
+        self.charged.try_grow(bytes)?;
         // Only new bytes can contain the end of a line.
         let searched = self.held.len();
         self.held.extend_from_slice(data);
@@ -76,6 +84,7 @@ impl Lines {
         };
         let rest = self.held.split_off(searched + last + 1);
         let whole = std::mem::replace(&mut self.held, rest);
+        self.charged.shrink(self.held.len());
         Ok(whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
     }
 }
@@ -181,6 +190,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use atoll_budget::{Budget, BudgetOwner, Sizes};
 
     #[test]
     fn a_line_of_very_many_values_is_not_read() {
@@ -191,9 +201,33 @@ mod tests {
         assert_eq!(BridgeMessage::parse(text.as_bytes()).unwrap().kind, "result", "a text is one value");
     }
 
+    fn account(budget: &Budget) -> Account {
+        budget.account(BudgetOwner::Stranger(None))
+    }
+
+    #[test]
+    fn an_incomplete_line_is_charged_until_its_end() {
+        let budget = Budget::new(Sizes { tenants: 0, strangers: 4 << 20 });
+        let mut lines = Lines::new(&account(&budget));
+        let piece = vec![b'a'; 256 << 10];
+        let mut fed = 0;
+        let refused = loop {
+            match lines.feed(&piece) {
+                Ok(whole) => assert!(whole.is_empty()),
+                Err(error) => break error,
+            }
+            fed += piece.len();
+            assert!(fed <= 4 << 20, "more than the budget was held");
+        };
+        assert!(matches!(refused, ToolboxError::Exhausted(_)), "{refused}");
+        assert!(budget.held().1 > 0);
+        assert_eq!(lines.feed(b"\n").unwrap().len(), 1);
+        assert_eq!(budget.held(), (0, 0));
+    }
+
     #[test]
     fn lines_come_whole_whatever_the_pieces() {
-        let mut lines = Lines::default();
+        let mut lines = Lines::new(&account(&Budget::default()));
         assert!(lines.feed(b"{\"a\"").unwrap().is_empty());
         assert_eq!(lines.feed(b":1}\n{}\n{").unwrap(), [b"{\"a\":1}".to_vec(), b"{}".to_vec()]);
         assert_eq!(lines.feed(b"}\n").unwrap(), [b"{}".to_vec()]);

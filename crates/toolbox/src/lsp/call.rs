@@ -7,7 +7,7 @@ use atoll_agentapi::{ProcessEvent, ProcessStream, Session};
 use serde_json::{Value, json};
 
 use super::wire::{Frames, frame};
-use crate::ToolboxError;
+use crate::{Toolbox, ToolboxError};
 use crate::error::said;
 
 /// LIMIT: bytes of a server's log output; it is kept for error messages.
@@ -22,15 +22,16 @@ pub(super) struct LspConnection {
 }
 
 impl LspConnection {
-    pub(super) fn over(sandbox: Arc<dyn Session>, pid: u32, stream: ProcessStream) -> Self {
-        Self { sandbox, pid, stream, frames: Frames::default(), words: Vec::new() }
+    pub(super) fn over(toolbox: &Toolbox, pid: u32, stream: ProcessStream) -> Self {
+        let (sandbox, frames) = (Arc::clone(&toolbox.sandbox), Frames::new(&toolbox.account));
+        Self { sandbox, pid, stream, frames, words: Vec::new() }
     }
 
-    pub(super) async fn attach(sandbox: Arc<dyn Session>, pid: u32) -> Result<Self, ToolboxError> {
+    pub(super) async fn attach(toolbox: &Toolbox, pid: u32) -> Result<Self, ToolboxError> {
         // A position after all output means the end; and the process waits for a reader with a position, so no output
         // is lost.
-        let stream = sandbox.attach_from(pid, u64::MAX).await.map_err(ToolboxError::process)?;
-        Ok(Self::over(sandbox, pid, stream))
+        let stream = toolbox.sandbox.attach_from(pid, u64::MAX).await.map_err(ToolboxError::process)?;
+        Ok(Self::over(toolbox, pid, stream))
     }
 
     pub(super) const fn pid(&self) -> u32 {
@@ -73,12 +74,14 @@ impl LspConnection {
 
     /// Waits until the server is gone.
     pub(super) async fn end(&mut self) {
-        while self.read().await.is_ok() {}
+        while self.read().await.is_ok() {
+            self.frames.clear();
+        }
     }
 
     async fn read(&mut self) -> Result<(), ToolboxError> {
         match self.stream.next().await {
-            Some(Ok(ProcessEvent::Stdout(data) | ProcessEvent::Pty(data))) => self.frames.feed(&data),
+            Some(Ok(ProcessEvent::Stdout(data) | ProcessEvent::Pty(data))) => self.frames.feed(&data)?,
             Some(Ok(ProcessEvent::Stderr(data))) => {
                 self.words.extend_from_slice(&data[..data.len().min(WORDS_MAX)]);
                 self.words.drain(..self.words.len().saturating_sub(WORDS_MAX));

@@ -1,5 +1,6 @@
 //! Frames of the protocol: a head with a length, a body of JSON.
 
+use atoll_budget::{Account, Reservation};
 use serde_json::Value;
 
 use crate::ToolboxError;
@@ -16,19 +17,38 @@ pub(super) fn frame(message: &Value) -> Vec<u8> {
     format!("Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// Parses frames from a stream that may begin in the middle of one.
-#[derive(Default)]
+/// Parses frames from a stream that may begin in the middle of one. Bytes that wait for the rest of their frame are charged
+/// to an account.
 pub(super) struct Frames {
     held: Vec<u8>,
+    charged: Reservation,
 }
 
 impl Frames {
-    pub(super) fn feed(&mut self, data: &[u8]) {
+    pub(super) fn new(account: &Account) -> Self {
+        Self { held: Vec::new(), charged: account.reserve() }
+    }
+
+    pub(super) fn feed(&mut self, data: &[u8]) -> Result<(), ToolboxError> {
+        self.charged.try_grow(self.held.len().saturating_add(data.len()))?;
         self.held.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Drops what was not read.
+    pub(super) fn clear(&mut self) {
+        self.held = Vec::new();
+        self.charged.shrink(0);
     }
 
     /// The next complete frame; invalid JSON is skipped.
     pub(super) fn next(&mut self) -> Result<Option<Value>, ToolboxError> {
+        let next = self.parse_next();
+        self.charged.shrink(self.held.len());
+        next
+    }
+
+    fn parse_next(&mut self) -> Result<Option<Value>, ToolboxError> {
         loop {
             let Some(begin) = find_ignoring_case(&self.held, LENGTH) else {
                 let keep = self.held.len().min(LENGTH.len());
@@ -84,6 +104,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use atoll_budget::{Budget, BudgetOwner, Sizes};
+
+    fn frames() -> Frames {
+        Frames::new(&Budget::default().account(BudgetOwner::Stranger(None)))
+    }
+
+    #[test]
+    fn an_incomplete_frame_is_charged_until_it_is_read() {
+        let budget = Budget::new(Sizes { tenants: 0, strangers: 4 << 20 });
+        let mut frames = Frames::new(&budget.account(BudgetOwner::Stranger(None)));
+        frames.feed(b"Content-Length: 8000000\r\n\r\n").unwrap();
+        let piece = vec![b'1'; 64 << 10];
+        let fed = (0..64).take_while(|_| frames.feed(&piece).is_ok()).count();
+        assert!((1..64).contains(&fed), "{fed}");
+        assert_eq!(frames.next().unwrap(), None);
+        assert!(budget.held().1 > 0);
+        frames.clear();
+        assert_eq!(budget.held(), (0, 0));
+        frames.feed(&frame(&json!([]))).unwrap();
+        assert_eq!(frames.next().unwrap(), Some(json!([])));
+    }
 
     #[test]
     fn frames_come_whole_however_they_are_cut() {
@@ -91,10 +132,10 @@ mod tests {
             [json!({"id": 1, "text": "Content-Length: 3\r\n\r\n"}), json!([]), json!({"ü": "日本"})];
         let stream: Vec<u8> = messages.iter().flat_map(frame).collect();
         for cut in 1..stream.len() {
-            let mut frames = Frames::default();
+            let mut frames = frames();
             let mut read = Vec::new();
             for piece in stream.chunks(cut) {
-                frames.feed(piece);
+                frames.feed(piece).unwrap();
                 while let Some(message) = frames.next().unwrap() {
                     read.push(message);
                 }
@@ -105,27 +146,27 @@ mod tests {
 
     #[test]
     fn a_stream_may_begin_in_the_middle_of_a_frame() {
-        let mut frames = Frames::default();
-        frames.feed(b"ngth\":4}}");
-        frames.feed(&frame(&json!({"id": "a"})));
+        let mut frames = frames();
+        frames.feed(b"ngth\":4}}").unwrap();
+        frames.feed(&frame(&json!({"id": "a"}))).unwrap();
         assert_eq!(frames.next().unwrap(), Some(json!({"id": "a"})));
         assert_eq!(frames.next().unwrap(), None);
     }
 
     #[test]
     fn a_frame_without_measure_is_refused() {
-        let mut frames = Frames::default();
-        frames.feed(b"Content-Length: 999999999999\r\n\r\n");
+        let mut frames = frames();
+        frames.feed(b"Content-Length: 999999999999\r\n\r\n").unwrap();
         assert!(frames.next().is_err());
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(data in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let mut frames = Frames::default();
-            frames.feed(&data);
+            let mut frames = frames();
+            frames.feed(&data).unwrap();
             let _ = frames.next();
-            frames.feed(b"Content-Length: 2\r\n\r\n{}");
+            frames.feed(b"Content-Length: 2\r\n\r\n{}").unwrap();
             let _ = frames.next();
         }
     }
@@ -133,8 +174,8 @@ mod tests {
     #[test]
     fn any_stream_of_a_language_server_is_read_or_refused() {
         atoll_robustness::check("lsp_frames", |bytes| {
-            let (mut frames, mut read) = (Frames::default(), 0);
-            frames.feed(bytes);
+            let (mut frames, mut read) = (frames(), 0);
+            frames.feed(bytes).unwrap();
             while let Ok(Some(_)) = frames.next() {
                 read += 1;
             }
