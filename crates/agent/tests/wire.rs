@@ -184,6 +184,18 @@ async fn a_process_whose_deadline_is_due_is_not_listed_even_before_it_is_gone() 
 }
 
 #[tokio::test]
+async fn tags_of_the_hosts_own_processes_are_refused() {
+    let agent = TestAgent::start();
+    for tag in ["atoll-context/python/default-python", "atoll-lsp/x", "atoll-session/a/61", "terminal-0a"] {
+        let body = format!(r#"{{"process":{{"cmd":"/bin/true"}},"tag":"{tag}"}}"#);
+        let frames = agent.json_stream(START, "", &body).await;
+        let said = serde_json::to_string(&frames).unwrap();
+        assert!(said.contains("invalid_argument") && said.contains("is reserved"), "{said}");
+    }
+    assert!(agent.client.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_late_connect_replays_start_and_end() {
     let agent = TestAgent::start();
     let frames = agent

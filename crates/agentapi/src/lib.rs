@@ -57,6 +57,16 @@ pub const MODE_HEADER: &str = "atoll-mode";
 /// Size of the whole downloaded file, also if only a range of it is sent.
 pub const SIZE_HEADER: &str = "atoll-size";
 
+/// Beginnings of the tags of processes that the host starts for its tools: contexts, sessions, language servers, terminals.
+/// The host finds these processes by their tags, so requests from outside cannot use them.
+pub const RESERVED_TAGS: [&str; 2] = ["atoll-", "terminal-"];
+
+/// Whether only the host may start a process with this tag.
+#[must_use]
+pub fn is_reserved_tag(tag: &str) -> bool {
+    RESERVED_TAGS.iter().any(|beginning| tag.starts_with(beginning))
+}
+
 /// The envd version that the agent emulates; SDKs enable features by it.
 pub const ENVD_VERSION: &str = "0.6.13";
 

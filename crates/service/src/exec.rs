@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use atoll_agentapi::{ExitStatus, ProcessEvent, ProcessStream, Session, StartProcess};
+use atoll_agentapi::{
+    ExitStatus, ProcessEvent, ProcessStream, RESERVED_TAGS, Session, StartProcess, is_reserved_tag,
+};
 use atoll_budget::{Account, Collector, Keep};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
@@ -185,6 +187,10 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
             "names must not be empty or contain '='; names and values must not contain a NUL byte",
         );
     }
+    if exec.tag.as_deref().is_some_and(is_reserved_tag) {
+        let begins = RESERVED_TAGS.join(" or ");
+        return bad("tag", &format!("must not begin with {begins}: these tags belong to Atoll's own processes"));
+    }
     if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return bad("timeout_s", "must be more than 0");
     }
@@ -307,6 +313,12 @@ mod tests {
         }
         let odd = Exec { env: [("A=".to_owned(), String::new())].into(), ..exec(&["ls"]) };
         assert!(check(&odd).is_err());
+        for tag in ["atoll-context/python/default-python", "atoll-session/a/61", "terminal-0a"] {
+            let forged = Exec { tag: Some(tag.to_owned()), ..exec(&["ls"]) };
+            let refused = check(&forged).expect_err("reserved");
+            assert_eq!(refused.field.expect("a field").name, "tag");
+        }
+        assert!(check(&Exec { tag: Some("my-terminal-1".to_owned()), ..exec(&["ls"]) }).is_ok());
         let never = Exec { timeout: Some(Duration::ZERO), ..exec(&["ls"]) };
         assert!(check(&never).is_err());
     }

@@ -43,7 +43,7 @@ pub struct ExecBody {
     /// Return when the process has started; its output goes to the logs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
-    /// Name of the process in the list of processes.
+    /// Name of the process in the list of processes. Must not begin with `atoll-` or `terminal-`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
 }

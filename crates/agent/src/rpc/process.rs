@@ -55,6 +55,10 @@ async fn begin(
 fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Result<Plan, AgentError> {
     let config =
         request.process.into_option().ok_or_else(|| AgentError::Invalid("process is missing".into()))?;
+    if let Some(tag) = request.tag.as_deref().filter(|tag| atoll_agentapi::is_reserved_tag(tag)) {
+        let begins = atoll_agentapi::RESERVED_TAGS.join(" or ");
+        return Err(AgentError::Invalid(format!("tag {tag:?} is reserved: a tag cannot begin with {begins}")));
+    }
     let user = request_user(agent, context.headers(), "")?;
     let envs = config.envs.into_iter().collect();
     Ok(Plan {
