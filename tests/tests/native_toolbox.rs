@@ -158,6 +158,39 @@ fn a_burst_does_not_pass_the_limit_of_contexts() {
     });
 }
 
+#[test]
+fn requests_end_though_the_code_hides_its_end() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let bash = |code: &str| json!({ "code": code, "language": "bash" });
+        let quiet = code(&client, &id, bash("exec 2>/dev/null; echo hi")).await;
+        assert_eq!((&quiet["stdout"], &quiet["exception"]), (&json!("hi\n"), &Value::Null), "{quiet}");
+        client.post_empty(&path(&id, "code/contexts/default-bash/restart")).await.ok();
+        let closed = code(&client, &id, bash("exec >/dev/null; echo lost")).await;
+        assert_eq!(closed["exception"]["name"], "OutputClosed", "{closed}");
+    });
+}
+
+#[test]
+fn a_session_command_whose_end_cannot_be_seen_is_an_error() {
+    run_with(Options::debian(), async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        for name in ["removed", "silent"] {
+            client.post(&path(&id, "sessions"), json!({ "name": name })).await.ok();
+        }
+        let silent = json!({ "command": "set -n", "timeout_s": 1.5 });
+        client.post(&path(&id, "sessions/silent/exec"), silent).await.refused(504, "deadline_exceeded");
+        let both = json!({ "command": "true", "timeout_s": 1, "detach": true });
+        client.post(&path(&id, "sessions/silent/exec"), both).await.refused(400, "invalid_request");
+        let removed = json!({ "command": "rm -rf /tmp/.atoll-sessions; echo gone" });
+        let refused = client.post(&path(&id, "sessions/removed/exec"), removed).await;
+        let refused = refused.refused(404, "process_not_found");
+        assert!(refused["message"].as_str().unwrap().contains("folder was removed"), "{refused}");
+    });
+}
+
 async fn streams(client: &Client, id: &str) {
     let waiting = "import os, sys, time\nprint('one', flush=True)\n\
                 while not os.path.exists('/tmp/go'): time.sleep(0.05)\nprint('two', file=sys.stderr)\n3";

@@ -53,6 +53,10 @@ pub struct SessionExecBody {
     /// With `detach`: do not copy its input to its output.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub quiet_stdin: bool,
+    /// Without `detach`: how long to wait for the end of the command. After that the answer is the error
+    /// `deadline_exceeded`, and the command goes on. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
 }
 
 /// A command that the shell has.

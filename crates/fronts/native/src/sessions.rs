@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use crate::App;
 use crate::convert::FromCore;
-use crate::exec::{EXEC_MAX, output_events};
+use crate::exec::{EXEC_MAX, output_events, seconds};
 use crate::sse;
 use crate::tools::{SandboxTools, tools};
 
@@ -111,8 +111,13 @@ pub(crate) async fn exec(
     Path((ident, session)): Path<(String, String)>,
     StrictJson(body): StrictJson<SessionExecBody, EXEC_MAX>,
 ) -> Result<Response, ApiError> {
-    let SessionExecBody { command, detach, quiet_stdin } = body;
-    let new = NewCommand { command, takes_input: detach, quiet_input: quiet_stdin };
+    let SessionExecBody { command, detach, quiet_stdin, timeout_s } = body;
+    if detach && timeout_s.is_some() {
+        return Err(ApiError::invalid("timeout_s and detach cannot be combined")
+            .hint("a detached command is not waited for; follow it with its logs"));
+    }
+    let timeout = timeout_s.map(seconds).transpose()?;
+    let new = NewCommand { command, takes_input: detach, quiet_input: quiet_stdin, timeout };
     let tools = tools(&app, &who, &ident).await?;
     let sessions = tools.toolbox.sessions();
     let session = sessions.find(&session).await?;

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use atoll_agentapi::ProcessEvent;
 use atoll_budget::{Account, Reservation};
 use bytes::Bytes;
 use serde_json::json;
@@ -14,6 +15,10 @@ use crate::ToolboxError;
 /// Replaces a result with too many values.
 const LEFT_OUT: &str =
     "a result was left out because it has too many values; print it, or write it to a file\n";
+
+/// The error of code that closed its standard output.
+const OUTPUT_CLOSED: &str =
+    "the code closed or redirected its own standard output, so its output and exit code are unknown; restart the context";
 
 /// LIMIT: bytes of standard error that wait for the beginning of standard output. Both begin together, unless the code
 /// that ran before replaced the program that prints the marks.
@@ -253,6 +258,37 @@ impl Decoder {
         self.finish(into);
     }
 
+    /// Whether one stream of a shell has marked its end and the other has not.
+    pub(super) fn lacks_an_end(&self) -> bool {
+        matches!(self, Self::Shell(shell) if shell.out.ended != shell.err.ended)
+    }
+
+    /// Whether an event belongs to the stream that has not marked its end.
+    pub(super) fn is_of_open_stream(&self, event: &ProcessEvent) -> bool {
+        match (self, event) {
+            (Self::Shell(shell), ProcessEvent::Stdout(_) | ProcessEvent::Pty(_)) => !shell.out.ended,
+            (Self::Shell(shell), ProcessEvent::Stderr(_)) => !shell.err.ended,
+            _ => false,
+        }
+    }
+
+    /// Ends the execution without the marker of one stream, which the code has closed or redirected.
+    pub(super) fn end_without_marker(&mut self, into: &mut VecDeque<ExecutionEvent>) {
+        let Self::Shell(shell) = self else { return };
+        let Shell { out, err, code } = &mut **shell;
+        if !out.ended {
+            // The exit code comes with the marker of this stream.
+            into.push_back(ExecutionEvent::Error {
+                name: "OutputClosed".into(),
+                value: OUTPUT_CLOSED.into(),
+                traceback: String::new(),
+            });
+            *code = Some(0);
+        }
+        (out.ended, err.ended) = (true, true);
+        self.finish(into);
+    }
+
     /// Both streams mark their end; the execution ends with the later one.
     fn finish(&mut self, into: &mut VecDeque<ExecutionEvent>) {
         let Self::Shell(shell) = self else { return };
@@ -365,6 +401,35 @@ mod tests {
             ExecutionEvent::End,
         ];
         assert_eq!(events, expected);
+    }
+
+    #[test]
+    fn code_that_redirected_a_stream_ends_without_its_marker() {
+        let (_, mut decoder) = request(&account(), &context(Language::Bash), "n", &Execute::default());
+        let mut events = VecDeque::new();
+        decoder.stderr(b"\x1en s\x1e", &mut events);
+        decoder.stdout("n", b"\x1en s 1\x1ehi", &mut events).unwrap();
+        assert!(!decoder.lacks_an_end());
+        decoder.stdout("n", b"\x1en e 0\x1e", &mut events).unwrap();
+        assert!(decoder.lacks_an_end());
+        assert!(decoder.is_of_open_stream(&ProcessEvent::Stderr(Bytes::new())));
+        assert!(!decoder.is_of_open_stream(&ProcessEvent::Stdout(Bytes::new())));
+        decoder.end_without_marker(&mut events);
+        assert!(!decoder.lacks_an_end());
+        let expected = [
+            ExecutionEvent::Started { count: 1 },
+            ExecutionEvent::Stdout("hi".into()),
+            ExecutionEvent::End,
+        ];
+        assert_eq!(events, expected);
+
+        let (_, mut decoder) = request(&account(), &context(Language::Bash), "n", &Execute::default());
+        let mut events = VecDeque::new();
+        decoder.stderr(b"\x1en s\x1e\x1en e\x1e", &mut events);
+        assert!(decoder.lacks_an_end());
+        decoder.end_without_marker(&mut events);
+        assert!(matches!(&events[0], ExecutionEvent::Error { name, .. } if name == "OutputClosed"), "{events:?}");
+        assert_eq!(events.back(), Some(&ExecutionEvent::End));
     }
 
     #[test]

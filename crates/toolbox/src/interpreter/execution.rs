@@ -19,6 +19,10 @@ use crate::{Toolbox, ToolboxError};
 const GRACE: Duration = Duration::from_secs(5);
 /// LIMIT: how long a context may continue to send output after an interrupt. Output from before is still in flight.
 const GRACE_MAX: Duration = Duration::from_secs(20);
+/// How long the end of one stream of a shell waits for the end of the other, which the code may have closed or redirected.
+const OTHER_END: Duration = Duration::from_secs(3);
+/// LIMIT: the same while only the stream that has ended sends output: a process in the background may never stop.
+const OTHER_END_MAX: Duration = Duration::from_secs(15);
 /// How long an incomplete line waits for its rest.
 const LINE_WAIT: Duration = Duration::from_millis(20);
 /// LIMIT: bytes of a line that is assembled this way.
@@ -70,6 +74,8 @@ pub struct Execution {
     ended: bool,
     deadline: Option<Instant>,
     interrupted_at: Option<Instant>,
+    /// Since when the stream that has not marked its end sends nothing, while the other one has ended.
+    quiet_since: Option<Instant>,
 }
 
 impl std::fmt::Debug for Execution {
@@ -103,6 +109,7 @@ impl Execution {
             ended: false,
             deadline,
             interrupted_at: None,
+            quiet_since: None,
         };
         let pid = execution.context.pid;
         execution.sandbox.send_stdin(pid, request.as_ref()).await.map_err(ToolboxError::process)?;
@@ -146,6 +153,9 @@ impl Execution {
     }
 
     async fn more(&mut self) -> Result<(), ToolboxError> {
+        if self.decoder.lacks_an_end() {
+            return self.other_end().await;
+        }
         let Some(deadline) = self.deadline else {
             let event = self.stream.next().await;
             return self.take(event);
@@ -161,6 +171,23 @@ impl Execution {
             }
             Err(_) => self.expire().await,
         }
+    }
+
+    /// Waits for the end of a shell's second stream, for a limited time.
+    async fn other_end(&mut self) -> Result<(), ToolboxError> {
+        let quiet_since = *self.quiet_since.get_or_insert_with(Instant::now);
+        let Ok(event) = tokio::time::timeout(OTHER_END, self.stream.next()).await else {
+            self.decoder.end_without_marker(&mut self.waiting);
+            return Ok(());
+        };
+        let is_awaited = matches!(&event, Some(Ok(event)) if self.decoder.is_of_open_stream(event));
+        if is_awaited {
+            self.quiet_since = None;
+        } else if quiet_since.elapsed() >= OTHER_END_MAX {
+            self.decoder.end_without_marker(&mut self.waiting);
+            return Ok(());
+        }
+        self.take(event)
     }
 
     /// A context that still sends output after an interrupt gets more time.

@@ -200,7 +200,13 @@ impl LogFollow {
             (false, None, Some(_)) => {
                 return Err(ToolboxError::Ended(format!("session {:?} was deleted", self.name)));
             }
-            (false, None, None) => {}
+            (false, None, None) if self.folder_is_there().await? => {}
+            // Without it the end of the command cannot be seen.
+            (false, None, None) => {
+                let name = &self.name;
+                let message = format!("session {name:?} was deleted, or its folder was removed inside the sandbox");
+                return Err(ToolboxError::Ended(message));
+            }
         }
         Ok(())
     }

@@ -38,6 +38,8 @@ pub struct NewCommand {
     pub takes_input: bool,
     /// Its input is not written to its output.
     pub quiet_input: bool,
+    /// How long [`Sessions::run`] waits for its end; the command continues afterwards.
+    pub timeout: Option<Duration>,
 }
 
 /// The output of a command, as far as it is kept. Its bytes are counted until they are dropped.
@@ -94,8 +96,18 @@ impl Sessions<'_> {
         Ok(id)
     }
 
-    /// Runs a command to its end. If the caller goes away, the command continues.
+    /// Runs a command to its end. If the caller goes away or its timeout passes, the command continues.
     pub async fn run(&self, session: &ShellSession, new: &NewCommand) -> Result<CommandDone, ToolboxError> {
+        let Some(limit) = new.timeout else { return self.run_to_end(session, new).await };
+        let ended = tokio::time::timeout(limit, self.run_to_end(session, new)).await;
+        ended.unwrap_or(Err(ToolboxError::TimedOut { what: "the wait for the command", limit }))
+    }
+
+    async fn run_to_end(
+        &self,
+        session: &ShellSession,
+        new: &NewCommand,
+    ) -> Result<CommandDone, ToolboxError> {
         let id = self.place(session, new).await?;
         let mut follow = self.follow(session, &id).await?;
         self.tell(session, &id, new).await?;

@@ -134,6 +134,7 @@ async fn exec(
         command: body.command,
         takes_input: goes_on,
         quiet_input: goes_on && body.suppress_input_echo.unwrap_or(false),
+        timeout: None,
     };
     if goes_on {
         let cmd_id = sessions.start_command(&kept, &new).await.map_err(of_process)?;
