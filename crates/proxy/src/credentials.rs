@@ -1,7 +1,7 @@
 //! Extracts credentials from a request: API keys, and fields with tokens. Everything else is passed to the app.
 //!
-//! A key is removed only if it is valid, and so is the token of a sandbox's agent; the app's own `Authorization`,
-//! `X-API-Key` and `X-Access-Token` are passed on. The parameter `atoll_token`, the cookie `atoll_preview` and the
+//! A key is removed only if it is valid, and so is the token of a sandbox's agent; keys are looked for in the agent's
+//! field too, where they admit nobody. The app's own `Authorization`, `X-API-Key` and `X-Access-Token` are passed on. The parameter `atoll_token`, the cookie `atoll_preview` and the
 //! token fields of the fronts' clients are always removed.
 
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ pub(crate) struct RequestCredentials {
     pub(crate) keys: Vec<String>,
     /// The field of each of them, and its place among the values of that field.
     places: Vec<(HeaderName, usize)>,
-    /// Texts that may be the token of the sandbox's agent, or the app's own.
+    /// Texts that may be the token of the sandbox's agent, keys, or the app's own.
     pub(crate) agent_tokens: Vec<String>,
     /// From the query first, then from fields, then from cookies.
     pub(crate) tokens: Vec<String>,
@@ -62,9 +62,21 @@ pub(crate) fn take(key_fields: &[HeaderName], parts: &mut Parts) -> Result<Reque
     found.tokens.truncate(VALUES_MAX);
     found.from_query = found.from_query.min(VALUES_MAX);
     found.by_hand = found.by_hand.min(VALUES_MAX);
-    let agents = parts.headers.get_all(AGENT_TOKEN).iter();
-    found.agent_tokens = agents.filter_map(|shown| Some(shown.to_str().ok()?.to_owned())).collect();
+    found.agent_tokens = agent_tokens(&parts.headers)?;
     Ok(found)
+}
+
+/// The values of the field for the token of a sandbox's agent; clients also put keys there.
+fn agent_tokens(headers: &HeaderMap) -> Result<Vec<String>, ServiceError> {
+    let values = headers.get_all(AGENT_TOKEN);
+    if values.iter().nth(VALUES_MAX).is_some() {
+        return Err(sent_too_often(&AGENT_TOKEN));
+    }
+    Ok(values.iter().filter_map(key_of).map(str::to_owned).collect())
+}
+
+fn sent_too_often(name: &HeaderName) -> ServiceError {
+    ServiceError::new(Code::InvalidRequest, format!("{name} is sent more than {VALUES_MAX} times"))
 }
 
 impl RequestCredentials {
@@ -114,7 +126,7 @@ fn copy_keys(
 ) -> Result<(), ServiceError> {
     for (at, value) in headers.get_all(name).iter().enumerate() {
         if at >= VALUES_MAX {
-            return Err(ServiceError::new(Code::InvalidRequest, format!("{name} is sent more than once")));
+            return Err(sent_too_often(name));
         }
         if let Some(key) = key_of(value) {
             found.keys.push(key.to_owned());
@@ -223,6 +235,19 @@ mod tests {
         }
         assert_eq!(take_fields(&mut headers), ["t1", "t2"]);
         assert_eq!(headers.keys().collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn values_of_the_agents_field_are_read_as_keys_are() {
+        let mut headers = HeaderMap::new();
+        for value in ["token", "Bearer key", "Basic dXNlcjo="] {
+            headers.append(AGENT_TOKEN, HeaderValue::from_static(value));
+        }
+        assert_eq!(agent_tokens(&headers).expect("few values"), ["token", "key"]);
+        for _ in 0..VALUES_MAX {
+            headers.append(AGENT_TOKEN, HeaderValue::from_static("more"));
+        }
+        assert_eq!(agent_tokens(&headers).expect_err("too many").code, Code::InvalidRequest);
     }
 
     #[test]

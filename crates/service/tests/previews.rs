@@ -42,6 +42,14 @@ async fn what_is_shown_decides_and_what_is_not_there_looks_the_same() {
     let agents = [access.token(&lease, TokenOf::Agent)];
     let with_agents = PortQuestion { agent_tokens: &agents, ..mine(Some(80)) };
     assert!(access.reach_port(with_agents).await.unwrap().has_agent_token);
+    // A key in the field of the agent's token is hidden from the app too, and admits nobody.
+    for (shown, is_ours) in [(world.admin_key.clone(), true), ("the app's own".to_owned(), false)] {
+        let shown = [shown];
+        let with_key = PortQuestion { agent_tokens: &shown, ..mine(Some(80)) };
+        assert_eq!(access.reach_port(with_key).await.unwrap().has_agent_token, is_ours);
+        let alone = PortQuestion { agent_tokens: &shown, ..PortQuestion::new(&lease.id, Some(80)) };
+        assert_eq!(refused(&world, alone).await, Code::Unauthenticated);
+    }
     // The agent's own port is never reachable, by number or by default.
     assert_eq!(refused(&world, mine(Some(49_983))).await, Code::SandboxNotFound);
     let env = [("PORT".to_owned(), "49983".to_owned())].into();

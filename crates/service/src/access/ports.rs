@@ -38,7 +38,7 @@ pub struct PortQuestion<'a> {
     pub keys: &'a [String],
     /// Texts that may be tokens of ports or previews.
     pub tokens: &'a [String],
-    /// Texts that may be the token of the sandbox's agent, or credentials of the app. They admit nobody.
+    /// Texts that may be the token of the sandbox's agent, keys, or credentials of the app. They admit nobody.
     pub agent_tokens: &'a [String],
 }
 
@@ -57,7 +57,7 @@ pub struct PortAnswer {
     pub grant: Grant<PortTarget>,
     /// Which of the keys in the question are keys of this server: the app must not see them.
     pub is_key: Vec<bool>,
-    /// Whether the question has the token of the sandbox's agent: the app must not see it.
+    /// Whether the question has the token of the sandbox's agent, or a key in its place: the app must not see it.
     pub has_agent_token: bool,
     /// For how many seconds a browser may keep the token.
     pub remember_s: i64,
@@ -96,15 +96,9 @@ impl Access {
         let mut principals = Vec::with_capacity(question.keys.len());
         let mut is_key = Vec::with_capacity(question.keys.len());
         for key in question.keys {
-            is_key.push(match self.identify(key).await {
-                Ok(principal) => {
-                    principals.push(principal);
-                    true
-                }
-                // It may be the app's own: whether it counts as a wrong key is decided when the request is refused.
-                Err(error) if error.code == Code::Unauthenticated => false,
-                Err(error) => return Err(error),
-            });
+            let principal = self.holder_of(key).await?;
+            is_key.push(principal.is_some());
+            principals.extend(principal);
         }
         let handle = self.inner.sandboxes.handle(question.sandbox);
         let admitted = match &handle {
@@ -120,14 +114,33 @@ impl Access {
             return Err(if shows_wrong { self.wrong_credential(refused) } else { refused });
         };
         let lease = grant.target.inside.handle.lease();
-        let is_agents = |shown: &String| self.is_token(question.sandbox, TokenOf::Agent, shown);
         Ok(PortAnswer {
-            has_agent_token: question.agent_tokens.iter().any(is_agents),
+            has_agent_token: self.has_agent_token(&question).await?,
             account: is_there(&lease).then(|| self.inner.budget.tenant(&lease.tenant)),
             grant,
             is_key,
             remember_s,
         })
+    }
+
+    /// The holder of a key of this server. Any other text may be the app's own: whether it counts as a wrong key is decided
+    /// when the request is refused.
+    async fn holder_of(&self, key: &str) -> Result<Option<Principal>, ServiceError> {
+        match self.identify(key).await {
+            Ok(principal) => Ok(Some(principal)),
+            Err(error) if error.code == Code::Unauthenticated => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn has_agent_token(&self, question: &PortQuestion<'_>) -> Result<bool, ServiceError> {
+        for shown in question.agent_tokens {
+            let is_agents = self.is_token(question.sandbox, TokenOf::Agent, shown);
+            if is_agents || self.holder_of(shown).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Tells a caller whose key may use the sandbox that it is on another node.
