@@ -117,7 +117,11 @@ fn first_calls_and_restarts_at_once_use_one_process() {
         }
         assert_eq!(context_processes(&client, &id).await, 1);
         let all = json!({ "code": "echo $x0 $x1 $x2 $x3 $x4 $x5", "language": "bash" });
-        assert_eq!(code(&client, &id, all).await["stdout"], "0 1 2 3 4 5\n", "one context has run all of them");
+        assert_eq!(
+            code(&client, &id, all).await["stdout"],
+            "0 1 2 3 4 5\n",
+            "one context has run all of them"
+        );
         let restart = path(&id, "code/contexts/default-bash/restart");
         let restarts = (0..6).map(|_| client.post_empty(&restart));
         for restarted in futures::future::join_all(restarts).await {

@@ -207,7 +207,10 @@ fn a_burst_does_not_pass_the_limit_of_terminals() {
         assert_eq!(made.iter().filter(|made| **made).count(), 64);
         assert_eq!(get(&client, &path).await["items"].as_array().unwrap().len(), 64);
         let refused = json!({ "thread": "one more", "cols": 80, "rows": 24 });
-        client.post(&format!("/v1/sandboxes/{id}/terminals"), refused).await.refused(429, "sandbox_exhausted");
+        client
+            .post(&format!("/v1/sandboxes/{id}/terminals"), refused)
+            .await
+            .refused(429, "sandbox_exhausted");
     });
 }
 

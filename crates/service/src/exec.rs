@@ -189,7 +189,10 @@ fn check(exec: &Exec) -> Result<(), ServiceError> {
     }
     if exec.tag.as_deref().is_some_and(is_reserved_tag) {
         let begins = RESERVED_TAGS.join(" or ");
-        return bad("tag", &format!("must not begin with {begins}: these tags belong to Atoll's own processes"));
+        return bad(
+            "tag",
+            &format!("must not begin with {begins}: these tags belong to Atoll's own processes"),
+        );
     }
     if exec.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return bad("timeout_s", "must be more than 0");

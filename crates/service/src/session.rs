@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use atoll_agentapi::{AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream, SetupLocks};
+use atoll_agentapi::{
+    AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream, SetupLocks,
+};
 use atoll_budget::Account;
 use atoll_model::{Code, InstanceId, Lease};
 use atoll_provider::{ProviderError, Target};

@@ -57,7 +57,9 @@ fn plan(agent: &Agent, context: &RequestContext, request: StartRequest) -> Resul
         request.process.into_option().ok_or_else(|| AgentError::Invalid("process is missing".into()))?;
     if let Some(tag) = request.tag.as_deref().filter(|tag| atoll_agentapi::is_reserved_tag(tag)) {
         let begins = atoll_agentapi::RESERVED_TAGS.join(" or ");
-        return Err(AgentError::Invalid(format!("tag {tag:?} is reserved: a tag cannot begin with {begins}")));
+        return Err(AgentError::Invalid(format!(
+            "tag {tag:?} is reserved: a tag cannot begin with {begins}"
+        )));
     }
     let user = request_user(agent, context.headers(), "")?;
     let envs = config.envs.into_iter().collect();

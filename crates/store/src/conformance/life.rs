@@ -244,10 +244,7 @@ pub(super) async fn racing_terminals_meet_their_number_exactly(store: Subject) {
     let known = made[0].as_ref().unwrap().clone();
     assert_eq!(store.put_terminal(known.clone(), 5).await.unwrap(), known, "its thread has one already");
     let stopped = Lease { instance: None, ..first.clone() };
-    store
-        .advance(Advance { instance: InstanceChange::Drop, ..to(&stopped, Phase::Stopped) })
-        .await
-        .unwrap();
+    store.advance(Advance { instance: InstanceChange::Drop, ..to(&stopped, Phase::Stopped) }).await.unwrap();
     let late = store.put_terminal(terminal_of(&first, "late", None), 5).await;
     assert!(matches!(late, Err(StoreError::NoInstance { .. })), "{late:?}");
 }
@@ -307,7 +304,9 @@ pub(super) async fn racing_previews_meet_their_number_exactly(store: Subject) {
     }
     let (made, refused): (Vec<_>, Vec<_>) = tasks.join_all().await.into_iter().partition(Result::is_ok);
     assert_eq!((made.len(), refused.len()), (5, 15));
-    assert!(refused.iter().all(|refusal| matches!(refusal, Err(StoreError::TooManyPreviews { most: 5, .. }))));
+    assert!(
+        refused.iter().all(|refusal| matches!(refusal, Err(StoreError::TooManyPreviews { most: 5, .. })))
+    );
     store.put_preview(preview(30, 20, None), hash(30), 5).await.unwrap();
     assert_eq!(store.previews(&first.id).await.unwrap().len(), 1, "the expired ones made room");
 }

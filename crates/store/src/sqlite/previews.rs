@@ -19,12 +19,7 @@ fn to_preview(raw: Raw) -> Result<(PreviewRecord, Hash), StoreError> {
     Ok((PreviewRecord { id, sandbox, port, public, created_at_ms, expires_at_ms }, hash))
 }
 
-pub(crate) fn put(
-    conn: &Connection,
-    new: &PreviewRecord,
-    hash: &Hash,
-    most: u32,
-) -> Result<(), StoreError> {
+pub(crate) fn put(conn: &Connection, new: &PreviewRecord, hash: &Hash, most: u32) -> Result<(), StoreError> {
     conn.prepare_cached("DELETE FROM previews WHERE sandbox = ?1 AND expires_ms <= ?2")?
         .execute(params![new.sandbox.as_str(), new.created_at_ms])?;
     let open: u32 = conn

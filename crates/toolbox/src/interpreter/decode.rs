@@ -17,8 +17,7 @@ const LEFT_OUT: &str =
     "a result was left out because it has too many values; print it, or write it to a file\n";
 
 /// The error of code that closed its standard output.
-const OUTPUT_CLOSED: &str =
-    "the code closed or redirected its own standard output, so its output and exit code are unknown; restart the context";
+const OUTPUT_CLOSED: &str = "the code closed or redirected its own standard output, so its output and exit code are unknown; restart the context";
 
 /// LIMIT: bytes of standard error that wait for the beginning of standard output. Both begin together, unless the code
 /// that ran before replaced the program that prints the marks.
@@ -416,11 +415,8 @@ mod tests {
         assert!(!decoder.is_of_open_stream(&ProcessEvent::Stdout(Bytes::new())));
         decoder.end_without_marker(&mut events);
         assert!(!decoder.lacks_an_end());
-        let expected = [
-            ExecutionEvent::Started { count: 1 },
-            ExecutionEvent::Stdout("hi".into()),
-            ExecutionEvent::End,
-        ];
+        let expected =
+            [ExecutionEvent::Started { count: 1 }, ExecutionEvent::Stdout("hi".into()), ExecutionEvent::End];
         assert_eq!(events, expected);
 
         let (_, mut decoder) = request(&account(), &context(Language::Bash), "n", &Execute::default());
@@ -428,7 +424,10 @@ mod tests {
         decoder.stderr(b"\x1en s\x1e\x1en e\x1e", &mut events);
         assert!(decoder.lacks_an_end());
         decoder.end_without_marker(&mut events);
-        assert!(matches!(&events[0], ExecutionEvent::Error { name, .. } if name == "OutputClosed"), "{events:?}");
+        assert!(
+            matches!(&events[0], ExecutionEvent::Error { name, .. } if name == "OutputClosed"),
+            "{events:?}"
+        );
         assert_eq!(events.back(), Some(&ExecutionEvent::End));
     }
 

@@ -7,8 +7,8 @@ use atoll_agentapi::{ProcessEvent, ProcessStream, Session};
 use serde_json::{Value, json};
 
 use super::wire::{Frames, frame};
-use crate::{Toolbox, ToolboxError};
 use crate::error::said;
+use crate::{Toolbox, ToolboxError};
 
 /// LIMIT: bytes of a server's log output; it is kept for error messages.
 const WORDS_MAX: usize = 4 << 10;

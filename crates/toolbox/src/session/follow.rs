@@ -204,7 +204,8 @@ impl LogFollow {
             // Without it the end of the command cannot be seen.
             (false, None, None) => {
                 let name = &self.name;
-                let message = format!("session {name:?} was deleted, or its folder was removed inside the sandbox");
+                let message =
+                    format!("session {name:?} was deleted, or its folder was removed inside the sandbox");
                 return Err(ToolboxError::Ended(message));
             }
         }
