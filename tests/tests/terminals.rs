@@ -149,6 +149,7 @@ fn a_fork_with_memory_has_the_terminals_of_its_source() {
         let mut screen = Screen::attach(&client, &id, &terminal).await;
         screen.input("A=forked; echo re''ady\n").await;
         screen.wait_for("ready").await;
+        drop(screen);
         let asked = json!({ "count": 1, "memory": true });
         let forked = client.post(&format!("/v1/sandboxes/{id}/fork"), asked).await.ok();
         assert_eq!(forked["memory"], true, "{forked}");

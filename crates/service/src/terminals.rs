@@ -37,7 +37,7 @@ const SETTINGS_BYTES: usize = 64 << 10;
 const CWD_MAX: usize = 4_096;
 const USUAL_SIZE: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 /// The beginning of the tags of shells.
-pub(crate) const TAG: &str = "terminal-";
+const TAG: &str = "terminal-";
 const HANGUP: i32 = 1;
 const KILL: i32 = 9;
 /// How long a shell may take to end by itself.
@@ -477,4 +477,14 @@ async fn start_shell(sandbox: &SandboxSession, terminal: &Terminal) -> Result<u3
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TAG;
+
+    #[test]
+    fn no_request_can_start_a_process_that_looks_like_a_shell() {
+        assert!(atoll_agentapi::is_reserved_tag(TAG));
+    }
 }

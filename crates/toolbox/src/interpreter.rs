@@ -335,6 +335,7 @@ mod tests {
                 pty: false,
                 logged: false,
             };
+            assert!(atoll_agentapi::is_reserved_tag(&process.tag));
             let context = context_of(process).unwrap();
             assert_eq!((context.id.as_str(), context.language, context.pid), ("abc", language, 7));
         }

@@ -258,6 +258,7 @@ mod tests {
     #[test]
     fn a_tag_names_its_session_whatever_the_name_holds() {
         for name in ["build", "a/b c", "日本", "../../etc"] {
+            assert!(atoll_agentapi::is_reserved_tag(&tag(name, "0a1b")));
             let session = session_of(&process(tag(name, "0a1b"))).unwrap();
             assert_eq!((session.name.as_str(), session.key.as_str(), session.pid), (name, "0a1b", 7));
         }

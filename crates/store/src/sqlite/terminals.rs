@@ -41,7 +41,7 @@ fn current_instance(conn: &Connection, sandbox: &SandboxId) -> Result<Option<Ins
 pub(crate) fn put(conn: &Connection, new: Terminal, most: u32) -> Result<Terminal, StoreError> {
     let no_instance = || StoreError::NoInstance { sandbox: new.sandbox.clone() };
     let instance = current_instance(conn, &new.sandbox)?.ok_or_else(no_instance)?;
-    let known = of_instance(conn, &new.sandbox, &instance)?;
+    let known = list(conn, &new.sandbox)?;
     let count = known.len();
     if let Some(before) = known.into_iter().find(|terminal| terminal.thread == new.thread) {
         return Ok(before);
@@ -105,22 +105,14 @@ pub(crate) fn update(
     Ok(changed > 0)
 }
 
+/// One query: the instance and its terminals may change between two.
 pub(crate) fn list(conn: &Connection, sandbox: &SandboxId) -> Result<Vec<Terminal>, StoreError> {
-    match current_instance(conn, sandbox)? {
-        Some(instance) => of_instance(conn, sandbox, &instance),
-        None => Ok(Vec::new()),
-    }
-}
-
-fn of_instance(
-    conn: &Connection,
-    sandbox: &SandboxId,
-    instance: &InstanceId,
-) -> Result<Vec<Terminal>, StoreError> {
     let mut statement = conn.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM abstract_terminals WHERE sandbox = ?1 AND instance = ?2 ORDER BY created_ms, id"
+        "SELECT {COLUMNS} FROM abstract_terminals WHERE sandbox = ?1
+           AND instance = (SELECT json_extract(lease, '$.instance') FROM sandbox_leases WHERE id = ?1)
+         ORDER BY created_ms, id"
     ))?;
-    let rows = statement.query_map([sandbox.as_str(), instance.as_str()], raw)?;
+    let rows = statement.query_map([sandbox.as_str()], raw)?;
     rows.map(|row| to_terminal(row?)).collect()
 }
 
