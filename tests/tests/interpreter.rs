@@ -535,3 +535,25 @@ fn a_sandbox_without_anything_still_has_a_shell() {
         assert_eq!(code(&interpreter, &sh, "echo $((40+2))").await.stdout, "42\n");
     });
 }
+
+#[test]
+fn a_process_that_was_never_told_what_to_do_is_no_context() {
+    // What a server leaves that is killed between the start of a process and the first input.
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let silent = atoll_agentapi::StartProcess {
+            cmd: "/bin/sh".to_owned(),
+            tag: "atoll-context/bash/default-bash".to_owned(),
+            stdin: true,
+            ..Default::default()
+        };
+        let (left, _) = agent(w, &id).start(silent).await.unwrap();
+        let toolbox = Toolbox::new(agent(w, &id), account());
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.default_context(Language::Bash).await.unwrap();
+        assert_eq!(code(&interpreter, &context, "echo here").await.stdout, "here\n");
+        let running = agent(w, &id).list().await.unwrap();
+        assert!(running.iter().all(|process| process.pid != left.pid), "{running:?}");
+    });
+}

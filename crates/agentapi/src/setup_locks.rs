@@ -1,16 +1,21 @@
 //! Locks for steps that must not run twice at the same time in one sandbox, such as the start of a shared process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, Weak};
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 type LocksByName = HashMap<String, Weak<Mutex<()>>>;
 
-/// Locks by name. Clones share them. They are in memory: a step that a crash interrupted is not locked afterwards.
+/// LIMIT: names of done steps; beyond that all are forgotten and checked again.
+const DONE_MAX: usize = 1_024;
+
+/// Locks by name, and the names of steps that are known to be done. Clones share them. They are in memory: after a crash
+/// nothing is locked, and no step is known to be done.
 #[derive(Debug, Clone, Default)]
 pub struct SetupLocks {
     known: Arc<std::sync::Mutex<LocksByName>>,
+    done: Arc<std::sync::Mutex<HashSet<String>>>,
 }
 
 /// Holds a lock until it is dropped.
@@ -24,6 +29,21 @@ impl SetupLocks {
     pub async fn lock(&self, name: &str) -> SetupGuard {
         let lock = self.named(name);
         SetupGuard { _held: lock.lock_owned().await }
+    }
+
+    /// Notes that a step is done.
+    pub fn note_done(&self, step: String) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.len() >= DONE_MAX {
+            done.clear();
+        }
+        done.insert(step);
+    }
+
+    /// Whether a step is known to be done.
+    #[must_use]
+    pub fn is_done(&self, step: &str) -> bool {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).contains(step)
     }
 
     fn named(&self, name: &str) -> Arc<Mutex<()>> {
@@ -55,6 +75,17 @@ mod tests {
         drop(held);
         let again = tokio::time::timeout(Duration::from_secs(5), other.lock("a")).await;
         assert!(again.is_ok(), "the lock is free again");
+    }
+
+    #[test]
+    fn done_steps_are_known_to_clones_and_bounded() {
+        let locks = SetupLocks::default();
+        let other = locks.clone();
+        assert!(!other.is_done("a"));
+        locks.note_done("a".to_owned());
+        assert!(other.is_done("a"));
+        (0..DONE_MAX).for_each(|n| locks.note_done(n.to_string()));
+        assert!(!other.is_done("a"));
     }
 
     #[tokio::test]

@@ -170,13 +170,33 @@ impl<'a> Interpreter<'a> {
     /// A context by its id. Waits while it is being launched.
     pub async fn context(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let _turn = self.turn(id).await;
-        self.find(id).await
+        self.find_ready(id).await
     }
 
-    /// The same, for a caller that has the turn.
+    /// A context of which this server knows that it was ready. Ends one that never was: an earlier server was killed while it
+    /// launched it. For a caller that has the turn.
+    async fn find_ready(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
+        let context = self.find(id).await?;
+        // The pool ends its processes that do not become ready.
+        if context.base.is_some() {
+            return Ok(context);
+        }
+        let locks = self.toolbox.sandbox.setup_locks();
+        let step = ready_step(&context);
+        if !locks.is_done(&step) {
+            if !self.has_greeted(context.pid).await? {
+                self.end(id).await?;
+                return Err(no_context());
+            }
+            locks.note_done(step);
+        }
+        Ok(context)
+    }
+
+    /// Whichever process has this id. For a caller that has the turn.
     async fn find(&self, id: &str) -> Result<InterpreterContext, ToolboxError> {
         let found = self.contexts().await?.into_iter().find(|context| context.id == id);
-        found.ok_or_else(|| ToolboxError::NotFound("there is no such context".into()))
+        found.ok_or_else(no_context)
     }
 
     /// Waits until no other request launches or ends this context.
@@ -201,7 +221,7 @@ impl<'a> Interpreter<'a> {
     pub async fn default_context(&self, language: Language) -> Result<InterpreterContext, ToolboxError> {
         let id = default_id(language);
         let turn = self.turn(&id).await;
-        match self.find(&id).await {
+        match self.find_ready(&id).await {
             Err(ToolboxError::NotFound(_)) => {}
             found => return found,
         }
@@ -293,6 +313,15 @@ fn random_id() -> Result<String, ToolboxError> {
     getrandom::fill(&mut bytes)
         .map_err(|_| ToolboxError::Conflict("the machine has no random bytes".into()))?;
     Ok(hex::encode(bytes))
+}
+
+fn no_context() -> ToolboxError {
+    ToolboxError::NotFound("there is no such context".into())
+}
+
+/// The name of the step that a context is ready.
+fn ready_step(context: &InterpreterContext) -> String {
+    format!("{TAG}{}/{}/{}", context.id, context.pid, context.created_at_ms)
 }
 
 fn default_id(language: Language) -> String {

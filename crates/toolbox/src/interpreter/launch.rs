@@ -7,7 +7,7 @@ use atoll_budget::Account;
 use serde_json::json;
 
 use super::wire::{BridgeMessage, Lines};
-use super::{Interpreter, InterpreterContext, LEAVE, Language, NewContext, SIGKILL, tag};
+use super::{Interpreter, InterpreterContext, LEAVE, Language, NewContext, SIGKILL, ready_step, tag};
 use crate::ToolboxError;
 use crate::error::said;
 
@@ -32,6 +32,9 @@ read -r size && dir=$(mktemp -d) && head -c "$size" >"$dir/Bridge.java" && exec 
 
 /// LIMIT: a kernel takes half a second on an idle machine, and much longer on an overloaded one.
 const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// LIMIT: how long the kept output of a process may take to arrive on an overloaded machine.
+const GREETED_LIMIT: Duration = Duration::from_secs(5);
 
 const HINT_PY: &str = "use the template code-interpreter-slim or code-interpreter (a new server makes code-interpreter-slim in the background: atoll template ls), or install it inside: \
 apt-get install python3-ipykernel, or pip install ipykernel";
@@ -86,11 +89,24 @@ impl Interpreter<'_> {
     ) -> Result<InterpreterContext, ToolboxError> {
         let made = self.launch_tagged(&tag(id, new.language), new, LaunchUrgency::Now, count).await?;
         let kept = self.find(id).await?;
-        if kept.pid != made {
+        if kept.pid == made {
+            self.toolbox.sandbox.setup_locks().note_done(ready_step(&kept));
+        } else {
             // An older one, of a program that used the agent directly, counts.
             self.end_process(made).await?;
         }
         Ok(kept)
+    }
+
+    /// Whether a process has written anything: one that was never told what to do is silent.
+    pub(super) async fn has_greeted(&self, pid: u32) -> Result<bool, ToolboxError> {
+        let mut stream = match self.toolbox.sandbox.attach(pid, true).await {
+            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(false),
+            attached => attached.map_err(ToolboxError::process)?,
+        };
+        let first = tokio::time::timeout(GREETED_LIMIT, stream.next()).await;
+        let is_output = |event: &ProcessEvent| !matches!(event, ProcessEvent::Exit(_));
+        Ok(matches!(first, Ok(Some(Ok(event))) if is_output(&event)))
     }
 
     /// With the given tag; returns its pid when it is ready.
