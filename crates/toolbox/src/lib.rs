@@ -2,7 +2,8 @@
 //!
 //! A front gets the session of a sandbox from the service (authorised, awake, counted as busy), makes a [`Toolbox`] of
 //! it for one request, and renders the result. No state is kept on the host: everything that must outlive a request,
-//! such as an interpreter's context, is in the sandbox and is found there again.
+//! such as an interpreter's context, is in the sandbox and is found there again. Only the locks of a sandbox, which keep
+//! requests from launching the same process twice, are in the server's memory.
 //!
 //! The toolbox runs no program on the host, builds no shell command from its input, and treats all output of a sandbox
 //! as untrusted.
