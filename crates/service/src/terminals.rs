@@ -264,6 +264,7 @@ impl SandboxSession {
 
     /// Finds or starts the shell of a terminal and notes its pid and folder.
     async fn start_noted(&self, terminal: &Terminal) -> Result<Terminal, ServiceError> {
+        let _turn = self.handle.setup_locks.lock(&tag(terminal)).await;
         let pid = match self.shells(terminal).await?.first() {
             Some(shell) => shell.pid,
             None => start_shell(self, terminal).await?,
@@ -276,7 +277,7 @@ impl SandboxSession {
         }
         let is_noted = self.inner.store.update_terminal(noted.clone(), None).await?;
         let kept = if is_noted { noted } else { self.noted_by_other(terminal, pid).await? };
-        // One shell is enough: another request may have started one at the same time.
+        // One shell is enough: a server that was killed may have left another.
         for other in shells.iter().filter(|shell| Some(shell.pid) != kept.pid) {
             let _ = self.end_shell(other.pid, &other.tag, HANGUP).await;
         }
