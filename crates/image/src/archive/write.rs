@@ -70,25 +70,31 @@ impl Archives {
         };
         let mut chunks = Vec::new();
         let mut sending = FuturesOrdered::new();
-        loop {
-            let piece = read_piece(&mut files).await.map_err(ArchiveError::Source)?;
-            if piece.is_empty() {
-                break;
+        let read = async {
+            loop {
+                let piece = read_piece(&mut files).await.map_err(ArchiveError::Source)?;
+                if piece.is_empty() {
+                    return Ok(());
+                }
+                if let Some(space) = &mut space {
+                    // Earlier pieces may still be in transfer.
+                    space.take((piece.len() * AT_ONCE) as u64).map_err(no_space)?;
+                }
+                sending.push_back(self.send(&sandbox, piece));
+                if sending.len() >= AT_ONCE
+                    && let Some(sent) = sending.next().await
+                {
+                    chunks.push(sent?);
+                }
             }
-            if let Some(space) = &mut space {
-                // Earlier pieces may still be in transfer.
-                space.take((piece.len() * AT_ONCE) as u64).map_err(no_space)?;
-            }
-            sending.push_back(self.send(&sandbox, piece));
-            if sending.len() >= AT_ONCE
-                && let Some(sent) = sending.next().await
-            {
-                chunks.push(sent?);
-            }
-        }
+        };
+        let mut outcome: Result<(), ArchiveError> = read.await;
+        // After an error too: a write to a folder continues when its future is dropped, and would create the piece
+        // after `put` has removed the others.
         while let Some(sent) = sending.next().await {
-            chunks.push(sent?);
+            outcome = outcome.and(sent.map(|chunk| chunks.push(chunk)));
         }
+        outcome?;
         self.see_all(&sandbox, &chunks).await?;
         self.finish(ArchiveManifest { format: FORMAT, about, chunks }).await
     }
