@@ -258,6 +258,8 @@ fn a_sandbox_that_is_built_takes_its_place_and_its_delete_ends_the_build() {
         assert_eq!(listed(&client, "?states=creating&states=started").await, [] as [&str; 0]);
         let native = client.sandbox(&id).await;
         assert_eq!((&native["phase"], &native["stage"]), (&json!("creating"), &json!("building")));
+        let build = native["build"].as_str().expect("the answer names the build");
+        assert_eq!(client.get(&format!("/v1/builds/{build}")).await.ok()["id"], native["build"]);
         // One quota, and one name space.
         client.post("/v1/sandboxes", json!({ "template": "ground" })).await.refused(429, "quota_exceeded");
         client

@@ -61,6 +61,10 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stage: Option<Stage>,
+    /// Build of its image, if both were created together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub build: Option<String>,
     /// Where its memory is while it is paused.
     pub held: Option<MemoryLocation>,
     /// Why the sandbox is in this phase.
