@@ -453,6 +453,24 @@ fn git_of_the_command_line(w: &World, client: &Client, id: &str) {
 }
 
 #[test]
+fn creates_of_one_session_at_once_start_one_shell() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        let all = path(&id, "sessions");
+        let creates = (0..8).map(|_| client.post(&all, json!({ "name": "one" })));
+        let mut statuses: Vec<u16> =
+            futures::future::join_all(creates).await.iter().map(|answer| answer.status).collect();
+        statuses.sort_unstable();
+        assert_eq!(statuses, [201, 409, 409, 409, 409, 409, 409, 409]);
+        let processes = client.get(&path(&id, "processes")).await.ok();
+        let tags =
+            processes["items"].as_array().unwrap().iter().filter_map(|process| process["tag"].as_str());
+        assert_eq!(tags.filter(|tag| tag.contains("session")).count(), 1, "{processes}");
+    });
+}
+
+#[test]
 fn a_session_keeps_its_state_and_its_output() {
     run_with(Options::debian(), async |w| {
         let client = w.tenant("acme").await;

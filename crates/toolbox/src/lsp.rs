@@ -108,6 +108,8 @@ impl Toolbox {
 impl LspServer<'_> {
     /// Starts the server and waits until it is ready. A running one is no error.
     pub async fn start(&self) -> Result<(), ToolboxError> {
+        // Of several callers at once, one starts it and the others wait until it is ready.
+        let _turn = self.toolbox.sandbox.setup_locks().lock(&self.tag()).await;
         if self.pid().await?.is_some() {
             return Ok(());
         }

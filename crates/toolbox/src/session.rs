@@ -36,6 +36,8 @@ use crate::{Toolbox, ToolboxError};
 
 /// LIMIT: each costs the sandbox a process.
 const SESSIONS_MAX: usize = 256;
+/// The lock that creates of sessions take in turn.
+const CREATE_LOCK: &str = "create a session";
 /// LIMIT: length of a name; it is stored as hex in a tag.
 const NAME_MAX: usize = 256;
 /// How long a shell may take to end by itself.
@@ -89,6 +91,8 @@ impl<'a> Sessions<'a> {
             let message = format!("the session's name must have 1 to {NAME_MAX} printable characters");
             return Err(ToolboxError::Invalid(message));
         }
+        // One at a time, so that neither a name nor the limit is passed by two at once.
+        let _turn = self.toolbox.sandbox.setup_locks().lock(CREATE_LOCK).await;
         let known = self.list().await?;
         if known.iter().any(|session| session.name == name) {
             return Err(ToolboxError::Exists(format!("a session {name:?} already exists")));
@@ -98,14 +102,7 @@ impl<'a> Sessions<'a> {
             return Err(ToolboxError::Conflict(message));
         }
         self.sweep(name).await;
-        let made = self.start(name, cwd).await?;
-        // Of two that were made at once, the older one counts.
-        let kept = self.find(name).await?;
-        if kept.pid != made.pid {
-            self.end(&made).await?;
-            return Err(ToolboxError::Exists(format!("a session {name:?} already exists")));
-        }
-        Ok(made)
+        self.start(name, cwd).await
     }
 
     async fn start(&self, name: &str, cwd: Option<&str>) -> Result<ShellSession, ToolboxError> {
