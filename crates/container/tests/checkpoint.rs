@@ -609,7 +609,7 @@ fn a_launcher_that_dies_half_way_costs_nothing() {
                     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
                 }
             };
-            for after in [0, 15, 40, 80] {
+            for after in [0, 15, 22, 30, 40, 80] {
                 world.engine.pause(&target(&spec)).await.unwrap();
                 let place = target(&spec);
                 let (done, ()) = tokio::join!(world.engine.checkpoint(&place), kill(after));

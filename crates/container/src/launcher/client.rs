@@ -22,6 +22,8 @@ use super::wire;
 const START_WITHIN: Duration = Duration::from_secs(10);
 /// LIMIT: clone and mounts take some milliseconds each, and a hundred requests may be queued before this one.
 const SPAWN_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: how long a CRIU without launcher may take until it ends; a dump of a large sandbox takes the longest.
+const ABANDONED_WITHIN: Duration = Duration::from_secs(300);
 
 /// How to run a launcher: a program, and the arguments that make it a launcher.
 #[derive(Debug, Clone)]
@@ -192,7 +194,11 @@ impl Launcher {
         match tokio::time::timeout(SPAWN_WITHIN, rest.recv()).await.map_err(|_| LaunchError::Late)? {
             Some(LauncherReply::Begun) => Ok(line),
             Some(LauncherReply::Failed(failure)) => Err(failure.into()),
-            Some(_) | None => Err(LaunchError::Died),
+            Some(_) | None => {
+                // The launcher may have started CRIU before it died, and CRIU continues without it.
+                line.abandon().await;
+                Err(LaunchError::Died)
+            }
         }
     }
 
@@ -253,6 +259,17 @@ impl CriuChannel {
         let mut text = String::new();
         (&mut self.heard).take(LINE_MAX).read_line(&mut text).await?;
         read_word(text.trim_end()).ok_or(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    /// Waits until no CRIU is left. A restore aborts at its next step, because it gets no reply; a dump completes.
+    async fn abandon(self) {
+        let Self { mut heard, said } = self;
+        drop(said);
+        let mut unread = tokio::io::sink();
+        let ended = tokio::io::copy_buf(&mut heard, &mut unread);
+        if tokio::time::timeout(ABANDONED_WITHIN, ended).await.is_err() {
+            tracing::warn!("CRIU still runs after the launcher has died");
+        }
     }
 
     /// Lets CRIU continue.
