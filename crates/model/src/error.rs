@@ -101,6 +101,8 @@ codes! {
     VolumeNotFound = "volume_not_found", NotFound, 404;
     /// This server has no provider of that name; the hint lists the configured ones.
     ProviderNotFound = "provider_not_found", NotFound, 404;
+    /// No such thread of this tenant.
+    ThreadNotFound = "thread_not_found", NotFound, 404;
     /// No such build, or it belongs to another tenant.
     BuildNotFound = "build_not_found", NotFound, 404;
     /// The registry has no such image, or does not show it to these credentials.
@@ -111,6 +113,10 @@ codes! {
     PhaseConflict = "phase_conflict", Conflict, 409;
     /// Another sandbox, snapshot or volume of this tenant has that name, or a built-in template has it.
     NameTaken = "name_taken", Exists, 409;
+    /// The thread is bound to another provider; the message names it.
+    ThreadBound = "thread_bound", Conflict, 409;
+    /// The id, prefix or thread matches several objects; the hint says how to choose one.
+    Ambiguous = "ambiguous", Conflict, 409;
     /// The object already exists.
     AlreadyExists = "already_exists", Exists, 409;
     /// The idempotency key was used with another request.

@@ -7,6 +7,7 @@ pub mod life;
 mod lists;
 mod reach;
 mod templates;
+mod threads;
 pub mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,13 @@ pub fn all() -> Vec<Case> {
         reach::racing_secrets_meet_their_number_exactly,
         reach::a_sealed_text_opens_for_its_tenant_alone,
         reach::the_policy_above_a_tenant_is_kept,
+        threads::a_thread_has_one_sandbox_and_one_provider,
+        threads::a_refused_insert_binds_no_thread,
+        threads::a_repeated_key_comes_before_the_thread,
+        threads::racing_inserts_of_one_thread_make_one_sandbox,
+        threads::threads_are_listed_by_page_and_removed_without_sandboxes,
+        threads::a_session_is_found_by_id_thread_and_prefix,
+        threads::an_orderly_end_marks_what_has_to_act,
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,
         templates::a_tag_moves_and_its_versions_stay_known,
         templates::names_and_aliases_of_a_tenant_do_not_meet,
@@ -444,6 +452,7 @@ async fn samples_are_bounded_and_go_with_the_sandbox(store: Subject) {
         cache_bytes: 1,
         pids: 3,
         disk_bytes: 4,
+        sent_kbps: None,
         limits: Limits::default(),
     };
     for at_ms in 0..10 {

@@ -76,6 +76,20 @@ pub enum StoreError {
         /// The object.
         what: String,
     },
+    /// The thread belongs to another provider.
+    #[error("thread {thread} is bound to provider {provider}")]
+    ThreadBound {
+        /// The thread.
+        thread: String,
+        /// Its provider.
+        provider: String,
+    },
+    /// The tenant has the maximal number of threads.
+    #[error("the tenant has {most} threads already")]
+    TooManyThreads {
+        /// The maximal number.
+        most: u32,
+    },
     /// The tenant has the maximal number of secrets.
     #[error("the tenant has {most} secrets already")]
     TooManySecrets {
@@ -155,6 +169,7 @@ impl StoreError {
             Self::Stale { .. }
             | Self::WrongNode { .. }
             | Self::IdempotencyMismatch
+            | Self::ThreadBound { .. }
             | Self::VolumeInUse { .. } => ErrorKind::Conflict,
             Self::LastAdminKey => ErrorKind::Forbidden,
             Self::NameTaken { .. }
@@ -162,6 +177,7 @@ impl StoreError {
             | Self::VolumeNameTaken { .. }
             | Self::Exists { .. } => ErrorKind::Exists,
             Self::Quota(_)
+            | Self::TooManyThreads { .. }
             | Self::TooManySecrets { .. }
             | Self::TooManyTerminals { .. }
             | Self::TooManyPreviews { .. } => ErrorKind::Exhausted,

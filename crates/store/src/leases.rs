@@ -46,6 +46,8 @@ pub struct LeaseQuery {
     pub name_prefix: Option<String>,
     /// With this prefix of the id; case-insensitive.
     pub id_prefix: Option<String>,
+    /// At this provider.
+    pub provider: Option<String>,
     /// Of this template, with any tag unless it names one.
     pub template: Option<String>,
     /// Created from one of these, each a template as above or the id of a snapshot; empty: any.

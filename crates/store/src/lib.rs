@@ -18,6 +18,7 @@ mod leases;
 mod records;
 mod sqlite;
 mod templates;
+mod threads;
 mod vault;
 mod volumes;
 
@@ -39,6 +40,7 @@ pub use records::{
 };
 pub use sqlite::SqliteStore;
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
+pub use threads::{ThreadQuery, ThreadRecord, ThreadStore};
 pub use vault::{FileVault, Vault};
 pub use volumes::VolumeStore;
 
@@ -61,6 +63,8 @@ pub enum Inserted {
     New,
     /// The same request was made before, and created this sandbox.
     Replayed(Box<Lease>),
+    /// The thread of the request has this sandbox already.
+    Bound(Box<Lease>),
 }
 
 /// The live instance of a sandbox, for adoption and for connections to its agent.
@@ -172,7 +176,7 @@ pub struct Sweep {
 /// The store, as one node uses it; several nodes may share its rows. A call that changes a lease, snapshot, volume or
 /// build of another node fails with [`StoreError::WrongNode`]. Implementations must pass [`conformance`].
 #[async_trait]
-pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'static {
+pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send + Sync + 'static {
     /// The node of this server.
     fn node(&self) -> &NodeName;
 
@@ -183,8 +187,10 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
     /// sandboxes are deleted.
     async fn remove_node(&self) -> Result<(), StoreError>;
 
-    /// Stores a new sandbox. Quota, name and idempotency key are checked in the same transaction. A fork with memory has the
-    /// shells of its parent, so it gets copies of the parent's terminals.
+    /// Stores a new sandbox. Quota, name, thread and idempotency key are checked in the same transaction. A sandbox that names
+    /// a thread becomes the thread's sandbox, unless the thread has one ([`Inserted::Bound`]) or belongs to another
+    /// provider ([`StoreError::ThreadBound`]). A fork with memory has the shells of its parent, so it gets copies of the
+    /// parent's terminals.
     async fn insert(&self, new: NewLease) -> Result<Inserted, StoreError> {
         self.insert_telling(new, oneshot::channel().0).await
     }
@@ -239,6 +245,25 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + Send + Sync + 'stati
 
     /// The sandboxes bound to a thread of conversation, oldest first; without deleted ones.
     async fn of_thread(&self, tenant: Option<&TenantId>, thread: &str) -> Result<Vec<Lease>, StoreError>;
+
+    /// The sandbox with this id, else those of the thread with this name, else those whose id starts with the text. At most
+    /// two are returned, and no deleted ones.
+    async fn find_session(
+        &self,
+        tenant: Option<&TenantId>,
+        provider: Option<&str>,
+        ident: &str,
+    ) -> Result<Vec<Lease>, StoreError>;
+
+    /// Records that this node's server ends in good order: each sandbox whose `on_exit` has to act is marked until
+    /// [`Store::end_exits`].
+    async fn begin_exits(&self) -> Result<(), StoreError>;
+
+    /// The marked sandboxes of this node, oldest first.
+    async fn pending_exits(&self) -> Result<Vec<SandboxId>, StoreError>;
+
+    /// Removes the marks of these sandboxes.
+    async fn end_exits(&self, sandboxes: Vec<SandboxId>) -> Result<(), StoreError>;
 
     /// Stores a snapshot, or replaces its row, including its token. [`StoreError::SnapshotNameTaken`] if another
     /// snapshot of the tenant that is not being deleted has the name; [`StoreError::Quota`] if the tenant has the

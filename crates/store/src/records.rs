@@ -189,6 +189,9 @@ pub struct ResourceSample {
     pub pids: u32,
     /// Bytes in its own layer.
     pub disk_bytes: u64,
+    /// Kilobits per second that left it over the network since the previous sample; `None`: there was none.
+    #[serde(default)]
+    pub sent_kbps: Option<f64>,
     /// Its limits.
     pub limits: Limits,
 }

@@ -25,6 +25,7 @@ mod servers;
 mod snapshots;
 mod templates;
 mod terminals;
+mod thread_bindings;
 mod threads;
 mod volumes;
 
@@ -245,6 +246,33 @@ impl Store for SqliteStore {
     async fn of_thread(&self, tenant: Option<&TenantId>, thread: &str) -> Result<Vec<Lease>, StoreError> {
         let (tenant, thread) = (tenant.cloned(), thread.to_owned());
         self.read(move |conn| leases::of_thread(conn, tenant.as_ref(), &thread)).await
+    }
+
+    async fn find_session(
+        &self,
+        tenant: Option<&TenantId>,
+        provider: Option<&str>,
+        ident: &str,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let (tenant, provider, ident) = (tenant.cloned(), provider.map(str::to_owned), ident.to_owned());
+        self.read(move |conn| {
+            thread_bindings::find_session(conn, tenant.as_ref(), provider.as_deref(), &ident)
+        })
+        .await
+    }
+
+    async fn begin_exits(&self) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        self.write(move |conn| leases::begin_exits(conn, &node)).await
+    }
+
+    async fn pending_exits(&self) -> Result<Vec<SandboxId>, StoreError> {
+        let node = self.node.clone();
+        self.read(move |conn| leases::pending_exits(conn, &node)).await
+    }
+
+    async fn end_exits(&self, sandboxes: Vec<SandboxId>) -> Result<(), StoreError> {
+        self.write(move |conn| leases::end_exits(conn, &sandboxes)).await
     }
 
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError> {

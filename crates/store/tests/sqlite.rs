@@ -385,6 +385,57 @@ async fn snapshots_and_volumes_of_an_older_release_belong_to_the_container_engin
 }
 
 #[tokio::test]
+async fn threads_of_an_older_release_are_bound_to_their_oldest_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 4).await;
+    let leases: Vec<_> = store.live().await.unwrap().into_iter().map(|(lease, _)| lease).collect();
+    store.close().await;
+    // As the release before: the column of leases is there, the table of threads is not.
+    let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
+    conn.execute_batch(
+        "DROP TABLE threads; DROP INDEX lease_exits; ALTER TABLE sandbox_leases DROP COLUMN exit_pending;
+         UPDATE sandbox_leases SET thread = 't', lease = json_set(lease, '$.thread', 't') WHERE n <> 4;
+         UPDATE sandbox_leases SET observed = 'deleted' WHERE n = 1;",
+    )
+    .unwrap();
+    let known: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    conn.pragma_update(None, "user_version", known - 1).unwrap();
+    drop(conn);
+    let store = open(dir.path()).unwrap();
+    let found = store.find_thread(None, "t").await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].sandbox.as_ref().unwrap().0, leases[1].id, "the oldest that is not deleted");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_tenant_has_a_limited_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_leases(dir.path(), 0).await;
+    let tenant = store.tenants().await.unwrap()[0].id.clone();
+    let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
+    conn.execute(
+        "WITH RECURSIVE k(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM k WHERE i < 9999)
+         INSERT INTO threads (tenant, thread, provider, sandbox, created_ms) SELECT ?1, 't' || i, 'fake', 'aaaaaaaaaaaaaaaaaaaa', 0 FROM k",
+        [tenant.as_str()],
+    )
+    .unwrap();
+    drop(conn);
+    let named = |n: u32, thread: &str| {
+        let lease = conformance::lease(n, &tenant);
+        let lease = atoll_model::Lease { thread: Some(thread.to_owned()), ..lease };
+        NewLease { lease, idempotency: None }
+    };
+    store.insert(named(1, "last")).await.unwrap();
+    let refused = store.insert(named(2, "more")).await.unwrap_err();
+    assert!(matches!(refused, atoll_store::StoreError::TooManyThreads { most: 10_000 }), "{refused}");
+    assert!(store.insert(named(3, "last")).await.is_ok(), "a thread that is bound is answered");
+    store.remove_unused_threads(Some(&tenant), "t1").await.unwrap();
+    store.insert(named(4, "more")).await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test]
 async fn secrets_of_an_older_release_get_an_id_each_and_keep_their_values() {
     let (new, old) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = with_leases(new.path(), 1).await;

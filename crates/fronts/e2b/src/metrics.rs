@@ -141,6 +141,7 @@ mod tests {
             cache_bytes: 4,
             pids: 1,
             disk_bytes: 5,
+            sent_kbps: None,
             limits,
         };
         assert_eq!(

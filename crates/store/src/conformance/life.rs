@@ -142,8 +142,13 @@ pub(super) async fn children_and_threads_are_found_until_they_are_deleted(store:
     let (mine, other) =
         (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
     let parent = lease(1, &mine);
-    let child =
-        |n| Lease { parent: Some(parent.id.clone()), thread: Some("t'1".to_owned()), ..lease(n, &mine) };
+    // Forks: of the other sandboxes a thread has one.
+    let child = |n| {
+        let snapshot = SnapshotId::from_entropy(entropy(n));
+        let source = Source::Snapshot { snapshot, memory: false, fork: true };
+        let thread = Some("t'1".to_owned());
+        Lease { source, parent: Some(parent.id.clone()), thread, ..lease(n, &mine) }
+    };
     let foreign = Lease { thread: Some("t'1".to_owned()), ..lease(4, &other) };
     for lease in [&parent, &child(2), &child(3), &foreign] {
         store.insert(new(lease)).await.unwrap();

@@ -5,7 +5,7 @@ use atoll_model::policy::quota;
 use atoll_model::{BuildId, EventKind, Lease, Limits, NodeName, Phase, Quota, SandboxId, TenantId, Usage};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use super::{events, keys, terminals, volumes};
+use super::{events, keys, terminals, thread_bindings, volumes};
 use crate::{
     Admit, Advance, Inserted, InstanceChange, InstanceRow, NewEvent, NewLease, StoreError, Sweep, Vault,
 };
@@ -52,6 +52,9 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         return Ok(Inserted::Replayed(Box::new(before)));
     }
     let tenant = keys::tenant(conn, lease.tenant.as_str())?.ok_or(StoreError::NoTenant)?;
+    if let Some(bound) = thread_bindings::bind(conn, lease)? {
+        return Ok(Inserted::Bound(Box::new(bound)));
+    }
     if tenant.quota != Quota::default() {
         let waiting = waits_for_build_of(conn, lease)?;
         quota::admit_new(&tenant.quota, &usage(conn, &lease.tenant, waiting.as_ref())?, &lease.limits)?;
@@ -382,6 +385,36 @@ pub(crate) fn of_thread(
     let rows =
         statement.query_map(params![tenant.map(TenantId::as_str), thread], |row| row.get::<_, String>(0))?;
     rows.map(|text| from_json("sandbox_leases", &text?)).collect()
+}
+
+/// Marks what `on_exit` concerns now. A sandbox that is being created or started may run before the server has ended.
+pub(crate) fn begin_exits(conn: &Connection, node: &NodeName) -> Result<(), StoreError> {
+    conn.execute(
+        "UPDATE sandbox_leases SET exit_pending = 1 WHERE node = ?1 AND observed <> 'deleted' AND
+           CASE json_extract(lease, '$.on_exit')
+             WHEN 'destroy' THEN 1
+             WHEN 'pause' THEN observed IN ('creating', 'starting', 'running', 'pausing', 'resuming')
+             ELSE 0
+           END",
+        [node.as_str()],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn pending_exits(conn: &Connection, node: &NodeName) -> Result<Vec<SandboxId>, StoreError> {
+    let mut statement = conn.prepare_cached(
+        "SELECT id FROM sandbox_leases WHERE exit_pending = 1 AND node = ?1 AND observed <> 'deleted' ORDER BY n",
+    )?;
+    let rows = statement.query_map([node.as_str()], |row| row.get::<_, String>(0))?;
+    rows.map(|id| keys::parse_id("sandbox_leases", &id?)).collect()
+}
+
+pub(crate) fn end_exits(conn: &Connection, sandboxes: &[SandboxId]) -> Result<(), StoreError> {
+    let mut statement = conn.prepare_cached("UPDATE sandbox_leases SET exit_pending = 0 WHERE id = ?1")?;
+    for sandbox in sandboxes {
+        statement.execute([sandbox.as_str()])?;
+    }
+    Ok(())
 }
 
 pub(crate) fn names(

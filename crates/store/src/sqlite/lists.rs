@@ -123,6 +123,9 @@ fn conditions(query: &LeaseQuery, key: Option<&str>) -> Result<Conditions, Store
     if let Some(prefix) = &query.id_prefix {
         all.begins("l.id", prefix);
     }
+    if let Some(provider) = &query.provider {
+        all.add("l.provider = ?", [text(provider)]);
+    }
     if let Some(template) = &query.template {
         all.add(OF_TEMPLATE, of_template(template));
     }
