@@ -44,7 +44,7 @@ pub use network::{
 };
 pub use node::{BadNodeName, NodeName};
 pub use snapshot::{Snapshot, SnapshotState};
-pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name};
+pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name, check_thread};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Timestamp;

@@ -76,7 +76,7 @@ fn timer(field: &'static str, ask: Option<i64>, base: Option<u64>, min: u64) -> 
 pub struct CreateSandbox {
     /// Template name or alias; `None` takes the server's default.
     pub template: Option<String>,
-    /// The provider; `None`: that of the snapshot it is created from, else the server's default.
+    /// The provider; `None`: that of the thread or of the snapshot it is created from, else the server's default.
     pub provider: Option<String>,
     /// A name unique within the tenant.
     pub name: Option<String>,
@@ -107,9 +107,9 @@ pub struct CreateSandbox {
     /// The origin of the files.
     pub from: Origin,
     pub timers: TimersAsk,
-    /// What happens when its server or thread ends.
-    pub on_exit: OnExit,
-    /// The thread of conversation that it is bound to.
+    /// What happens when its server or thread ends; `None`: the provider's default if it has a thread, else it is kept.
+    pub on_exit: Option<OnExit>,
+    /// The thread of conversation that it is bound to. A create for a thread that has a sandbox returns that one.
     pub thread: Option<String>,
     pub wake: Wake,
     /// Names in `env` that no fork and no snapshot inherits.
@@ -188,6 +188,7 @@ pub enum BadSpec {
 
 // LIMIT: large enough for any real use; together they keep one row under 512 KiB.
 const NAME_MAX: usize = 63;
+const THREAD_MAX: usize = 255;
 const LABELS_MAX: usize = 64;
 const LABELS_BYTES_MAX: usize = 64 * 1_024;
 const LABEL_KEY_MAX: usize = 256;
@@ -239,7 +240,7 @@ impl CreateSandbox {
             check_command(command)?;
         }
         if let Some(thread) = &self.thread {
-            check_plain("thread", thread, 255)?;
+            check_thread(thread)?;
         }
         match &self.from {
             Origin::Template => {}
@@ -306,6 +307,11 @@ pub fn check_name(name: &str) -> Result<(), BadSpec> {
         return Err(bad("name", "looks like a sandbox id; choose another"));
     }
     Ok(())
+}
+
+/// Refuses a name that no thread can have.
+pub fn check_thread(thread: &str) -> Result<(), BadSpec> {
+    check_plain("thread", thread, THREAD_MAX)
 }
 
 fn check_plain(field: &'static str, text: &str, max: usize) -> Result<(), BadSpec> {

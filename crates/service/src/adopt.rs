@@ -20,6 +20,9 @@
 //! | deleting  | any           | destroyed, then deleted |
 //! | stopped, failed | (files only) | unchanged; an interrupted operation continues |
 //!
+//! A sandbox that the orderly end of the last server had marked and not paused or deleted yet is paused or deleted first
+//! (`exit.rs`).
+//!
 //! Snapshots that are not ready are removed. A snapshot that was made for a fork is removed too: as long as it is
 //! ready, the fork was not complete.
 
@@ -51,6 +54,7 @@ pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> 
         fates.extend(fates_at(inner, provider, &live, &snapshots).await?);
     }
     snapshots.forget_unwanted(inner).await;
+    let exits = PendingExits::read(inner, &live).await?;
     let (mut running, mut paused, mut lost) = (0, 0, 0);
     let mut unmade = Vec::new();
     for (provider, lease, row) in live {
@@ -69,7 +73,8 @@ pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> 
         lost += u32::from(first == Resumption::Lost);
         let waits = lease.waits_for_image() && first == Resumption::Nothing;
         let id = lease.id.clone();
-        take_up(inner, provider, lease, row, fate, first).await;
+        let exits = exits.concern(&id);
+        take_up(inner, provider, lease, row, fate, first, exits).await;
         if let Some(handle) = inner.registry.get(&id).filter(|_| waits) {
             ImageWait::again(inner).start(handle);
         }
@@ -136,6 +141,7 @@ async fn take_up(
     row: Option<InstanceRow>,
     fate: Option<Adopted>,
     first: Resumption,
+    exits: bool,
 ) {
     if lease.holds_compute() {
         inner.admission.count(&lease);
@@ -160,7 +166,7 @@ async fn take_up(
         Some((snapshot, memory)) => Seed::of(inner, &snapshot, memory).await.ok().map(Arc::new),
         None => None,
     };
-    driver::resume(inner, driver::AdoptedSandbox { provider, lease, row, agent, seed }, first);
+    driver::resume(inner, driver::AdoptedSandbox { provider, lease, row, agent, seed, exits }, first);
 }
 
 /// An incomplete creation is not passed to the provider, so that the provider removes all of it; nor is a sandbox whose
@@ -237,6 +243,30 @@ fn paused(lease: &Lease, fate: AdoptionOutcome) -> Resumption {
             Resumption::GoOn
         }
         AdoptionOutcome::Frozen | AdoptionOutcome::Checkpointed => Resumption::Nothing,
+    }
+}
+
+/// Sandboxes that the orderly end of the last server had not paused or deleted yet.
+struct PendingExits(HashSet<SandboxId>);
+
+impl PendingExits {
+    /// Marks of sandboxes that need nothing are removed; those of sandboxes without a provider stay.
+    async fn read(inner: &SandboxesState, live: &[LiveSandbox]) -> Result<Self, OpenError> {
+        let marked: HashSet<SandboxId> = inner.store.pending_exits().await?.into_iter().collect();
+        let of_live = live.iter().filter(|(_, lease, _)| marked.contains(&lease.id));
+        let (open, done): (Vec<_>, Vec<_>) =
+            of_live.partition(|(_, lease, _)| crate::exit::action(lease).is_some());
+        if !done.is_empty() {
+            inner.store.end_exits(done.into_iter().map(|(_, lease, _)| lease.id.clone()).collect()).await?;
+        }
+        if !open.is_empty() {
+            tracing::info!(sandboxes = open.len(), "the end of the last server is finished now");
+        }
+        Ok(Self(open.into_iter().map(|(_, lease, _)| lease.id.clone()).collect()))
+    }
+
+    fn concern(&self, sandbox: &SandboxId) -> bool {
+        self.0.contains(sandbox)
     }
 }
 

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_model::{
-    AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, Phase,
-    Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers, Timestamp,
+    AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, OnExit,
+    Phase, Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
+    Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
@@ -37,8 +38,21 @@ impl Sandboxes {
         wait: bool,
     ) -> Result<(Lease, Created), ServiceError> {
         spec.check()?;
+        let idempotency = self.idempotency(&who.tenant, &spec);
+        let spec = match self.thread_of(who, &spec).await? {
+            None => spec,
+            Some(thread) => {
+                // A request with a key may be a repeated one: the store decides.
+                if let (Some((sandbox, _)), None) = (&thread.sandbox, &idempotency)
+                    && let Some(lease) = self.inner.store.lease(sandbox).await?
+                {
+                    return self.bound(lease, wait).await;
+                }
+                CreateSandbox { provider: Some(thread.provider), ..spec }
+            }
+        };
         let image = self.missing_image(who, &spec).await?;
-        self.create_waiting(who, spec, image, wait).await
+        self.create_waiting(who, spec, idempotency, image, wait).await
     }
 
     /// Creates a sandbox which, with `image`, waits for that first.
@@ -46,18 +60,19 @@ impl Sandboxes {
         &self,
         who: &Principal,
         spec: CreateSandbox,
+        idempotency: Option<(String, Hash)>,
         image: Option<ImageWait>,
         wait: bool,
     ) -> Result<(Lease, Created), ServiceError> {
         let awaited = image.is_some();
         let Planned { lease, seed, hold, mut ready } = self.lease_for(who, &spec, image.as_ref()).await?;
         let template = lease.template.clone();
-        let request = NewLease { idempotency: self.idempotency(&who.tenant, &spec), lease };
+        let request = NewLease { idempotency, lease };
         let born = match self.reserve(&request.lease).await {
             Ok(()) => self.make(request, seed, image).await?,
             // Without capacity only an earlier result can be returned: the repeated create may be the one that took the
             // last place.
-            Err(full) => CreationOutcome::Replayed(Box::new(self.made_before(&request).await?.ok_or(full)?)),
+            Err(full) => self.made_before(&request).await?.ok_or(full)?,
         };
         // From now on the row records which version is needed.
         drop(hold);
@@ -69,6 +84,7 @@ impl Sandboxes {
                 };
                 (handle, Created::Replayed)
             }
+            CreationOutcome::Bound(lease) => return self.bound(*lease, wait).await,
         };
         tracing::info!(sandbox = %handle.lease().id, template, ?created, "a sandbox was requested");
         if !wait {
@@ -111,11 +127,18 @@ impl Sandboxes {
         Ok(answer.await.map_err(|_| shutting_down())??)
     }
 
-    async fn made_before(&self, request: &NewLease) -> Result<Option<Lease>, ServiceError> {
-        match &request.idempotency {
-            Some((key, hash)) => Ok(self.inner.store.made_with(&request.lease.tenant, key, *hash).await?),
-            None => Ok(None),
+    async fn made_before(&self, request: &NewLease) -> Result<Option<CreationOutcome>, ServiceError> {
+        let (store, lease) = (&self.inner.store, &request.lease);
+        if let Some((key, hash)) = &request.idempotency
+            && let Some(before) = store.made_with(&lease.tenant, key, *hash).await?
+        {
+            return Ok(Some(CreationOutcome::Replayed(Box::new(before))));
         }
+        let Some(thread) = &lease.thread else { return Ok(None) };
+        let found = store.find_thread(Some(&lease.tenant), thread).await?;
+        let Some((sandbox, _)) = found.into_iter().find_map(|thread| thread.sandbox) else { return Ok(None) };
+        let bound = store.lease(&sandbox).await?;
+        Ok(bound.map(|bound| CreationOutcome::Bound(Box::new(bound))))
     }
 
     /// A sandbox from object storage needs room for its files now, and memory when it starts.
@@ -169,6 +192,11 @@ impl Sandboxes {
             image_build: image.and_then(ImageWait::build),
             awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
             provider: provider.name().to_owned(),
+            on_exit: match (spec.on_exit, &spec.thread) {
+                (Some(on_exit), _) => on_exit,
+                (None, Some(_)) => self.inner.providers.on_exit_of(provider.as_ref()),
+                (None, None) => OnExit::Keep,
+            },
             ..self.requested(who, spec)?
         };
         if lease.phase == Phase::Creating && image.is_none() {
@@ -219,7 +247,7 @@ impl Sandboxes {
             active_at: None,
             stopped_at: None,
             hold: None,
-            on_exit: spec.on_exit,
+            on_exit: OnExit::Keep,
             thread: spec.thread.clone(),
             wake: spec.wake,
             source: Source::Template,
@@ -245,7 +273,7 @@ impl Sandboxes {
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical.
     /// Values that are never printed count too, under a key of this server: the hash is stored, and must not allow
     /// guessing them.
-    fn idempotency(&self, tenant: &TenantId, spec: &CreateSandbox) -> Option<(String, Hash)> {
+    pub(crate) fn idempotency(&self, tenant: &TenantId, spec: &CreateSandbox) -> Option<(String, Hash)> {
         let key = spec.idempotency_key.clone()?;
         let request = CreateSandbox { idempotency_key: None, ..spec.clone() };
         let mut hash = Sha256::new_with_prefix(format!("{request:?}"));

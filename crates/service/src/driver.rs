@@ -96,6 +96,8 @@ pub(crate) type Edit =
 pub(crate) enum CreationOutcome {
     New(Handle),
     Replayed(Box<Lease>),
+    /// The thread has this sandbox already.
+    Bound(Box<Lease>),
 }
 
 pub(crate) struct Driver {
@@ -167,6 +169,7 @@ pub(crate) fn birth(
         match inserted {
             Ok(Inserted::New) => {}
             Ok(Inserted::Replayed(before)) => return drop(reply.send(Ok(CreationOutcome::Replayed(before)))),
+            Ok(Inserted::Bound(lease)) => return drop(reply.send(Ok(CreationOutcome::Bound(lease)))),
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;

@@ -214,6 +214,11 @@ impl From<StoreError> for ServiceError {
             }
             StoreError::Quota(exceeded) => Self::new(Code::QuotaExceeded, exceeded.to_string())
                 .hint("delete or stop sandboxes, delete snapshots, or ask the admin for a larger quota"),
+            StoreError::ThreadBound { .. } => Self::new(Code::ThreadBound, error.to_string())
+                .about("provider", "is not the provider of the thread")
+                .hint("a thread keeps the provider of its first sandbox; use another thread"),
+            StoreError::TooManyThreads { .. } => Self::new(Code::QuotaExceeded, error.to_string())
+                .hint("end threads whose sandboxes are deleted: DELETE /v1/threads/{thread}"),
             StoreError::TooManySecrets { .. } => {
                 Self::new(Code::QuotaExceeded, error.to_string()).hint("delete secrets that are not needed")
             }

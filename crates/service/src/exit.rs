@@ -1,9 +1,14 @@
 //! The end of what sandboxes are bound to: a thread of conversation, or the server itself. Each sandbox is paused,
-//! deleted or left running as its lease says; a sandbox that is late is logged and stays as it is.
+//! deleted or left running as its lease says.
+//!
+//! ```text
+//! end of the server: marks in the store ──► pauses, deletes ──► next start: what is marked and not done is done first
+//! ```
+//! A server that is killed marks nothing. A sandbox that is late at the end of its thread stays as it is.
 
 use std::time::Duration;
 
-use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason};
+use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason, check_thread};
 use futures::StreamExt;
 
 use crate::ServiceError;
@@ -15,8 +20,6 @@ use crate::service::Service;
 
 /// LIMIT: a pause takes a millisecond and a delete a few; more at once only wait for each other.
 const AT_ONCE: usize = 32;
-/// LIMIT: the maximum of a thread's name at create.
-const THREAD_MAX: usize = 255;
 
 impl Service {
     /// Ends the server in good order: sandboxes that are bound to it are paused or deleted, within `limit` for all
@@ -32,6 +35,10 @@ impl Service {
             sandboxes = bound.len(),
             "sandboxes that are bound to this server are being paused or deleted"
         );
+        if let Err(error) = self.base().store.begin_exits().await {
+            tracing::warn!(%error, "if this takes too long, the next start cannot finish it");
+        }
+        self.base().failpoint.reach("exit.marked").await;
         let leaving = futures::stream::iter(&bound).for_each_concurrent(AT_ONCE, |handle| async move {
             if let Err(error) = leave(handle).await {
                 tracing::warn!(sandbox = %handle.lease().id, %error, cause = ?error.cause, "the sandbox keeps running without its server");
@@ -39,18 +46,20 @@ impl Service {
         });
         if tokio::time::timeout(limit, leaving).await.is_err() {
             let late: Vec<_> = bound.iter().filter(|handle| !has_left(&handle.state.borrow())).collect();
-            tracing::warn!(late = late.len(), ?limit, "some sandboxes were not paused or deleted in time");
+            tracing::warn!(
+                late = late.len(),
+                ?limit,
+                "some sandboxes were not paused or deleted in time; the next start finishes that"
+            );
         }
     }
 }
 
 impl Sandboxes {
-    /// Ends a thread: its sandboxes are paused or deleted, as each lease says. Returns these sandboxes.
+    /// Ends a thread: its sandboxes are paused or deleted, as each lease says. Returns these sandboxes. A thread that has none
+    /// left is forgotten with its provider.
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
-        if thread.is_empty() || thread.len() > THREAD_MAX || thread.chars().any(char::is_control) {
-            let message = format!("thread must have 1 to {THREAD_MAX} printable characters");
-            return Err(ServiceError::new(Code::InvalidRequest, message));
-        }
+        check_thread(thread)?;
         let bound = self.inner.store.of_thread(visible(who), thread).await?;
         let left: Vec<_> = futures::stream::iter(bound)
             .map(|lease| async move {
@@ -73,22 +82,28 @@ impl Sandboxes {
             .collect()
             .await;
         // All are tried before a failure is reported.
-        left.into_iter().collect()
+        let left = left.into_iter().collect::<Result<_, ServiceError>>()?;
+        self.inner.store.remove_unused_threads(visible(who), thread).await?;
+        Ok(left)
+    }
+}
+
+/// What has to be done with a sandbox at the end of its server or thread.
+pub(crate) fn action(lease: &Lease) -> Option<Action> {
+    match (lease.on_exit, lease.phase) {
+        (OnExit::Keep, _) | (_, Phase::Deleting | Phase::Deleted) => None,
+        (OnExit::Destroy, _) => Some(Action::Delete),
+        (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => {
+            Some(Action::Pause(MemoryLocation::Live))
+        }
+        // It does not run: there is no memory to keep.
+        (OnExit::Pause, _) => None,
     }
 }
 
 /// Does what the lease says and waits for its end.
 async fn leave(handle: &Handle) -> Result<(), ServiceError> {
-    let lease = handle.lease();
-    let action = match (lease.on_exit, lease.phase) {
-        (OnExit::Keep, _) | (_, Phase::Deleting | Phase::Deleted) => return Ok(()),
-        (OnExit::Destroy, _) => Action::Delete,
-        (OnExit::Pause, Phase::Running | Phase::Resuming | Phase::Pausing) => {
-            Action::Pause(MemoryLocation::Live)
-        }
-        // It does not run: there is no memory to keep.
-        (OnExit::Pause, _) => return Ok(()),
-    };
+    let Some(action) = action(&handle.lease()) else { return Ok(()) };
     ask(handle, |reply| DriverMessage::verb(action, Reason::Exit, reply)).await?;
     let mut state = handle.state.clone();
     // A driver that ended has deleted its sandbox.

@@ -103,8 +103,8 @@ impl Sandboxes {
         self.inner.failpoint.reach("fork.child").await;
         match born {
             CreationOutcome::New(handle) => Ok(handle),
-            CreationOutcome::Replayed(_) => {
-                Err(ServiceError::new(Code::Internal, "a child without a key was replayed"))
+            CreationOutcome::Replayed(_) | CreationOutcome::Bound(_) => {
+                Err(ServiceError::new(Code::Internal, "another sandbox was returned for the child of a fork"))
             }
         }
     }

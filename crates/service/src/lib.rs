@@ -48,6 +48,7 @@ mod session;
 mod snapshots;
 mod templates;
 mod terminals;
+mod threads;
 mod timed;
 mod types;
 mod volumes;
@@ -64,7 +65,7 @@ pub use atoll_provider::{
 };
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
-    TenantRecord, Terminal, TerminalSettings,
+    TenantRecord, Terminal, TerminalSettings, ThreadRecord,
 };
 pub use build::{
     AFTER_THE_STEPS, BadUploadHash, BaseUser, BuildContext, BuildFilter, BuildSecret, BuildSource,

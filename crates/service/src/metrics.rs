@@ -16,7 +16,7 @@ const HISTORY_MAX: u32 = 1_000;
 /// LIMIT: a provider answers from counters; one that hangs must not stop the others from being sampled.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// CPU time at the last sample, per sandbox, to compute the usage since.
+/// Counters at the last sample, per sandbox, to compute the usage since.
 #[derive(Default)]
 pub(crate) struct CpuMemory(Mutex<HashMap<SandboxId, CpuSample>>);
 
@@ -25,27 +25,40 @@ struct CpuSample {
     instance: Option<InstanceId>,
     boot_ms: i64,
     cpu_us: u64,
-    pct: f64,
+    sent_bytes: u64,
+    rates: Rates,
+}
+
+/// The usage between two samples.
+#[derive(Clone, Copy, Default)]
+struct Rates {
+    cpu_pct: f64,
+    /// `None`: there is only one sample.
+    sent_kbps: Option<f64>,
 }
 
 /// Two samples within this time measure the clock rather than the sandbox.
 const APART_MS: i64 = 200;
 
 impl CpuMemory {
-    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
-    fn pct(&self, lease: &Lease, boot_ms: i64, cpu_us: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a percentage and a rate")]
+    fn rates(&self, lease: &Lease, boot_ms: i64, usage: &InstanceUsage) -> Rates {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.get(&lease.id).filter(|before| before.instance == lease.instance).cloned();
-        let pct = match before {
-            None => 0.0,
-            Some(before) if boot_ms - before.boot_ms < APART_MS => return before.pct,
+        let rates = match before {
+            None => Rates::default(),
+            Some(before) if boot_ms - before.boot_ms < APART_MS => return before.rates,
             Some(before) => {
-                let busy_ms = cpu_us.saturating_sub(before.cpu_us) as f64 / 1_000.0;
-                busy_ms * 100.0 / (boot_ms - before.boot_ms) as f64
+                let passed_ms = (boot_ms - before.boot_ms) as f64;
+                let busy_ms = usage.cpu_us.saturating_sub(before.cpu_us) as f64 / 1_000.0;
+                let sent_bits = usage.sent_bytes.saturating_sub(before.sent_bytes) as f64 * 8.0;
+                // Bits per millisecond are kilobits per second.
+                Rates { cpu_pct: busy_ms * 100.0 / passed_ms, sent_kbps: Some(sent_bits / passed_ms) }
             }
         };
-        seen.insert(lease.id.clone(), CpuSample { instance: lease.instance.clone(), boot_ms, cpu_us, pct });
-        pct
+        let (instance, cpu_us, sent_bytes) = (lease.instance.clone(), usage.cpu_us, usage.sent_bytes);
+        seen.insert(lease.id.clone(), CpuSample { instance, boot_ms, cpu_us, sent_bytes, rates });
+        rates
     }
 
     fn keep_only(&self, live: &[Arc<Lease>]) {
@@ -87,10 +100,18 @@ async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, S
     let usage = inner.providers.of(lease)?.usage(&target);
     let usage = tokio::time::timeout(LOOK, usage).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
-    let InstanceUsage { cpu_us, memory_bytes, cache_bytes, pids, disk_bytes, .. } = usage;
-    let cpu_pct = inner.cpu.pct(lease, now.boot_ms, cpu_us);
-    let (at_ms, limits) = (now.wall_ms, lease.limits);
-    Ok(ResourceSample { at_ms, cpu_us, cpu_pct, memory_bytes, cache_bytes, pids, disk_bytes, limits })
+    let Rates { cpu_pct, sent_kbps } = inner.cpu.rates(lease, now.boot_ms, &usage);
+    Ok(ResourceSample {
+        at_ms: now.wall_ms,
+        cpu_us: usage.cpu_us,
+        cpu_pct,
+        memory_bytes: usage.memory_bytes,
+        cache_bytes: usage.cache_bytes,
+        pids: usage.pids,
+        disk_bytes: usage.disk_bytes,
+        sent_kbps,
+        limits: lease.limits,
+    })
 }
 
 /// Starts the one task that samples all.

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::{Code, Lease, Snapshot, Volume};
+use atoll_model::{Code, Lease, OnExit, Snapshot, Volume};
 use atoll_provider::{Capability, Provider, ProviderDescription};
+use atoll_store::ThreadRecord;
 
 use crate::ServiceError;
 use crate::sandboxes::printable;
@@ -19,6 +20,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 pub struct ProviderRegistry {
     providers: BTreeMap<&'static str, Arc<dyn Provider>>,
     default: Arc<dyn Provider>,
+    on_exit: BTreeMap<String, OnExit>,
 }
 
 /// A provider as users see it.
@@ -42,7 +44,11 @@ impl ProviderRegistry {
     /// One provider, the default.
     #[must_use]
     pub fn new(provider: Arc<dyn Provider>) -> Self {
-        Self { providers: [(provider.name(), Arc::clone(&provider))].into(), default: provider }
+        Self {
+            providers: [(provider.name(), Arc::clone(&provider))].into(),
+            default: provider,
+            on_exit: BTreeMap::new(),
+        }
     }
 
     /// Adds a provider; one of the same name is replaced.
@@ -56,6 +62,22 @@ impl ProviderRegistry {
     pub fn with_default(mut self, name: &str) -> Result<Self, ServiceError> {
         self.default = Arc::clone(self.named(name)?);
         Ok(self)
+    }
+
+    /// Sets what happens by default to sandboxes of threads at this provider when the server or the thread ends. Without it
+    /// they are paused.
+    #[must_use]
+    pub fn with_on_exit(mut self, name: &str, on_exit: OnExit) -> Self {
+        self.on_exit.insert(name.to_owned(), on_exit);
+        self
+    }
+
+    /// The default of `on_exit` for sandboxes of threads at a provider. Where a pause is not possible they are kept.
+    pub(crate) fn on_exit_of(&self, provider: &dyn Provider) -> OnExit {
+        match self.on_exit.get(provider.name()).copied().unwrap_or(OnExit::Pause) {
+            OnExit::Pause if !provider.capabilities().pauses => OnExit::Keep,
+            on_exit => on_exit,
+        }
     }
 
     /// The provider that a request names.
@@ -106,6 +128,11 @@ impl ProviderRegistry {
     /// The provider that keeps a volume.
     pub(crate) fn of_volume(&self, volume: &Volume) -> Result<&Arc<dyn Provider>, ServiceError> {
         self.owner(&volume.provider, || format!("volume {}", volume.name))
+    }
+
+    /// The provider that a thread is bound to.
+    pub(crate) fn of_thread(&self, thread: &ThreadRecord) -> Result<&Arc<dyn Provider>, ServiceError> {
+        self.owner(&thread.provider, || format!("thread {}", printable(&thread.thread)))
     }
 
     /// Whether there is a provider of this name.
@@ -172,6 +199,20 @@ mod tests {
         assert_eq!(refused.hint.as_deref(), Some("its providers: fake, second"));
         assert_eq!(registry.requested(None).unwrap().name(), "fake");
         assert_eq!(registry.with_default("second").unwrap().requested(None).unwrap().name(), "second");
+    }
+
+    #[test]
+    fn sandboxes_of_threads_are_paused_at_the_end_unless_the_provider_says_otherwise() {
+        let (first, second) = (FakeProvider::new(), FakeProvider::named("second"));
+        let registry = ProviderRegistry::new(first.clone()).with(second.clone());
+        let registry = registry.with_on_exit("second", OnExit::Destroy);
+        assert_eq!(registry.on_exit_of(first.as_ref()), OnExit::Pause);
+        assert_eq!(registry.on_exit_of(second.as_ref()), OnExit::Destroy);
+        for fake in [&first, &second] {
+            fake.set_capabilities(|able| able.pauses = false);
+        }
+        assert_eq!(registry.on_exit_of(first.as_ref()), OnExit::Keep, "it cannot be paused");
+        assert_eq!(registry.on_exit_of(second.as_ref()), OnExit::Destroy);
     }
 
     #[test]

@@ -52,6 +52,7 @@ impl Sandboxes {
             name: filter.name,
             name_prefix: filter.name_prefix,
             id_prefix: filter.id_prefix,
+            provider: filter.provider,
             template: filter.template,
             made_from: filter.made_from,
             public: filter.public,

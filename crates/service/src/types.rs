@@ -90,6 +90,8 @@ pub enum Created {
     New,
     /// The idempotency key was used before; this is the sandbox from then.
     Replayed,
+    /// The thread has this sandbox already.
+    Bound,
 }
 
 /// A filter for sandboxes.
@@ -105,6 +107,8 @@ pub struct Filter {
     pub name_prefix: Option<String>,
     /// The id begins with this, ignoring case.
     pub id_prefix: Option<String>,
+    /// At exactly this provider.
+    pub provider: Option<String>,
     /// Exactly this template.
     pub template: Option<String>,
     /// Created from any of these, each a template or the id of a snapshot; empty: any source.
@@ -129,6 +133,15 @@ pub struct Filter {
     pub include_deleted: bool,
     /// Name or id of a tenant; only an admin key may name another than its own. `None`: all that the key can see.
     pub tenant: Option<String>,
+    /// At most this many; 0 takes the default.
+    pub limit: u32,
+    /// The cursor of the previous page.
+    pub cursor: Option<String>,
+}
+
+/// A filter for threads.
+#[derive(Debug, Clone, Default)]
+pub struct ThreadFilter {
     /// At most this many; 0 takes the default.
     pub limit: u32,
     /// The cursor of the previous page.

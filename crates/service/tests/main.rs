@@ -16,6 +16,7 @@ mod nodes;
 mod previews;
 mod providers;
 mod templates;
+mod threads;
 mod timers;
 mod uploads;
 mod verbs;

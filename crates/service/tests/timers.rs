@@ -387,7 +387,7 @@ async fn what_the_provider_cannot_do_is_refused_when_it_is_asked_for() {
         can.checkpoints = false;
     });
     let checkpoint = timed(TimersAsk { checkpoint_after_s: Some(60), ..Default::default() });
-    let on_exit = CreateSandbox { on_exit: OnExit::Pause, ..Default::default() };
+    let on_exit = CreateSandbox { on_exit: Some(OnExit::Pause), ..Default::default() };
     let timeout = CreateSandbox { on_timeout: OnTimeout::Pause, timeout_s: Some(9), ..Default::default() };
     for spec in [auto_pause(60), checkpoint, on_exit, timeout] {
         assert_eq!(world.try_create(spec).await.unwrap_err().code, Code::Unsupported);

@@ -12,7 +12,7 @@ use atoll_model::{
 };
 use atoll_provider::fake::{ProviderCall, Script};
 use atoll_service::{
-    Clock, Exec, ExecEvent, Filter, NewKey, Pause, VerbOptions, WakeMemory, WakeRequest, WakeTimeout,
+    Clock, Exec, ExecEvent, Filter, Fork, NewKey, Pause, VerbOptions, WakeMemory, WakeRequest, WakeTimeout,
 };
 use futures::StreamExt;
 
@@ -377,7 +377,7 @@ async fn a_silent_command_outlives_many_restores() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_server_pauses_and_deletes_what_is_bound_to_it() {
     let world = World::new().await;
-    let bound = |on_exit| CreateSandbox { on_exit, ..Default::default() };
+    let bound = |on_exit| CreateSandbox { on_exit: Some(on_exit), ..Default::default() };
     let kept = world.try_create(bound(OnExit::Keep)).await.unwrap();
     let paused = world.try_create(bound(OnExit::Pause)).await.unwrap();
     let deleted = world.try_create(bound(OnExit::Destroy)).await.unwrap();
@@ -397,7 +397,7 @@ async fn the_end_of_the_server_pauses_and_deletes_what_is_bound_to_it() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_server_waits_for_nobody_for_ever() {
     let world = World::new().await;
-    let spec = CreateSandbox { on_exit: OnExit::Pause, ..Default::default() };
+    let spec = CreateSandbox { on_exit: Some(OnExit::Pause), ..Default::default() };
     let lease = world.try_create(spec).await.unwrap();
     world.fake.script(ProviderCall::Pause, Script::Hold);
     let late = async {
@@ -414,12 +414,20 @@ async fn the_end_of_a_thread_touches_its_sandboxes_and_no_others() {
     let world = World::new().await;
     let bound = |thread: &str, on_exit| CreateSandbox {
         thread: Some(thread.to_owned()),
-        on_exit,
+        on_exit: Some(on_exit),
         ..Default::default()
     };
     let paused = world.try_create(bound("t-1", OnExit::Pause)).await.unwrap();
-    let deleted = world.try_create(bound("t-1", OnExit::Destroy)).await.unwrap();
-    let kept = world.try_create(bound("t-1", OnExit::Keep)).await.unwrap();
+    // Further sandboxes of a thread are forks.
+    let fork = async |on_exit| {
+        let fork = Fork { count: 1, ..Fork::default() };
+        let mut forked =
+            world.service.sandboxes().fork(&world.admin, paused.id.as_str(), fork).await.unwrap();
+        let child = forked.sandboxes.remove(0);
+        let change = UpdateSandbox { on_exit: Some(on_exit), ..Default::default() };
+        world.service.sandboxes().update(&world.admin, child.id.as_str(), change).await.unwrap()
+    };
+    let (deleted, kept) = (fork(OnExit::Destroy).await, fork(OnExit::Keep).await);
     let beside = world.try_create(bound("t-2", OnExit::Destroy)).await.unwrap();
     let mut touched = world.service.sandboxes().end_thread(&world.admin, "t-1").await.unwrap();
     touched.sort_by_key(|lease| lease.phase.as_str());

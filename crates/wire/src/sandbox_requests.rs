@@ -18,7 +18,8 @@ pub struct CreateBody {
     #[schema(example = "debian")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// Provider, as `GET /v1/providers` lists them. Default: that of the snapshot, else the server's.
+    /// Provider, as `GET /v1/providers` lists them. Default: that of the thread or the snapshot, else
+    /// the server's. A thread that is bound to another provider is refused with `thread_bound`.
     #[schema(example = "container")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
@@ -95,9 +96,11 @@ pub struct CreateBody {
     /// Delete the sandbox after it was stopped for this many seconds; 0 deletes it with the stop; -1 is never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_delete_s: Option<i64>,
+    /// Default: `keep`; with a thread the provider's default, which is `pause` unless the operator changed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_exit: Option<OnExit>,
-    /// Thread to bind the sandbox to; `DELETE /v1/threads/{thread}` applies its `on_exit`.
+    /// Thread to bind the sandbox to. A thread keeps the provider of its first sandbox, and a create for a thread that has a
+    /// sandbox returns that sandbox with status 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

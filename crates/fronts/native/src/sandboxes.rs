@@ -80,7 +80,7 @@ fn phase(word: &str) -> Result<Phase, ApiError> {
         description = "A repeated create with the same key returns the sandbox that was created first.")),
     request_body(content = CreateBody),
     responses((status = 201, body = Sandbox, description = "Made"),
-        (status = 200, body = Sandbox, description = "Created before with this idempotency key"),
+        (status = 200, body = Sandbox, description = "Created before with this idempotency key, or for this thread"),
         (status = 202, body = Sandbox, description = "Being created (`wait=0`)")))]
 pub(crate) async fn create(
     State(app): State<App>,
@@ -92,7 +92,7 @@ pub(crate) async fn create(
     let spec = request::spec(body, idempotency_key(&headers)?)?;
     let (lease, created) = app.service.sandboxes().create(&who, spec, query.wait()).await?;
     let status = match created {
-        Created::Replayed => StatusCode::OK,
+        Created::Replayed | Created::Bound => StatusCode::OK,
         Created::New if query.wait() => StatusCode::CREATED,
         Created::New => StatusCode::ACCEPTED,
     };

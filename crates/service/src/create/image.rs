@@ -40,7 +40,8 @@ impl Sandboxes {
         build: PreparedBuild,
     ) -> Result<(Lease, Created), ServiceError> {
         let wait = ImageWait { sandboxes: self.clone(), build: Some(build) };
-        self.create_waiting(who, spec, Some(wait), false).await
+        let idempotency = self.idempotency(&who.tenant, &spec);
+        self.create_waiting(who, spec, idempotency, Some(wait), false).await
     }
 
     /// The wait for the image of a create, if the image is not here.

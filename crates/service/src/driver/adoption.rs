@@ -18,12 +18,15 @@ use crate::snapshots::Seed;
 
 /// Drives a sandbox that the store knows already; `first` is done before anything else.
 pub(crate) fn resume(inner: &Arc<SandboxesState>, known: AdoptedSandbox, first: Resumption) {
-    let AdoptedSandbox { provider, lease, row, agent, seed } = known;
+    let AdoptedSandbox { provider, lease, row, agent, seed, exits } = known;
     let (mut driver, handle, mailbox) = Driver::new(inner, &provider, lease, row, agent);
     driver.seed = seed;
     inner.registry.put(driver.lease.id.clone(), handle);
     inner.spawn(async move {
         driver.take_up(first).await;
+        if exits {
+            driver.finish_exit().await;
+        }
         driver.supervise(mailbox).await;
     });
 }
@@ -35,6 +38,8 @@ pub(crate) struct AdoptedSandbox {
     pub(crate) row: Option<InstanceRow>,
     pub(crate) agent: Option<AgentClient>,
     pub(crate) seed: Option<Arc<Seed>>,
+    /// Whether the orderly end of the last server had not paused or deleted it yet.
+    pub(crate) exits: bool,
 }
 
 /// What a sandbox needs after a restart of the server.
@@ -106,6 +111,19 @@ impl Driver {
                 let unmake = Transition::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
                 self.note(unmake).await;
             }
+        }
+    }
+
+    /// Pauses or deletes it before any request is handled. The mark is removed once that is recorded; if it is refused, the
+    /// sandbox stays as it is, as at the end of a server.
+    async fn finish_exit(&mut self) {
+        if let Some(action) = crate::exit::action(&self.lease)
+            && let Err(error) = self.on_request(&action, Reason::Exit, None).await
+        {
+            tracing::warn!(sandbox = %self.lease.id, %error, "the sandbox was not paused or deleted after the end of its server");
+        }
+        if let Err(error) = self.inner.store.end_exits(vec![self.lease.id.clone()]).await {
+            tracing::warn!(sandbox = %self.lease.id, %error, "the mark of an orderly end could not be removed");
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<
             auto_archive_s: body.auto_archive_s,
             auto_delete_s: body.auto_delete_s,
         },
-        on_exit: body.on_exit.map(Into::into).unwrap_or_default(),
+        on_exit: body.on_exit.map(Into::into),
         thread: body.thread,
         wake: body.wake.map(Into::into).unwrap_or_default(),
         idempotency_key,
