@@ -41,6 +41,7 @@ mod snapshot;
 mod template;
 mod tenant;
 mod terminal;
+mod thread;
 mod tls;
 mod top;
 mod update;
@@ -102,7 +103,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Rollback(args) => lifecycle::rollback(context, args).await.map(done),
         Command::Hold(args) => lifecycle::hold(context, args).await.map(done),
         Command::Extend(args) => lifecycle::extend(context, args).await.map(done),
-        Command::Thread(args) => lifecycle::thread(context, args).await.map(done),
+        Command::Thread(args) => thread::thread(context, args).await.map(done),
         Command::Rm(args) => lifecycle::rm(context, args).await.map(done),
         Command::Update(args) => update::update(context, args).await.map(done),
         Command::Preview(args) => preview::preview(context, args).await.map(done),

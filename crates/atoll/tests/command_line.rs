@@ -147,7 +147,8 @@ fn completed(line: &str, text: &str) -> String {
         _ if path.starts_with("/v1/secrets") || path.starts_with("/v1/keys") => {
             json!({"created_at": "2026-01-01T00:00:00Z"})
         }
-        _ if path.starts_with("/v1/threads") => json!({"items": []}),
+        _ if path.starts_with("/v1/threads") => json!({"items": [], "thread": "t/1", "tenant": "t",
+            "provider": "container", "sandbox": null, "phase": null, "created_at": "2026-01-01T00:00:00Z"}),
         _ => json!({"tenant": "t", "env_names": [], "private_env": [], "provider": "container",
             "template_version": "v", "user": "user", "disk_mib": 2048, "pids": 256, "network": "allow-all",
             "storage": "disk", "mounts": [], "intent": "run", "reason": {"code": "completed"}, "generation": 1,

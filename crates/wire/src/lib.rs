@@ -33,6 +33,7 @@ pub mod start;
 pub mod templates;
 pub mod tenants;
 pub mod terminals;
+pub mod threads;
 mod tolerance;
 pub mod volume_files;
 pub mod volumes;

@@ -22,7 +22,7 @@ pub(crate) struct Timers {
     /// Delete the sandbox after it was stopped for this time; 0 deletes it with the stop
     #[arg(long, value_parser = timer, allow_negative_numbers = true, value_name = "DURATION", help_heading = "Timers")]
     pub(crate) auto_delete: Option<Timer>,
-    /// Action when the server or the sandbox's thread ends [default: keep]
+    /// Action when the server or the sandbox's thread ends [default: keep; with --thread that of the provider, pause]
     #[arg(long, value_enum, help_heading = "Timers")]
     pub(crate) on_exit: Option<OnExit>,
     /// Requests that may wake the sandbox when it is paused, stopped or archived [default: any]
@@ -287,6 +287,17 @@ pub(crate) struct Extend {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Thread {
+    /// List threads, newest first
+    Ls {
+        /// Print only names
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Show a thread: its provider and its sandbox
+    Show {
+        /// Name of the thread, as in `create --thread`
+        thread: String,
+    },
     /// End threads; their sandboxes are kept, paused or deleted according to their --on-exit
     End {
         /// Names of threads, as in `create --thread`

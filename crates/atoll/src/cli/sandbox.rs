@@ -154,7 +154,7 @@ pub(crate) struct Create {
     /// With --snapshot: restore its processes too
     #[arg(long, requires = "snapshot")]
     pub(crate) memory_of_snapshot: bool,
-    /// Bind the sandbox to a thread; `atoll thread end` applies its --on-exit
+    /// Bind the sandbox to a thread, or print the sandbox that the thread has; `atoll thread end` applies its --on-exit
     #[arg(long, value_name = "NAME")]
     pub(crate) thread: Option<String>,
     /// Name of an --env variable that forks and snapshots do not inherit

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cli::{
-        life::{Extend, Hold, Pause, Restore, Rollback, Thread},
+        life::{Extend, Hold, Pause, Restore, Rollback},
         sandbox::{Rm, Signal},
     },
     client::Client,
@@ -105,25 +105,6 @@ pub(super) async fn one(
         Ok(_) => context.out.line(ident),
         Err(failure) => Err(suggest(client, ident, failure).await),
     }
-}
-
-/// Ends threads and reports what happened to their sandboxes.
-pub(super) async fn thread(context: &CommandContext, Thread::End { threads }: Thread) -> Result<(), Failure> {
-    let client = context.client()?;
-    for thread in &threads {
-        let ended = client.end_thread(thread).await?;
-        if context.out.json {
-            context.out.json(&ended)?;
-            continue;
-        }
-        if ended.items.is_empty() {
-            context.out.tell(&format!("no sandbox is bound to {thread}"));
-        }
-        for sandbox in &ended.items {
-            context.out.line(&format!("{}  {}", sandbox.id, sandbox.phase.as_str()))?;
-        }
-    }
-    Ok(())
 }
 
 pub(super) async fn rm(context: &CommandContext, args: Rm) -> Result<(), Failure> {

@@ -85,6 +85,8 @@ fn verbs_of_life_send_what_was_said() {
         ),
         (&["hold", "box", "--release"], "DELETE /v1/sandboxes/box/hold", Value::Null),
         (&["extend", "box", "1h"], "POST /v1/sandboxes/box/extend", json!({"seconds": 3_600})),
+        (&["thread", "ls"], "GET /v1/threads?limit=100", Value::Null),
+        (&["thread", "show", "t/1"], "GET /v1/threads/t%2F1", Value::Null),
         (&["thread", "end", "t/1"], "DELETE /v1/threads/t%2F1", Value::Null),
     ] {
         let output = server.run(words);

@@ -21,6 +21,7 @@ use crate::sessions::{Session, SessionList};
 use crate::snapshots::{Snapshot, SnapshotPage};
 use crate::templates::{Template, TemplateList};
 use crate::tenants::{Tenant, TenantList};
+use crate::threads::{Thread, ThreadPage};
 use crate::volume_files::{VolumeEntry, VolumeEntryList};
 use crate::volumes::{Volume, VolumeList};
 
@@ -190,6 +191,7 @@ pages! {
     BuildPage => Build,
     SandboxPage => Sandbox,
     SnapshotPage => Snapshot,
+    ThreadPage => Thread,
 }
 
 #[cfg(test)]

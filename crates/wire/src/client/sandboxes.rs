@@ -16,6 +16,7 @@ use crate::sandboxes::{
 };
 use crate::snapshots::{Snapshot, SnapshotBody, SnapshotPage};
 use crate::terminals::{Terminal, TerminalBody};
+use crate::threads::{Thread, ThreadPage};
 
 /// A verb that changes the phase of a sandbox.
 #[derive(Debug, Clone)]
@@ -116,6 +117,15 @@ impl<M: MapError> Client<M> {
 
     pub async fn lineage(&self, ident: &str) -> Result<Answer<Lineage>, M::Error> {
         self.get(&sandbox_path(ident, "/lineage")).await
+    }
+
+    /// All threads, or the first `limit`.
+    pub async fn threads(&self, limit: Option<u32>) -> Result<Listing<Thread>, M::Error> {
+        self.pages::<ThreadPage>("/v1/threads", &[], limit).await
+    }
+
+    pub async fn thread(&self, thread: &str) -> Result<Answer<Thread>, M::Error> {
+        self.get(&format!("/v1/threads/{}", segment(thread))).await
     }
 
     pub async fn end_thread(&self, thread: &str) -> Result<Answer<Ended>, M::Error> {
