@@ -82,6 +82,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox", "atoll-wire"],
     ),
     ("atoll-front-leap0", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
+    // A small front: it reaches no sandbox from inside.
+    ("atoll-front-leon", &["atoll-front-kit", "atoll-model", "atoll-service"]),
     ("atoll-front-daytona", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-e2b",

@@ -9,6 +9,7 @@ use atoll_front_daytona::Daytona;
 use atoll_front_e2b::{Data, E2b, SignedLinks};
 use atoll_front_kit::Dispatch;
 use atoll_front_leap0::Leap0;
+use atoll_front_leon::Leon;
 use atoll_front_native::{Native, Options, PreviewOrigin, Shutdown};
 use atoll_front_ui::Ui;
 use atoll_proxy::{Closing, FieldRoute, HttpServer, Limits, Proxy, StandIn};
@@ -23,6 +24,7 @@ struct Fronts {
     e2b: E2b,
     e2b_data: Data,
     leap0: Leap0,
+    leon: Leon,
     /// `None` with `--no-ui`.
     ui: Option<Ui>,
     native: Native,
@@ -34,6 +36,7 @@ fn table(fronts: Fronts) -> Dispatch {
         .front(fronts.daytona)
         .front(fronts.e2b)
         .front(fronts.leap0)
+        .front(fronts.leon)
         .front(SignedLinks(fronts.e2b_data));
     let table = match fronts.ui {
         Some(ui) => table.front(ui),
@@ -73,6 +76,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         // Receivers treat a dropped sender the same way.
         close.closed().await;
     });
+    let page = settings.ui.then(|| format!("http://{}:{port}", settings.domain.as_str()));
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
     let options = Options { shutdown: shutdown.clone(), previews, origins: settings.allow_origins.clone() };
     let fronts = Fronts {
@@ -80,6 +84,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         e2b: e2b::front(settings, service, draining.clone(), port),
         e2b_data: Data::new(service.clone()),
         leap0: leap0::front(settings, service, draining.clone(), port),
+        leon: Leon::new(service.clone(), page),
         ui: settings.ui.then_some(Ui),
         native: Native::new(service.clone(), options),
     };
