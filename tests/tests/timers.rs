@@ -187,11 +187,14 @@ fn the_end_of_a_server_or_thread_does_what_on_exit_says() {
         let make = async |on_exit: &str, thread: Option<&str>| {
             client.create(json!({ "on_exit": on_exit, "thread": thread })).await
         };
-        let (keeps, pauses, goes) = (
-            make("keep", Some("one")).await,
-            make("pause", Some("one")).await,
-            make("destroy", Some("one")).await,
-        );
+        let pauses = make("pause", Some("one")).await;
+        // Further sandboxes of a thread are forks.
+        let forked = client.post(&format!("/v1/sandboxes/{pauses}/fork"), json!({ "count": 2 })).await.ok();
+        let child = |at: usize| forked["sandboxes"][at]["id"].as_str().unwrap().to_owned();
+        let (keeps, goes) = (child(0), child(1));
+        for (id, on_exit) in [(&keeps, "keep"), (&goes, "destroy")] {
+            client.patch(&format!("/v1/sandboxes/{id}"), json!({ "on_exit": on_exit })).await.ok();
+        }
         let stranger = make("destroy", Some("two")).await;
         let ended = client.delete("/v1/threads/one").await.ok();
         assert_eq!(ended["items"].as_array().unwrap().len(), 3, "{ended}");

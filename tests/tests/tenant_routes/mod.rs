@@ -117,6 +117,8 @@ async fn lists_hold_nothing_of_others(caller: &Client, things: &Things, keys: &K
         "/v1/sandboxes?all=1",
         "/v1/events",
         "/v1/snapshots",
+        "/v1/threads",
+        "/api/sandbox/sessions",
         "/v1/volumes",
         "/v1/templates",
         "/v1/builds",

@@ -62,6 +62,7 @@ fn mount(front: &str, file: &str) -> String {
         ("daytona", file) if file.starts_with("toolbox") => "/daytona/toolbox/{}".to_owned(),
         ("daytona", "storage.rs") => "/daytona".to_owned(),
         ("daytona", _) => "/daytona/api".to_owned(),
+        ("leon", _) => "/api/sandbox".to_owned(),
         // On hosts of sandboxes.
         ("leap0", "interpreter.rs") => String::new(),
         _ => format!("/{front}"),

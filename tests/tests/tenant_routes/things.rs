@@ -330,7 +330,11 @@ fn text(value: &Value, field: &str) -> String {
 }
 
 async fn make_sandbox(alice: &Client, all: &mut Ids) {
-    let id = alice.create(json!({ "name": "box-of-alice", "labels": { "owner": "alice" } })).await;
+    let id = alice
+        .create(
+            json!({ "name": "box-of-alice", "labels": { "owner": "alice" }, "thread": "thread-of-alice" }),
+        )
+        .await;
     alice.write_file(&id, "/tmp/mine", "untouched").await.ok();
     let sleep = json!({ "argv": ["sleep", "1000"], "detach": true, "open_stdin": true });
     all.insert("pid", alice.exec(&id, sleep).await.answer["pid"].to_string());
