@@ -21,6 +21,7 @@ mod previews;
 mod report;
 mod sdk;
 mod server;
+mod sessions;
 mod soak;
 mod stats;
 mod transfer;
@@ -150,6 +151,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::cold(options, place, report)?;
     latency::burst(options, place, report)?;
     latency::exec(options, place, report)?;
+    sessions::measure(options, place, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;
