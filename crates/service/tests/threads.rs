@@ -243,7 +243,7 @@ async fn a_sandbox_that_left_in_time_is_left_alone_at_the_next_start() {
     let (lease, _) = create(&world, talk("t")).await.unwrap();
     world.service.exit(SECOND * 10).await;
     let before = world.get(&lease.id).await;
-    assert_eq!((before.phase, &before.reason), (Phase::Paused, &Reason::Completed));
+    assert_eq!((before.phase, &before.reason), (Phase::Paused, &Reason::Exit));
     let world = world.crash_and_reopen().await;
     assert_eq!(world.store.pending_exits().await.unwrap(), [], "cleared before the first request");
     assert_eq!(world.get(&lease.id).await.generation, before.generation);
