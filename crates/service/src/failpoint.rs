@@ -60,7 +60,7 @@ impl FailPoint {
         "rollback.after",
     ];
 
-    /// All places outside of the life of a sandbox: templates, volumes and terminals.
+    /// All places outside of the life of one sandbox: templates, volumes, terminals and the end of the server.
     pub const BESIDE: &[&'static str] = &[
         "collect.rows",
         "pull.files",
@@ -70,6 +70,7 @@ impl FailPoint {
         "volume.removed",
         "terminal.row",
         "terminal.shell",
+        "exit.marked",
     ];
 
     pub(crate) async fn reach(&self, place: &'static str) {
