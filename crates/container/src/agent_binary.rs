@@ -14,7 +14,10 @@ static CRIU_PRELOAD: &[u8] = include_bytes!(env!("ATOLL_CRIU_PRELOAD"));
 
 /// Returns the folder with the agent; makes it when missing. Folders of older versions stay, because running sandboxes
 /// use them.
-pub(crate) fn install(data: &Path, given: Option<&Path>) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// The files cannot be written below `data`, or `given` cannot be read.
+pub fn install(data: &Path, given: Option<&Path>) -> io::Result<PathBuf> {
     criu_preload(data)?;
     match given {
         None => write(data, &unpacked(AGENT_GZ)?),

@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use atoll_cgroup::DeviceAccess;
 use atoll_image::Catalog;
 use atoll_instances::{BlockError, BlockingPool, InstanceSettings, Instances, Numbers, PoolStats, failed};
 use atoll_model::{EgressRecord, Limits, SandboxId};
@@ -340,7 +341,7 @@ impl OpenedEngine {
         let layers = Layers::open(&data, config.storage, legacy, &config.disk)?;
         let agent =
             crate::agent_binary::install(&data, config.agent.as_deref()).map_err(step("write the agent"))?;
-        let cgroups = crate::cgroup::open(&format!("atoll-{}", block.number()))
+        let cgroups = atoll_cgroup::open(&format!("atoll-{}", block.number()), DeviceAccess::Sandbox)
             .map_err(step("set up control groups"))?;
         let router = Router::open(RouterConfig { block, pin: data.join("router") })?;
         let handle = router.handle()?;
@@ -391,7 +392,7 @@ fn is_old_kernel() -> bool {
 
 /// Removes the cgroup folder of this server. A killed process leaves its cgroup only when its memory is freed, which
 /// can take long on a busy machine.
-async fn remove_cgroups(cgroups: &dyn crate::cgroup::Cgroups) -> io::Result<()> {
+async fn remove_cgroups(cgroups: &dyn atoll_cgroup::Cgroups) -> io::Result<()> {
     let begun = std::time::Instant::now();
     loop {
         match cgroups.remove_parent() {

@@ -19,7 +19,6 @@
 )]
 
 mod agent_binary;
-mod cgroup;
 mod checkpoint;
 mod engine;
 mod failpoint;
@@ -31,6 +30,7 @@ mod sys;
 pub mod testing;
 mod tracee;
 
+pub use agent_binary::install as install_agent;
 pub use atoll_instances::{BlockError, PoolStats};
 pub use atoll_storage::{StorageChoice, StorageError};
 pub use engine::{Engine, EngineConfig, OpenError, Timings};

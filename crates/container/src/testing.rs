@@ -171,7 +171,8 @@ pub fn owner_of_users(pid: i32) -> std::io::Result<u32> {
 /// Removes by force what a server with this data folder left; for a test that failed half way.
 pub fn scrub(data: &Path) {
     if let Some(block) = atoll_instances::block_of(Path::new("/run/atoll"), data)
-        && let Ok(cgroups) = crate::cgroup::open(&format!("atoll-{block}"))
+        && let Ok(cgroups) =
+            atoll_cgroup::open(&format!("atoll-{block}"), atoll_cgroup::DeviceAccess::Sandbox)
     {
         let begun = Instant::now();
         while begun.elapsed() < GRACE {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_cgroup::CgroupEntry;
 use atoll_image::Template;
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
@@ -25,7 +26,7 @@ use super::reaper::InstanceRemains;
 use super::{EngineShared, SandboxSlot, failed, mounts, snapshot};
 use crate::launcher::Spawning;
 use crate::launcher::protocol::{
-    CgroupEntry, FirstProcessReply, FirstProcessRequest, MountSpec, Rootfs, Spawn, Times, Upper,
+    FirstProcessReply, FirstProcessRequest, MountSpec, Rootfs, Spawn, Times, Upper,
 };
 use crate::launcher::wire;
 use atoll_storage::{Layers, Seal};
@@ -196,7 +197,7 @@ impl Undo<'_> {
 /// The results of the kernel work that a spawn needs.
 struct Prepared {
     upper: Upper,
-    entry: crate::cgroup::CgroupPlacement,
+    entry: atoll_cgroup::CgroupPlacement,
     first_id: u32,
     token: String,
     token_pipe: OwnedFd,

@@ -7,18 +7,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use atoll_provider::{InstanceMount, MountSource, ProviderError};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
 use crate::launcher::protocol::{MAP, MountSpec, Mounted, PLACE, StepFailure};
 use crate::sys;
-use atoll_storage::{EntryAttributes, IDS, Layers, VolumeFolder};
+use atoll_storage::{EntryAttributes, IDS, Layers, VolumeFolder, host_folder};
 
 const MIB: u64 = 1 << 20;
 /// Paths in every root that belong to the engine.
@@ -110,22 +108,6 @@ fn add(layers: &Layers, mount: &InstanceMount, found: &mut ResolvedMounts) -> Re
     found.clones.push(clone_of(&folder).map_err(failed("cloning the folder to mount"))?);
     found.mounts.push(MountSpec { at: at.to_owned(), read_only: mount.read_only, what });
     Ok(())
-}
-
-/// A folder of the host, and the owner of `path`. The path was checked to be allowed and free of symbolic links, and
-/// must still have none.
-fn host_folder(path: &Path, sub_path: Option<&str>, read_only: bool) -> io::Result<(OwnedFd, (u32, u32))> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if !path.is_absolute() {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let folder = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-    let stat = rustix::fs::fstat(&folder)?;
-    let owner = (stat.st_uid, stat.st_gid);
-    // No folder is made through a read-only mount.
-    let new =
-        (!read_only).then_some(EntryAttributes { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
-    Ok((VolumeFolder::new(folder).for_mount(sub_path, new)?, owner))
 }
 
 /// A detached mount of this folder alone; mounts below it on the host are not included.

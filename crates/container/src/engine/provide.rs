@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
-use atoll_instances::{FilesState, Instances};
+use atoll_instances::{DiskSpace, FilesState, Instances, node_of_machine};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{Limits, SnapshotId, Storage};
 use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialSupport,
+    Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialMode, DialSupport,
     EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice,
     OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError, ResizeSupport,
     SnapshotSupport, Target, VolumeSupport,
@@ -22,7 +22,6 @@ use super::{Engine, EngineShared, failed};
 
 /// What a new layer or volume needs before anything is written to it.
 pub(super) const LEAST_FREE: u64 = 64 << 20;
-const MIB: u64 = 1 << 20;
 
 #[async_trait]
 impl Provider for Engine {
@@ -40,7 +39,8 @@ impl Provider for Engine {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            dials: true,
+            dials: DialMode::Stream,
+            users: true,
             keeps_files: true,
             limits_disk: self.inner.resources.layers.limits_disk(),
             resizes_live: true,
@@ -54,6 +54,7 @@ impl Provider for Engine {
             pools: true,
             layers: true,
             prepares: self.inner.config.prepare.is_some(),
+            ..Capabilities::default()
         }
     }
 
@@ -129,26 +130,8 @@ impl Provider for Engine {
         let layers = Arc::clone(&self.inner.resources.layers);
         let space =
             self.inner.blocking.run(move || layers.space()).await.map_err(failed("measuring free space"))?;
-        let memory = std::fs::read_to_string("/proc/meminfo").map_err(failed("reading free memory"))?;
-        let mib = |key: &str| {
-            let line = memory.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1_024
-        };
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Ok(Node {
-            memory_free_mib: mib("MemAvailable:"),
-            memory_total_mib: mib("MemTotal:"),
-            cpu_total_milli: cores as u64 * 1_000,
-            disk_free_mib: space.free / MIB,
-            disk_copy_mib: space.free_for_memory / MIB,
-            disk_total_mib: space.total / MIB,
-            disk_limits_mib: 0,
-            disk_overcommit: 0.0,
-            live: 0,
-            memory_limits_mib: 0,
-            live_max: 0,
-            overcommit: 0.0,
-        })
+        let disk = DiskSpace { free: space.free, free_for_copies: space.free_for_memory, total: space.total };
+        node_of_machine(disk).map_err(failed("reading free memory"))
     }
 
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {

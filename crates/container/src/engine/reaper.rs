@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use atoll_cgroup::Cgroups;
 use atoll_instances::{Numbers, RemainsCleaner};
 use atoll_network::{SandboxLink, SandboxNetworks};
 
 use super::instance;
-use crate::cgroup::Cgroups;
 use crate::failpoint::FailPoint;
 use atoll_storage::Layers;
 
@@ -91,24 +91,6 @@ impl HostResources {
 
     /// Ends all processes in a cgroup. Frozen processes run no more code of their own.
     pub(super) fn kill_all(&self, name: &str) -> io::Result<()> {
-        let processes = self.cgroups.processes(name)?;
-        let is_empty = processes.is_empty();
-        for pid in processes {
-            let Some(pid) = rustix::process::Pid::from_raw(pid) else { continue };
-            let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
-                continue;
-            };
-            // The pid may have been reused meanwhile; now that the process is held by descriptor, its cgroup is checked
-            // again.
-            if self.cgroups.processes(name)?.contains(&pid.as_raw_nonzero().get()) {
-                instance::kill(pidfd.as_fd())?;
-            }
-        }
-        if !is_empty {
-            self.failpoint.reach("end.killed");
-            // A frozen process does not die. Each has a pending SIGKILL now, so none runs any other code.
-            let _ = self.cgroups.thaw(name);
-        }
-        Ok(())
+        atoll_cgroup::kill_all(&*self.cgroups, name, || self.failpoint.reach("end.killed")).map(drop)
     }
 }

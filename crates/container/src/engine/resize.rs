@@ -1,7 +1,6 @@
 //! Changes the limits of a sandbox. A limit below the current use is refused with the figures, before anything is
 //! changed.
 
-use std::io;
 use std::sync::Arc;
 
 use atoll_model::Limits;
@@ -9,11 +8,8 @@ use atoll_provider::{ProviderError, Target};
 
 use super::snapshot::blocking;
 use super::{EngineShared, failed};
-use crate::cgroup::{Cgroups, Figures};
 
 const MIB: u64 = 1 << 20;
-/// Room above the memory that can't be reclaimed, so that the sandbox does not run out of memory at once.
-const MEMORY_ROOM: u64 = 2 * MIB;
 
 /// The result of a change.
 enum Resized {
@@ -44,7 +40,7 @@ impl EngineShared {
                 }
             }
             if let Some(cgroup) = cgroup
-                && let Some(used) = set_limits(&*cgroups, &cgroup, &limits)?
+                && let Some(used) = atoll_cgroup::set_limits_above_use(&*cgroups, &cgroup, &limits)?
             {
                 return below("memory_mib", limits.memory_mib, used);
             }
@@ -61,26 +57,5 @@ impl EngineShared {
                 used_mib: used_bytes.div_ceil(MIB),
             }),
         }
-    }
-}
-
-/// Sets the limits, or returns how many bytes of memory are in the way.
-fn set_limits(cgroups: &dyn Cgroups, cgroup: &str, limits: &Limits) -> io::Result<Option<u64>> {
-    let wanted = u64::from(limits.memory_mib) * MIB;
-    let must_stay = |figures: Figures| figures.memory_bytes.saturating_sub(figures.cache_bytes);
-    if cgroups.layout() == "v2" {
-        // v2 would end processes to get below a new limit, so the limit is set only if the memory that can't be
-        // reclaimed fits.
-        let used = must_stay(cgroups.figures(cgroup)?) + MEMORY_ROOM;
-        if used > wanted {
-            return Ok(Some(used));
-        }
-    }
-    match cgroups.set_limits(cgroup, limits) {
-        // v1's error for memory that is in use and can't be reclaimed.
-        Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
-            Ok(Some(must_stay(cgroups.figures(cgroup)?).max(wanted + 1)))
-        }
-        other => other.map(|()| None),
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_cgroup::Cgroups;
 use atoll_instances::{InstanceLauncher, Instances, RunningInstance};
 use atoll_model::{Limits, SandboxId, SnapshotId, Storage};
 use atoll_provider::{Booted, FilesOrigin, InstanceSpec, ProviderError, RolledBack, Snapshotted, Target};
@@ -14,7 +15,6 @@ use super::instance::Live;
 use super::reaper::InstanceRemains;
 use super::restore::CheckpointSource;
 use super::{EngineShared, SandboxSlot, failed, pause};
-use crate::cgroup::Cgroups;
 use crate::checkpoint::{CheckpointManifest, IMAGES, MANIFEST};
 use atoll_storage::{CopyError, Seal};
 

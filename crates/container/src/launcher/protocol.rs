@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use atoll_cgroup::CgroupEntry;
 use serde::{Deserialize, Serialize};
 
 /// The first message to a launcher. Answered by [`Reply::Ready`] or [`Reply::Failed`].
@@ -128,15 +129,6 @@ pub(crate) struct Spawn {
     pub(crate) mounts: Vec<MountSpec>,
     /// The boot id that processes of the sandbox read.
     pub(crate) boot_id: String,
-}
-
-/// How the first process enters its cgroups.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum CgroupEntry {
-    /// It writes itself into the `tasks` files that are passed as descriptors.
-    Tasks,
-    /// It starts there; the folder is passed as a descriptor.
-    Born,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

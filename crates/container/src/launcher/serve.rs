@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use atoll_cgroup::CgroupEntry;
+
 use super::child::{self, ChildContext};
 use super::mounts::{Handover, MountRequest, SharedMounts};
-use super::protocol::{
-    CgroupEntry, FirstProcessRequest, Hello, Reply, Request, Spawn, StepFailure, StepResult, Times,
-};
+use super::protocol::{FirstProcessRequest, Hello, Reply, Request, Spawn, StepFailure, StepResult, Times};
 use super::{keeper, wire};
 use crate::seccomp::Clones;
 use crate::sys::{self, CloneSide};

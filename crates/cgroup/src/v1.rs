@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    CgroupPlacement, Cgroups, Figures, MIB, all_memory, all_pids, folders_in, limit_where_known, make_folder,
-    quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
+    CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, all_memory, all_pids, folders_in,
+    limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    wait_until_frozen,
 };
-use crate::launcher::protocol::CgroupEntry;
 use atoll_storage::mountinfo::MountEntry;
 
 const MEMORY: &str = "memory";
@@ -53,15 +53,19 @@ pub(crate) struct V1 {
 
 impl V1 {
     /// `None` when memory, cpu, pids or freezer is not mounted as v1.
-    pub(crate) fn find(mounts: &[MountEntry], parent: &str) -> io::Result<Option<Self>> {
+    pub(crate) fn find(
+        mounts: &[MountEntry],
+        parent: &str,
+        devices: DeviceAccess,
+    ) -> io::Result<Option<Self>> {
         let point = |controller: &str| {
             let has = |mount: &&MountEntry| {
                 mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller)
             };
             mounts.iter().find(has).map(|mount| mount.point.as_path())
         };
-        let found: Vec<(&str, &Path)> =
-            WANTED.iter().filter_map(|name| point(name).map(|at| (*name, at))).collect();
+        let wanted = WANTED.iter().filter(|name| **name != DEVICES || devices == DeviceAccess::Sandbox);
+        let found: Vec<(&str, &Path)> = wanted.filter_map(|name| point(name).map(|at| (*name, at))).collect();
         let has = |name| found.iter().any(|(found, _)| *found == name);
         if !(has(MEMORY) && has(CPU) && has(PIDS) && has(FREEZER)) {
             return Ok(None);
@@ -192,6 +196,10 @@ impl Cgroups for V1 {
 
     fn freezer(&self, name: &str) -> io::Result<PathBuf> {
         self.folder(FREEZER, name)
+    }
+
+    fn entry_files(&self, name: &str) -> Vec<PathBuf> {
+        self.folders(name).iter().map(|folder| folder.join("cgroup.procs")).collect()
     }
 
     fn homes(&self, name: &str) -> Vec<(String, String)> {

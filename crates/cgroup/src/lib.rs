@@ -1,5 +1,6 @@
-//! Control groups of sandboxes: limits, freezing, figures. Each server has one folder, with one folder per instance in
-//! it.
+//! Control groups of instances: limits, freezing, figures, and the end of all processes in one.
+//!
+//! Each provider of a server has one folder, with one folder per instance in it. Nothing outside that folder is touched.
 //!
 //! Two layouts implement one trait: [`V1`] for v1 and hybrid machines, [`V2`] for the rest. This module moves no
 //! process: a first process starts in its cgroup (v2) or enters it itself through descriptors that are opened here
@@ -16,10 +17,29 @@ use std::time::{Duration, Instant};
 
 use atoll_model::Limits;
 
-pub(crate) use v1::V1;
-pub(crate) use v2::V2;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
-use crate::launcher::protocol::CgroupEntry;
+use v1::V1;
+use v2::V2;
+
+/// How the first process enters its cgroups.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum CgroupEntry {
+    /// It writes itself into the `tasks` files that are passed as descriptors.
+    Tasks,
+    /// It starts there; the folder is passed as a descriptor.
+    Born,
+}
+
+/// The device nodes that processes may open, where the layout can restrict them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceAccess {
+    /// Those of a sandbox: null, random numbers, terminals.
+    Sandbox,
+    /// All; the file permissions of the host decide.
+    Host,
+}
 
 /// LIMIT: all sandboxes together leave a tenth of the machine's memory and a fifth of its process ids to the host, so
 /// that the host can always end them.
@@ -41,21 +61,28 @@ fn limit_where_known(file: &Path, most: u64) -> io::Result<()> {
 
 /// How a first process enters its cgroups.
 #[derive(Debug)]
-pub(crate) struct CgroupPlacement {
-    pub(crate) how: CgroupEntry,
-    pub(crate) descriptors: Vec<OwnedFd>,
+pub struct CgroupPlacement {
+    /// What the descriptors are.
+    pub how: CgroupEntry,
+    /// For the first process.
+    pub descriptors: Vec<OwnedFd>,
 }
 
+/// What an instance uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
-    pub(crate) cpu_us: u64,
-    pub(crate) memory_bytes: u64,
-    pub(crate) cache_bytes: u64,
-    pub(crate) pids: u32,
+pub struct Figures {
+    /// CPU time since its start.
+    pub cpu_us: u64,
+    /// Memory with page cache.
+    pub memory_bytes: u64,
+    /// Of that, page cache that can be dropped.
+    pub cache_bytes: u64,
+    /// Processes and threads.
+    pub pids: u32,
 }
 
-/// The operations on control groups that the engine uses. `name` is an instance id.
-pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
+/// The operations on control groups that providers use. `name` is an instance id.
+pub trait Cgroups: Send + Sync + std::fmt::Debug {
     /// Makes the folders and sets the limits.
     fn create(&self, name: &str, limits: &Limits) -> io::Result<CgroupPlacement>;
     fn set_limits(&self, name: &str, limits: &Limits) -> io::Result<()>;
@@ -67,6 +94,8 @@ pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
     fn is_frozen(&self, name: &str) -> io::Result<bool>;
     /// The folder with the files that freeze the instance.
     fn freezer(&self, name: &str) -> io::Result<PathBuf>;
+    /// The files by which a process enters all cgroups of the instance: it writes `0` into each.
+    fn entry_files(&self, name: &str) -> Vec<PathBuf>;
     /// The cgroup in each hierarchy: the controller that names the hierarchy (empty on v2), and the path below its
     /// root.
     fn homes(&self, name: &str) -> Vec<(String, String)>;
@@ -86,15 +115,65 @@ pub(crate) trait Cgroups: Send + Sync + std::fmt::Debug {
 }
 
 /// Detects the machine's layout and makes the folder `parent` of this server in it.
-pub(crate) fn open(parent: &str) -> io::Result<Arc<dyn Cgroups>> {
+pub fn open(parent: &str, devices: DeviceAccess) -> io::Result<Arc<dyn Cgroups>> {
     let mounts = atoll_storage::mountinfo::read()?;
-    if let Some(v1) = V1::find(&mounts, parent)? {
+    if let Some(v1) = V1::find(&mounts, parent, devices)? {
         return Ok(Arc::new(v1));
     }
     if let Some(v2) = V2::find(&mounts, parent)? {
         return Ok(Arc::new(v2));
     }
     Err(io::Error::new(io::ErrorKind::Unsupported, "no memory, cpu and pids controllers are mounted"))
+}
+
+/// Sends SIGKILL to all processes in a cgroup, then thaws it; returns whether there were any. Call it again until there are
+/// none: a process that forked meanwhile leaves a child. Frozen processes run no more code of their own.
+///
+/// `killed` is called between the two steps.
+pub fn kill_all(cgroups: &dyn Cgroups, name: &str, killed: impl FnOnce()) -> io::Result<bool> {
+    let processes = cgroups.processes(name)?;
+    let had_any = !processes.is_empty();
+    for pid in processes.into_iter().filter_map(Pid::from_raw) {
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        // The pid may have been reused meanwhile; now that the process is held by descriptor, its cgroup is checked
+        // again.
+        if cgroups.processes(name)?.contains(&pid.as_raw_nonzero().get()) {
+            match pidfd_send_signal(&pidfd, Signal::KILL) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    if had_any {
+        killed();
+        // A frozen process does not die. Each has a pending SIGKILL now, so none runs any other code.
+        let _ = cgroups.thaw(name);
+    }
+    Ok(had_any)
+}
+
+/// Room above the memory that can't be reclaimed, so that the instance does not run out of memory at once.
+const MEMORY_ROOM: u64 = 2 * MIB;
+
+/// Changes the limits of running processes, or returns how many bytes of memory are in the way.
+pub fn set_limits_above_use(cgroups: &dyn Cgroups, name: &str, limits: &Limits) -> io::Result<Option<u64>> {
+    let wanted = u64::from(limits.memory_mib) * MIB;
+    let must_stay = |figures: Figures| figures.memory_bytes.saturating_sub(figures.cache_bytes);
+    if cgroups.layout() == "v2" {
+        // v2 would end processes to get below a new limit, so the limit is set only if the memory that can't be
+        // reclaimed fits.
+        let used = must_stay(cgroups.figures(name)?) + MEMORY_ROOM;
+        if used > wanted {
+            return Ok(Some(used));
+        }
+    }
+    match cgroups.set_limits(name, limits) {
+        // v1's error for memory that is in use and can't be reclaimed.
+        Err(cause) if cause.kind() == io::ErrorKind::ResourceBusy => {
+            Ok(Some(must_stay(cgroups.figures(name)?).max(wanted + 1)))
+        }
+        other => other.map(|()| None),
+    }
 }
 
 /// LIMIT: freezing one process takes 0.04 ms; a hundred busy processes take somewhat longer.

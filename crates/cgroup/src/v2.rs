@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use atoll_model::Limits;
 
 use super::{
-    CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in, limit_where_known,
-    make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder, wait_until_frozen,
+    CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in,
+    limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    wait_until_frozen,
 };
-use crate::launcher::protocol::CgroupEntry;
 use atoll_storage::mountinfo::MountEntry;
 
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
@@ -102,6 +102,10 @@ impl Cgroups for V2 {
 
     fn freezer(&self, name: &str) -> io::Result<PathBuf> {
         Ok(self.parent.join(name))
+    }
+
+    fn entry_files(&self, name: &str) -> Vec<PathBuf> {
+        vec![self.file(name, "cgroup.procs")]
     }
 
     fn homes(&self, name: &str) -> Vec<(String, String)> {
