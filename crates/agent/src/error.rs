@@ -32,6 +32,9 @@ pub(crate) enum AgentError {
     Range(String),
     #[error("{0}")]
     NotAcceptable(String),
+    /// What this agent never does.
+    #[error("{0}")]
+    Unsupported(String),
     #[error("{0}")]
     Internal(String),
 }
@@ -75,6 +78,7 @@ impl AgentError {
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Range(_) => StatusCode::RANGE_NOT_SATISFIABLE,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::Unsupported(_) => StatusCode::NOT_IMPLEMENTED,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -92,7 +96,7 @@ impl From<AgentError> for ConnectError {
             AgentError::Conflict(text) => Self::failed_precondition(text),
             AgentError::Unavailable(text) => Self::unavailable(text),
             AgentError::Range(text) => Self::out_of_range(text),
-            AgentError::NotAcceptable(text) => Self::unimplemented(text),
+            AgentError::NotAcceptable(text) | AgentError::Unsupported(text) => Self::unimplemented(text),
             AgentError::Internal(text) => Self::internal(text),
         }
     }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use atoll_agentapi::{Features, InitReply, InitRequest};
+use atoll_agentapi::{Features, InitReply, InitRequest, Metrics};
 use base64::Engine;
 use bytes::Bytes;
 use connectrpc::ConnectRpcService;
@@ -61,7 +61,7 @@ impl ConnectionHandler {
             (Method::POST, "/init") => self.init(request).await,
             (Method::GET, "/init") => Ok(json(&self.agent.settings.told())),
             (Method::GET, "/envs") => Ok(json(&self.agent.settings.envs())),
-            (Method::GET, "/metrics") => Ok(json(&self.agent.meter.read(self.agent.settings.limits()))),
+            (Method::GET, "/metrics") => Ok(json(&self.metrics())),
             (Method::GET, "/files") => {
                 let user = self.file_user(&request)?;
                 let path = files::decode_query(request.uri().query().unwrap_or_default(), "path")
@@ -110,6 +110,11 @@ impl ConnectionHandler {
         }))
     }
 
+    fn metrics(&self) -> Metrics {
+        let settings = &self.agent.settings;
+        self.agent.meter.read(settings.limits(), settings.is_host())
+    }
+
     async fn init(&self, request: Request<Incoming>) -> Result<Response<AgentBody>, AgentError> {
         let wants_reply = request.headers().contains_key(atoll_agentapi::INIT_HEADER);
         let body = Limited::new(request.into_body(), INIT_MAX)
@@ -122,13 +127,14 @@ impl ConnectionHandler {
             parsed.map_err(|_| AgentError::Invalid("the init request is not valid JSON for it".into()))?;
         let (hostname, workdir) = (settings.hostname.clone(), settings.default_workdir.clone());
         self.agent.settings.apply(settings)?;
-        if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/')) {
+        let is_host = self.agent.settings.is_host();
+        if let Some(workdir) = workdir.filter(|dir| dir.starts_with('/') && !is_host) {
             // An image may name a folder that none of its layers has, and its programs expect it. It is made before the
             // response, because the next request may start a program there. A failure is reported when a program needs
             // the folder.
             let _ = crate::workdir::ensure(&workdir, &self.agent.settings.default_user());
         }
-        if let Some(name) = hostname {
+        if let Some(name) = hostname.filter(|_| !is_host) {
             // Not awaited: a create should not wait for it, and the first command arrives later anyway. The job also
             // starts the first worker.
             let _ = self.agent.workers.begin(&users::Ids::ROOT, move || {
@@ -164,18 +170,19 @@ impl ConnectionHandler {
 pub(crate) fn file_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     let mut user = request_user(agent, headers, named)?;
     let rights = headers.get(atoll_agentapi::FILE_RIGHTS_HEADER);
-    user.ids.root_files = rights.is_some_and(|rights| rights == atoll_agentapi::FILE_RIGHTS_ROOT);
+    user.ids.root_files =
+        !user.ids.is_own && rights.is_some_and(|rights| rights == atoll_agentapi::FILE_RIGHTS_ROOT);
     Ok(user)
 }
 
 /// The user of a request: the named one, the Basic user, or the default.
 pub(crate) fn request_user(agent: &Agent, headers: &HeaderMap, named: &str) -> Result<User, AgentError> {
     if !named.is_empty() {
-        return users::find(named);
+        return agent.settings.find_user(named);
     }
     match basic_user(headers)? {
-        Some(name) if !name.is_empty() => users::find(&name),
-        _ => users::find(&agent.settings.default_user()),
+        Some(name) if !name.is_empty() => agent.settings.find_user(&name),
+        _ => agent.settings.find_user(&agent.settings.default_user()),
     }
 }
 

@@ -141,7 +141,7 @@ impl Shared {
         let mut current = Ids::ROOT;
         loop {
             let (ids, job) = self.next();
-            let confirmed = ids == current || assume(&ids);
+            let confirmed = ids.is_own || ids == current || assume(&ids);
             current = if confirmed { ids } else { Ids { uid: u32::MAX, gid: u32::MAX, ..Ids::ROOT } };
             job(confirmed);
         }

@@ -1,8 +1,9 @@
 //! `GET /metrics`: the resource use of the sandbox, as far as it is visible from inside.
 //!
 //! `/proc/meminfo` and `/proc/stat` show the whole machine, and statfs the whole pool, so use is summed over the
-//! processes of this pid namespace and totals come from `POST /init`. The host's own figures (cgroups) are exact.
+//! processes of this pid namespace (without a sandbox: over those that descend from the agent) and totals come from `POST /init`. The host's own figures (cgroups) are exact.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use atoll_agentapi::{AgentLimits, Metrics};
@@ -19,8 +20,10 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn read(&self, limits: AgentLimits) -> Metrics {
-        let used = sum_processes();
+    /// Without a sandbox (`is_host`) the disk is that of the machine, whatever the limit is.
+    pub(crate) fn read(&self, limits: AgentLimits, is_host: bool) -> Metrics {
+        let limits = if is_host { AgentLimits { disk_bytes: 0, ..limits } } else { limits };
+        let used = if is_host { sum(&descendants(processes())) } else { sum(&processes()) };
         let machine = machine_memory();
         let (disk_total, disk_used) = disk();
         let or = |known: u64, seen: u64| if known == 0 { seen } else { known };
@@ -64,27 +67,50 @@ struct Used {
     memory: u64,
 }
 
-fn sum_processes() -> Used {
-    let mut used = Used::default();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return used };
+struct ProcessStat {
+    pid: u32,
+    parent: u32,
+    ticks: u64,
+    memory: u64,
+}
+
+fn processes() -> Vec<ProcessStat> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    for pid in pids.take(PROCESSES_MAX) {
-        // A process that ended meanwhile does not count.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        let Some((ticks, memory)) = parse_stat(&stat) else { continue };
-        used.ticks = used.ticks.saturating_add(ticks);
-        used.memory = used.memory.saturating_add(memory);
+    // A process that ended meanwhile does not count.
+    let read = |pid: u32| parse_stat(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    pids.take(PROCESSES_MAX).filter_map(read).collect()
+}
+
+/// The agent and every process that it or one of its children started. Orphans become children of the agent.
+fn descendants(all: Vec<ProcessStat>) -> Vec<ProcessStat> {
+    let mut known = HashSet::from([std::process::id()]);
+    loop {
+        let before = known.len();
+        known.extend(
+            all.iter().filter(|one| known.contains(&one.parent)).map(|one| one.pid).collect::<Vec<_>>(),
+        );
+        if known.len() == before {
+            return all.into_iter().filter(|one| known.contains(&one.pid)).collect();
+        }
     }
-    used
+}
+
+fn sum(processes: &[ProcessStat]) -> Used {
+    processes.iter().fold(Used::default(), |used, one| Used {
+        ticks: used.ticks.saturating_add(one.ticks),
+        memory: used.memory.saturating_add(one.memory),
+    })
 }
 
 /// Ticks of the process and of its reaped children, and resident bytes. The name may contain any character, also `)`.
-fn parse_stat(stat: &str) -> Option<(u64, u64)> {
+fn parse_stat(pid: u32, stat: &str) -> Option<ProcessStat> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok());
     let children = number(13).unwrap_or(0).saturating_add(number(14).unwrap_or(0));
     let ticks = number(11)?.saturating_add(number(12)?).saturating_add(children);
-    Some((ticks, number(21)?.saturating_mul(rustix::param::page_size() as u64)))
+    let memory = number(21)?.saturating_mul(rustix::param::page_size() as u64);
+    Some(ProcessStat { pid, parent: u32::try_from(number(1)?).ok()?, ticks, memory })
 }
 
 fn machine_memory() -> u64 {
@@ -107,14 +133,24 @@ mod tests {
     #[test]
     fn a_hostile_process_name_does_not_shift_the_fields() {
         let stat = "7 (a ) 99 b) S 1 7 7 0 -1 0 0 0 0 0 10 20 3 4 20 0 1 0 0 0 5 0 0";
-        assert_eq!(parse_stat(stat), Some((37, 5 * rustix::param::page_size() as u64)));
-        assert_eq!(parse_stat("garbage"), None);
+        let read = parse_stat(7, stat).expect("valid");
+        assert_eq!((read.parent, read.ticks, read.memory), (1, 37, 5 * rustix::param::page_size() as u64));
+        assert!(parse_stat(7, "garbage").is_none());
+    }
+
+    #[test]
+    fn only_the_own_tree_counts_without_a_sandbox() {
+        let own = std::process::id();
+        let one = |pid, parent| ProcessStat { pid, parent, ticks: 1, memory: 10 };
+        let all = vec![one(3, 2), one(own, 1), one(2, own), one(4, 1)];
+        let used = sum(&descendants(all));
+        assert_eq!((used.ticks, used.memory), (3, 30));
     }
 
     #[test]
     fn any_line_of_a_process_is_read_or_passed_over() {
         atoll_robustness::check("proc_stat", |bytes| {
-            let _ = parse_stat(&String::from_utf8_lossy(bytes));
+            let _ = parse_stat(7, &String::from_utf8_lossy(bytes));
         });
     }
 }

@@ -13,13 +13,16 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::host_mode::HostMode;
 use crate::http::ConnectionHandler;
 use crate::process::reap_forever;
 use crate::rpc;
+use crate::setup::AgentListener;
 use crate::state::Agent;
 
 /// LIMIT: connections that have not presented the token. The oldest is closed after it had time to present it, or at
@@ -37,9 +40,9 @@ const BUFFER_MAX: usize = 128 * 1024;
 const SOCKET_MAX: usize = 128 * 1024;
 
 /// Serves until the runtime ends.
-pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let agent = Arc::new(Agent::new(token));
+pub(crate) async fn serve(listener: AgentListener, token: Vec<u8>, host: Option<HostMode>) -> io::Result<()> {
+    let listener = Listener::new(listener)?;
+    let agent = Arc::new(Agent::new(token, host));
     let front = ConnectionHandler { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
     // Reaping and accepting both run until the process ends.
     tokio::select! {
@@ -48,15 +51,41 @@ pub(crate) async fn serve(listener: std::net::TcpListener, token: Vec<u8>) -> io
     }
 }
 
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    fn new(listener: AgentListener) -> io::Result<Self> {
+        Ok(match listener {
+            AgentListener::Tcp(listener) => Self::Tcp(TcpListener::from_std(listener)?),
+            AgentListener::Unix(listener) => Self::Unix(UnixListener::from_std(listener)?),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Connection> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Connection::Tcp(stream)),
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Connection::Unix(stream)),
+        }
+    }
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "`strangers` holds its handle; a known connection ends with its peer"
 )]
-async fn accept(listener: TcpListener, front: ConnectionHandler) -> io::Result<()> {
+async fn accept(listener: Listener, front: ConnectionHandler) -> io::Result<()> {
     let mut strangers: VecDeque<(AbortHandle, Arc<AtomicBool>, Instant)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(_) => {
                 // Out of descriptors, or a connection that died in the queue: other tasks get their turn meanwhile.
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -77,10 +106,22 @@ async fn accept(listener: TcpListener, front: ConnectionHandler) -> io::Result<(
     }
 }
 
-async fn connection(stream: TcpStream, front: ConnectionHandler, known: Arc<AtomicBool>) {
-    // Responses are small and awaited, so they are sent without delay.
-    let _ = stream.set_nodelay(true);
-    let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);
+async fn connection(stream: Connection, front: ConnectionHandler, known: Arc<AtomicBool>) {
+    match stream {
+        Connection::Tcp(stream) => {
+            // Responses are small and awaited, so they are sent without delay.
+            let _ = stream.set_nodelay(true);
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOCKET_MAX);
+            answer_all(stream, front, known).await;
+        }
+        Connection::Unix(stream) => answer_all(stream, front, known).await,
+    }
+}
+
+async fn answer_all<S>(stream: S, front: ConnectionHandler, known: Arc<AtomicBool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let answer = service_fn(move |request| {
         let (front, known) = (front.clone(), Arc::clone(&known));
         async move { Ok::<_, Infallible>(front.answer(request, &known).await) }

@@ -7,7 +7,8 @@ use atoll_agentapi::{AgentLimits, InitRequest};
 use subtle::ConstantTimeEq;
 
 use crate::error::AgentError;
-use crate::users::User;
+use crate::host_mode::HostMode;
+use crate::users::{self, User};
 
 /// The default search path for programs.
 pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,6 +22,8 @@ pub(crate) const TOKEN_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Settings {
     state: Mutex<SettingsState>,
+    /// `None`: the agent is in a sandbox.
+    host: Option<HostMode>,
 }
 
 #[derive(Debug)]
@@ -33,15 +36,28 @@ struct SettingsState {
 }
 
 impl Settings {
-    pub(crate) fn new(token: Vec<u8>) -> Self {
+    pub(crate) fn new(token: Vec<u8>, host: Option<HostMode>) -> Self {
         let state = SettingsState {
             token,
             envs: BTreeMap::new(),
-            user: "root".into(),
+            user: host.as_ref().map_or("root", HostMode::user_name).into(),
             workdir: String::new(),
             limits: AgentLimits::default(),
         };
-        Self { state: Mutex::new(state) }
+        Self { state: Mutex::new(state), host }
+    }
+
+    /// Whether there is no sandbox around the agent.
+    pub(crate) fn is_host(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// A user by name or number.
+    pub(crate) fn find_user(&self, name: &str) -> Result<User, AgentError> {
+        match &self.host {
+            Some(host) => host.user(name),
+            None => users::find(name),
+        }
     }
 
     /// Whether this is the agent token; takes the same time for every input.
@@ -117,14 +133,18 @@ impl Settings {
     ) -> BTreeMap<String, String> {
         let basics =
             [("PATH", DEFAULT_PATH), ("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)];
-        let mut all: BTreeMap<String, String> = basics.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let mut all: BTreeMap<String, String> = match &self.host {
+            Some(host) => host.environment(),
+            None => basics.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        };
+        let own_commands = self.host.as_ref().map_or(OWN_COMMANDS, HostMode::commands);
         all.extend(self.lock().envs.clone());
         all.extend(request.clone());
-        if let Some(path) = all.get_mut("PATH").filter(|path| !path.split(':').any(|dir| dir == OWN_COMMANDS))
+        if let Some(path) = all.get_mut("PATH").filter(|path| !path.split(':').any(|dir| dir == own_commands))
         {
             // Last, so that it hides no other program.
             let gap = if path.is_empty() { "" } else { ":" };
-            *path = format!("{path}{gap}{OWN_COMMANDS}");
+            *path = format!("{path}{gap}{own_commands}");
         }
         all
     }
@@ -162,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_request_wins_over_the_sandbox_and_the_sandbox_over_the_basics() {
-        let settings = Settings::new(b"token".to_vec());
+        let settings = Settings::new(b"token".to_vec(), None);
         let envs = [("PATH".to_owned(), "/p".to_owned()), ("A".to_owned(), "sandbox".to_owned())].into();
         settings.apply(InitRequest { env_vars: Some(envs), ..InitRequest::default() }).unwrap();
         let all = settings.environment(&user(), &[("A".to_owned(), "request".to_owned())].into());
@@ -174,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_working_directory_is_found_as_envd_finds_it() {
-        let settings = Settings::new(Vec::new());
+        let settings = Settings::new(Vec::new(), None);
         let cwd = |asked: &str| settings.cwd(&user(), asked);
         assert_eq!(
             [cwd(""), cwd("~"), cwd("~/a"), cwd("a"), cwd("/a")],
@@ -188,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_refused_init_changes_nothing() {
-        let settings = Settings::new(b"old-token".to_vec());
+        let settings = Settings::new(b"old-token".to_vec(), None);
         let request = InitRequest {
             access_token: Some("short".into()),
             default_user: Some("x".into()),

@@ -1,6 +1,7 @@
 //! The state of the agent, shared by its tasks.
 
 use crate::hold::Holds;
+use crate::host_mode::HostMode;
 use crate::identity::Workers;
 use crate::logs::LogBuffer;
 use crate::metrics::Meter;
@@ -19,9 +20,9 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(token: Vec<u8>) -> Self {
+    pub(crate) fn new(token: Vec<u8>, host: Option<HostMode>) -> Self {
         Self {
-            settings: Settings::new(token),
+            settings: Settings::new(token, host),
             processes: Table::default(),
             logs: LogBuffer::default(),
             workers: Workers::new(),

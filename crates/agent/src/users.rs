@@ -30,10 +30,13 @@ pub(crate) struct Ids {
     pub(crate) groups: Vec<u32>,
     /// File operations pass permission checks as root's do. Never granted to a process.
     pub(crate) root_files: bool,
+    /// The ids that the agent has itself: they are never changed, so no right to change ids is needed.
+    pub(crate) is_own: bool,
 }
 
 impl Ids {
-    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), root_files: false };
+    pub(crate) const ROOT: Self =
+        Self { uid: 0, gid: 0, groups: Vec::new(), root_files: false, is_own: false };
 }
 
 /// Finds a user by name or number, with a group (`app:staff`, `1000:1000`) or without, as in image settings.
@@ -86,7 +89,7 @@ impl Accounts {
             Some(gid) => vec![gid],
             None => self.groups_of(account.name, account.gid),
         };
-        let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups, root_files: false };
+        let ids = Ids { uid: account.uid, gid: asked.unwrap_or(account.gid), groups, ..Ids::ROOT };
         let home = if account.home.starts_with('/') { account.home } else { "/" };
         Some(User { name: account.name.to_owned(), home: home.to_owned(), ids })
     }

@@ -13,6 +13,7 @@
 mod client;
 #[cfg(feature = "client")]
 mod error;
+pub mod exec_stream;
 pub mod init;
 pub mod proto;
 #[cfg(feature = "client")]
@@ -72,3 +73,9 @@ pub const ENVD_VERSION: &str = "0.6.13";
 
 /// The newest protocol generation of this source tree. The host adapts to agents of a lower one.
 pub const GENERATION: u32 = 1;
+
+/// The folder for temporary files of a sandbox without isolation: it shares `/tmp` with the machine and other sandboxes.
+#[must_use]
+pub fn host_temporary_folder(sandbox: &str) -> String {
+    format!("/tmp/.atoll-{sandbox}")
+}

@@ -2,8 +2,8 @@
 //!
 //! Fronts, toolbox and proxy access a running sandbox only through [`Session`]. The service returns one after it has
 //! authorised the caller and woken the sandbox; while it is held, the sandbox counts as busy. For a sandbox with
-//! Atoll's agent, only an [`AgentSource`] has to be implemented; a provider without the agent implements [`Session`]
-//! with its own calls.
+//! Atoll's agent, only an [`AgentSource`] has to be implemented. For a provider without the agent, `atoll-session` serves the
+//! same protocol with the provider's own calls.
 //!
 //! Paths are bytes. `user` is the sandbox's user whose permissions apply; `None` is its default user.
 
@@ -29,6 +29,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The content of a file or archive that is sent to a sandbox.
 pub type UploadStream = BoxStream<'static, io::Result<Bytes>>;
+
+/// Where sandboxes have their temporary files.
+const TEMPORARY_FOLDER: &str = "/tmp";
 
 /// A running sandbox: processes, files, terminals and ports.
 #[async_trait]
@@ -176,6 +179,11 @@ pub trait Session: Debug + Send + Sync {
     fn setup_locks(&self) -> SetupLocks {
         SetupLocks::default()
     }
+
+    /// The folder for temporary files of this sandbox alone.
+    fn temporary_folder(&self) -> String {
+        TEMPORARY_FOLDER.to_owned()
+    }
 }
 
 /// A sandbox with Atoll's agent. The blanket implementation below makes it a [`Session`].
@@ -196,6 +204,11 @@ pub trait AgentSource: Debug + Send + Sync {
     /// [`Session::setup_locks`].
     fn shared_locks(&self) -> SetupLocks {
         SetupLocks::default()
+    }
+
+    /// [`Session::temporary_folder`].
+    fn own_temporary_folder(&self) -> String {
+        TEMPORARY_FOLDER.to_owned()
     }
 }
 
@@ -368,5 +381,9 @@ impl<S: AgentSource> Session for S {
 
     fn setup_locks(&self) -> SetupLocks {
         self.shared_locks()
+    }
+
+    fn temporary_folder(&self) -> String {
+        self.own_temporary_folder()
     }
 }

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -80,10 +81,20 @@ fn seconds(text: &str) -> Option<u64> {
 
 /// Sends a request to the agent; returns how long the sandbox is held.
 fn ask(method: &str, query: &str) -> io::Result<u64> {
+    if let Some(path) = std::env::var_os(crate::host_mode::SOCKET_VARIABLE) {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        stream.set_write_timeout(Some(WAIT))?;
+        return ask_on(stream, method, query);
+    }
     let port = std::env::var("ATOLL_AGENT_PORT").ok().and_then(|port| port.parse().ok());
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.unwrap_or(atoll_agentapi::AGENT_PORT)))?;
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.unwrap_or(atoll_agentapi::AGENT_PORT)))?;
     stream.set_read_timeout(Some(WAIT))?;
     stream.set_write_timeout(Some(WAIT))?;
+    ask_on(stream, method, query)
+}
+
+fn ask_on(mut stream: impl Read + Write, method: &str, query: &str) -> io::Result<u64> {
     let head = format!(
         "{method} /hold{query} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
     );

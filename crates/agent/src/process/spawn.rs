@@ -157,6 +157,8 @@ struct Image {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
+    /// The ids are those of the agent and stay.
+    is_own_user: bool,
 }
 
 impl Image {
@@ -191,6 +193,7 @@ impl Image {
             uid: plan.user.ids.uid,
             gid: plan.user.ids.gid,
             groups: plan.user.ids.groups.clone(),
+            is_own_user: plan.user.ids.is_own,
         })
     }
 }
@@ -287,11 +290,13 @@ impl Task<'_> {
         let adjust = c"/proc/self/oom_score_adj";
         // SAFETY: plain system calls on static and local storage.
         unsafe {
-            let fd = libc::open(adjust.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-            if fd >= 0 {
-                // Makes the OOM killer choose children before the agent.
-                libc::write(fd, c"500".as_ptr().cast(), 3);
-                libc::close(fd);
+            if !self.image.is_own_user {
+                let fd = libc::open(adjust.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                if fd >= 0 {
+                    // Makes the OOM killer choose children before the agent.
+                    libc::write(fd, c"500".as_ptr().cast(), 3);
+                    libc::close(fd);
+                }
             }
             // One byte, not zero: if core_pattern is a pipe, the kernel starts the host's helper even for a limit of
             // zero, and skips it only for a limit of one.
@@ -306,6 +311,9 @@ impl Task<'_> {
     /// Raw calls: glibc's wrappers would try to change the agent's other threads, which do not exist in the child.
     fn identity(&self) -> Result<(), i32> {
         let image = self.image;
+        if image.is_own_user {
+            return Ok(());
+        }
         // SAFETY: system calls on memory prepared before the fork.
         unsafe {
             check_long(libc::syscall(libc::SYS_setgroups, image.groups.len(), image.groups.as_ptr()))?;
