@@ -75,6 +75,8 @@ codes! {
     Unauthenticated = "unauthenticated", Unauthenticated, 401;
     /// The key is valid but lacks the scope.
     Forbidden = "forbidden", Forbidden, 403;
+    /// The provider is disabled, or not among those that this tenant may use.
+    ProviderNotAllowed = "provider_not_allowed", Forbidden, 403;
     /// No such route.
     RouteNotFound = "route_not_found", NotFound, 404;
     /// No such sandbox, or it belongs to another tenant.

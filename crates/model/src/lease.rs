@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BuildId, InstanceId, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId, SnapshotId, TenantId,
-    Timestamp,
+    BuildId, InstanceId, Isolation, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId, SnapshotId,
+    TenantId, Timestamp,
 };
 
 /// The state that the owner wants.
@@ -513,6 +513,9 @@ pub struct Lease {
     /// Set until its image is ready; a sandbox whose image could not be made keeps it.
     #[serde(default)]
     pub awaits: Option<AwaitedImage>,
+    /// What its provider said when it was created: it is shown wherever the sandbox is.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// New limits are being put in force. Published by its driver, never stored.
     #[serde(skip)]
     pub resizing: bool,

@@ -18,6 +18,7 @@ mod limits;
 mod network;
 mod node;
 pub mod policy;
+mod provider_settings;
 mod snapshot;
 mod spec;
 mod template;
@@ -43,6 +44,10 @@ pub use network::{
     check_secret_value, fill_secrets, is_host_name, secrets_in,
 };
 pub use node::{BadNodeName, NodeName};
+pub use provider_settings::{
+    BadSettings, FieldKind, ProviderKind, ProviderSettings, ResolvedSettings, SettingsField, ValueSource,
+    check_provider_name, parse_config_env,
+};
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name, check_thread};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};

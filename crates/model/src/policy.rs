@@ -6,5 +6,6 @@ pub mod egress;
 pub mod idle;
 pub mod origin;
 pub mod placement;
+pub mod providers;
 pub mod quota;
 pub mod resize;
