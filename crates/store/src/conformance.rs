@@ -113,8 +113,14 @@ fn entropy(n: u32) -> [u8; 20] {
 /// Stores a tenant with this number.
 pub async fn tenant(store: &Subject, n: u32, quota: Quota) -> TenantId {
     let id = TenantId::from_entropy(entropy(n));
-    let record =
-        TenantRecord { id: id.clone(), name: format!("tenant-{n}"), quota, network: None, created_at_ms: 0 };
+    let record = TenantRecord {
+        id: id.clone(),
+        name: format!("tenant-{n}"),
+        quota,
+        network: None,
+        providers: None,
+        created_at_ms: 0,
+    };
     store.put_tenant(record).await.unwrap();
     id
 }
@@ -181,6 +187,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         started_at: None,
         image_build: None,
         awaits: None,
+        isolation: atoll_model::Isolation::Container,
     }
 }
 

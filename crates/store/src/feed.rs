@@ -25,6 +25,11 @@ pub enum FeedChange {
         /// The tenant.
         tenant: TenantId,
     },
+    /// The list of providers that a tenant may use changed.
+    TenantProviders {
+        /// The tenant.
+        tenant: TenantId,
+    },
     /// A secret has another value or description.
     Secret {
         /// Its tenant.

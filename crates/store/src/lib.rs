@@ -313,6 +313,13 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send +
         network: Option<NetworkPolicy>,
     ) -> Result<(), StoreError>;
 
+    /// Changes the list of providers that a tenant may use; `None` removes it.
+    async fn set_tenant_providers(
+        &self,
+        tenant: &TenantId,
+        providers: Option<Vec<String>>,
+    ) -> Result<(), StoreError>;
+
     /// Stores a secret, sealed; [`StoreError::Exists`] if the tenant has one of that name,
     /// [`StoreError::TooManySecrets`] if it has `most` already.
     async fn put_secret(

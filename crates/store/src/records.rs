@@ -36,6 +36,9 @@ pub struct TenantRecord {
     /// The policy that restricts all its sandboxes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
+    /// The providers that it may use; `None`: the default rule of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub providers: Option<Vec<String>>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
 }

@@ -345,6 +345,16 @@ impl Store for SqliteStore {
         self.write_shared(change, move |conn| keys::set_network(conn, &tenant, network.as_ref())).await
     }
 
+    async fn set_tenant_providers(
+        &self,
+        tenant: &TenantId,
+        providers: Option<Vec<String>>,
+    ) -> Result<(), StoreError> {
+        let tenant = tenant.clone();
+        let change = FeedChange::TenantProviders { tenant: tenant.clone() };
+        self.write_shared(change, move |conn| keys::set_providers(conn, &tenant, providers.as_deref())).await
+    }
+
     async fn put_secret(
         &self,
         tenant: &TenantId,

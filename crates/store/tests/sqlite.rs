@@ -365,7 +365,7 @@ async fn snapshots_and_volumes_of_an_older_release_belong_to_the_container_engin
     older_schema(&conn, 7);
     conn.execute("ATTACH ?1 AS new", [new.path().join("sandbox.db").to_str().unwrap()]).unwrap();
     conn.execute_batch(
-        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+        "INSERT INTO main.tenants SELECT id, name, quota, created_ms, network FROM new.tenants;
          INSERT INTO main.snapshots SELECT n, id, tenant, sandbox, name, state, transient, agent_token,
            json_remove(snapshot, '$.provider') FROM new.snapshots;
          INSERT INTO main.volumes SELECT n, id, tenant, name, size_mib, state, json_remove(volume, '$.provider')
@@ -390,16 +390,17 @@ async fn threads_of_an_older_release_are_bound_to_their_oldest_sandbox() {
     let store = with_leases(dir.path(), 4).await;
     let leases: Vec<_> = store.live().await.unwrap().into_iter().map(|(lease, _)| lease).collect();
     store.close().await;
-    // As the release before: the column of leases is there, the table of threads is not.
+    // As two releases before: the column of leases is there, the table of threads is not.
     let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
     conn.execute_batch(
         "DROP TABLE threads; DROP INDEX lease_exits; ALTER TABLE sandbox_leases DROP COLUMN exit_pending;
+         ALTER TABLE tenants DROP COLUMN providers;
          UPDATE sandbox_leases SET thread = 't', lease = json_set(lease, '$.thread', 't') WHERE n <> 4;
          UPDATE sandbox_leases SET observed = 'deleted' WHERE n = 1;",
     )
     .unwrap();
     let known: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    conn.pragma_update(None, "user_version", known - 1).unwrap();
+    conn.pragma_update(None, "user_version", known - 2).unwrap();
     drop(conn);
     let store = open(dir.path()).unwrap();
     let found = store.find_thread(None, "t").await.unwrap();
@@ -459,7 +460,7 @@ async fn secrets_of_an_older_release_get_an_id_each_and_keep_their_values() {
     older_schema(&conn, 5);
     conn.execute("ATTACH ?1 AS new", [new.path().join("sandbox.db").to_str().unwrap()]).unwrap();
     conn.execute_batch(
-        "INSERT INTO main.tenants SELECT * FROM new.tenants;
+        "INSERT INTO main.tenants SELECT id, name, quota, created_ms, network FROM new.tenants;
          INSERT INTO main.secrets SELECT tenant, name, value, created_ms, rotated_ms FROM new.secrets;",
     )
     .unwrap();

@@ -108,7 +108,13 @@ pub(super) async fn the_policy_above_a_tenant_is_kept(store: Subject) {
     assert_eq!(of(mine.clone()).await, Some(policy));
     assert_eq!(of(other).await, None);
     store.set_tenant_network(&mine, None).await.unwrap();
-    assert_eq!(of(mine).await, None);
+    assert_eq!(of(mine.clone()).await, None);
     let nobody = TenantId::from_entropy(entropy(77));
     assert!(matches!(store.set_tenant_network(&nobody, None).await, Err(StoreError::NoTenant)));
+    let list = vec!["docker".to_owned()];
+    store.set_tenant_providers(&mine, Some(list.clone())).await.unwrap();
+    assert_eq!(store.tenant(mine.as_str()).await.unwrap().unwrap().providers, Some(list));
+    store.set_tenant_providers(&mine, None).await.unwrap();
+    assert_eq!(store.tenant(mine.as_str()).await.unwrap().unwrap().providers, None);
+    assert!(matches!(store.set_tenant_providers(&nobody, None).await, Err(StoreError::NoTenant)));
 }

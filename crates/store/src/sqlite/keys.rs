@@ -8,14 +8,15 @@ use crate::{Hash, KeyRecord, StoreError, TenantRecord};
 
 pub(crate) fn put_tenant(conn: &Connection, tenant: &TenantRecord) -> Result<(), StoreError> {
     let made = conn.execute(
-        "INSERT INTO tenants (id, name, quota, created_ms, network) VALUES (?1, ?2, ?3, ?4, ?5)
+        "INSERT INTO tenants (id, name, quota, created_ms, network, providers) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT DO NOTHING",
         params![
             tenant.id.as_str(),
             tenant.name,
             to_json(&tenant.quota)?,
             tenant.created_at_ms,
-            tenant.network.as_ref().map(to_json).transpose()?
+            tenant.network.as_ref().map(to_json).transpose()?,
+            tenant.providers.as_ref().map(to_json).transpose()?
         ],
     )?;
     if made == 0 { Err(StoreError::Exists { what: format!("tenant {}", tenant.name) }) } else { Ok(()) }
@@ -24,7 +25,7 @@ pub(crate) fn put_tenant(conn: &Connection, tenant: &TenantRecord) -> Result<(),
 pub(crate) fn tenant(conn: &Connection, ident: &str) -> Result<Option<TenantRecord>, StoreError> {
     // A name may have the form of another tenant's id; the id has precedence.
     conn.prepare_cached(
-        "SELECT id, name, quota, created_ms, network FROM tenants WHERE id = ?1 OR name = ?1
+        "SELECT id, name, quota, created_ms, network, providers FROM tenants WHERE id = ?1 OR name = ?1
          ORDER BY id = ?1 DESC LIMIT 1",
     )?
     .query_row([ident], raw_tenant)
@@ -35,23 +36,26 @@ pub(crate) fn tenant(conn: &Connection, ident: &str) -> Result<Option<TenantReco
 
 pub(crate) fn tenants(conn: &Connection) -> Result<Vec<TenantRecord>, StoreError> {
     let mut statement =
-        conn.prepare("SELECT id, name, quota, created_ms, network FROM tenants ORDER BY name")?;
+        conn.prepare("SELECT id, name, quota, created_ms, network, providers FROM tenants ORDER BY name")?;
     let rows = statement.query_map([], raw_tenant)?;
     rows.map(|raw| to_tenant(raw?)).collect()
 }
 
-type RawTenant = (String, String, String, i64, Option<String>);
+type RawTenant = (String, String, String, i64, Option<String>, Option<String>);
 
 fn raw_tenant(row: &Row<'_>) -> rusqlite::Result<RawTenant> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
 }
 
-fn to_tenant((id, name, quota, created_at_ms, network): RawTenant) -> Result<TenantRecord, StoreError> {
+fn to_tenant(
+    (id, name, quota, created_at_ms, network, providers): RawTenant,
+) -> Result<TenantRecord, StoreError> {
     Ok(TenantRecord {
         id: parse_id("tenants", &id)?,
         name,
         quota: from_json("tenants", &quota)?,
         network: network.map(|text| from_json("tenants", &text)).transpose()?,
+        providers: providers.map(|text| from_json("tenants", &text)).transpose()?,
         created_at_ms,
     })
 }
@@ -77,6 +81,17 @@ pub(crate) fn set_network(
     let network = network.map(to_json).transpose()?;
     let changed =
         conn.execute("UPDATE tenants SET network = ?2 WHERE id = ?1", params![tenant.as_str(), network])?;
+    if changed == 0 { Err(StoreError::NoTenant) } else { Ok(()) }
+}
+
+pub(crate) fn set_providers(
+    conn: &Connection,
+    tenant: &TenantId,
+    providers: Option<&[String]>,
+) -> Result<(), StoreError> {
+    let list = providers.map(|list| to_json(&list)).transpose()?;
+    let changed =
+        conn.execute("UPDATE tenants SET providers = ?2 WHERE id = ?1", params![tenant.as_str(), list])?;
     if changed == 0 { Err(StoreError::NoTenant) } else { Ok(()) }
 }
 

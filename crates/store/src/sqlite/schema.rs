@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0009.sql"),
     include_str!("0010.sql"),
     include_str!("0011.sql"),
+    include_str!("0012.sql"),
 ];
 
 /// Gives rows of a time before nodes the node of the server that opens them first.
