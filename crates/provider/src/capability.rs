@@ -6,8 +6,24 @@ use serde::{Deserialize, Serialize};
 /// What a provider can do beyond the basics; asking for more is [`ProviderError::MissingCapability`](crate::ProviderError::MissingCapability).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Ports inside can be reached.
-    pub dials: bool,
+    /// How ports inside can be reached.
+    pub dials: DialMode,
+    /// Commands and files are reached by the provider's own calls: see [`SessionSupport`](crate::SessionSupport). A provider that
+    /// dials and has no such calls runs Atoll's agent in its instances, which gives all of a session.
+    #[serde(default)]
+    pub session: bool,
+    /// A session by the provider's own calls can write to the standard input of a process.
+    #[serde(default)]
+    pub stdin: bool,
+    /// A session by the provider's own calls can send signals.
+    #[serde(default)]
+    pub signals: bool,
+    /// A session by the provider's own calls can give a process a terminal.
+    #[serde(default)]
+    pub terminals: bool,
+    /// Commands and file operations can act as any user of the sandbox.
+    #[serde(default)]
+    pub users: bool,
     /// Files survive `halt`.
     pub keeps_files: bool,
     /// A disk limit holds.
@@ -38,12 +54,40 @@ pub struct Capabilities {
     pub prepares: bool,
 }
 
+/// How ports inside an instance can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DialMode {
+    /// Not at all.
+    #[default]
+    None,
+    /// A dial gives a stream on which the caller speaks HTTP/1.1 in plain text; upgrades are possible. The provider sends the
+    /// requests to where the vendor takes them.
+    Http,
+    /// A dial gives the connection itself.
+    Stream,
+}
+
 /// One thing that a provider can do, or cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
-    /// Connections to ports inside an instance.
+    /// HTTP to ports inside an instance.
     Dial,
+    /// Connections to ports inside an instance that carry any protocol.
+    DialStream,
+    /// Atoll's agent in every instance.
+    Agent,
+    /// Commands and files by the provider's own calls.
+    Session,
+    /// Writing to the standard input of a process.
+    Stdin,
+    /// Sending a signal to a process.
+    Signal,
+    /// Processes with a terminal.
+    Terminal,
+    /// Commands and files as another user than the default one.
+    User,
     /// Files that survive `halt`.
     KeepFiles,
     /// A limit on the disk space of a sandbox.
@@ -72,8 +116,15 @@ pub enum Capability {
 
 impl Capability {
     /// Every capability, in the order of the documentation.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 20] = [
         Self::Dial,
+        Self::DialStream,
+        Self::Agent,
+        Self::Session,
+        Self::Stdin,
+        Self::Signal,
+        Self::Terminal,
+        Self::User,
         Self::KeepFiles,
         Self::DiskLimit,
         Self::Resize,
@@ -93,6 +144,13 @@ impl Capability {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dial => "dial",
+            Self::DialStream => "dial_stream",
+            Self::Agent => "agent",
+            Self::Session => "session",
+            Self::Stdin => "stdin",
+            Self::Signal => "signal",
+            Self::Terminal => "terminal",
+            Self::User => "user",
             Self::KeepFiles => "keep_files",
             Self::DiskLimit => "disk_limit",
             Self::Resize => "resize",
@@ -115,6 +173,13 @@ impl Capability {
     pub const fn activity(self) -> &'static str {
         match self {
             Self::Dial => "connecting to a port",
+            Self::DialStream => "connecting to a port without HTTP/1.1",
+            Self::Agent => "what only Atoll's agent can do",
+            Self::Session => "running commands and reading files",
+            Self::Stdin => "input to a process",
+            Self::Signal => "sending a signal",
+            Self::Terminal => "a terminal",
+            Self::User => "acting as another user",
             Self::KeepFiles => "keeping files over a stop",
             Self::DiskLimit => "a disk limit",
             Self::Resize => "changing the limits of a running sandbox",
@@ -138,11 +203,22 @@ impl std::fmt::Display for Capability {
 }
 
 impl Capabilities {
+    const fn runs_agent(&self) -> bool {
+        !self.session && !matches!(self.dials, DialMode::None)
+    }
+
     /// Whether a capability is there.
     #[must_use]
     pub const fn has(&self, capability: Capability) -> bool {
         match capability {
-            Capability::Dial => self.dials,
+            Capability::Dial => !matches!(self.dials, DialMode::None),
+            Capability::DialStream => matches!(self.dials, DialMode::Stream),
+            Capability::Agent => self.runs_agent(),
+            Capability::Session => self.session,
+            Capability::Stdin => self.runs_agent() || self.stdin,
+            Capability::Signal => self.runs_agent() || self.signals,
+            Capability::Terminal => self.runs_agent() || self.terminals,
+            Capability::User => self.users,
             Capability::KeepFiles => self.keeps_files,
             Capability::DiskLimit => self.limits_disk,
             Capability::Resize => self.resizes_live,

@@ -10,7 +10,9 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "test code behind a feature")]
 
+mod agent_access;
 mod basics;
+mod capability_table;
 mod captures;
 mod checkpoints;
 mod memories;
@@ -18,6 +20,7 @@ mod packs;
 mod pauses;
 mod reach;
 mod refusals;
+mod sessions;
 mod sizes;
 mod snapshots;
 mod volumes;
@@ -32,10 +35,13 @@ use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Sto
 
 use crate::{
     AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, Capability, FilesOrigin, InstanceSpec,
-    KnownSandbox, NoticeKind, Provider, ProviderError, RolledBack, Target,
+    Isolation, KnownSandbox, NoticeKind, Provider, ProviderError, RolledBack, Target,
 };
 
-/// Operations inside an instance; the tests of a provider implement them, usually with the agent.
+pub use agent_access::AgentAccess;
+pub use capability_table::check_capability_table;
+
+/// Operations inside an instance; the tests of a provider implement them, usually with [`AgentAccess`].
 #[async_trait]
 pub trait InstanceAccess: Send + Sync {
     /// Writes a small file at an absolute path.
@@ -70,9 +76,9 @@ impl Live<'_> {
         self.provider.dial(&self.target, AGENT_PORT).await
     }
 
-    /// Asks the instance for a sign of life: a connection where the provider has them, else its usage.
+    /// Asks the instance for a sign of life: a connection to its agent, or where it has none, its usage.
     pub async fn probe(&self) -> Result<(), ProviderError> {
-        if self.provider.capabilities().has(Capability::Dial) {
+        if self.provider.capabilities().has(Capability::Agent) {
             return self.dial().await.map(drop);
         }
         self.provider.usage(&self.target).await.map(drop)
@@ -124,8 +130,8 @@ pub fn all() -> Vec<Case> {
         }),*] };
     }
     cases![
-        basics::a_created_instance_is_dialled_and_measured: [Dial],
-        basics::a_closed_port_says_so: [Dial],
+        basics::a_created_instance_is_dialled_and_measured: [Agent],
+        basics::a_closed_port_says_so: [DialStream],
         basics::an_unknown_template_is_refused_and_leaves_nothing: [],
         basics::halt_keeps_files_and_boot_finds_them: [KeepFiles],
         basics::halt_and_destroy_may_be_repeated: [],
@@ -163,6 +169,14 @@ pub fn all() -> Vec<Case> {
         packs::a_pack_becomes_the_same_files_here_and_elsewhere: [Archive],
         packs::a_pack_that_breaks_off_leaves_nothing: [Archive],
         packs::a_pack_that_nobody_reads_to_its_end_changes_nothing: [Archive],
+        sessions::a_command_tells_its_output_and_its_exit: [Session],
+        sessions::a_command_that_takes_too_long_is_ended: [Session],
+        sessions::running_commands_are_listed_and_end_with_their_instance: [Session],
+        sessions::input_is_read_until_it_is_closed: [Session, Stdin],
+        sessions::a_signal_ends_a_command: [Session, Signal],
+        sessions::files_are_written_read_listed_renamed_and_removed: [Session],
+        sessions::a_broken_upload_changes_nothing: [Session],
+        sessions::what_is_not_there_is_refused: [Session],
         reach::every_policy_is_taken_by_a_live_instance: [Egress],
         reach::an_instance_begins_with_its_policy_whatever_it_is: [Egress],
         reach::an_authority_belongs_to_its_seed: [Egress],
@@ -204,11 +218,19 @@ impl Fixture {
             template: self.template.clone(),
             template_version: self.template_version.clone(),
             limits: Limits { memory_mib: 64, disk_mib: 64, pids: 64, cpu_milli: 500 },
-            network: Arc::new(Egress::closed()),
+            network: Arc::new(self.network()),
             storage: Storage::Disk,
             hostname: "conformance".to_owned(),
             origin: FilesOrigin::Template,
             mounts: Vec::new(),
+        }
+    }
+
+    /// Without isolation nothing can be enforced, so a policy that forbids something is refused.
+    fn network(&self) -> Egress {
+        match self.provider.description().isolation {
+            Isolation::None => Egress::open(),
+            Isolation::Container | Isolation::Vm | Isolation::Vendor => Egress::closed(),
         }
     }
 

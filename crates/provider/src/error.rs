@@ -105,6 +105,14 @@ pub enum ProviderError {
         /// Which.
         port: u16,
     },
+    /// A command or file inside was refused: it is not there, it exists, it may not be written.
+    #[error("{message}")]
+    Refused {
+        /// Why, as a class.
+        kind: ErrorKind,
+        /// Why, as a sentence for the caller.
+        message: String,
+    },
     /// A step failed at the kernel or at somebody else's API.
     #[error("{step} failed")]
     Failed {
@@ -127,6 +135,7 @@ impl ProviderError {
             Self::Unsupported { .. } | Self::MissingCapability { .. } => ErrorKind::Unsupported,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
             Self::Late { .. } | Self::Transient { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
+            Self::Refused { kind, .. } => *kind,
             Self::Failed { .. } => ErrorKind::Internal,
         }
     }

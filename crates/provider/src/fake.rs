@@ -20,7 +20,7 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::sync::{Notify, broadcast};
 
-use crate::{Capabilities, InstanceMount, Notice, NoticeKind, PoolWish, ProviderError};
+use crate::{Capabilities, DialMode, InstanceMount, Notice, NoticeKind, PoolWish, ProviderError};
 use world::{World, failed};
 
 /// Its only template.
@@ -71,6 +71,8 @@ pub enum ProviderCall {
     Resize,
     /// [`crate::Provider::set_network`]
     SetNetwork,
+    /// [`crate::Provider::adopt`]; logged only where it is scripted
+    Adopt,
 }
 
 /// What happens to the next call of a kind.
@@ -137,7 +139,8 @@ impl Default for FakeProvider {
         };
         let (notices, _) = broadcast::channel(64);
         let able = Capabilities {
-            dials: true,
+            dials: DialMode::Stream,
+            users: true,
             pools: true,
             keeps_files: true,
             limits_disk: true,
@@ -150,7 +153,7 @@ impl Default for FakeProvider {
             captures: true,
             volumes: true,
             layers: true,
-            prepares: false,
+            ..Capabilities::default()
         };
         Self {
             name: "fake",
@@ -365,6 +368,10 @@ impl FakeProvider {
         if let Some(live) = world.sandboxes.get(sandbox).and_then(|sandbox| sandbox.instance.as_ref()) {
             live.mind.held_s.store(seconds, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+
+    fn is_scripted(&self, call: ProviderCall) -> bool {
+        self.world.lock().unwrap().scripts.get(&call).is_some_and(|scripts| !scripts.is_empty())
     }
 
     /// Logs a call and runs its script; returns what the call must do after it has taken effect.

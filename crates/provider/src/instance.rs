@@ -1,5 +1,6 @@
 //! Instances: what they are made from, and what a provider reports about them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,6 +126,21 @@ pub struct Booted {
     pub agent_token: Option<String>,
     /// Whether it was claimed from a pool of ready ones.
     pub from_pool: bool,
+}
+
+/// An image that a provider has, as the base of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderImage {
+    /// Its name, for [`InstanceSpec::template`].
+    pub name: String,
+    /// Exactly which one that is now, for [`InstanceSpec::template_version`].
+    pub version: String,
+    /// Environment of programs.
+    pub env: BTreeMap<String, String>,
+    /// User of programs.
+    pub user: String,
+    /// Working directory of programs.
+    pub workdir: String,
 }
 
 /// Names one instance of a sandbox, or only its files when there is none.

@@ -30,6 +30,7 @@ pub mod fake;
 mod capability;
 mod error;
 mod instance;
+mod session;
 pub mod support;
 mod verbs;
 mod volume;
@@ -43,9 +44,12 @@ use tokio::sync::broadcast;
 
 pub use atoll_agentapi::ByteStream;
 pub use atoll_model::Isolation;
-pub use capability::{Capabilities, Capability, ProviderDescription};
+pub use capability::{Capabilities, Capability, DialMode, ProviderDescription};
 pub use error::ProviderError;
 pub use instance::*;
+pub use session::{
+    FileContent, FileStream, ProcessOutput, ProcessSpec, RunningProcess, SessionSupport, StartedProcess,
+};
 pub use support::*;
 pub use volume::{VolumeEntry, VolumeEntryKind, VolumeFiles, VolumeOwner};
 
@@ -70,7 +74,8 @@ pub trait Provider: Send + Sync + 'static {
     /// [`ProviderError::MissingCapability`].
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes the files and the first instance of a sandbox; returns when its agent takes connections. The caller greets the agent.
+    /// Makes the files and the first instance of a sandbox; returns when its agent takes connections, or where the provider has
+    /// [`SessionSupport`], when commands can be started. The caller greets the agent.
     /// On error nothing is left.
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError>;
 
@@ -90,6 +95,22 @@ pub trait Provider: Send + Sync + 'static {
     /// whether it has a copy of its own.
     async fn has_template(&self, _template: &str, _version: &str) -> Result<bool, ProviderError> {
         Ok(self.capabilities().layers)
+    }
+
+    /// Whether sandboxes are made from images of its own instead of templates of this server ([`Provider::image`]).
+    fn has_images(&self) -> bool {
+        false
+    }
+
+    /// The image of its own that a name means, or its default without a name. `None`: the provider has no images of its own,
+    /// and sandboxes are made from the templates of this server. [`ProviderError::NoTemplate`]: it has images, but not this one.
+    async fn image(&self, _name: Option<&str>) -> Result<Option<ProviderImage>, ProviderError> {
+        Ok(None)
+    }
+
+    /// Whether folders of this machine can be mounted ([`MountSource::Folder`]). Other mounts need the capability `volume`.
+    fn binds_folders(&self) -> bool {
+        self.capabilities().volumes
     }
 
     /// Sandboxes that carry the owner label of this server, with the instance that lives, if one does. Whatever carries no such
@@ -136,6 +157,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Waits until slow removals are done, or the deadline passes.
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError>;
+
+    /// Commands and files by the provider's own calls, where no agent of Atoll's runs in its instances.
+    fn session_support(&self) -> Result<&dyn SessionSupport, ProviderError> {
+        Err(self.missing(Capability::Session))
+    }
 
     /// Connections to ports inside an instance.
     fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {

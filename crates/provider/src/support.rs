@@ -16,7 +16,8 @@ use crate::{
 /// Connections to ports inside an instance.
 #[async_trait]
 pub trait DialSupport: Send + Sync {
-    /// A byte stream to a port inside, also to servers that listen on loopback only.
+    /// A byte stream to a port inside, also to servers that listen on loopback only. With
+    /// [`DialMode::Http`](crate::DialMode::Http) the caller speaks HTTP/1.1 on it.
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError>;
 }
 

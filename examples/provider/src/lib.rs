@@ -6,12 +6,15 @@
 //! ROOT/<sandbox>/instance.json   the instance and its process; missing while the sandbox is stopped
 //! ```
 //!
-//! It has one optional capability: files survive `halt`. `docs/adding-a-provider.md` explains it step by step.
+//! Files survive `halt`, and commands and files are reached by calls of its own (`session.rs`): no agent runs in a folder.
+//! `docs/adding-a-provider.md` explains it step by step.
+
+mod session;
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,14 +22,14 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{InstanceId, SandboxId};
 use atoll_provider::{
     Booted, Capabilities, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, Notice, NoticeKind,
-    OwnedSandbox, Provider, ProviderDescription, ProviderError, Target,
+    OwnedSandbox, Provider, ProviderDescription, ProviderError, SessionSupport, Target,
 };
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
-/// The only template.
-pub const TEMPLATE: &str = "empty";
+/// The only template: an empty folder.
+pub const TEMPLATE: &str = "base";
 
 /// The provider `folder`.
 #[derive(Debug, Clone)]
@@ -36,6 +39,8 @@ pub struct FolderProvider {
     notices: broadcast::Sender<Notice>,
     /// One change at a time. A change goes on when its caller goes away, and the next one waits for it.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// The commands that run.
+    jobs: Arc<Mutex<Vec<Arc<session::Job>>>>,
 }
 
 /// What is needed to find an instance again after a restart of the server.
@@ -51,8 +56,9 @@ impl FolderProvider {
     /// Keeps sandboxes below `root`. Folders with another owner label are never touched.
     #[must_use]
     pub fn new(root: &Path, owner: &str) -> Self {
-        let (notices, turn) = (broadcast::Sender::new(64), Arc::default());
-        Self { root: root.to_owned(), owner: owner.to_owned(), notices, turn }
+        let notices = broadcast::Sender::new(64);
+        let (root, owner) = (root.to_owned(), owner.to_owned());
+        Self { root, owner, notices, turn: Arc::default(), jobs: Arc::default() }
     }
 
     /// The files of a sandbox.
@@ -173,7 +179,8 @@ impl Provider for FolderProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { keeps_files: true, ..Capabilities::default() }
+        // No port can be reached, and a session here has neither signals nor terminals nor a choice of users.
+        Capabilities { keeps_files: true, session: true, stdin: true, ..Capabilities::default() }
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
@@ -245,23 +252,28 @@ impl Provider for FolderProvider {
         self.notices.subscribe()
     }
 
+    fn session_support(&self) -> Result<&dyn SessionSupport, ProviderError> {
+        Ok(self)
+    }
+
     async fn node(&self) -> Result<Node, ProviderError> {
         // Processes that sleep need next to nothing, so there is always room for one more.
-        let (memory_free_mib, memory_total_mib) = (1_024, 1_024);
-        let (disk_free_mib, disk_copy_mib, disk_total_mib) = (1_024, 1_024, 1_024);
+        const MUCH_MIB: u64 = 1 << 20;
+        let (memory_free_mib, memory_total_mib) = (MUCH_MIB, MUCH_MIB);
+        let (disk_free_mib, disk_copy_mib, disk_total_mib) = (MUCH_MIB, MUCH_MIB, MUCH_MIB);
         Ok(Node {
             memory_free_mib,
             memory_total_mib,
-            cpu_total_milli: 1_000,
+            cpu_total_milli: 1_000_000,
             disk_free_mib,
             disk_copy_mib,
             disk_total_mib,
             disk_limits_mib: 0,
-            disk_overcommit: 0.0,
+            disk_overcommit: 1.0,
             live: 0,
             memory_limits_mib: 0,
             live_max: 0,
-            overcommit: 0.0,
+            overcommit: 1.0,
         })
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn what_was_never_there_is_gone(fixture: Fixture) {
     let target = target(&spec);
     assert!(is_gone(fixture.provider.usage(&target).await));
     let able = fixture.provider.capabilities();
-    if able.has(Capability::Dial) {
+    if able.has(Capability::DialStream) {
         assert!(is_gone(fixture.provider.dial(&target, AGENT_PORT).await));
     }
     if able.resizes_live {

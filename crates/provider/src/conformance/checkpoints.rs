@@ -22,7 +22,7 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
         fixture.checkpoint(&live).await;
         fixture.provider.checkpoint(&live.target).await.expect("twice is once");
         assert_eq!(fixture.provider.pause(&live.target).await.expect("as it is"), MemoryLocation::Disk);
-        assert!(is_gone(live.dial().await), "its processes are gone");
+        assert!(is_gone(live.probe().await), "its processes are gone");
         assert!(is_gone(fixture.provider.usage(&live.target).await));
         let next = again(&spec);
         let restored = fixture.restore(&next, &live.token).await;
@@ -30,7 +30,7 @@ pub(super) async fn a_checkpoint_keeps_memory_and_files_and_is_spent_by_its_rest
         // Spent: the same memory cannot be restored twice, and a try has no effect.
         assert!(fixture.provider.restore(&again(&spec)).await.is_err());
         assert_whole(&fixture, &restored, &page).await;
-        assert!(is_gone(live.dial().await), "the earlier instance is gone");
+        assert!(is_gone(live.probe().await), "the earlier instance is gone");
         let written = format!("/tmp/round-{round}");
         fixture.inside.write(&restored, &written, b"on").await;
         assert_eq!(fixture.inside.read(&restored, &written).await.as_deref(), Some(&b"on"[..]));

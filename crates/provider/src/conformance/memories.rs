@@ -47,7 +47,7 @@ pub(super) async fn rollback_puts_memory_back_where_the_snapshot_has_it(fixture:
         let left =
             fixture.provider.rollback(&at, &shot.id, &shot.seal, &spec.limits).await.expect("rolled back");
         assert_eq!(left, RolledBack::Memory);
-        assert!(is_gone(live.dial().await));
+        assert!(is_gone(live.probe().await));
     }
     let mut last = spec.clone();
     // Twice: a restore does not spend the memory of a snapshot.

@@ -47,7 +47,7 @@ pub(super) async fn a_paused_sandbox_can_be_halted_and_destroyed(fixture: Fixtur
     fixture.inside.write(&live, "/tmp/kept", b"kept").await;
     fixture.pause(&live).await;
     fixture.provider.halt(&live.target).await.expect("halted");
-    assert!(is_gone(live.dial().await));
+    assert!(is_gone(live.probe().await));
     let mut last = spec;
     if fixture.provider.capabilities().keeps_files {
         last = again(&last);

@@ -1,8 +1,10 @@
 //! What a provider lacks is refused before anything is done, with the name of the capability.
 
+use atoll_agentapi::TerminalSize;
 use atoll_model::VolumeId;
 
 use super::*;
+use crate::SessionSupport;
 
 fn refused<T>(outcome: Result<T, ProviderError>, capability: Capability) {
     let refusal = outcome.err().unwrap_or_else(|| panic!("{capability} is said to be missing"));
@@ -34,6 +36,12 @@ async fn refuses_live(fixture: &Fixture, spec: &InstanceSpec, live: &Live<'_>, c
     let shot = SnapshotId::from_entropy(random());
     match capability {
         Capability::Dial => refused(provider.dial(&live.target, AGENT_PORT).await, capability),
+        Capability::Session => refused(provider.session_support().map(|_| ()), capability),
+        Capability::Stdin | Capability::Signal | Capability::Terminal => {
+            if let Ok(session) = provider.session_support() {
+                refuses_in_session(session, &live.target, capability).await;
+            }
+        }
         Capability::Resize => refused(provider.resize(&live.target, &spec.limits).await, capability),
         Capability::Egress => {
             refused(provider.set_network(&live.target, Arc::new(Egress::open())).await, capability);
@@ -58,6 +66,8 @@ async fn refuses_live(fixture: &Fixture, spec: &InstanceSpec, live: &Live<'_>, c
         }
         Capability::Snapshot => refused(provider.snapshot(&live.target, &shot, false).await, capability),
         Capability::Pool => assert_eq!(provider.pooled(&spec.template, &spec.template_version), 0),
+        // Whoever needs one of these asks for the capability.
+        Capability::DialStream | Capability::Agent | Capability::User => {}
         Capability::KeepFiles
         | Capability::DiskLimit
         | Capability::Archive
@@ -68,6 +78,19 @@ async fn refuses_live(fixture: &Fixture, spec: &InstanceSpec, live: &Live<'_>, c
             let has = |template: &'static str| provider.has_template(template, &spec.template_version);
             assert!(provider.has_template(&spec.template, &spec.template_version).await.expect("asked"));
             assert!(!has("no-such-template").await.expect("asked"));
+        }
+    }
+}
+
+/// Calls of a session, for a process that need not be there.
+async fn refuses_in_session(session: &dyn SessionSupport, target: &Target, capability: Capability) {
+    let size = TerminalSize { cols: 80, rows: 24 };
+    match capability {
+        Capability::Signal => refused(session.signal(target, "1", 15).await, capability),
+        Capability::Terminal => refused(session.resize_terminal(target, "1", size).await, capability),
+        _ => {
+            refused(session.write_stdin(target, "1", "text".into()).await, capability);
+            refused(session.close_stdin(target, "1").await, capability);
         }
     }
 }
@@ -90,6 +113,13 @@ async fn refuses_files(fixture: &Fixture, spec: &InstanceSpec, capability: Capab
             refused(provider.volume_files(&volume).await, capability);
         }
         Capability::Dial
+        | Capability::DialStream
+        | Capability::Agent
+        | Capability::Session
+        | Capability::Stdin
+        | Capability::Signal
+        | Capability::Terminal
+        | Capability::User
         | Capability::DiskLimit
         | Capability::Resize
         | Capability::Egress

@@ -85,7 +85,7 @@ pub(super) async fn rollback_puts_the_files_back(fixture: Fixture) {
         let left =
             fixture.provider.rollback(&at, &shot.id, &shot.seal, &spec.limits).await.expect("rolled back");
         assert_eq!(left, RolledBack::Files);
-        assert!(is_gone(live.dial().await), "its processes are not those of then");
+        assert!(is_gone(live.probe().await), "its processes are not those of then");
     }
     let next = again(&spec);
     let booted = fixture.boot(&next).await;
@@ -162,7 +162,7 @@ pub(super) async fn adoption_removes_snapshots_that_nobody_knows(fixture: Fixtur
     fixture.provider.settle(STEP).await.expect("settled");
     fixture.provider.verify_snapshot(&kept.id, &kept.seal).await.expect("it is wanted");
     assert!(is_damaged(fixture.provider.verify_snapshot(&swept.id, &swept.seal).await));
-    assert!(live.dial().await.is_ok());
+    assert!(live.probe().await.is_ok());
     // A snapshot is kept without its sandbox.
     fixture.destroy(&spec).await;
     fixture.provider.adopt(vec![], vec![kept.id.clone()]).await.expect("adopted");

@@ -91,6 +91,9 @@ impl Provider for FakeProvider {
         known: Vec<KnownSandbox>,
         snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
+        if self.is_scripted(ProviderCall::Adopt) {
+            self.play(ProviderCall::Adopt, "").await?;
+        }
         Ok(self.world.lock().unwrap().adopt(known, &snapshots))
     }
 
