@@ -46,6 +46,12 @@ pub fn candidates(name: &str) -> Option<&'static [&'static str]> {
     TABLE.iter().find(|(names, _)| names.contains(&untagged)).map(|(_, candidates)| *candidates)
 }
 
+/// Whether a name is that of a built-in template, or a vendor's default name for one.
+#[must_use]
+pub fn is_built_in(name: &str) -> bool {
+    candidates(name).is_some() || TABLE.iter().any(|(_, templates)| templates.contains(&name))
+}
+
 /// Whether a reference names a vendor's image, which a built-in template stands for whatever its tag or digest.
 #[must_use]
 pub fn is_vendor_image(reference: &str) -> bool {
@@ -75,6 +81,7 @@ mod tests {
             "docker.io/e2bdev/code-interpreter:v1",
         ] {
             assert_eq!(candidates(name).and_then(<[_]>::last), Some(&host::NAME), "{name}");
+            assert!(is_built_in(name), "{name}");
         }
     }
 

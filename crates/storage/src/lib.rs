@@ -46,7 +46,7 @@ pub use format::{IDS, ReadError};
 pub use machine_id::renew as renew_machine_id;
 pub use pool::unmount;
 pub use snapshots::{CopyError, Seal};
-pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder};
+pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder, host_folder};
 
 /// How layers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid};
 use rustix::io::Errno;
@@ -244,6 +245,26 @@ impl VolumeFolder {
         }
         Ok(folder)
     }
+}
+
+/// A folder of the host, and the owner of `path`. The path was checked to be allowed and free of symbolic links, and
+/// must still have none.
+pub fn host_folder(
+    path: &Path,
+    sub_path: Option<&str>,
+    read_only: bool,
+) -> io::Result<(OwnedFd, (u32, u32))> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if !path.is_absolute() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let folder = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let stat = rustix::fs::fstat(&folder)?;
+    let owner = (stat.st_uid, stat.st_gid);
+    // No folder is made through a read-only mount.
+    let new =
+        (!read_only).then_some(EntryAttributes { uid: Some(owner.0), gid: Some(owner.1), mode: Some(0o755) });
+    Ok((VolumeFolder::new(folder).for_mount(sub_path, new)?, owner))
 }
 
 /// A file that has no name yet; dropped, it is gone.
