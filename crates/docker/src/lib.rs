@@ -1,0 +1,252 @@
+//! The provider `docker`: sandboxes are containers of a Docker daemon.
+//!
+//! ```text
+//! DockerProvider ─┬─ daemon        calls to the daemon's API: limited in time, typed errors
+//!                 ├─ lifecycle     create, boot, halt, destroy: run to their end, also without a caller
+//!                 ├─ adoption      what became of containers after a restart of the server
+//!                 ├─ agent_folder  what a sandbox sees at /.atoll: the agent and its token
+//!                 ├─ slot          turns of a sandbox; its live container
+//!                 ├─ dial          connections to ports inside: by network namespace, or by exec_stream
+//!                 ├─ mounts        folders of this machine in containers
+//!                 ├─ parts         pause, resize
+//!                 └─ watch         deaths and lack of memory, from the daemon's events and from pidfds
+//! ```
+//!
+//! | sandbox | container |
+//! |---|---|
+//! | owner, id, first instance | labels `atoll.owner`, `atoll.sandbox`, `atoll.instance` |
+//! | current instance | the part of the container's name after the dot |
+//! | first process | the agent, whatever the image is: bound read-only from this machine, or copied in where the daemon is elsewhere |
+//! | connections | sockets that are made in the container's network namespace, or one exec that carries all; no port is published |
+//! | files | the container's own layer; they are kept while it is stopped |
+//!
+//! The provider keeps no record: after a crash of the server everything is found again by the labels.
+
+mod adoption;
+mod agent_folder;
+mod daemon;
+mod dial;
+mod exec_stream;
+mod lifecycle;
+mod mounts;
+mod parts;
+mod settings;
+mod slot;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use atoll_model::SnapshotId;
+use atoll_model::policy::placement::Node;
+use atoll_network::{Dialer, DialerConfig};
+use atoll_provider::{
+    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceSpec, InstanceUsage, Isolation,
+    KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription, ProviderError,
+    ProviderImage, ResizeSupport, Target,
+};
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+
+use agent_folder::AgentFolders;
+use daemon::Daemon;
+use slot::SandboxSlots;
+
+pub use settings::{DockerNetwork, DockerPull, DockerSettings};
+
+/// LIMIT: notices that a slow listener may be behind; beyond that the listener is informed that it missed some.
+const NOTICES: usize = 1_024;
+
+/// Everything that a provider needs to open.
+#[derive(Debug, Clone)]
+pub struct DockerConfig {
+    /// Its name in requests and leases.
+    pub name: &'static str,
+    /// The owner label: which server the containers belong to. Other containers are never touched.
+    pub owner: String,
+    /// The folder that contains `atoll-agent`; on the file system of `data`, so that it can be linked.
+    pub agent: PathBuf,
+    /// A folder of this provider alone, which a daemon on this machine sees under the same path.
+    pub data: PathBuf,
+    /// The settings file's part `docker`.
+    pub settings: DockerSettings,
+}
+
+/// The provider `docker`.
+#[derive(Debug)]
+pub struct DockerProvider {
+    shared: Arc<Shared>,
+    /// Ends with the provider.
+    _watch: JoinSet<()>,
+}
+
+/// State that all tasks of a provider share.
+#[derive(Debug)]
+struct Shared {
+    name: &'static str,
+    settings: DockerSettings,
+    daemon: Daemon,
+    folders: AgentFolders,
+    dialer: Dialer,
+    slots: SandboxSlots,
+    /// Closed from the beginning, so that it can be waited for at any time; a closed tracker still takes tasks.
+    changes: TaskTracker,
+    /// Changes take it shared, adoption exclusively.
+    adoption: Arc<tokio::sync::RwLock<()>>,
+    notices: broadcast::Sender<Notice>,
+}
+
+fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    step: &'static str,
+) -> impl Fn(E) -> ProviderError {
+    move |cause| ProviderError::Failed { step: step.to_owned(), cause: cause.into() }
+}
+
+impl DockerProvider {
+    /// Opens the provider. The daemon need not run yet: calls fail until it does.
+    ///
+    /// # Errors
+    /// A setting cannot be used, or the folder cannot be made.
+    pub async fn open(config: DockerConfig) -> Result<Self, ProviderError> {
+        let daemon = Daemon::new(config.settings.daemon()?, &config.owner);
+        std::fs::create_dir_all(&config.data).map_err(failed("making the folder of the provider"))?;
+        let data = config.data.canonicalize().map_err(failed("finding the folder of the provider"))?;
+        let changes = TaskTracker::new();
+        changes.close();
+        let shared = Arc::new(Shared {
+            name: config.name,
+            settings: config.settings,
+            daemon,
+            folders: AgentFolders { agent: config.agent, root: data },
+            dialer: Dialer::start(DialerConfig::default()).map_err(failed("starting dialers"))?,
+            slots: SandboxSlots::default(),
+            changes,
+            adoption: Arc::default(),
+            notices: broadcast::Sender::new(NOTICES),
+        });
+        let mut watch = JoinSet::new();
+        watch.spawn(watch::watch(Arc::clone(&shared)));
+        Ok(Self { shared, _watch: watch })
+    }
+}
+
+#[async_trait]
+impl Provider for DockerProvider {
+    fn name(&self) -> &'static str {
+        self.shared.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    fn description(&self) -> ProviderDescription {
+        ProviderDescription {
+            isolation: Isolation::Container,
+            cost: "free: your own Docker daemon",
+            best_for: "images that your Docker daemon has",
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            dials: DialMode::Stream,
+            users: true,
+            keeps_files: true,
+            resizes_live: true,
+            pauses: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let own = spec.clone();
+        self.shared
+            .change(&spec.sandbox, move |shared, slot| async move { shared.create(&own, &slot).await })
+            .await
+    }
+
+    async fn boot(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {
+        let own = spec.clone();
+        self.shared
+            .change(&spec.sandbox, move |shared, slot| async move { shared.boot(&own, &slot).await })
+            .await
+    }
+
+    async fn halt(&self, target: &Target) -> Result<(), ProviderError> {
+        let own = target.clone();
+        self.shared
+            .change(&target.sandbox, move |shared, slot| async move { shared.halt(&own, &slot).await })
+            .await
+    }
+
+    async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
+        let own = target.sandbox.clone();
+        self.shared.change(&target.sandbox, move |shared, _| async move { shared.destroy(&own).await }).await
+    }
+
+    async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        let live = self.shared.live(target).await?;
+        self.shared.daemon.usage(&live.id).await
+    }
+
+    async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {
+        Ok(self.shared.daemon.image(template).await?.is_some())
+    }
+
+    fn has_images(&self) -> bool {
+        true
+    }
+
+    async fn image(&self, name: Option<&str>) -> Result<Option<ProviderImage>, ProviderError> {
+        self.shared.image(name).await.map(Some)
+    }
+
+    fn binds_folders(&self) -> bool {
+        !self.shared.settings.is_remote()
+    }
+
+    async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
+        let owned = self.shared.daemon.owned().await?.into_iter().map(|found| OwnedSandbox {
+            instance: found.activity.map(|activity| (found.instance, activity)),
+            sandbox: found.sandbox,
+        });
+        Ok(owned.collect())
+    }
+
+    async fn adopt(
+        &self,
+        known: Vec<KnownSandbox>,
+        _: Vec<SnapshotId>,
+    ) -> Result<Vec<Adopted>, ProviderError> {
+        self.shared.adopt(known).await
+    }
+
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.shared.notices.subscribe()
+    }
+
+    async fn node(&self) -> Result<Node, ProviderError> {
+        self.shared.node().await
+    }
+
+    async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {
+        let late = |_| ProviderError::Late { what: "changes of containers".into(), after: deadline };
+        tokio::time::timeout(deadline, self.shared.changes.wait()).await.map_err(late)
+    }
+
+    fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn resize_support(&self) -> Result<&dyn ResizeSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
+        Ok(self)
+    }
+}
