@@ -1,0 +1,211 @@
+//! The folder of a sandbox, and the record of its instance.
+//!
+//! ```text
+//! DATA/local/<sandbox>/owner           which server it belongs to; folders of others are never touched
+//! DATA/local/<sandbox>/instance.json   the process of the live instance
+//! DATA/local/<sandbox>/agent.sock      the agent
+//! DATA/local/<sandbox>/workspace/      home and working directory of commands
+//! /tmp/.atoll-<sandbox>/               TMPDIR of commands; the toolbox finds it by the id of the sandbox
+//! ```
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use atoll_model::{InstanceId, SandboxId};
+use serde::{Deserialize, Serialize};
+
+/// The name of the agent's socket in the folder of a sandbox.
+pub(crate) const SOCKET: &str = "agent.sock";
+pub(crate) const WORKSPACE: &str = "workspace";
+
+const OWNER: &str = "owner";
+const RECORD: &str = "instance.json";
+/// The beginnings of names of folders that are being made or removed. They are no names of sandboxes.
+const MAKING: &str = ".new-";
+const REMOVED: &str = ".removed-";
+
+/// How a later server finds an instance. Contains no secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InstanceRecord {
+    pub(crate) instance: InstanceId,
+    /// Pids are invalid after a reboot.
+    pub(crate) boot_id: String,
+    pub(crate) pid: i32,
+    /// In clock ticks since boot: a process that reuses the pid has another value.
+    pub(crate) started: u64,
+    /// Whether the instance has control groups, named as the instance.
+    pub(crate) has_cgroup: bool,
+}
+
+/// The folders of all sandboxes of one owner.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxFolders {
+    pub(crate) root: PathBuf,
+    pub(crate) owner: String,
+}
+
+impl SandboxFolders {
+    /// Makes the folder of the provider, and removes what a crash left half made or half removed.
+    pub(crate) fn open(root: &Path, owner: String) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+        let folders = Self { root: root.canonicalize()?, owner };
+        for entry in fs::read_dir(&folders.root)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_left =
+                name.to_str().is_some_and(|name| name.starts_with(MAKING) || name.starts_with(REMOVED));
+            if is_left
+                && folders.is_labelled(&entry.path())
+                && let Err(cause) = remove_tree(&entry.path())
+            {
+                tracing::warn!(folder = %entry.path().display(), %cause, "a folder of a deleted sandbox is left");
+            }
+        }
+        Ok(folders)
+    }
+
+    pub(crate) fn of(&self, sandbox: &SandboxId) -> PathBuf {
+        self.root.join(sandbox.as_str())
+    }
+
+    fn is_labelled(&self, folder: &Path) -> bool {
+        fs::read_to_string(folder.join(OWNER)).is_ok_and(|owner| owner == self.owner)
+    }
+
+    /// Whether there is a folder of this sandbox that belongs to this server.
+    pub(crate) fn owns(&self, sandbox: &SandboxId) -> bool {
+        self.is_labelled(&self.of(sandbox))
+    }
+
+    /// Makes the folder of a sandbox, with its label from the first moment on.
+    pub(crate) fn make(&self, sandbox: &SandboxId) -> io::Result<()> {
+        let making = self.root.join(format!("{MAKING}{sandbox}"));
+        let private = |path: &Path| fs::DirBuilder::new().mode(0o700).create(path);
+        missing_is_fine(fs::remove_dir_all(&making))?;
+        private(&making)?;
+        fs::write(making.join(OWNER), &self.owner)?;
+        private(&making.join(WORKSPACE))?;
+        private(&temporary(sandbox))?;
+        // An existing folder is not empty, so it is never replaced.
+        fs::rename(&making, self.of(sandbox))
+    }
+
+    /// Frees the name of a sandbox; returns the folder to be removed. `None` where it has none.
+    pub(crate) fn put_aside(&self, sandbox: &SandboxId) -> io::Result<Option<PathBuf>> {
+        if !self.owns(sandbox) {
+            return Ok(None);
+        }
+        remove_tree(&temporary(sandbox))?;
+        let aside = self.root.join(format!("{REMOVED}{sandbox}-{}", crate::random_hex(8)?));
+        match fs::rename(self.of(sandbox), &aside) {
+            Ok(()) => Ok(Some(aside)),
+            // The removal of an ended instance was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every sandbox of this server.
+    pub(crate) fn list(&self) -> io::Result<Vec<SandboxId>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let name = entry?.file_name();
+            let sandbox = name.to_str().and_then(|name| name.parse::<SandboxId>().ok());
+            found.extend(sandbox.filter(|sandbox| self.owns(sandbox)));
+        }
+        Ok(found)
+    }
+
+    /// The last recorded instance of a sandbox.
+    pub(crate) fn record(&self, sandbox: &SandboxId) -> Option<InstanceRecord> {
+        let text = fs::read(self.of(sandbox).join(RECORD)).ok().filter(|_| self.owns(sandbox))?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Replaces the record whole, or not at all.
+    pub(crate) fn write_record(&self, sandbox: &SandboxId, record: &InstanceRecord) -> io::Result<()> {
+        let folder = self.of(sandbox);
+        let next = folder.join("instance.json.new");
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        drop(file);
+        fs::rename(next, folder.join(RECORD))
+    }
+
+    /// Removes the record of an ended instance, and its socket.
+    pub(crate) fn remove_record(&self, sandbox: &SandboxId) -> io::Result<()> {
+        let folder = self.of(sandbox);
+        missing_is_fine(fs::remove_file(folder.join(RECORD)))?;
+        missing_is_fine(fs::remove_file(folder.join(SOCKET)))
+    }
+}
+
+/// The folder for temporary files of a sandbox.
+pub(crate) fn temporary(sandbox: &SandboxId) -> PathBuf {
+    PathBuf::from(atoll_agentapi::host_temporary_folder(sandbox.as_str()))
+}
+
+/// Removes a folder with everything in it. Other file systems are not entered: a program of the sandbox may have mounted
+/// anything there.
+pub(crate) fn remove_tree(folder: &Path) -> io::Result<()> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    let mut below =
+        points.map(|point| point.replace("\\040", " ")).filter(|point| Path::new(point).starts_with(folder));
+    match below.next() {
+        Some(point) => {
+            let text = format!("something is mounted at {point}; unmount it");
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
+        }
+        None => missing_is_fine(fs::remove_dir_all(folder)),
+    }
+}
+
+pub(crate) fn missing_is_fine(outcome: io::Result<()>) -> io::Result<()> {
+    outcome.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Unlike that of every other test: temporary folders are in one place.
+    fn sandbox(byte: u8) -> SandboxId {
+        let mut bytes = [byte; 20];
+        bytes[..4].copy_from_slice(&std::process::id().to_ne_bytes());
+        SandboxId::from_entropy(bytes)
+    }
+
+    #[test]
+    fn folders_of_another_owner_are_not_seen_and_never_touched() {
+        let root = tempfile::tempdir().unwrap();
+        let ours = SandboxFolders::open(root.path(), "ours".into()).unwrap();
+        let theirs = SandboxFolders::open(root.path(), "theirs".into()).unwrap();
+        ours.make(&sandbox(1)).unwrap();
+        theirs.make(&sandbox(2)).unwrap();
+        let cleanup = || {
+            ours.put_aside(&sandbox(1)).unwrap();
+            theirs.put_aside(&sandbox(2)).unwrap();
+        };
+        assert_eq!(ours.list().unwrap(), [sandbox(1)]);
+        assert!(!ours.owns(&sandbox(2)) && ours.put_aside(&sandbox(2)).unwrap().is_none());
+        assert!(ours.make(&sandbox(2)).is_err(), "a folder is never replaced");
+        assert!(theirs.owns(&sandbox(2)));
+        cleanup();
+    }
+
+    #[test]
+    fn what_a_crash_left_is_removed_at_the_next_start() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = SandboxFolders::open(root.path(), "ours".into()).unwrap();
+        folders.make(&sandbox(3)).unwrap();
+        let aside = folders.put_aside(&sandbox(3)).unwrap().unwrap();
+        assert!(aside.exists() && folders.list().unwrap().is_empty());
+        SandboxFolders::open(root.path(), "ours".into()).unwrap();
+        assert!(!aside.exists());
+    }
+}
