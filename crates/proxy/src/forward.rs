@@ -209,6 +209,9 @@ impl Exchange<'_> {
 
     /// Opens a new stream. A newly started program gets time to listen.
     async fn dial(&self, session: &PortSession) -> Result<Box<dyn ByteStream>, ProxyError> {
+        if self.app.speaks_tls || self.speaks == AppProtocol::Http2 {
+            session.require_stream()?;
+        }
         let stream = self.dial_plain(session).await?;
         if !self.app.speaks_tls {
             return Ok(stream);

@@ -46,11 +46,15 @@ use crate::snapshots::Seed;
 /// A sandbox that is not deleted, with its provider and its instance.
 type LiveSandbox = (Arc<dyn Provider>, Lease, Option<InstanceRow>);
 
-pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> {
-    let live = configured(inner, inner.store.live().await?);
-    let snapshots = Snapshots::read(inner).await?;
+/// Adopts what belongs to these providers. Nothing else may be made at them meanwhile.
+pub(crate) async fn adopt(
+    inner: &Arc<SandboxesState>,
+    providers: &[Arc<dyn Provider>],
+) -> Result<(), OpenError> {
+    let live = configured(providers, inner.store.live().await?);
+    let snapshots = Snapshots::read(inner, providers).await?;
     let mut fates = HashMap::new();
-    for provider in inner.providers.all() {
+    for provider in providers {
         fates.extend(fates_at(inner, provider, &live, &snapshots).await?);
     }
     snapshots.forget_unwanted(inner).await;
@@ -85,15 +89,19 @@ pub(crate) async fn adopt(inner: &Arc<SandboxesState>) -> Result<(), OpenError> 
 }
 
 /// Sandboxes with their providers. Those of a provider that this server does not have get no driver: they stay as they are.
-fn configured(inner: &SandboxesState, live: Vec<(Lease, Option<InstanceRow>)>) -> Vec<LiveSandbox> {
-    let with_provider = live.into_iter().filter_map(|(lease, row)| match inner.providers.of(&lease) {
-        Ok(provider) => Some((Arc::clone(provider), lease, row)),
-        Err(error) => {
-            tracing::warn!(sandbox = %lease.id, provider = lease.provider, "{error}");
-            None
-        }
+fn configured(providers: &[Arc<dyn Provider>], live: Vec<(Lease, Option<InstanceRow>)>) -> Vec<LiveSandbox> {
+    let with_provider = live.into_iter().filter_map(|(lease, row)| {
+        let Some(provider) = named(providers, &lease.provider) else {
+            tracing::debug!(sandbox = %lease.id, provider = lease.provider, "a sandbox of another provider is left as it is");
+            return None;
+        };
+        Some((Arc::clone(provider), lease, row))
     });
     with_provider.collect()
+}
+
+fn named<'a>(providers: &'a [Arc<dyn Provider>], name: &str) -> Option<&'a Arc<dyn Provider>> {
+    providers.iter().find(|provider| provider.name() == name)
 }
 
 /// What became of the instances of one provider. It gets only its own sandboxes and snapshots.
@@ -155,7 +163,7 @@ async fn take_up(
     let agent = row
         .as_ref()
         .filter(|_| lives && lease.phase == Phase::Running)
-        .map(|row| crate::agent::client(&provider, &lease.id, &row.instance, &row.agent_token));
+        .map(|row| crate::agent::client(&provider, &lease, &row.instance, &row.agent_token));
     let needs_seed = match (lease.phase, &lease.rollback_to, &lease.source) {
         (Phase::Restoring, Some(snapshot), _) => Some((snapshot.clone(), true)),
         (Phase::Creating, _, Source::Snapshot { snapshot, memory, .. }) => Some((snapshot.clone(), *memory)),
@@ -281,10 +289,10 @@ struct Snapshots {
 }
 
 impl Snapshots {
-    async fn read(inner: &SandboxesState) -> Result<Self, OpenError> {
+    async fn read(inner: &SandboxesState, providers: &[Arc<dyn Provider>]) -> Result<Self, OpenError> {
         let (mut wanted, mut unwanted, mut unfinished) = (HashMap::new(), vec![], HashSet::new());
         for snapshot in inner.store.all_snapshots().await? {
-            if !inner.providers.has(&snapshot.provider) {
+            if named(providers, &snapshot.provider).is_none() {
                 continue;
             }
             match snapshot.state {

@@ -5,28 +5,33 @@ use std::sync::Arc;
 
 use atoll_agentapi::{AgentClient, AgentError, AgentLimits, AgentToken, InitRequest, RpcCode, StartProcess};
 use atoll_model::{Code, InstanceId, Lease, SandboxId};
-use atoll_provider::{AGENT_PORT, Provider, Target};
+use atoll_provider::{AGENT_PORT, Provider, ProviderError, Target};
+use atoll_session::SessionAdapter;
 
 use crate::ServiceError;
 
 /// The tag of the process that runs the lease's own command.
 pub(crate) const COMMAND_TAG: &str = "command";
 
-/// A client that connects to the instance through its provider. It is valid for this instance only: a later one has
-/// another token.
+/// A client that connects to the instance through its provider: to Atoll's agent in it, or where the provider has calls of its own
+/// for commands and files, to the adapter that makes them. It is valid for this instance only: a later one has another token.
 pub(crate) fn client(
     provider: &Arc<dyn Provider>,
-    sandbox: &SandboxId,
+    lease: &Lease,
     instance: &InstanceId,
     token: &str,
 ) -> AgentClient {
-    let provider = Arc::clone(provider);
-    let target = Target { sandbox: sandbox.clone(), instance: Some(instance.clone()) };
+    let (provider, token) = (Arc::clone(provider), AgentToken::new(token));
+    let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
+    if provider.session_support().is_ok() {
+        let adapter = SessionAdapter::new(provider, target, settings(lease, None, false));
+        return AgentClient::new(move || std::future::ready(Ok(adapter.connect())), &token);
+    }
     let connect = move || {
         let (provider, target) = (Arc::clone(&provider), target.clone());
         async move { provider.dial(&target, AGENT_PORT).await.map_err(std::io::Error::other) }
     };
-    AgentClient::new(connect, &AgentToken::new(token))
+    AgentClient::new(connect, &token)
 }
 
 /// Sends a new agent its settings and starts the lease's command.
@@ -90,7 +95,7 @@ pub(crate) async fn greet_restored(
     let request = settings(lease, Some(tokens.newest().to_owned()), false);
     let mut refused = None;
     for token in tokens.all() {
-        let agent = client(provider, &lease.id, instance, token);
+        let agent = client(provider, lease, instance, token);
         match agent.init(&request).await {
             Ok(_) => return Ok((agent, tokens.newest().to_owned())),
             Err(error @ AgentError::Refused { .. }) => refused = Some(error),
@@ -204,7 +209,21 @@ async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[Stri
     }
 }
 
+/// The refusal of a provider that cannot be connected to because it lacks a capability.
+fn missing_capability(error: &AgentError) -> Option<ServiceError> {
+    let AgentError::Connect(cause) = error else { return None };
+    match cause.get_ref()?.downcast_ref::<ProviderError>()? {
+        missing @ ProviderError::MissingCapability { hint, .. } => {
+            Some(ServiceError::new(Code::Unsupported, missing.to_string()).hint(hint.clone()))
+        }
+        _ => None,
+    }
+}
+
 fn unavailable(error: AgentError, message: &str) -> ServiceError {
+    if let Some(missing) = missing_capability(&error) {
+        return missing;
+    }
     ServiceError::new(Code::SandboxUnavailable, message).retry_after(1).caused_by(error)
 }
 
@@ -221,6 +240,9 @@ pub(crate) enum AgentOperation {
 
 /// Translates an agent's refusal to an error of the service. The client has cleaned its text, which is safe to show.
 pub(crate) fn refusal(about: AgentOperation, error: AgentError) -> ServiceError {
+    if let Some(missing) = missing_capability(&error) {
+        return missing;
+    }
     match &error {
         AgentError::Refused { code, message } => refused(about, *code, message.clone()),
         AgentError::Argument(why) => ServiceError::new(Code::InvalidArgument, *why),
@@ -266,6 +288,7 @@ fn refused(about: AgentOperation, code: RpcCode, message: String) -> ServiceErro
     match code {
         Code::DiskFull => error.hint("remove files, or give the sandbox a larger disk_mib"),
         Code::SandboxExhausted => error.hint("end processes, or give the sandbox more pids or memory_mib"),
+        Code::Unsupported => error.hint("`atoll provider ls` shows what each provider can do"),
         _ => error,
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use atoll_model::{
     AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, OnExit,
-    Phase, Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
+    Origin, Phase, Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
     Timestamp,
 };
 use atoll_provider::Target;
@@ -51,6 +51,12 @@ impl Sandboxes {
                 CreateSandbox { provider: Some(thread.provider), ..spec }
             }
         };
+        // Before the provider is asked for an image. A snapshot is checked with the provider that keeps it.
+        let is_kept = matches!(spec.from, Origin::Snapshot { .. } | Origin::Archive { .. });
+        if spec.build.is_none() && (spec.provider.is_some() || !is_kept) {
+            let provider = self.inner.providers.requested(spec.provider.as_deref())?;
+            self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
+        }
         let image = self.missing_image(who, &spec).await?;
         self.create_waiting(who, spec, idempotency, image, wait).await
     }
@@ -106,7 +112,7 @@ impl Sandboxes {
         let (lease, agent) = (Arc::clone(&session.lease), session.agent().await?);
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
         let provider = self.inner.providers.of(&lease)?;
-        let looked = crate::build::ready::Looked { provider, target, agent: &agent };
+        let looked = crate::build::ready::Looked { provider: &provider, target, agent: &agent };
         let deadline = tokio::time::Instant::now() + self.inner.config.create_wait;
         let ready = crate::build::ready::until_ready(&looked, check, deadline).await;
         ready.map_err(|late| {
@@ -121,7 +127,7 @@ impl Sandboxes {
         seed: Option<Arc<Seed>>,
         image: Option<ImageWait>,
     ) -> Result<CreationOutcome, ServiceError> {
-        let provider = Arc::clone(self.inner.providers.of(&request.lease)?);
+        let provider = self.inner.providers.of(&request.lease)?;
         let (reply, answer) = oneshot::channel();
         driver::birth(&self.inner, provider, request, seed, image, reply);
         Ok(answer.await.map_err(|_| shutting_down())??)
@@ -169,9 +175,14 @@ impl Sandboxes {
         // A snapshot stays at the provider that keeps it.
         let provider =
             base.provider.as_ref().map_or(Ok(provider), |name| self.inner.providers.named(name))?;
-        let mounts = self.inner.volumes.mounts_of(who, provider, &spec.mounts).await?;
+        // Steps of a build run where the server builds, whatever their tenant may use.
+        if spec.build.is_none() {
+            self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
+        }
+        let mounts = self.inner.volumes.mounts_of(who, &provider, &spec.mounts).await?;
         let network = spec.network.clone().or(base.network.clone()).unwrap_or_default();
         let network = self.admitted(&who.tenant, network, None).await?;
+        crate::egress::check_enforced(provider.as_ref(), &network, !spec.secrets.is_empty())?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let limits = spec.limits.resolve(base.limits)?;
         let start = StartRequest {
@@ -197,6 +208,7 @@ impl Sandboxes {
                 (None, Some(_)) => self.inner.providers.on_exit_of(provider.as_ref()),
                 (None, None) => OnExit::Keep,
             },
+            isolation: provider.description().isolation,
             ..self.requested(who, spec)?
         };
         if lease.phase == Phase::Creating && image.is_none() {
@@ -267,6 +279,7 @@ impl Sandboxes {
             started_at: None,
             image_build: None,
             awaits: None,
+            isolation: atoll_model::Isolation::Container,
         })
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_model::policy::deadlines::{Due, next_deadline};
 use atoll_model::{Code, Lease, OnExit, OnTimeout, Phase, SandboxId, Storage, Timestamp};
-use atoll_provider::Capabilities;
+use atoll_provider::{Capabilities, Capability};
 use tokio::sync::Notify;
 
 use crate::ServiceError;
@@ -120,12 +120,14 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
             .hint("omit checkpoint_after and auto_archive, or keep the files on disk"));
     }
     let missing = match &lease.timers {
-        _ if pauses && !can.pauses => "a pause",
-        timers if timers.checkpoint_after_s.is_some() && !can.checkpoints => "a checkpoint of its memory",
-        timers if timers.auto_archive_s.is_some() && !can.packs => "an archive of its files",
+        _ if pauses && !can.pauses => Capability::Pause,
+        timers if timers.checkpoint_after_s.is_some() && !can.checkpoints => Capability::Checkpoint,
+        timers if timers.auto_archive_s.is_some() && !can.packs => Capability::Archive,
         _ => return Ok(()),
     };
-    Err(ServiceError::new(Code::Unsupported, format!("{missing} is not possible on this server"))
+    let (what, provider) = (missing.activity(), &lease.provider);
+    let message = format!("{what} is not possible: provider {provider} lacks the capability {missing}");
+    Err(ServiceError::new(Code::Unsupported, message)
         .hint("atoll doctor shows what is missing; leave that timer out"))
 }
 

@@ -102,7 +102,7 @@ pub(crate) enum CreationOutcome {
 
 pub(crate) struct Driver {
     inner: Arc<SandboxesState>,
-    /// The provider of the sandbox, which never changes.
+    /// The provider of the sandbox. Its name never changes; it is opened again when its settings change.
     provider: Arc<dyn Provider>,
     lease: Lease,
     /// The instance's row in the store; its token may be several, see `agent::Tokens`.
@@ -293,6 +293,10 @@ impl Driver {
     }
 
     async fn on_mail(&mut self, mail: DriverMessage) {
+        // Its settings may have changed; the new provider finds the instances of the one before.
+        if let Ok(current) = self.inner.providers.of(&self.lease) {
+            self.provider = current;
+        }
         match mail {
             DriverMessage::Verb { action, reason, expect, reply } => {
                 let _ = reply.send(self.on_request(&action, reason, expect).await);

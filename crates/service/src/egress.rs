@@ -20,8 +20,10 @@ use atoll_model::policy::egress::{
     self, BadPolicy, Egress, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
 };
 use atoll_model::{
-    HeaderText, Lease, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets, secrets_in,
+    HeaderText, Lease, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets,
+    secrets_in,
 };
+use atoll_provider::{Capability, Provider};
 use atoll_store::SecretValues;
 
 pub(crate) use attached::{attached, placeholder};
@@ -55,6 +57,20 @@ impl Layers {
 /// The operator's settings for the sandboxes of a tenant.
 pub(crate) fn floor<'a>(inner: &'a SandboxesState, tenant: &TenantId) -> &'a TenantFloor {
     inner.config.egress.of(inner.first_tenant.get() == Some(tenant))
+}
+
+/// Refuses rules about destinations, and secrets in requests, at a provider that does not enforce them. A bare `deny-all` is
+/// left to the provider: an instance without a network keeps it.
+pub(crate) fn check_enforced(
+    provider: &dyn Provider,
+    policy: &NetworkPolicy,
+    has_secrets: bool,
+) -> Result<(), ServiceError> {
+    let has_rules = policy.mode == NetworkMode::Custom || !policy.is_plain() || has_secrets;
+    if has_rules && !provider.capabilities().has(Capability::Egress) {
+        return Err(provider.missing(Capability::Egress).into());
+    }
+    Ok(())
 }
 
 /// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.

@@ -286,10 +286,26 @@ impl From<ProviderError> for ServiceError {
             ProviderError::PortClosed { port } => {
                 Self::new(Code::SandboxUnavailable, format!("no program listens on port {port} inside"))
             }
+            ProviderError::Refused { kind, .. } => Self::new(refused_code(*kind), text),
             ProviderError::Failed { step, .. } => {
                 Self::new(Code::Internal, format!("{step} failed")).caused_by(error)
             }
         }
+    }
+}
+
+/// The code of what was refused inside, in a file or a process.
+const fn refused_code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::NotFound => Code::FileNotFound,
+        ErrorKind::Exists => Code::AlreadyExists,
+        ErrorKind::Conflict | ErrorKind::Invalid | ErrorKind::Unauthenticated | ErrorKind::Forbidden => {
+            Code::InvalidArgument
+        }
+        ErrorKind::Exhausted => Code::SandboxExhausted,
+        ErrorKind::Unavailable => Code::SandboxUnavailable,
+        ErrorKind::Unsupported => Code::Unsupported,
+        ErrorKind::Internal => Code::Internal,
     }
 }
 

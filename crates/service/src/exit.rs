@@ -15,7 +15,7 @@ use crate::ServiceError;
 use crate::base::visible;
 use crate::driver::{Action, DriverMessage};
 use crate::registry::{DriverState, Handle};
-use crate::sandboxes::{Sandboxes, ask};
+use crate::sandboxes::{Sandboxes, ask, printable};
 use crate::service::Service;
 
 /// LIMIT: a pause takes a millisecond and a delete a few; more at once only wait for each other.
@@ -61,6 +61,10 @@ impl Sandboxes {
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
         check_thread(thread)?;
         let bound = self.inner.store.of_thread(visible(who), thread).await?;
+        if bound.iter().any(|lease| lease.tenant != bound[0].tenant) {
+            let message = format!("several tenants have a thread {}", printable(thread));
+            return Err(ServiceError::new(Code::Ambiguous, message).hint("use a key of its tenant"));
+        }
         let left: Vec<_> = futures::stream::iter(bound)
             .map(|lease| async move {
                 let Some(handle) = self.inner.registry.get(&lease.id) else {

@@ -47,7 +47,10 @@ impl Service {
             self.access().forget_all().await;
             self.templates().forget_names();
             let tenants = self.base().store.tenants().await.unwrap_or_default();
-            tenants.into_iter().for_each(|tenant| self.reload_policy(tenant.id));
+            for tenant in tenants {
+                self.base().providers.set_tenant_list(&tenant.id, tenant.providers);
+                self.reload_policy(tenant.id);
+            }
         }
         for entry in page.entries.into_iter().filter(|entry| entry.node != *self.base().store.node()) {
             tracing::debug!(node = %entry.node, change = ?entry.change, "another node changed this");
@@ -58,6 +61,7 @@ impl Service {
                 }
                 // Sandboxes may take seconds to hear of these; a deleted key must not wait for them.
                 FeedChange::TenantNetwork { tenant } => self.reload_policy(tenant),
+                FeedChange::TenantProviders { tenant } => self.reload_tenant_providers(&tenant).await,
                 FeedChange::Secret { tenant, name } => {
                     let access = self.access().clone();
                     self.base().spawn(async move { access.reload_secret(&tenant, &name).await });

@@ -39,6 +39,9 @@ impl Sandboxes {
         let lease = source.lease();
         // A policy that the operator no longer allows is not inherited either.
         self.admitted(&lease.tenant, lease.network.clone(), None).await?;
+        // Neither is a provider that takes no new sandboxes, or that the tenant may no longer use.
+        let provider = self.inner.providers.named(&lease.provider)?;
+        self.inner.providers.check_tenant(&lease.tenant, provider.as_ref())?;
         let refused = if ask.memory { self.no_memory(&lease) } else { None };
         let wants_memory = ask.memory && refused.is_none();
         let (snapshot, refused) =

@@ -22,7 +22,8 @@ impl Service {
         if !matches!(tokio::time::timeout(WAIT, self.base().store.ping()).await, Ok(Ok(()))) {
             problems.push("the store does not answer".to_owned());
         }
-        let providers = self.base().providers.all().map(|provider| self.problem_of(provider));
+        let open = self.base().providers.all();
+        let providers = open.iter().map(|provider| self.problem_of(provider));
         problems.extend(futures::future::join_all(providers).await.into_iter().flatten());
         Health { ok: problems.is_empty(), problems }
     }

@@ -58,11 +58,11 @@ pub use access::{
     Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PortAnswer, PortQuestion, PortSession,
     PortTarget, RequestScope, SandboxTarget, TokenOf,
 };
+/// Of the protocol that [`SandboxSession::forward`] carries.
+pub use atoll_agentapi::{AGENT_PORT, AgentError, ENVD_VERSION, Forwarded, TOKEN_HEADER};
 pub use atoll_image::build::{DeclaredBuild, DeclaredStep};
 pub use atoll_image::default_names::{INTERPRETERS, is_vendor_image};
-pub use atoll_provider::{
-    ByteStream, Capability, ProviderDescription, VolumeEntry, VolumeEntryKind, VolumeOwner,
-};
+pub use atoll_provider::{ByteStream, Capability, VolumeEntry, VolumeEntryKind, VolumeOwner};
 pub use atoll_store::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SortBy, Span,
     TenantRecord, Terminal, TerminalSettings, ThreadRecord,
@@ -77,7 +77,10 @@ pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
-pub use providers::{ProviderRecord, ProviderRegistry};
+pub use providers::{
+    BuildProvider, ProviderFiles, ProviderRecord, ProviderRegistry, ProviderRequest, ProviderSettingsRecord,
+    ProviderTest,
+};
 pub use sandboxes::Sandboxes;
 pub use service::{OpenError, Service};
 pub use session::SandboxSession;

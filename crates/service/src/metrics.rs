@@ -97,8 +97,8 @@ impl Sandboxes {
 async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, ServiceError> {
     let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
     let late = ProviderError::Late { what: "the read of its counters".to_owned(), after: LOOK };
-    let usage = inner.providers.of(lease)?.usage(&target);
-    let usage = tokio::time::timeout(LOOK, usage).await.unwrap_or(Err(late))?;
+    let provider = inner.providers.of(lease)?;
+    let usage = tokio::time::timeout(LOOK, provider.usage(&target)).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
     let Rates { cpu_pct, sent_kbps } = inner.cpu.rates(lease, now.boot_ms, &usage);
     Ok(ResourceSample {

@@ -45,6 +45,8 @@ impl Sandboxes {
             None => visible(who).cloned(),
         };
         let limit = if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) };
+        // A provider that is no longer configured may still have sandboxes.
+        let provider = filter.provider.clone().filter(|_| filter.cursor.is_none());
         let query = LeaseQuery {
             tenant,
             phases: filter.phases,
@@ -68,6 +70,12 @@ impl Sandboxes {
             cursor: filter.cursor,
         };
         let mut page = self.inner.store.list(query).await?;
+        if let Some(name) = provider.filter(|_| page.items.is_empty())
+            && let Err(unknown) = self.inner.providers.named(&name)
+            && unknown.code == Code::ProviderNotFound
+        {
+            return Err(unknown);
+        }
         for lease in &mut page.items {
             // What the store does not know.
             lease.resizing = self.inner.registry.get(&lease.id).is_some_and(|live| live.lease().resizing);
@@ -123,6 +131,10 @@ impl Sandboxes {
             Some(asked) => Some(self.admitted(&lease.tenant, asked, Some(&lease.network)).await?),
             None => None,
         };
+        if let Some(network) = &network {
+            let provider = self.inner.providers.of(&lease)?;
+            crate::egress::check_enforced(provider.as_ref(), network, false)?;
+        }
         let closes_ports = change.public == Some(false);
         let change = Box::new(UpdateSandbox { network, ..change });
         let lease = ask(&handle, |reply| DriverMessage::Update { verb, change, expect, reply }).await?;

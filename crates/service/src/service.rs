@@ -134,19 +134,22 @@ impl Service {
 
     /// Finishes what was under way, adopts what lives, and starts the tasks of the service.
     async fn start(&self) -> Result<(), OpenError> {
-        let ServiceParts { base, volumes, templates, sandboxes, access, builds } = &*self.parts;
+        let ServiceParts { base, templates, sandboxes, access, builds, .. } = &*self.parts;
         // It is noted before anything is read, so that no change of another node is missed.
         let changes_seen = *base.store.change_head().borrow();
         access.ensure_admin_key().await?;
         for tenant in base.store.tenants().await? {
             sandboxes.set_tenant_policy(&tenant.id, tenant.network);
+            base.providers.set_tenant_list(&tenant.id, tenant.providers);
         }
         // It listens before the adoption, so that a death in between is not missed.
-        let notices: Vec<_> = base.providers.all().map(|provider| provider.notices()).collect();
-        let egressed: Vec<_> = base.providers.all().filter_map(|provider| provider.egress()).collect();
+        let open = base.providers.all();
+        let notices: Vec<_> = open.iter().map(|provider| provider.notices()).collect();
+        let egressed: Vec<_> = open.iter().filter_map(|provider| provider.egress()).collect();
         builds.recover().await?;
-        crate::adopt::adopt(&sandboxes.inner).await?;
-        volumes.sweep().await?;
+        for provider in &open {
+            self.adopt_or_close(provider).await?;
+        }
         for notices in notices {
             crate::notices::start(&sandboxes.inner, notices);
         }
@@ -159,6 +162,7 @@ impl Service {
         crate::metrics::start_sampler(&sandboxes.inner);
         crate::feed::start(self, changes_seen);
         crate::housekeeping::start(self);
+        crate::providers::start_watch(self);
         templates.refresh_pools();
         Ok(())
     }

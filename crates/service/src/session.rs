@@ -12,7 +12,7 @@ use atoll_agentapi::{
     AgentClient, AgentError, AgentSource, ByteStream, Forwarded, ProcessStream, SetupLocks,
 };
 use atoll_budget::Account;
-use atoll_model::{Code, InstanceId, Lease};
+use atoll_model::{Code, InstanceId, Isolation, Lease};
 use atoll_provider::{ProviderError, Target};
 use futures::Stream;
 use futures::stream::BoxStream;
@@ -145,6 +145,13 @@ impl AgentSource for SandboxSession {
             ProviderError::PortClosed { port } => AgentError::PortClosed { port },
             other => AgentError::Connect(std::io::Error::other(other)),
         })
+    }
+
+    fn own_temporary_folder(&self) -> String {
+        match self.lease.isolation {
+            Isolation::None => atoll_agentapi::host_temporary_folder(self.lease.id.as_str()),
+            Isolation::Container | Isolation::Vm | Isolation::Vendor => "/tmp".to_owned(),
+        }
     }
 
     fn keep_following(&self, pid: u32, stream: ProcessStream) -> ProcessStream {

@@ -131,8 +131,8 @@ impl Sandboxes {
     /// Copies must not fill the disk that all sandboxes share. Files share their blocks if the provider supports that;
     /// memory is written in full.
     async fn room_for(&self, lease: &Lease, memory: bool) -> Result<(), ServiceError> {
-        let provider = self.inner.providers.of(lease)?.as_ref();
-        let node = self.inner.admission.look(provider).await?;
+        let provider = self.inner.providers.of(lease)?;
+        let node = self.inner.admission.look(provider.as_ref()).await?;
         let target = Target { sandbox: lease.id.clone(), instance: lease.instance.clone() };
         let mib = match memory {
             false => 0,
@@ -216,8 +216,8 @@ impl Sandboxes {
     pub async fn verify_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let snapshot = self.local_snapshot(who, ident).await?;
         let _use = self.inner.uses.take(&snapshot.id)?;
-        let reading =
-            self.inner.providers.of_snapshot(&snapshot)?.verify_snapshot(&snapshot.id, &snapshot.seal);
+        let provider = self.inner.providers.of_snapshot(&snapshot)?;
+        let reading = provider.verify_snapshot(&snapshot.id, &snapshot.seal);
         match tokio::time::timeout(VERIFY, reading).await {
             Ok(checked) => checked?,
             Err(_) => {

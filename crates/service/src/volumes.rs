@@ -94,6 +94,7 @@ impl Volumes {
     pub async fn create(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
         check_name(&new.name)?;
         let provider = self.inner.providers.requested(new.provider.as_deref())?;
+        self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
         let folder = match &new.folder {
             Some(folder) => {
                 authz::admin(who)?;
@@ -105,7 +106,7 @@ impl Volumes {
             }
             None => None,
         };
-        let size_mib = if folder.is_some() { None } else { self.size_of(provider, new.size_mib)? };
+        let size_mib = if folder.is_some() { None } else { self.size_of(&provider, new.size_mib)? };
         let volume = Volume {
             id: VolumeId::from_entropy(entropy()?),
             tenant: who.tenant.clone(),

@@ -533,3 +533,21 @@ async fn a_secret_that_could_go_anywhere_is_not_attached() {
         assert_eq!((egress.dns, egress.replacements.is_empty()), (Dns::Closed, denied));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_without_the_capability_takes_no_rules() {
+    let world = World::new().await;
+    world.fake.set_capabilities(|able| able.network = false);
+    let limited = NetworkPolicy { learn: true, ..NetworkPolicy::allow_all() };
+    for policy in [networks(&["192.0.2.0/24"]), with_header("x"), limited.clone()] {
+        let refused = world.try_create(asking(policy)).await.unwrap_err();
+        assert_eq!(refused.code, Code::Unsupported, "{refused}");
+        assert!(refused.message.contains("lacks the capability egress"), "{refused}");
+    }
+    assert_eq!(world.fake.holds(), []);
+    // An instance may have no network at all, so the provider decides about a bare deny-all.
+    world.try_create(asking(NetworkPolicy::deny_all())).await.unwrap();
+    let lease = world.try_create(asking(NetworkPolicy::allow_all())).await.unwrap();
+    let refused = update(&world, &lease, limited).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unsupported, "{refused}");
+}

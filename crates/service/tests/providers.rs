@@ -72,8 +72,9 @@ async fn an_unknown_provider_is_refused_with_the_names_that_there_are() {
 async fn providers_are_listed_with_their_health_and_capabilities() {
     let (world, second) = two().await;
     second.set_capabilities(|able| able.volumes = false);
-    let listed = world.service.providers().await;
-    let names: Vec<_> = listed.iter().map(|one| (one.name, one.kind, one.is_default)).collect();
+    let listed = world.service.providers(&world.admin).await;
+    let names: Vec<_> =
+        listed.iter().map(|one| (one.name.as_str(), one.kind.as_str(), one.is_default)).collect();
     assert_eq!(names, [("fake", "fake", true), ("second", "fake", false)]);
     assert!(listed.iter().all(|one| one.problem.is_none()));
     assert!(listed[0].capabilities.contains(&Capability::Volume));
@@ -215,7 +216,7 @@ async fn the_fake_conforms_through_the_registry() {
     let (first, second) = (FakeProvider::new(), FakeProvider::named("second"));
     let registry = ProviderRegistry::new(first.clone()).with(second.clone());
     for case in conformance::all() {
-        case.run(second.fixture(Arc::clone(registry.named("second").unwrap()))).await;
+        case.run(second.fixture(registry.named("second").unwrap())).await;
         assert_eq!((second.holds(), second.snapshots(), second.volumes()), (vec![], vec![], vec![]));
         assert_eq!(first.holds(), [], "{} reached the other provider", case.name);
     }

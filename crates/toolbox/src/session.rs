@@ -44,8 +44,8 @@ const NAME_MAX: usize = 256;
 const LEAVE: Duration = Duration::from_secs(2);
 
 const TAG: &str = "atoll-session/";
-/// The folder of all sessions, each below it with a random name.
-const ROOT: &str = "/tmp/.atoll-sessions";
+/// The folder of all sessions, each below it with a random name; below the folder for temporary files.
+const ROOT: &str = ".atoll-sessions";
 /// The pid of a session whose shell has ended.
 const GONE: u32 = 0;
 const SIGKILL: i32 = 9;
@@ -108,7 +108,7 @@ impl<'a> Sessions<'a> {
     async fn start(&self, name: &str, cwd: Option<&str>) -> Result<ShellSession, ToolboxError> {
         let key = crate::random_id()?;
         self.open_root().await?;
-        let folder = format!("{ROOT}/{key}");
+        let folder = format!("{}/{key}", self.root());
         let sandbox = &self.toolbox.sandbox;
         sandbox
             .make_dir(folder.as_bytes(), self.toolbox.user(), Some(0o700))
@@ -188,7 +188,7 @@ impl<'a> Sessions<'a> {
             Err(error) if gone(&error) => return self.forget(&session.key).await,
             attached => attached.map_err(ToolboxError::process)?,
         };
-        let mark = format!("{ROOT}/{}/{}", session.key, run::KILLED);
+        let mark = format!("{}/{}/{}", self.root(), session.key, run::KILLED);
         // On a full disk the session ends all the same.
         let _ = sandbox.write_bytes(mark.as_bytes(), self.toolbox.user(), Some(0o600), Bytes::new()).await;
         for signal in [SIGTERM, SIGKILL] {

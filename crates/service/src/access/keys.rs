@@ -231,6 +231,7 @@ impl Access {
             name: name.to_owned(),
             quota,
             network: None,
+            providers: None,
             created_at_ms: self.inner.clock.now().wall_ms,
         };
         self.inner.store.put_tenant(record.clone()).await?;
@@ -274,7 +275,8 @@ impl Access {
             let id = TenantId::from_entropy(entropy().map_err(no_entropy)?);
             let quota = Quota::default();
             let name = DEFAULT_TENANT.to_owned();
-            let record = TenantRecord { id, name, quota, network: None, created_at_ms: now_ms };
+            let record =
+                TenantRecord { id, name, quota, network: None, providers: None, created_at_ms: now_ms };
             match store.put_tenant(record).await {
                 // Another server of the database was faster.
                 Ok(()) | Err(StoreError::Exists { .. }) => {}
@@ -283,6 +285,7 @@ impl Access {
         }
         let tenant = store.tenant(DEFAULT_TENANT).await?.ok_or(StoreError::NoTenant)?.id;
         self.inner.sandboxes.set_first_tenant(tenant.clone());
+        self.inner.providers.set_first_tenant(tenant.clone());
         if store.keys(None).await?.iter().any(|key| key.scope == Scope::Admin) {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use atoll_agentapi::{AgentError, InstanceLiveness, Session};
 use atoll_budget::Account;
 use atoll_model::policy::authz;
 use atoll_model::{Code, InstanceId, Lease, Phase, Principal, SandboxId};
-use atoll_provider::{AGENT_PORT, ByteStream};
+use atoll_provider::{AGENT_PORT, ByteStream, Capability};
 
 use super::grant::{Grant, Holder, SandboxTarget};
 use super::tokens::{TokenOf, is_there};
@@ -242,6 +242,16 @@ impl Grant<PortTarget> {
 }
 
 impl PortSession {
+    /// Refuses a provider that carries HTTP/1.1 alone to a port. A caller that speaks TLS or HTTP/2 to the app asks first.
+    pub fn require_stream(&self) -> Result<(), ServiceError> {
+        let provider = self.session.inner.providers.of(&self.session.lease)?;
+        let able = provider.capabilities();
+        match able.has(Capability::Dial) && !able.has(Capability::DialStream) {
+            true => Err(provider.missing(Capability::DialStream).into()),
+            false => Ok(()),
+        }
+    }
+
     /// Opens a connection to the port.
     pub async fn dial(&self) -> Result<Box<dyn ByteStream>, ServiceError> {
         check_port(self.port)?;

@@ -118,6 +118,7 @@ impl Access {
             return Err(crate::error::phase_conflict(&lease, "previews"));
         }
         check_port(new.port)?;
+        self.inner.providers.of(&lease)?.dial_support()?;
         let expires_s = match new.expires_s {
             Some(s) if (1..=EXPIRES_MAX_S).contains(&s) => Some(s),
             Some(_) => {

@@ -124,7 +124,7 @@ async fn try_out(
     let begun = Instant::now();
     let inner = &job.builds.inner;
     let provider = inner.providers.of(&sandbox.lease())?;
-    let looked = Looked { provider, target: sandbox.target(), agent: &sandbox.agent };
+    let looked = Looked { provider: &provider, target: sandbox.target(), agent: &sandbox.agent };
     let limit = job.ask.ready_timeout_s.map_or(READY, Duration::from_secs);
     let hidden = SecretMask::of(&job.ask.secrets);
     let mut output = StepOutput::new(log, &hidden, 0);

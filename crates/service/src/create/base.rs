@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_image::archive::ArchivedSandbox;
+use atoll_image::default_names;
 use atoll_model::{
     ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, NetworkPolicy, Origin, Principal,
     ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
 };
-use atoll_provider::Provider;
+use atoll_provider::{Provider, ProviderError, ProviderImage};
 
 use crate::sandboxes::{Sandboxes, printable};
 use crate::snapshots::Seed;
@@ -94,6 +95,10 @@ impl Sandboxes {
         spec: &CreateSandbox,
     ) -> Result<CreationBase, ServiceError> {
         let provider = self.inner.providers.requested(spec.provider.as_deref())?;
+        if let Some(image) = self.image_at(&provider, spec).await? {
+            let limits = self.inner.config.default_limits;
+            return Ok(CreationBase::of(Base::of_image(image, limits)));
+        }
         let word = spec.template.as_deref().unwrap_or(&self.inner.config.default_template);
         let exact = word.parse::<TemplateRef>().ok().filter(|exact| exact.digest.is_some());
         let found = match (&spec.image, exact) {
@@ -122,7 +127,7 @@ impl Sandboxes {
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
         let mut base = Base::of_template(&found.record, limits, spec.entrypoint);
         let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
-        let Some(warm) = found.warm.filter(|_| can_start_warm(provider, spec)) else {
+        let Some(warm) = found.warm.filter(|_| can_start_warm(provider.as_ref(), spec)) else {
             return Ok(CreationBase { base, seed: None, hold: Some(found.hold), ready });
         };
         match Seed::of(&self.inner, &warm, true).await {
@@ -145,9 +150,41 @@ impl Sandboxes {
         }
     }
 
+    /// Whether sandboxes of a provider, or of the server's default, are made from images of its own.
+    pub fn uses_own_images(&self, provider: Option<&str>) -> Result<bool, ServiceError> {
+        Ok(self.inner.providers.requested(provider)?.has_images())
+    }
+
+    /// Whether a provider, or the server's default, can archive the files of a sandbox.
+    pub fn can_archive(&self, provider: Option<&str>) -> Result<bool, ServiceError> {
+        Ok(self.inner.providers.requested(provider)?.capabilities().packs)
+    }
+
+    /// The image of a provider that has images of its own. Templates of this server and the default names of the vendors' SDKs
+    /// mean the provider's default.
+    pub(super) async fn image_at(
+        &self,
+        provider: &Arc<dyn Provider>,
+        spec: &CreateSandbox,
+    ) -> Result<Option<ProviderImage>, ServiceError> {
+        if !provider.has_images() {
+            return Ok(None);
+        }
+        let default = self.inner.config.default_template.as_str();
+        let is_ours = |name: &&str| *name == default || default_names::is_built_in(name);
+        let template = spec.template.as_deref().filter(|name| !is_ours(name));
+        let image = spec.image.as_deref().filter(|name| default_names::candidates(name).is_none());
+        let named = image.or(template);
+        match provider.image(named).await {
+            Err(ProviderError::NoTemplate { template }) => Err(no_image(&template, provider.name())),
+            found => Ok(found?),
+        }
+    }
+
     /// A snapshot is used where it is kept.
     fn refuse_other_provider(&self, spec: &CreateSandbox, snapshot: &Snapshot) -> Result<(), ServiceError> {
-        let kept = self.inner.providers.of_snapshot(snapshot)?.name();
+        let provider = self.inner.providers.of_snapshot(snapshot)?;
+        let kept = provider.name();
         match &spec.provider {
             Some(asked) if asked != kept => Err(ServiceError::field(
                 "provider",
@@ -160,7 +197,7 @@ impl Sandboxes {
 }
 
 /// Whether processes that already run can satisfy the request.
-fn can_start_warm(provider: &Arc<dyn Provider>, spec: &CreateSandbox) -> bool {
+fn can_start_warm(provider: &dyn Provider, spec: &CreateSandbox) -> bool {
     provider.capabilities().checkpoints
         && spec.storage == Storage::Disk
         && spec.command.is_none()
@@ -175,6 +212,13 @@ fn no_copy(template: &str, provider: &str) -> ServiceError {
     let message = format!("template {template} has no copy for provider {provider}");
     ServiceError::new(Code::TemplateNotFound, message)
         .hint("that provider cannot use the layers of this server; choose another provider, or a template that it has")
+}
+
+fn no_image(image: &str, provider: &str) -> ServiceError {
+    let message = format!("provider {provider} has no image {}", printable(image));
+    ServiceError::new(Code::TemplateNotFound, message).hint(
+        "load or pull it at that provider first, as with docker pull or docker load; or choose another image",
+    )
 }
 
 /// The source of a sandbox.
@@ -265,6 +309,16 @@ impl Base {
             source: Source::Template,
             provider: None,
             parent: None,
+        }
+    }
+
+    fn of_image(image: ProviderImage, limits: Limits) -> Self {
+        Self {
+            template_version: image.version,
+            env: image.env,
+            user: image.user,
+            workdir: image.workdir,
+            ..Self::awaited(image.name, limits)
         }
     }
 

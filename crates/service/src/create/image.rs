@@ -51,6 +51,10 @@ impl Sandboxes {
         spec: &CreateSandbox,
     ) -> Result<Option<ImageWait>, ServiceError> {
         let (Some(image), Origin::Template) = (&spec.image, &spec.from) else { return Ok(None) };
+        let provider = self.inner.providers.requested(spec.provider.as_deref())?;
+        if self.image_at(&provider, spec).await?.is_some() {
+            return Ok(None);
+        }
         match self.inner.templates.resolve(who, image).await {
             Err(error) if error.code == Code::TemplateNotFound => {
                 reference(image)?;

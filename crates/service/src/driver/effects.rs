@@ -454,7 +454,7 @@ async fn greet(
         }
         return Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent));
     };
-    let agent = crate::agent::client(&job.provider, &lease.id, &instance, &agent_token);
+    let agent = crate::agent::client(&job.provider, lease, &instance, &agent_token);
     timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
     Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
 }
@@ -481,7 +481,7 @@ async fn resume(job: &EffectJob) -> Outcome {
             // Its policy may have changed while it was frozen.
             if job.lease.is_intercepted() {
                 let provider = &job.provider;
-                let agent = crate::agent::client(provider, &job.lease.id, &row.instance, &row.agent_token);
+                let agent = crate::agent::client(provider, &job.lease, &row.instance, &row.agent_token);
                 trust(job, &agent).await;
             }
             Outcome::Resumed(Ok(()))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use atoll_model::{EventKind, Intent, Lease, MemoryLocation, Phase};
-use atoll_provider::{ProviderError, Target};
+use atoll_provider::{Capability, ProviderError, Target};
 use atoll_store::NewEvent;
 
 use super::update::APPLY;
@@ -34,7 +34,8 @@ impl Driver {
             | Phase::Deleted => false,
         };
         self.refresh_due = false;
-        if !live {
+        // A provider that enforces no policy has none to change.
+        if !live || !self.provider.capabilities().has(Capability::Egress) {
             return Ok(());
         }
         let target = Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() };

@@ -181,7 +181,7 @@ impl Driver {
     pub(super) fn client_of_row(&self) -> Option<AgentClient> {
         let row = self.row.as_ref()?;
         let token = Tokens::from_row(&row.agent_token);
-        Some(crate::agent::client(&self.provider, &self.lease.id, &row.instance, token.first()))
+        Some(crate::agent::client(&self.provider, &self.lease, &row.instance, token.first()))
     }
 
     async fn on_not_resumed(&mut self, failure: ServiceError, made: Option<serde_json::Value>) {

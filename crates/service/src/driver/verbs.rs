@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use atoll_model::lifecycle::{self, Event, PhaseSet, Verb};
 use atoll_model::{Code, Intent, MemoryLocation, Phase, Reason, Storage};
+use atoll_provider::Capability;
 use atoll_store::Admit;
 
 use super::Driver;
@@ -170,10 +171,11 @@ impl Driver {
     async fn on_pause(&mut self, held: MemoryLocation, reason: Reason) -> Result<(), StepError> {
         let able = self.provider.capabilities();
         if !able.pauses || (held == MemoryLocation::Disk && !able.checkpoints) {
-            let what = if able.pauses { "memory: disk" } else { "pause" };
-            let message = format!("{what} is not possible on this server");
-            let hint = "atoll doctor shows what is missing";
-            return Err(ServiceError::new(Code::Unsupported, message).hint(hint).into());
+            let missing = if able.pauses { Capability::Checkpoint } else { Capability::Pause };
+            let error = ServiceError::from(self.provider.missing(missing));
+            let hint =
+                "`atoll doctor` shows what is missing here, `atoll provider ls` what other providers can do";
+            return Err(error.hint(hint).into());
         }
         if self.lease.phase == Phase::Paused {
             let on_disk = self.lease.held == Some(MemoryLocation::Disk);

@@ -43,7 +43,7 @@ impl Volumes {
     }
 
     pub(super) fn opened(&self, volume: Volume) -> Result<OpenVolume, ServiceError> {
-        let provider = Arc::clone(self.inner.providers.of_volume(&volume)?);
+        let provider = self.inner.providers.of_volume(&volume)?;
         Ok(OpenVolume { volume, provider })
     }
 }

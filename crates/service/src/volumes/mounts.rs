@@ -23,7 +23,7 @@ impl Volumes {
         provider: &Arc<dyn Provider>,
         asked: &[MountAsk],
     ) -> Result<Vec<Mount>, ServiceError> {
-        if !asked.is_empty() {
+        if !asked.is_empty() && !provider.binds_folders() {
             provider.volume_support()?;
         }
         let mut mounts = Vec::with_capacity(asked.len());
@@ -36,6 +36,9 @@ impl Volumes {
                     .hint("list them: GET /v1/volumes, or atoll volume ls"));
             };
             self.need_here(&volume)?;
+            if volume.folder.is_none() {
+                provider.volume_support()?;
+            }
             if volume.folder.is_none() && volume.provider != provider.name() {
                 let (kept, own) = (&volume.provider, provider.name());
                 let why = format!("volume {} is kept by provider {kept}, the sandbox by {own}", volume.name);

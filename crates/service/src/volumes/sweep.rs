@@ -2,19 +2,21 @@
 //! a row are removed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use atoll_model::{VolumeId, VolumeState};
+use atoll_provider::Provider;
 
 use super::{Volumes, remove_files_and_row};
 use crate::service::OpenError;
 
 impl Volumes {
-    pub(crate) async fn sweep(&self) -> Result<(), OpenError> {
+    pub(crate) async fn sweep(&self, providers: &[Arc<dyn Provider>]) -> Result<(), OpenError> {
         let inner = &self.inner;
         let mut known: HashMap<String, Vec<VolumeId>> = HashMap::new();
         for volume in inner.store.own_volumes().await? {
             // Volumes of a provider that this server does not have stay as they are.
-            if !inner.providers.has(&volume.provider) {
+            if !providers.iter().any(|provider| provider.name() == volume.provider) {
                 continue;
             }
             match volume.state {
@@ -32,7 +34,7 @@ impl Volumes {
                 }
             }
         }
-        for provider in inner.providers.all() {
+        for provider in providers {
             let own = known.remove(provider.name()).unwrap_or_default();
             if let Err(error) = provider.sweep_volumes(own).await {
                 tracing::warn!(provider = provider.name(), %error, "files of unknown volumes may be left");

@@ -10,10 +10,11 @@ use std::time::Duration;
 use atoll_image::images::NewVersion;
 use atoll_image::{Bounds, Images};
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, SandboxId, StartSettings};
+use atoll_provider::Provider;
 use atoll_provider::fake::{FakeProvider, TEMPLATE};
 use atoll_service::{
-    FailPoint, Fetch, Fetched, MakeProgress, Progressed, ProviderRegistry, Service, ServiceConfig,
-    ServiceError, TemplateRecord, TemplateSource, TestClock,
+    BuildProvider, FailPoint, Fetch, Fetched, MakeProgress, Progressed, ProviderFiles, ProviderRegistry,
+    Service, ServiceConfig, ServiceError, TemplateRecord, TemplateSource, TestClock,
 };
 use atoll_store::{SqliteStore, Store, StoreConfig};
 
@@ -46,6 +47,12 @@ pub struct Options {
     pub beside: Option<(PathBuf, &'static str)>,
     /// A second provider beside the first.
     pub second: Option<Arc<FakeProvider>>,
+    /// Opens the providers of settings files.
+    pub builder: Option<Arc<dyn BuildProvider>>,
+    /// The operator allows the provider `local`.
+    pub allows_local: bool,
+    /// A provider of another kind beside them.
+    pub other: Option<Arc<dyn Provider>>,
 }
 
 impl World {
@@ -100,6 +107,15 @@ impl World {
         let own_clock = clock.clone();
         let providers = ProviderRegistry::new(fake.clone());
         let providers = options.second.into_iter().fold(providers, |all, one| all.with(one));
+        let providers = match options.builder {
+            Some(builder) => {
+                let files = ProviderFiles::new(dir.path(), builder, BTreeMap::new());
+                let files = files.allowing_local(options.allows_local);
+                providers.with_files(files).await
+            }
+            None => providers,
+        };
+        let providers = options.other.into_iter().fold(providers, |all, one| all.with(one));
         let service = Service::open_with(config, store.clone(), providers, templates, own_clock, failpoint)
             .await
             .unwrap();

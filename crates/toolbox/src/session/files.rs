@@ -2,7 +2,7 @@
 
 use atoll_agentapi::EntryKind;
 
-use super::{ROOT, Sessions, is_key};
+use super::{ROOT, Sessions, ShellSession, is_key};
 use crate::{PermissionChange, ToolboxError};
 
 /// LIMIT: bytes of a name in a file.
@@ -11,13 +11,22 @@ const NAME_BYTES: u64 = 1_024;
 const FRESH_MS: i64 = 60_000;
 
 impl Sessions<'_> {
+    pub(super) fn root(&self) -> String {
+        format!("{}/{ROOT}", self.toolbox.sandbox.temporary_folder())
+    }
+
+    /// The folder of a command.
+    pub(super) fn folder(&self, session: &ShellSession, id: &str) -> String {
+        format!("{}/{}/{id}", self.root(), session.key)
+    }
+
     /// Every user of the sandbox may have sessions below it.
     pub(super) async fn open_root(&self) -> Result<(), ToolboxError> {
-        let sandbox = &self.toolbox.sandbox;
-        match sandbox.make_dir(ROOT.as_bytes(), self.toolbox.user(), Some(0o777)).await {
+        let (sandbox, root) = (&self.toolbox.sandbox, self.root());
+        match sandbox.make_dir(root.as_bytes(), self.toolbox.user(), Some(0o777)).await {
             Ok(_) => {
                 let change = PermissionChange { mode: Some(0o1777), ..PermissionChange::default() };
-                self.toolbox.files().change(ROOT, &change).await.map(|_| ())
+                self.toolbox.files().change(&root, &change).await.map(|_| ())
             }
             Err(error) if error.kind() == atoll_model::ErrorKind::Exists => Ok(()),
             Err(error) => Err(ToolboxError::file(error)),
@@ -26,10 +35,11 @@ impl Sessions<'_> {
 
     /// The folder of a session whose shell ended by itself.
     pub(super) async fn ended(&self, name: &str) -> Result<Option<String>, ToolboxError> {
+        let root = self.root();
         for (key, _) in self.folders().await? {
-            let known = self.bytes(&format!("{ROOT}/{key}/name"), NAME_BYTES).await?;
+            let known = self.bytes(&format!("{root}/{key}/name"), NAME_BYTES).await?;
             if known.as_deref() == Some(name.as_bytes())
-                && self.bytes(&format!("{ROOT}/{key}/ended"), NAME_BYTES).await?.is_some()
+                && self.bytes(&format!("{root}/{key}/ended"), NAME_BYTES).await?.is_some()
             {
                 return Ok(Some(key));
             }
@@ -50,15 +60,16 @@ impl Sessions<'_> {
         let Ok(folders) = self.folders().await else { return };
         // Listed after the folders: a session that has a shell by then is alive.
         let Ok(living) = self.list().await else { return };
+        let root = self.root();
         for (key, modified_at_ms) in folders {
             if living.iter().any(|session| session.key == key) {
                 continue;
             }
-            let ended = self.bytes(&format!("{ROOT}/{key}/ended"), NAME_BYTES).await;
+            let ended = self.bytes(&format!("{root}/{key}/ended"), NAME_BYTES).await;
             let is_left = match ended {
                 Ok(None) => now_ms.saturating_sub(modified_at_ms) > FRESH_MS,
                 Ok(Some(_)) => {
-                    let known = self.bytes(&format!("{ROOT}/{key}/name"), NAME_BYTES).await;
+                    let known = self.bytes(&format!("{root}/{key}/name"), NAME_BYTES).await;
                     known.is_ok_and(|known| known.as_deref() == Some(name.as_bytes()))
                 }
                 Err(_) => false,
@@ -71,7 +82,12 @@ impl Sessions<'_> {
     }
 
     pub(super) async fn forget(&self, key: &str) -> Result<(), ToolboxError> {
-        match self.toolbox.sandbox.remove(format!("{ROOT}/{key}").as_bytes(), self.toolbox.user()).await {
+        match self
+            .toolbox
+            .sandbox
+            .remove(format!("{}/{key}", self.root()).as_bytes(), self.toolbox.user())
+            .await
+        {
             Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(ToolboxError::file),
         }
@@ -79,11 +95,11 @@ impl Sessions<'_> {
 
     /// The names of the folders, and when each was last changed.
     async fn folders(&self) -> Result<Vec<(String, i64)>, ToolboxError> {
-        let (entries, _) = match self.toolbox.sandbox.list_dir(ROOT.as_bytes(), self.toolbox.user(), 1).await
-        {
-            Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
-            listed => listed.map_err(ToolboxError::file)?,
-        };
+        let (entries, _) =
+            match self.toolbox.sandbox.list_dir(self.root().as_bytes(), self.toolbox.user(), 1).await {
+                Err(error) if error.kind() == atoll_model::ErrorKind::NotFound => return Ok(Vec::new()),
+                listed => listed.map_err(ToolboxError::file)?,
+            };
         let folders = entries.into_iter().filter(|entry| entry.kind == EntryKind::Directory);
         let named =
             folders.filter_map(|entry| Some((String::from_utf8(entry.name).ok()?, entry.modified_at_ms)));

@@ -73,7 +73,7 @@ impl std::fmt::Debug for LogFollow {
 impl Sessions<'_> {
     /// Follows a command; its earlier output comes first.
     pub async fn follow(&self, session: &ShellSession, id: &str) -> Result<LogFollow, ToolboxError> {
-        let folder = run::folder(session, id);
+        let folder = self.folder(session, id);
         let (sandbox, user) = (self.toolbox.sandbox.clone(), self.toolbox.user.clone());
         let attached = async {
             match session.pid {

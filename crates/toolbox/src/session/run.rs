@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use atoll_agentapi::{AgentError, Range, RpcCode, StartProcess};
 
-use super::{CommandOutput, ROOT, SessionCommand, Sessions, ShellSession, is_key};
+use super::{CommandOutput, SessionCommand, Sessions, ShellSession, is_key};
 use crate::{LogEvent, ToolboxError};
 
 /// LIMIT: bytes of a stream that are returned in one piece; of a longer one the end.
@@ -130,7 +130,7 @@ impl Sessions<'_> {
             return Err(ToolboxError::Invalid(message));
         }
         let id = command_id()?;
-        let folder = folder(session, &id);
+        let folder = self.folder(session, &id);
         let (sandbox, user) = (&self.toolbox.sandbox, self.toolbox.user());
         if new.takes_input {
             let how = if new.quiet_input { QUIET } else { ECHO };
@@ -147,7 +147,7 @@ impl Sessions<'_> {
     }
 
     async fn tell(&self, session: &ShellSession, id: &str, new: &NewCommand) -> Result<(), ToolboxError> {
-        let line = line(&folder(session, id), new.takes_input);
+        let line = line(&self.folder(session, id), new.takes_input);
         self.toolbox.sandbox.send_stdin(session.pid, line.as_ref()).await.map_err(|error| match error {
             AgentError::Refused { code: RpcCode::NotFound | RpcCode::FailedPrecondition, .. } => {
                 ToolboxError::Ended(format!("the shell of session {:?} has ended", session.name))
@@ -158,7 +158,7 @@ impl Sessions<'_> {
 
     /// The newest commands of a session, oldest first.
     pub async fn commands(&self, session: &ShellSession) -> Result<Vec<SessionCommand>, ToolboxError> {
-        let root = format!("{ROOT}/{}", session.key);
+        let root = format!("{}/{}", self.root(), session.key);
         let listed = self.toolbox.sandbox.list_dir(root.as_bytes(), self.toolbox.user(), 1).await;
         let (entries, _) = listed.map_err(ToolboxError::file)?;
         let mut ids: Vec<String> = entries
@@ -182,7 +182,7 @@ impl Sessions<'_> {
         if !is_key(id) {
             return Err(gone());
         }
-        let folder = folder(session, id);
+        let folder = self.folder(session, id);
         let text = self.head(&format!("{folder}/command")).await?.ok_or_else(gone)?;
         let command = String::from_utf8_lossy(&text).trim_end_matches('\n').to_owned();
         let exit_code = self.exit_code(&folder).await?;
@@ -192,7 +192,7 @@ impl Sessions<'_> {
     /// The output of a command so far.
     pub async fn logs(&self, session: &ShellSession, id: &str) -> Result<SessionLogs, ToolboxError> {
         self.command(session, id).await?;
-        let folder = folder(session, id);
+        let folder = self.folder(session, id);
         let stdout = self.tail(&format!("{folder}/out")).await?;
         let stderr = self.tail(&format!("{folder}/err")).await?;
         Ok(SessionLogs { stdout, stderr })
@@ -206,7 +206,7 @@ impl Sessions<'_> {
         if self.command(session, id).await?.exit_code.is_some() {
             return Err(ToolboxError::Ended("the command has ended already".into()));
         }
-        let folder = folder(session, id);
+        let folder = self.folder(session, id);
         let begun = tokio::time::timeout(BEGIN_LIMIT, self.begun(&folder)).await;
         begun.unwrap_or_else(|_| {
             let seconds = BEGIN_LIMIT.as_secs();
@@ -309,10 +309,6 @@ impl Sessions<'_> {
 
 pub(super) fn parse_exit(text: &[u8]) -> Option<i32> {
     std::str::from_utf8(text.strip_suffix(b"\n")?).ok()?.trim().parse().ok()
-}
-
-pub(super) fn folder(session: &ShellSession, id: &str) -> String {
-    format!("{ROOT}/{}/{id}", session.key)
 }
 
 /// Later ids sort after earlier ones: the time, then randomness.

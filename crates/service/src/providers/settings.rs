@@ -1,0 +1,267 @@
+//! Settings of providers as operations of an admin key: read, replace, remove, test; and the task that notices changed
+//! files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use atoll_model::policy::authz;
+use atoll_model::{Code, Principal, ProviderKind, ProviderSettings, TenantId};
+use atoll_provider::Provider;
+use atoll_store::TenantRecord;
+use serde_json::Value;
+
+use super::files::{ProviderFiles, check, unusable};
+use super::{ANSWERS_WITHIN, OpenedProvider};
+use crate::ServiceError;
+use crate::service::{OpenError, Service};
+
+/// LIMIT: how long a changed file may go unnoticed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The settings of a provider as they may be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderSettingsRecord {
+    /// Its name.
+    pub name: String,
+    /// The file, without its secrets.
+    pub settings: Value,
+    /// Where each value comes from that can also be set by a variable.
+    pub sources: BTreeMap<String, String>,
+    /// Why it cannot be used; `None`: it can.
+    pub problem: Option<String>,
+}
+
+/// What a test of a provider found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderTest {
+    /// What is wrong, in one sentence; `None`: nothing.
+    pub problem: Option<String>,
+    /// What would help.
+    pub hint: Option<String>,
+}
+
+impl Service {
+    /// The settings of a provider, without its secrets.
+    pub async fn provider_settings(
+        &self,
+        who: &Principal,
+        name: &str,
+    ) -> Result<ProviderSettingsRecord, ServiceError> {
+        authz::admin(who)?;
+        let files = self.provider_files()?;
+        let settings = self.settings_of(files, name)?;
+        Ok(self.settings_record(files, name, &settings))
+    }
+
+    /// Replaces the settings of a provider. Secrets that the request leaves out are kept; an empty text removes one.
+    pub async fn set_provider_settings(
+        &self,
+        who: &Principal,
+        name: &str,
+        document: &Value,
+    ) -> Result<ProviderSettingsRecord, ServiceError> {
+        authz::admin(who)?;
+        let files = self.provider_files()?;
+        let settings = check(name, document).map_err(|bad| ServiceError::field(&bad.field, bad.problem))?;
+        let _turn = files.changes.lock().await;
+        // Wrong earlier settings have no secrets that could be kept.
+        let earlier = files.read(name).ok().flatten();
+        let earlier = earlier.unwrap_or_else(|| ProviderSettings::of(settings.kind));
+        let settings = settings.keeping_secrets_of(&earlier);
+        files.write(name, &settings).map_err(|cause| not_written(name, cause))?;
+        tracing::info!(provider = name, key = %who.key, kind = settings.kind.as_str(), "the settings of a provider were changed");
+        self.reload_providers().await;
+        Ok(self.settings_record(files, name, &settings))
+    }
+
+    /// Removes the settings of a provider. Sandboxes that it has go on; new ones are refused.
+    pub async fn remove_provider_settings(&self, who: &Principal, name: &str) -> Result<(), ServiceError> {
+        authz::admin(who)?;
+        let files = self.provider_files()?;
+        atoll_model::check_provider_name(name).map_err(|_| self.base().providers.unknown(name))?;
+        let _turn = files.changes.lock().await;
+        match std::fs::remove_file(files.path(name)) {
+            Ok(()) => {}
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                return Err(self.base().providers.unknown(name).hint("it has no settings file"));
+            }
+            Err(cause) => return Err(not_written(name, cause)),
+        }
+        tracing::info!(provider = name, key = %who.key, "the settings of a provider were removed");
+        self.reload_providers().await;
+        Ok(())
+    }
+
+    /// Checks the settings of a provider, opens it and asks it for a sign of life. A kind that this version cannot drive is
+    /// refused.
+    pub async fn test_provider(&self, who: &Principal, name: &str) -> Result<ProviderTest, ServiceError> {
+        authz::admin(who)?;
+        match self.try_provider(name).await {
+            Ok(()) => Ok(ProviderTest { problem: None, hint: None }),
+            Err(error) if matches!(error.code, Code::Unsupported | Code::ProviderNotFound) => Err(error),
+            Err(error) => Ok(ProviderTest { problem: Some(error.message), hint: error.hint }),
+        }
+    }
+
+    async fn try_provider(&self, name: &str) -> Result<(), ServiceError> {
+        let registry = &self.base().providers;
+        let opened = match registry.files().map(|files| (files, self.settings_of(files, name))) {
+            Some((files, Ok(settings))) => files.open(name, &settings).await?,
+            // It is open without a file.
+            Some((_, Err(error))) if error.code == Code::ProviderNotFound => None,
+            Some((_, Err(error))) => return Err(error),
+            None => None,
+        };
+        let provider = match opened {
+            Some(opened) => opened,
+            None => registry.named(name)?,
+        };
+        match tokio::time::timeout(ANSWERS_WITHIN, provider.node()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(unusable(name, &ServiceError::from(error).message)),
+            Err(_) => Err(unusable(name, &format!("it did not answer within {ANSWERS_WITHIN:?}"))),
+        }
+    }
+
+    fn provider_files(&self) -> Result<&Arc<ProviderFiles>, ServiceError> {
+        let none = || ServiceError::new(Code::Unsupported, "this server has no settings files for providers");
+        self.base().providers.files().ok_or_else(none)
+    }
+
+    /// The settings in the file of a provider; the embedded engine without a file has its defaults.
+    fn settings_of(&self, files: &ProviderFiles, name: &str) -> Result<ProviderSettings, ServiceError> {
+        let registry = &self.base().providers;
+        atoll_model::check_provider_name(name).map_err(|_| registry.unknown(name))?;
+        files.read(name)?.or_else(|| files.needs_no_file(name)).ok_or_else(|| registry.unknown(name))
+    }
+
+    fn settings_record(
+        &self,
+        files: &ProviderFiles,
+        name: &str,
+        settings: &ProviderSettings,
+    ) -> ProviderSettingsRecord {
+        let sources = files.resolve(settings).sources;
+        let refusal = self.base().providers.entry(name).and_then(|entry| entry.refusal);
+        ProviderSettingsRecord {
+            name: name.to_owned(),
+            settings: settings.shown(),
+            sources: sources
+                .iter()
+                .map(|(field, source)| ((*field).to_owned(), source.to_string()))
+                .collect(),
+            problem: refusal.map(|refusal| refusal.message),
+        }
+    }
+
+    /// Reads the settings files again. The first provider under a name adopts what it has before it takes something new.
+    pub(crate) async fn reload_providers(&self) {
+        for opened in self.base().providers.read_files().await {
+            let name = opened.provider.name();
+            if let Err(error) = self.take_provider(opened).await {
+                self.close_provider(name, &error).await;
+            }
+        }
+    }
+
+    async fn take_provider(&self, opened: OpenedProvider) -> Result<(), OpenError> {
+        let provider = Arc::clone(&opened.provider);
+        let registry = &self.base().providers;
+        let current = registry.get(provider.name());
+        if !current.is_some_and(|current| Arc::ptr_eq(&current, &provider)) {
+            self.listen_to(&provider);
+        }
+        if !registry.has(provider.name()) {
+            self.adopt_at(&provider).await?;
+        }
+        registry.install(opened);
+        tracing::info!(provider = provider.name(), kind = provider.kind(), "a provider was opened");
+        Ok(())
+    }
+
+    async fn adopt_at(&self, provider: &Arc<dyn Provider>) -> Result<(), OpenError> {
+        let only = [Arc::clone(provider)];
+        crate::adopt::adopt(&self.sandboxes().inner, &only).await?;
+        self.volumes().sweep(&only).await
+    }
+
+    /// Adopts what a provider has when the server starts. One of a settings file that cannot list its instances is tried again
+    /// later; the server starts without it.
+    pub(crate) async fn adopt_or_close(&self, provider: &Arc<dyn Provider>) -> Result<(), OpenError> {
+        match self.adopt_at(provider).await {
+            Err(error @ OpenError::Adopt { .. }) if provider.kind() != ProviderKind::Container.as_str() => {
+                if self.close_provider(provider.name(), &error).await {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Closes a provider that cannot list its instances; answers whether a settings file opens it again.
+    async fn close_provider(&self, name: &str, error: &OpenError) -> bool {
+        tracing::warn!(provider = name, %error, cause = ?std::error::Error::source(error), "a provider could not be used");
+        let refusal = unusable(name, "it cannot list its instances");
+        self.base().providers.close(name, refusal).await
+    }
+
+    /// Follows the notices and the egress decisions of a provider.
+    fn listen_to(&self, provider: &Arc<dyn Provider>) {
+        let inner = &self.sandboxes().inner;
+        crate::notices::start(inner, provider.notices());
+        if let Some(egressed) = provider.egress() {
+            crate::egress::log::start(inner, egressed);
+        }
+    }
+
+    /// Sets or removes the list of providers that a tenant may use. Existing sandboxes stay.
+    pub async fn set_tenant_providers(
+        &self,
+        who: &Principal,
+        tenant: &str,
+        providers: Option<Vec<String>>,
+    ) -> Result<TenantRecord, ServiceError> {
+        authz::admin(who)?;
+        for name in providers.iter().flatten() {
+            atoll_model::check_provider_name(name)
+                .map_err(|bad| ServiceError::field("providers", format!("{name:?} {}", bad.problem)))?;
+        }
+        let record = self.base().tenant(tenant).await?;
+        self.base().store.set_tenant_providers(&record.id, providers.clone()).await?;
+        self.base().providers.set_tenant_list(&record.id, providers.clone());
+        tracing::info!(tenant = %record.id, key = %who.key, set = providers.is_some(), "a tenant's list of providers was changed");
+        Ok(TenantRecord { providers, ..record })
+    }
+
+    /// Reads a list that another node changed.
+    pub(crate) async fn reload_tenant_providers(&self, tenant: &TenantId) {
+        match self.base().store.tenant(tenant.as_str()).await {
+            Ok(Some(record)) => self.base().providers.set_tenant_list(tenant, record.providers),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%tenant, %error, "a changed list of providers could not be read"),
+        }
+    }
+}
+
+/// Notices changed settings files.
+pub(crate) fn start(service: &Service) {
+    if service.base().providers.files().is_none() {
+        return;
+    }
+    let own = service.clone();
+    service.base().spawn(async move {
+        let closing = own.base().closing.clone();
+        while closing.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+            own.reload_providers().await;
+        }
+    });
+}
+
+fn not_written(name: &str, cause: std::io::Error) -> ServiceError {
+    ServiceError::new(Code::Internal, format!("the settings of provider {name} could not be written"))
+        .hint("check the space and the permissions of DATA/sandboxes")
+        .caused_by(cause)
+}
