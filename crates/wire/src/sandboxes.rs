@@ -8,9 +8,14 @@ use utoipa::{IntoParams, ToSchema};
 use crate::flag::Flag;
 use crate::network::{self, Network};
 use crate::words::{
-    AwakeReason, Intent, MemoryLocation, OnExit, OnTimeout, Phase, Reason, Stage, Storage, TimeoutCounts,
-    Wake,
+    AwakeReason, Intent, Isolation, MemoryLocation, OnExit, OnTimeout, Phase, Reason, Stage, Storage,
+    TimeoutCounts, Wake,
 };
+
+/// Older servers have no other kind of provider.
+const fn container() -> Isolation {
+    Isolation::Container
+}
 
 /// A sandbox: an isolated Linux environment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -27,6 +32,9 @@ pub struct Sandbox {
     /// Names of variables that forks and snapshots do not inherit.
     pub private_env: Vec<String>,
     pub provider: String,
+    /// What separates it from the machine that it runs on.
+    #[serde(default = "container")]
+    pub isolation: Isolation,
     /// Node that has its files and processes.
     #[serde(default)]
     pub node: String,

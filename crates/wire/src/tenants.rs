@@ -34,6 +34,9 @@ pub struct Tenant {
     /// Network policy that narrows its sandboxes; null if there is none.
     #[serde(default, deserialize_with = "network::from_optional_answer")]
     pub network: Option<Network>,
+    /// Providers that it may use; null: every provider that isolates its sandboxes, and the server's default.
+    #[serde(default)]
+    pub providers: Option<Vec<String>>,
     #[schema(format = DateTime)]
     pub created_at: String,
 }
@@ -59,6 +62,14 @@ pub struct TenantBody {
 pub struct TenantChange {
     /// Replaces the whole quota.
     pub quota: Quota,
+}
+
+/// The providers that a tenant may use for new sandboxes and volumes.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantProviders {
+    /// Names of providers. A provider without isolation is allowed only by name.
+    pub providers: Vec<String>,
 }
 
 /// Returns the current use and the quota of a tenant.

@@ -6,12 +6,16 @@ use serde::Serialize;
 use super::{Answer, Client, Listing, MapError, segment};
 use crate::health::Health;
 use crate::keys::{CreatedKey, Invite, Key, KeyBody, KeyList};
-use crate::providers::{Provider, ProviderList};
+use crate::providers::{Provider, ProviderList, ProviderSettings, ProviderTest};
 use crate::secrets::{Secret, SecretBody, SecretChange, SecretList};
-use crate::tenants::{Tenant, TenantBody, TenantList, UsageAnswer};
+use crate::tenants::{Tenant, TenantBody, TenantList, TenantProviders, UsageAnswer};
 
 fn tenant_path(name: &str, below: &str) -> String {
     format!("/v1/tenants/{}{below}", segment(name))
+}
+
+fn provider_path(name: &str, below: &str) -> String {
+    format!("/v1/providers/{}{below}", segment(name))
 }
 
 impl<M: MapError> Client<M> {
@@ -21,6 +25,27 @@ impl<M: MapError> Client<M> {
 
     pub async fn providers(&self) -> Result<Listing<Provider>, M::Error> {
         self.list::<ProviderList>("/v1/providers").await
+    }
+
+    pub async fn provider_settings(&self, name: &str) -> Result<Answer<ProviderSettings>, M::Error> {
+        self.get(&provider_path(name, "/settings")).await
+    }
+
+    /// Replaces the settings of a provider. `settings` has the shape of its file.
+    pub async fn set_provider_settings(
+        &self,
+        name: &str,
+        settings: &impl Serialize,
+    ) -> Result<Answer<ProviderSettings>, M::Error> {
+        self.put(&provider_path(name, "/settings"), settings).await
+    }
+
+    pub async fn remove_provider_settings(&self, name: &str) -> Result<(), M::Error> {
+        self.delete_silently(&provider_path(name, "/settings")).await
+    }
+
+    pub async fn test_provider(&self, name: &str) -> Result<Answer<ProviderTest>, M::Error> {
+        self.answer(self.request(Method::POST, &provider_path(name, "/test"))).await
     }
 
     pub async fn create_key(&self, body: &KeyBody) -> Result<Answer<CreatedKey>, M::Error> {
@@ -67,6 +92,19 @@ impl<M: MapError> Client<M> {
 
     pub async fn clear_tenant_network(&self, name: &str) -> Result<Answer<Tenant>, M::Error> {
         self.delete(&tenant_path(name, "/network")).await
+    }
+
+    /// Sets the providers that a tenant may use.
+    pub async fn set_tenant_providers(
+        &self,
+        name: &str,
+        body: &TenantProviders,
+    ) -> Result<Answer<Tenant>, M::Error> {
+        self.put(&tenant_path(name, "/providers"), body).await
+    }
+
+    pub async fn clear_tenant_providers(&self, name: &str) -> Result<Answer<Tenant>, M::Error> {
+        self.delete(&tenant_path(name, "/providers")).await
     }
 
     pub async fn create_secret(&self, body: &SecretBody) -> Result<Answer<Secret>, M::Error> {
