@@ -61,8 +61,12 @@ async fn create(
     let named = body.snapshot().map(str::to_owned);
     // A request without a snapshot shows the default one in the response.
     body.name_snapshot(naming::DEFAULT);
-    let names_user = body.names_user();
+    let (names_user, names_archive) = (body.names_user(), body.names_archive());
     let mut spec = body.into_spec()?;
+    if !names_archive && !app.service.sandboxes().can_archive(None)? {
+        // COMPAT(daytona): the vendor's default interval is meant only where there are archives.
+        spec.timers.auto_archive_s = None;
+    }
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
     let (lease, _) = app.service.sandboxes().create(&who, spec, true).await.map_err(|error| match error.code {
         // COMPAT(daytona): a missing snapshot makes the request bad.
@@ -108,6 +112,11 @@ async fn begin_from(
     spec: &mut CreateSandbox,
 ) -> Result<(), ApiError> {
     let name = named.unwrap_or(naming::DEFAULT);
+    if app.service.sandboxes().uses_own_images(None)? {
+        fill(&mut spec.limits, named.and_then(naming::size).unwrap_or_default());
+        spec.template = Some(name.to_owned());
+        return Ok(());
+    }
     let Some(template) = naming::template(app, who, name).await? else {
         // A snapshot of a sandbox brings its own limits; or there is none, and the core says so.
         spec.from = From::Named(name.to_owned());

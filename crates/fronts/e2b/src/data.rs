@@ -30,7 +30,7 @@ use crate::{annotations, error};
 use refusal::Refusal;
 
 /// The port at which the SDKs expect the agent.
-const AGENT: u16 = atoll_agentapi::AGENT_PORT;
+const AGENT: u16 = atoll_service::AGENT_PORT;
 /// The port at which the SDKs expect the code interpreter.
 const INTERPRETER: u16 = 49_999;
 

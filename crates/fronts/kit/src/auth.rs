@@ -18,8 +18,12 @@ pub trait FrontState: Send + Sync {
     /// The service behind the front.
     fn service(&self) -> &Service;
 
-    /// The key of a request, wherever the front's clients put it.
-    fn key(headers: &HeaderMap) -> Option<&str>;
+    /// The key of a request, wherever the front's clients put it: by default in `Authorization: Bearer` or `X-API-Key`; the former
+    /// has precedence.
+    fn key(headers: &HeaderMap) -> Option<&str> {
+        let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
+        bearer(headers).or_else(plain).filter(|key| !key.is_empty())
+    }
 
     /// The answer to a request without a key.
     fn missing_key() -> ApiError;
@@ -83,5 +87,32 @@ mod tests {
             assert_eq!(bearer(&headers), wanted, "{text}");
         }
         assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    struct PlainFront;
+
+    impl FrontState for PlainFront {
+        fn service(&self) -> &Service {
+            unreachable!("only its keys are asked for")
+        }
+
+        fn missing_key() -> ApiError {
+            ApiError::unauthenticated("no key")
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_in_either_header() {
+        let key = |pairs: &[(&'static str, &'static str)]| {
+            let pairs = pairs.iter().map(|(k, v)| (k.parse().expect("name"), HeaderValue::from_static(v)));
+            PlainFront::key(&pairs.collect()).map(str::to_owned)
+        };
+        assert_eq!(key(&[("authorization", "Bearer atl_1")]).as_deref(), Some("atl_1"));
+        assert_eq!(key(&[("authorization", "bearer  atl_1 ")]).as_deref(), Some("atl_1"));
+        assert_eq!(key(&[("x-api-key", "e2b_1")]).as_deref(), Some("e2b_1"));
+        assert_eq!(key(&[("authorization", "Basic Zm9v"), ("x-api-key", "k")]).as_deref(), Some("k"));
+        assert_eq!(key(&[("authorization", "Bearer")]), None);
+        assert_eq!(key(&[("x-api-key", " ")]), None);
+        assert_eq!(key(&[]), None);
     }
 }

@@ -14,13 +14,14 @@
 mod metrics;
 mod session;
 
-use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer, error_body};
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, error_body};
 use atoll_service::Service;
 use axum::Router;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use serde::Serialize;
+
+use crate::session::SessionVerb;
 
 /// The front. Cloning is cheap.
 #[derive(Clone)]
@@ -44,11 +45,13 @@ impl Front for Leon {
     }
 
     fn routes(&self) -> Router {
+        use SessionVerb::{Destroy, Pause, Resume};
+        let act = session::act;
         Router::new()
             .route("/sessions", get(session::list))
-            .route("/sessions/{id}", delete(session::destroy))
-            .route("/sessions/{id}/pause", post(session::pause))
-            .route("/sessions/{id}/resume", post(session::resume))
+            .route("/sessions/{id}", delete(move |app, who, id, query| act(app, who, id, query, Destroy)))
+            .route("/sessions/{id}/pause", post(move |app, who, id, query| act(app, who, id, query, Pause)))
+            .route("/sessions/{id}/resume", post(move |app, who, id, query| act(app, who, id, query, Resume)))
             .route("/sessions/{id}/metrics", get(metrics::metrics))
             .with_state(self.clone())
     }
@@ -75,12 +78,6 @@ struct LeonError<'a> {
 impl FrontState for Leon {
     fn service(&self) -> &Service {
         &self.service
-    }
-
-    /// The key in `Authorization: Bearer` or `X-API-Key`, as in the native API.
-    fn key(headers: &HeaderMap) -> Option<&str> {
-        let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
-        bearer(headers).or_else(plain).filter(|key| !key.is_empty())
     }
 
     fn missing_key() -> ApiError {

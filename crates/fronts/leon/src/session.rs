@@ -117,35 +117,36 @@ pub(crate) async fn found(
     Ok(app.service.sandboxes().find_session(who, query.provider.as_deref(), id).await?)
 }
 
-pub(crate) async fn pause(
-    State(app): State<Leon>,
-    Caller(who): Caller,
-    Path(id): Path<String>,
-    Query(query): Query<ProviderQuery>,
-) -> Result<JsonResponse<SessionAction>, ApiError> {
-    let lease = found(&app, &who, &id, &query).await?;
-    app.service.sandboxes().pause(&who, lease.id.as_str(), Pause::default(), true).await?;
-    Ok(SessionAction::done("pause", lease))
+/// What a request does with a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SessionVerb {
+    Pause,
+    Resume,
+    Destroy,
 }
 
-pub(crate) async fn resume(
+pub(crate) async fn act(
     State(app): State<Leon>,
     Caller(who): Caller,
     Path(id): Path<String>,
     Query(query): Query<ProviderQuery>,
+    verb: SessionVerb,
 ) -> Result<JsonResponse<SessionAction>, ApiError> {
     let lease = found(&app, &who, &id, &query).await?;
-    app.service.sandboxes().resume(&who, lease.id.as_str(), true).await?;
-    Ok(SessionAction::done("resume", lease))
-}
-
-pub(crate) async fn destroy(
-    State(app): State<Leon>,
-    Caller(who): Caller,
-    Path(id): Path<String>,
-    Query(query): Query<ProviderQuery>,
-) -> Result<JsonResponse<SessionAction>, ApiError> {
-    let lease = found(&app, &who, &id, &query).await?;
-    app.service.sandboxes().delete(&who, lease.id.as_str(), true).await?;
-    Ok(SessionAction::done("destroy", lease))
+    let (sandboxes, id) = (app.service.sandboxes(), lease.id.as_str());
+    let action = match verb {
+        SessionVerb::Pause => {
+            sandboxes.pause(&who, id, Pause::default(), true).await?;
+            "pause"
+        }
+        SessionVerb::Resume => {
+            sandboxes.resume(&who, id, true).await?;
+            "resume"
+        }
+        SessionVerb::Destroy => {
+            sandboxes.delete(&who, id, true).await?;
+            "destroy"
+        }
+    };
+    Ok(SessionAction::done(action, lease))
 }

@@ -51,10 +51,9 @@ mod working;
 
 use std::sync::Arc;
 
-use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
+use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo};
 use atoll_service::Service;
 use axum::Router;
-use axum::http::HeaderMap;
 use axum::response::Response;
 
 pub use atoll_wire::errors::Envelope;
@@ -107,12 +106,6 @@ impl FrontState for App {
         &self.service
     }
 
-    /// The key in `Authorization: Bearer` or `X-API-Key`; the former has precedence.
-    fn key(headers: &HeaderMap) -> Option<&str> {
-        let plain = || headers.get("x-api-key")?.to_str().ok().map(str::trim);
-        bearer(headers).or_else(plain).filter(|key| !key.is_empty())
-    }
-
     fn missing_key() -> ApiError {
         ApiError::unauthenticated("this request needs a key")
             .hint("send Authorization: Bearer KEY or X-API-Key: KEY; make one with `atoll key create`")
@@ -150,26 +143,5 @@ impl Front for Native {
 
     fn render_error(&self, error: &ApiError, request: &RequestInfo) -> Response {
         error::render(error, request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::http::HeaderValue;
-
-    #[test]
-    fn a_key_is_found_in_either_header() {
-        let key = |pairs: &[(&'static str, &'static str)]| {
-            let pairs = pairs.iter().map(|(k, v)| (k.parse().expect("name"), HeaderValue::from_static(v)));
-            App::key(&pairs.collect()).map(str::to_owned)
-        };
-        assert_eq!(key(&[("authorization", "Bearer atl_1")]).as_deref(), Some("atl_1"));
-        assert_eq!(key(&[("authorization", "bearer  atl_1 ")]).as_deref(), Some("atl_1"));
-        assert_eq!(key(&[("x-api-key", "e2b_1")]).as_deref(), Some("e2b_1"));
-        assert_eq!(key(&[("authorization", "Basic Zm9v"), ("x-api-key", "k")]).as_deref(), Some("k"));
-        assert_eq!(key(&[("authorization", "Bearer")]), None);
-        assert_eq!(key(&[("x-api-key", " ")]), None);
-        assert_eq!(key(&[]), None);
     }
 }

@@ -3,7 +3,9 @@
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::TenantRecord;
 use atoll_wire::network::NetworkPolicy;
-use atoll_wire::tenants::{Quota, Tenant, TenantBody, TenantChange, TenantList, Usage, UsageAnswer, cores};
+use atoll_wire::tenants::{
+    Quota, Tenant, TenantBody, TenantChange, TenantList, TenantProviders, Usage, UsageAnswer, cores,
+};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;
@@ -18,6 +20,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(update))
         .routes(routes!(usage))
         .routes(routes!(set_network, clear_network))
+        .routes(routes!(set_providers, clear_providers))
 }
 
 // LIMIT: far above any node, far below where thousandths lose precision.
@@ -46,6 +49,7 @@ impl FromCore<TenantRecord> for Tenant {
             name: record.name,
             quota: record.quota.into(),
             network: record.network.map(Into::into),
+            providers: record.providers,
             created_at: rfc3339_millis(record.created_at_ms),
         }
     }
@@ -129,6 +133,30 @@ pub(crate) async fn clear_network(
     Path(name): Path<String>,
 ) -> Result<JsonResponse<Tenant>, ApiError> {
     Ok(ok(app.service.access().set_tenant_network(&who, &name, None).await?.into_api()))
+}
+
+/// Sets the providers that a tenant may use for new sandboxes and volumes. Existing ones stay.
+#[utoipa::path(put, path = "/v1/tenants/{name}/providers", tag = "tenants",
+    params(("name" = String, Path, description = "Name or id")), request_body = TenantProviders,
+    responses((status = 200, body = Tenant)))]
+pub(crate) async fn set_providers(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+    StrictJson(body): StrictJson<TenantProviders>,
+) -> Result<JsonResponse<Tenant>, ApiError> {
+    Ok(ok(app.service.set_tenant_providers(&who, &name, Some(body.providers)).await?.into_api()))
+}
+
+/// Removes the list: the tenant may use every provider that isolates its sandboxes, and the server's default.
+#[utoipa::path(delete, path = "/v1/tenants/{name}/providers", tag = "tenants",
+    params(("name" = String, Path, description = "Name or id")), responses((status = 200, body = Tenant)))]
+pub(crate) async fn clear_providers(
+    State(app): State<App>,
+    Caller(who): Caller,
+    Path(name): Path<String>,
+) -> Result<JsonResponse<Tenant>, ApiError> {
+    Ok(ok(app.service.set_tenant_providers(&who, &name, None).await?.into_api()))
 }
 
 #[cfg(test)]

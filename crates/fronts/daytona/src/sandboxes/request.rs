@@ -91,6 +91,10 @@ impl CreateSandboxRequest {
         }
     }
 
+    pub(crate) fn names_archive(&self) -> bool {
+        self.auto_archive_interval.is_some()
+    }
+
     pub(crate) fn names_user(&self) -> bool {
         self.user.is_some()
     }

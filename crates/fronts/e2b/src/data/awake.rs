@@ -3,10 +3,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use atoll_agentapi::{AgentError, Forwarded};
 use atoll_front_kit::RequestBudget;
 use atoll_model::Phase;
-use atoll_service::{Grant, SandboxSession, SandboxTarget};
+use atoll_service::{AgentError, Forwarded, Grant, SandboxSession, SandboxTarget};
 use atoll_toolbox::Toolbox;
 use axum::body::Body;
 use axum::extract::Request;

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use super::refusal::Refusal;
 use super::{Data, empty, files};
 
-const TOKEN: &str = atoll_agentapi::TOKEN_HEADER;
+const TOKEN: &str = atoll_service::TOKEN_HEADER;
 /// Headers for the server, not for the agent.
 const ASIDE: [&str; 3] = ["e2b-sandbox-id", "e2b-sandbox-port", "e2b-traffic-access-token"];
 

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use atoll_agentapi::ENVD_VERSION;
 use atoll_front_kit::rfc3339;
 use atoll_model::{Lease, OnTimeout, Source, Wake};
-use atoll_service::{Service, TokenOf};
+use atoll_service::{ENVD_VERSION, Service, TokenOf};
 use serde::Serialize;
 
 use super::request::VolumeMount;

@@ -1,10 +1,9 @@
 //! Templates: list, describe, change their visibility, and remove them.
 
-use atoll_agentapi::ENVD_VERSION;
 use atoll_front_kit::paging::page_after;
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, ok, rfc3339};
 use atoll_model::{Build, Code, Limits, Principal, TemplateRef};
-use atoll_service::{TemplateRecord, UpdateTemplate};
+use atoll_service::{ENVD_VERSION, TemplateRecord, UpdateTemplate};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};

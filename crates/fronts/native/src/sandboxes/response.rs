@@ -29,6 +29,7 @@ impl FromCore<Lease> for Sandbox {
             env_names: lease.env.into_keys().collect(),
             private_env: lease.private_env.into_iter().collect(),
             provider: lease.provider,
+            isolation: lease.isolation.into(),
             node: lease.node.into(),
             template: lease.template,
             template_version: lease.template_version,

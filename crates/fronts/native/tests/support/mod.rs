@@ -26,8 +26,8 @@ use atoll_provider::{
 };
 use atoll_proxy::{Closing, Domain, HttpServer, Proxy};
 use atoll_service::{
-    MakeProgress, ProviderRegistry, Service, ServiceConfig, ServiceError, SystemClock, TemplateRecord,
-    TemplateSource,
+    BuildProvider, MakeProgress, ProviderFiles, ProviderRegistry, ProviderRequest, Service, ServiceConfig,
+    ServiceError, SystemClock, TemplateRecord, TemplateSource,
 };
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -78,6 +78,16 @@ impl Answer {
     }
 }
 
+/// Opens no provider: this server knows kinds that it cannot drive.
+struct NoKind;
+
+#[async_trait]
+impl BuildProvider for NoKind {
+    async fn build(&self, request: ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
+        Err(ServiceError::new(Code::Unsupported, format!("no {} here", request.kind.as_str())))
+    }
+}
+
 impl World {
     pub async fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
@@ -85,10 +95,11 @@ impl World {
         let fake = FakeProvider::new();
         let provider = Arc::new(Pretend { fake: Arc::clone(&fake) });
         let clock = SystemClock::open().unwrap();
+        let files = ProviderFiles::new(data.path(), Arc::new(NoKind), BTreeMap::new());
         let service = Service::open(
             ServiceConfig::new(data.path()),
             store,
-            ProviderRegistry::new(provider),
+            ProviderRegistry::new(provider).with_files(files).await,
             Arc::new(OneTemplate),
             clock,
         )
