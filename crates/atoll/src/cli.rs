@@ -176,7 +176,7 @@ pub(crate) enum Command {
     /// Manage volumes: files that outlive sandboxes and can be mounted into several
     #[command(subcommand)]
     Volume(volume::Volume),
-    /// List the providers of the server: where sandboxes can live
+    /// Manage the providers of the server: where sandboxes can live
     #[command(subcommand)]
     Provider(Provider),
     /// Open the web page in a browser, or print a link to it that works once, within a minute
@@ -222,6 +222,56 @@ pub(crate) enum Provider {
     /// List providers with their isolation, health, cost and capabilities
     #[command(visible_alias = "list")]
     Ls,
+    /// Show the settings of a provider, without its secrets
+    Show {
+        /// Name of the provider
+        name: String,
+    },
+    /// Change the settings of a provider, or add one
+    Set {
+        /// Name of the provider
+        name: String,
+        #[command(flatten)]
+        change: ProviderChange,
+    },
+    /// Remove the settings of a provider; its sandboxes go on
+    #[command(visible_aliases = ["remove", "delete"])]
+    Rm {
+        /// Name of the provider
+        name: String,
+    },
+    /// Check that a provider can be used
+    Test {
+        /// Name of the provider
+        name: String,
+    },
+}
+
+/// Changes of the settings of a provider. Absent options stay unchanged.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub(crate) struct ProviderChange {
+    /// File with the whole settings as JSON; - reads stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "fields", "on_exit", "enable", "disable", "key_stdin"])]
+    pub(crate) file: Option<String>,
+    /// Kind of the provider: container, docker, local, e2b, daytona or agentbay [default: the current one, else the name]
+    #[arg(long)]
+    pub(crate) kind: Option<String>,
+    /// Set a field of the kind, such as image=python:3.12-slim; an empty value removes it; may be repeated
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    pub(crate) fields: Vec<String>,
+    /// What an orderly end of the server does with sandboxes that belong to a thread: keep, pause or destroy
+    #[arg(long, value_name = "ACTION")]
+    pub(crate) on_exit: Option<String>,
+    /// Allow the use of the provider
+    #[arg(long, conflicts_with = "disable")]
+    pub(crate) enable: bool,
+    /// Refuse new sandboxes
+    #[arg(long)]
+    pub(crate) disable: bool,
+    /// Read the API key from stdin
+    #[arg(long)]
+    pub(crate) key_stdin: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -271,6 +321,17 @@ pub(crate) enum Tenant {
         /// Remove the policy of the tenant
         #[arg(long, conflicts_with_all = ["network", "allow_domain", "allow_cidr", "deny_cidr", "up", "down", "connections", "bytes_per_destination"])]
         none: bool,
+    },
+    /// Show or set the providers that a tenant may use
+    Providers {
+        /// Name of the tenant
+        name: String,
+        /// Provider that it may use, and no other that is not named; may be repeated
+        #[arg(long, value_name = "PROVIDER")]
+        allow: Vec<String>,
+        /// Remove the list: every provider that isolates its sandboxes, and the server's default
+        #[arg(long, conflicts_with = "allow")]
+        any: bool,
     },
     /// Show the use and quota of a tenant, or set the quota
     Quota {

@@ -36,6 +36,8 @@ pub(crate) const TLS_KEY: &str = "ATOLL_TLS_KEY";
 pub(crate) const TEMPLATE: &str = "ATOLL_TEMPLATE";
 /// Default provider of sandboxes.
 pub(crate) const PROVIDER: &str = "ATOLL_PROVIDER";
+/// Whether the provider `local` may be used.
+pub(crate) const ALLOW_LOCAL: &str = "ATOLL_ALLOW_LOCAL";
 /// Whether the template `host` also shows `/usr/local` and `/usr/src`.
 pub(crate) const HOST_LOCAL: &str = "ATOLL_HOST_LOCAL";
 /// Whether the templates of the vendors' default names are made at the first start.
@@ -123,9 +125,21 @@ pub(crate) fn columns() -> Option<u16> {
     std::env::var(SHELL_COLUMNS).ok()?.parse().ok()
 }
 
+/// The variables that settings of providers are looked up in: keys and addresses of vendors.
+pub(crate) fn provider_variables() -> std::collections::BTreeMap<String, String> {
+    let names = atoll_model::ProviderKind::variables().into_iter();
+    names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect()
+}
+
 /// The value of a variable that the user named with `--env NAME`.
 pub(crate) fn of_user(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// What commands of sandboxes without isolation see of the environment of the server. Everything else may be a secret.
+pub(crate) fn for_local_commands() -> std::collections::BTreeMap<String, String> {
+    let names = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"].into_iter();
+    names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect()
 }
 
 #[cfg(test)]
@@ -145,6 +159,7 @@ mod tests {
             DOMAIN,
             TEMPLATE,
             PROVIDER,
+            ALLOW_LOCAL,
             HOST_LOCAL,
             POOL,
             WARM_KERNELS,

@@ -15,6 +15,7 @@ mod fronts;
 mod leap0;
 mod logging;
 mod process_setup;
+mod providers;
 mod settings;
 mod tls;
 mod tour;
@@ -99,6 +100,8 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
         .await
         .map_err(|e| failed("the engine cannot start", &e))?;
     engine.uninstall().await.map_err(|e| failed("not everything could be removed", &e))?;
+    atoll_local::remove_cgroups(&providers::local_folder(&data))
+        .map_err(|e| failed("not everything could be removed", &e))?;
     drop(store);
     std::fs::remove_dir_all(&data).map_err(|e| failed("the folder cannot be removed", &e))
 }
@@ -126,7 +129,7 @@ async fn delete_all(settings: &Settings) -> Result<(), Failure> {
     if !settings.data.join("secret.key").exists() {
         return Ok(());
     }
-    let (service, engine) = open(settings).await?;
+    let (service, engine) = open(settings, None).await?;
     let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
     service.delete_own_sandboxes().await.map_err(refused)?;
     service.shutdown(END_WITHIN).await;
@@ -149,7 +152,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     let listener = bind(settings).await?;
     let address = listener.local_addr().map_err(|e| Failure::new("io", format!("no address: {e}")))?;
     let (service, engine) = tokio::select! {
-        opened = open(settings) => opened?,
+        opened = open(settings, Some(address.port())) => opened?,
         _ = signals.next() => return Ok(()),
     };
     process_setup::spare_from_oom();
@@ -181,6 +184,8 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
         tracing::warn!("some shutdown work was still in progress");
     }
+    // Refused while sandboxes without isolation run in it; they keep it.
+    let _ = atoll_local::remove_cgroups(&providers::local_folder(&settings.data));
     server_file::remove(&settings.data);
     tracing::info!("the server has ended; sandboxes keep running");
     Ok(())
@@ -221,7 +226,7 @@ async fn bind(settings: &Settings) -> Result<TcpListener, Failure> {
 }
 
 /// Opens store, templates, engine and service: each needs the one before.
-async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
+async fn open(settings: &Settings, port: Option<u16>) -> Result<(Service, Arc<Engine>), Failure> {
     let (store, catalog, images) =
         records(settings.store(), settings.host(), settings.images.clone()).await?;
     let fail_at = FailAt::wanted();
@@ -232,6 +237,7 @@ async fn open(settings: &Settings) -> Result<(Service, Arc<Engine>), Failure> {
     let engine = Arc::new(engine);
     let clock = SystemClock::open().map_err(|e| failed("the boot cannot be identified", &e))?;
     let providers = ProviderRegistry::new(Arc::clone(&engine) as Arc<dyn Provider>);
+    let providers = providers.with_files(providers::files(settings, port)).await;
     let providers = providers.with_default(&settings.provider).map_err(|e| {
         let failure = failed("the default provider cannot be used", &e);
         e.hint.into_iter().fold(failure, Failure::hint)

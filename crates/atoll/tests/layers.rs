@@ -38,16 +38,22 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-agentapi", &["atoll-model", "atoll-relay"]),
     ("atoll-agent", &["atoll-agentapi", "atoll-glob", "atoll-tar"]),
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
+    // The agent's protocol over a provider's own calls; shared by all providers without the agent.
+    ("atoll-session", &["atoll-model", "atoll-agentapi", "atoll-provider"]),
     ("atoll-network", &["atoll-model", "atoll-relay"]),
     ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
     // Shared by every engine on this machine; an engine decides what is mounted where.
     ("atoll-storage", &["atoll-disk", "atoll-tar"]),
     // Shared by every engine on this machine; an engine decides what an instance is made of.
     ("atoll-instances", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-network"]),
+    // Shared by the providers whose instances are processes of this machine. Of storage it uses only the table of mounts.
+    ("atoll-cgroup", &["atoll-model", "atoll-storage"]),
+    ("atoll-local", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-instances", "atoll-cgroup"]),
     (
         "atoll-container",
         &[
             "atoll-model",
+            "atoll-cgroup",
             "atoll-instances",
             "atoll-storage",
             "atoll-provider",
@@ -55,6 +61,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-network",
             "atoll-agentapi",
         ],
+    ),
+    // Of the network it uses only the dialer, of the agent's protocol only the limits of a stream, of the storage only
+    // the way to a folder of the host.
+    (
+        "atoll-docker",
+        &["atoll-model", "atoll-agentapi", "atoll-network", "atoll-provider", "atoll-storage", "atoll-tar"],
     ),
     // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
@@ -66,15 +78,17 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-budget",
             "atoll-disk",
             "atoll-provider",
+            "atoll-session",
             "atoll-store",
             "atoll-image",
             "atoll-agentapi",
             "atoll-tar",
         ],
     ),
-    // Depends only on the agent, so that it works with every provider.
+    // Depends only on the agent, so that it works with every provider; and on the budget, because it holds bytes for callers.
     ("atoll-toolbox", &["atoll-model", "atoll-budget", "atoll-agentapi"]),
     ("atoll-proxy", &["atoll-model", "atoll-budget", "atoll-relay", "atoll-service"]),
+    // Fronts use the model's nouns: they are what the service takes and answers.
     // Shared by all fronts.
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (
@@ -85,15 +99,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     // A small front: it reaches no sandbox from inside.
     ("atoll-front-leon", &["atoll-front-kit", "atoll-model", "atoll-service"]),
     ("atoll-front-daytona", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
-    (
-        "atoll-front-e2b",
-        &["atoll-agentapi", "atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"],
-    ),
+    ("atoll-front-e2b", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     // Files alone: it calls nothing.
     ("atoll-front-ui", &["atoll-front-kit"]),
     // A small front needs no more than these.
     ("atoll-example-front", &["atoll-front-kit", "atoll-model", "atoll-service"]),
-    ("atoll-example-provider", &["atoll-model", "atoll-provider"]),
+    ("atoll-example-provider", &["atoll-agentapi", "atoll-model", "atoll-provider"]),
     ("atoll", &[ANY]),
     // Tests and benchmarks may use every crate.
     ("atoll-tests", &[ANY]),

@@ -43,6 +43,9 @@ pub(crate) struct Serve {
     /// Default provider of new sandboxes and volumes; `atoll provider ls` shows them
     #[arg(long, env = env::PROVIDER, hide_env_values = true, default_value = "container", value_name = "NAME")]
     pub(crate) provider: String,
+    /// Allow the provider `local`: sandboxes without isolation, as processes of this machine with the rights of the server
+    #[arg(long, env = env::ALLOW_LOCAL, hide_env_values = true)]
+    pub(crate) allow_local: bool,
     /// When to make the templates of the SDKs' default names (debian, code-interpreter-slim) in the background
     #[arg(long, env = env::MAKE_TEMPLATES, hide_env_values = true, value_enum, default_value_t = MakeTemplates::Auto, value_name = "WHEN")]
     pub(crate) make_templates: MakeTemplates,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use atoll_wire::sandbox_requests::CreateBody;
+use atoll_wire::sandboxes::Sandbox;
+use atoll_wire::words::Isolation;
 
 use super::{
     CommandContext,
@@ -33,7 +35,7 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
     let body = WithPolicy { body: &body, network: network::asked(&args.shape.reach)? };
     network::note(context.out, &args.shape.reach);
     if let Some(image) = &args.shape.image {
-        template::ensure(context, &client, image).await?;
+        template::ensure(context, &client, image, args.shape.provider.as_deref()).await?;
     }
     make(context, &client, &body, wait, args.idempotency_key.as_deref()).await
 }
@@ -53,6 +55,7 @@ pub(super) async fn make(
         Ok(sandbox) => sandbox,
         Err(failure) => return Err(explained(client, body.body, failure).await),
     };
+    warn_of_isolation(context, &sandbox);
     if context.out.json {
         return context.out.json(&sandbox);
     }
@@ -60,6 +63,16 @@ pub(super) async fn make(
     let name = sandbox.name.as_ref().unwrap_or(&sandbox.id);
     context.out.tell(&context.out.shade_talk(Shade::Faint, &format!("next: atoll sh {name}")));
     Ok(())
+}
+
+/// Announces a sandbox without isolation.
+pub(super) fn warn_of_isolation(context: &CommandContext, sandbox: &Sandbox) {
+    if sandbox.isolation == Isolation::None {
+        context.out.say(&format!(
+            "warning: isolation: none; code in sandbox {} runs on the server's machine with the rights of the server",
+            sandbox.id
+        ));
+    }
 }
 
 /// Adds the most similar name as a hint to an unknown template or volume.

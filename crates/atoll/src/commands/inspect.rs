@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use atoll_wire::{
     client::Answer,
     sandboxes::{Archive, Awake, Hold, Lineage, Mount, NextTimer, Sandbox},
-    words::{AwakeReason, MemoryLocation, OnExit, Phase, Wake},
+    words::{AwakeReason, Isolation, MemoryLocation, OnExit, Phase, Wake},
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -92,7 +92,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
         ("wake", (sandbox.wake != Wake::Any).then(|| sandbox.wake.as_str().to_owned())),
         ("made", Some(made(sandbox, lineage, now))),
         ("version", some(&sandbox.template_version)),
-        ("provider", some(&sandbox.provider)),
+        ("provider", some(&provider(sandbox))),
         ("limits", Some(limits(sandbox))),
     ];
     let command = sandbox.command.as_ref().map(|command| command.join(" "));
@@ -100,7 +100,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
         ("ports", sandbox.public.then(|| "open to everyone".to_owned())),
         ("storage", Some(sandbox.storage.as_str().to_owned())),
         ("mounts", some(&mounts(&sandbox.mounts))),
-        ("runs as", Some(format!("{} in {}", sandbox.user, sandbox.workdir))),
+        ("runs as", Some(format!("{} in {}", sandbox.user, workdir(sandbox)))),
         ("command", command.filter(|command| !command.is_empty())),
         ("labels", some(&labels(sandbox))),
         ("env", some(&env(sandbox))),
@@ -261,6 +261,18 @@ fn tree(sandbox: &Sandbox, lineage: &Lineage, kin: &Relatives) -> Vec<String> {
         lines.push(format!("{indent}{branch} {}", called(child)));
     }
     lines.iter().map(|line| harmless(line)).collect()
+}
+
+fn workdir(sandbox: &Sandbox) -> &str {
+    if sandbox.workdir.is_empty() { "its home folder" } else { &sandbox.workdir }
+}
+
+/// Names the isolation where it is not that of a container.
+fn provider(sandbox: &Sandbox) -> String {
+    match sandbox.isolation {
+        Isolation::Container => sandbox.provider.clone(),
+        _ => format!("{} (isolation: {})", sandbox.provider, sandbox.isolation.as_str()),
+    }
 }
 
 #[cfg(test)]

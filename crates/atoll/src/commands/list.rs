@@ -2,7 +2,7 @@
 
 use atoll_wire::{
     sandboxes::{Hold, ListQuery, Sandbox},
-    words::{MemoryLocation, Phase, Stage, TimeoutCounts},
+    words::{Isolation, MemoryLocation, Phase, Stage, TimeoutCounts},
 };
 use jiff::Timestamp;
 
@@ -12,6 +12,7 @@ use crate::{
         sandbox::{Ls, Target},
         values::Pair,
     },
+    client::Client,
     failure::Failure,
     human::{Table, age, bytes, left},
 };
@@ -34,7 +35,8 @@ pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure
     if out.json {
         return out.json(&sandboxes);
     }
-    for line in table(&sandboxes.items, Timestamp::now()).lines() {
+    let shows_provider = shows_provider(&client, &sandboxes.items).await;
+    for line in table(&sandboxes.items, shows_provider, Timestamp::now()).lines() {
         out.line(&line)?;
     }
     if sandboxes.items.is_empty() {
@@ -43,17 +45,37 @@ pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure
     Ok(())
 }
 
+/// LIMIT: how long a list waits to learn whether the server has several providers. One that does not answer takes longer.
+const PROVIDERS_WITHIN: std::time::Duration = std::time::Duration::from_millis(300);
+
+/// Whether the provider is of interest: the server has several, or a sandbox is not of the default one.
+async fn shows_provider(client: &Client, sandboxes: &[Sandbox]) -> bool {
+    match tokio::time::timeout(PROVIDERS_WITHIN, client.providers()).await {
+        Ok(Ok(providers)) => {
+            let is_default = |name: &str| providers.items.iter().any(|one| one.default && one.name == name);
+            providers.items.len() > 1 || sandboxes.iter().any(|sandbox| !is_default(&sandbox.provider))
+        }
+        // An older or a busy server: what the list itself tells.
+        _ => sandboxes.windows(2).any(|pair| pair[0].provider != pair[1].provider),
+    }
+}
+
 /// The label part of a query.
 pub(super) fn labels(labels: &[Pair]) -> Option<Vec<String>> {
     let all = labels.iter().map(|Pair(key, value)| format!("{key}={value}"));
     (!labels.is_empty()).then(|| all.collect())
 }
 
-fn table(sandboxes: &[Sandbox], now: Timestamp) -> Table {
+fn table(sandboxes: &[Sandbox], shows_provider: bool, now: Timestamp) -> Table {
     // The node is of interest only where there are several.
     let several_nodes = sandboxes.windows(2).any(|pair| pair[0].node != pair[1].node);
     let mut head = vec!["ID", "NAME", "TEMPLATE", "PHASE", "CPU", "MEMORY", "AGE", "LEFT"];
+    head.extend(shows_provider.then_some("PROVIDER"));
     head.extend(several_nodes.then_some("NODE"));
+    // The isolation is of interest where it is not that of a container.
+    let is_unusual = |sandbox: &Sandbox| sandbox.isolation != Isolation::Container;
+    let shows_isolation = sandboxes.iter().any(is_unusual);
+    head.extend(shows_isolation.then_some("ISOLATION"));
     let mut table = Table::new(&head);
     for sandbox in sandboxes {
         let ends = moment(sandbox.timeout_at.as_deref()).filter(|_| counts_down(sandbox));
@@ -67,7 +89,9 @@ fn table(sandboxes: &[Sandbox], now: Timestamp) -> Table {
             age(moment(sandbox.created_at.as_str()), now),
             left(ends, now),
         ];
+        row.extend(shows_provider.then(|| sandbox.provider.clone()));
         row.extend(several_nodes.then(|| sandbox.node.clone()));
+        row.extend(shows_isolation.then(|| sandbox.isolation.as_str().to_owned()));
         table.row(row);
     }
     table
@@ -173,9 +197,31 @@ mod tests {
     fn the_node_is_shown_where_there_are_several() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
         let on = |node: &str| crate::commands::inspect::tests::sandbox(json!({ "node": node }));
-        let shows_node = |sandboxes: &[Sandbox]| table(sandboxes, now).lines()[0].contains("NODE");
+        let shows_node = |sandboxes: &[Sandbox]| table(sandboxes, false, now).lines()[0].contains("NODE");
         assert!(!shows_node(&[on("a"), on("a")]));
         assert!(shows_node(&[on("a"), on("b")]));
+    }
+
+    #[test]
+    fn the_isolation_is_shown_where_one_is_not_a_container() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let with =
+            |isolation: &str| crate::commands::inspect::tests::sandbox(json!({ "isolation": isolation }));
+        let lines = |sandboxes: &[Sandbox]| table(sandboxes, false, now).lines();
+        assert!(!lines(&[with("container")])[0].contains("ISOLATION"));
+        let shown = lines(&[with("container"), with("none")]);
+        assert!(
+            shown[0].ends_with("ISOLATION") && shown[1].ends_with("container") && shown[2].ends_with("none")
+        );
+    }
+
+    #[test]
+    fn the_provider_is_shown_where_it_is_of_interest() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let sandbox = crate::commands::inspect::tests::sandbox(json!({ "provider": "docker" }));
+        let lines = |shows| table(std::slice::from_ref(&sandbox), shows, now).lines();
+        assert!(lines(true)[0].ends_with("PROVIDER") && lines(true)[1].ends_with("docker"));
+        assert!(!lines(false)[0].contains("PROVIDER"));
     }
 
     #[test]
@@ -200,7 +246,7 @@ mod tests {
                    "cpu": 1.0, "memory_mib": 512, "created_at": "2026-01-01T00:59:00Z", "timeout_at": null}),
             ),
         ];
-        insta::assert_snapshot!(table(&sandboxes, now).lines().join("\n"), @r"
+        insta::assert_snapshot!(table(&sandboxes, false, now).lines().join("\n"), @r"
         ID                    NAME  TEMPLATE  PHASE                CPU  MEMORY   AGE  LEFT
         abcdefghijklmnopqrst  box   debian    running              0.5  512 MiB  1h   5m
         bbcdefghijklmnopqrst  -     host      stopped              2    2 GiB    10s  -

@@ -40,8 +40,9 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
         number = signals.next() => return Err(Failure::silent(signal_status(number))),
     };
     if let Some(image) = &args.shape.image {
+        let provider = args.shape.provider.as_deref();
         tokio::select! {
-            here = template::ensure(context, &client, image) => here.map_err(with_exit)?,
+            here = template::ensure(context, &client, image, provider) => here.map_err(with_exit)?,
             number = signals.next() => return Err(Failure::silent(signal_status(number))),
         }
     }
@@ -54,6 +55,7 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
             return Err(create::explained(&client, &body, failure).await.exit(EXIT_OURS));
         }
     };
+    create::warn_of_isolation(context, &sandbox);
     let id = sandbox.id.clone();
     let outcome = tokio::select! {
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,

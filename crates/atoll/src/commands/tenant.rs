@@ -1,6 +1,6 @@
-//! `atoll tenant create|ls|quota`.
+//! `atoll tenant create|ls|providers|quota`.
 
-use atoll_wire::tenants::{Quota, TenantBody};
+use atoll_wire::tenants::{Quota, TenantBody, TenantProviders};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -24,6 +24,7 @@ pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<
         Tenant::Network { name, reach, none } => {
             network::of_tenant(context, &client, &name, &reach, none).await
         }
+        Tenant::Providers { name, allow, any } => providers(context, &client, &name, allow, any).await,
         Tenant::Quota { name, quota } => show_or_set(context, &client, &name, &quota).await,
     }
 }
@@ -40,6 +41,32 @@ async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
         table.row(cells);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))
+}
+
+async fn providers(
+    context: &CommandContext,
+    client: &Client,
+    name: &str,
+    allow: Vec<String>,
+    any: bool,
+) -> Result<(), Failure> {
+    let list = if any {
+        client.clear_tenant_providers(name).await?.providers.clone()
+    } else if allow.is_empty() {
+        let tenants = client.tenants().await?;
+        let known = tenants.items.iter().find(|tenant| tenant.name == name || tenant.id == name);
+        let none = || Failure::new("tenant_not_found", format!("there is no tenant {name}"));
+        known.ok_or_else(none)?.providers.clone()
+    } else {
+        client.set_tenant_providers(name, &TenantProviders { providers: allow }).await?.providers.clone()
+    };
+    if context.out.json {
+        return context.out.json(&serde_json::json!({ "providers": list }));
+    }
+    match list {
+        None => context.out.line("every provider that isolates its sandboxes, and the server's default"),
+        Some(list) => list.iter().try_for_each(|provider| context.out.line(provider)),
+    }
 }
 
 /// A change of a quota. Limits that only a newer server knows are kept.

@@ -44,6 +44,8 @@ pub(super) struct Settings {
     pub(super) database: PathBuf,
     pub(super) template: String,
     pub(super) provider: String,
+    /// Whether the provider `local` may be used without a settings file.
+    pub(super) allow_local: bool,
     pub(super) make_templates: bool,
     pub(super) host_local: bool,
     pub(super) pool: u16,
@@ -80,6 +82,7 @@ impl Settings {
             data,
             template: args.template,
             provider: args.provider,
+            allow_local: args.allow_local,
             make_templates: args.make_templates == MakeTemplates::Auto,
             host_local: args.host_local,
             pool: args.pool,
@@ -108,7 +111,9 @@ impl Settings {
     pub(super) fn bare(data: PathBuf) -> Result<Self, Failure> {
         let database =
             StoreConfig::last_database(&data).unwrap_or_else(|| StoreConfig::default_database(&data));
-        Ok(Self { database, node: None, ..Self::new(data, Serve::bare()?) })
+        // Its sandboxes may have to be deleted.
+        let allow_local = true;
+        Ok(Self { database, node: None, allow_local, ..Self::new(data, Serve::bare()?) })
     }
 
     /// The settings of the store.

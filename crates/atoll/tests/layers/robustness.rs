@@ -15,6 +15,8 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/agent", "range_header"),
     ("crates/agentapi", "agent_frames"),
     ("crates/agentapi", "agent_refusal"),
+    ("crates/session", "query_string"),
+    ("crates/session", "range_header"),
     ("crates/wire", "event_stream"),
     ("crates/container", "checkpoint_manifest"),
     ("crates/storage", "layer_archive"),

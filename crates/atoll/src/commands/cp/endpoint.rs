@@ -32,10 +32,21 @@ impl<'a> SandboxEnd<'a> {
         match self.home {
             EndpointKind::Volume { .. } => Ok(format!("/{path}")),
             EndpointKind::Sandbox(sandbox) => {
-                let sandbox = self.client.sandbox(sandbox).await?;
+                let workdir = self.client.sandbox(sandbox).await?.workdir.clone();
                 let rest = path.strip_prefix("~/").unwrap_or(path);
-                Ok(format!("{}/{rest}", sandbox.workdir.trim_end_matches('/')))
+                // The working directory of a sandbox that names none is its home folder.
+                let folder = if workdir.is_empty() { self.home_folder(sandbox).await? } else { workdir };
+                Ok(format!("{}/{rest}", folder.trim_end_matches('/')))
             }
+        }
+    }
+
+    async fn home_folder(&self, sandbox: &str) -> Result<String, Failure> {
+        let found = self.client.stat_file(sandbox, &PathQuery { path: ".".to_owned() }).await?;
+        match found.path.as_str() {
+            path if path.starts_with('/') => Ok(path.to_owned()),
+            _ => Err(Failure::new("invalid_argument", "the home folder of the sandbox is not known")
+                .hint("use an absolute path")),
         }
     }
 

@@ -44,16 +44,23 @@ pub(super) async fn push(
     }
 }
 
-/// Pulls the image of a new sandbox if it is missing: a create does not wait as long as a pull may take.
+/// Pulls the image of a new sandbox if it is missing: a create does not wait as long as a pull may take. A provider that cannot
+/// use the layers of the server has images of its own.
 pub(in crate::commands) async fn ensure(
     context: &CommandContext,
     client: &Client,
     image: &TemplateRef,
+    provider: Option<&str>,
 ) -> Result<(), Failure> {
     match client.template(&image.to_string()).await {
         Ok(_) => return Ok(()),
         Err(failure) if failure.is("template_not_found") || failure.is("image_not_found") => {}
         Err(failure) => return Err(failure),
+    }
+    let providers = client.providers().await?.items;
+    let chosen = providers.iter().find(|one| provider.map_or(one.default, |name| one.name == name));
+    if chosen.is_some_and(|one| !one.capabilities.iter().any(|capability| capability == "layers")) {
+        return Ok(());
     }
     let body = PullBody { image: image.to_string(), auth: None, platform: None };
     let quiet = !context.out.talks();
