@@ -140,6 +140,7 @@ fn strangers_unknown_and_ambiguous_sessions_are_refused() {
         ] {
             refused(&client, Method::POST, path, status, code).await;
         }
+        refused(&client, Method::GET, "?provider=nowhere", 404, "provider_not_found").await;
         let long = format!("/{}/pause", "x".repeat(5_000));
         refused(&client, Method::POST, &long, 404, "sandbox_not_found").await;
         let (status, _) = ask(&client.with_key(""), Method::GET, "").await;
