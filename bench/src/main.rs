@@ -7,6 +7,7 @@
 mod app;
 mod daytona;
 mod density;
+mod docker;
 mod e2b;
 mod egress;
 mod http;
@@ -61,6 +62,9 @@ pub(crate) struct Options {
     /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
     #[arg(long)]
     pub(crate) daytona: bool,
+    /// Only the rows about the provider docker; nothing is written.
+    #[arg(long)]
+    pub(crate) docker: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -120,7 +124,13 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life || options.egress || options.previews || options.images || options.e2b || options.daytona
+    if options.life
+        || options.egress
+        || options.previews
+        || options.images
+        || options.e2b
+        || options.daytona
+        || options.docker
     {
         return Ok(());
     }
@@ -143,6 +153,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.e2b {
         return e2b::measure(options, place, report);
     }
+    if options.docker {
+        return docker::measure(options, place, rootfs, report);
+    }
     if options.daytona {
         return daytona::measure(options, place, report);
     }
@@ -159,5 +172,6 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
+    docker::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }

@@ -129,10 +129,10 @@ fn podman(home: &Path, rootfs: &Path, count: usize) -> Result<Samples> {
     })
 }
 
-const IMAGE: &str = "atoll-bench:latest";
+pub(crate) const IMAGE: &str = "atoll-bench:latest";
 
 /// Feeds the root filesystem to `<engine> import -`.
-fn import(mut engine: Command, rootfs: &Path) -> Result<()> {
+pub(crate) fn import(mut engine: Command, rootfs: &Path) -> Result<()> {
     let mut tar = Command::new("tar")
         .arg("-C")
         .arg(rootfs)

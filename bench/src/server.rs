@@ -46,7 +46,7 @@ pub(crate) fn make_template(place: &Path, name: &str) -> Result<PathBuf> {
 pub(crate) fn cache_templates(options: &Options) -> Result<()> {
     let place = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in("/var/tmp")?;
     make_template(place.path(), TEMPLATE)?;
-    let one_part = options.life || options.egress || options.previews || options.images;
+    let one_part = options.life || options.egress || options.previews || options.images || options.docker;
     if !one_part {
         make_template(place.path(), crate::e2b::INTERPRETER)?;
     }
@@ -64,7 +64,7 @@ pub(crate) fn uninstall(options: &Options, place: &Path) -> Result<()> {
     bail!("cannot clean up: {}", String::from_utf8_lossy(&output.stderr))
 }
 
-fn data_dir(place: &Path) -> PathBuf {
+pub(crate) fn data_dir(place: &Path) -> PathBuf {
     place.join("data")
 }
 
