@@ -17,6 +17,10 @@ pub struct Process {
     pub name: String,
     /// `R`, `S`, `Z`, …
     pub state: char,
+    /// Its process group.
+    pub group: i32,
+    /// The process group that has its terminal; -1 without a terminal.
+    pub foreground_group: i32,
     /// Clock ticks after boot at which it started.
     pub started: u64,
 }
@@ -35,8 +39,15 @@ impl Process {
             parent: fields.get(1)?.parse().ok()?,
             name,
             state,
+            group: fields.get(2)?.parse().ok()?,
+            foreground_group: fields.get(5)?.parse().ok()?,
             started: fields.get(19)?.parse().ok()?,
         })
+    }
+
+    /// Whether signals of its terminal's keys reach it.
+    pub fn in_foreground(&self) -> bool {
+        self.group == self.foreground_group
     }
 }
 

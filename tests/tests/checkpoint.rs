@@ -267,28 +267,30 @@ async fn types(agent: &AgentClient, terminal: u32, line: &str, shows: &str) {
     assert!(shown.is_ok(), "after {line:?} the terminal shows {seen:?}");
 }
 
-/// Presses a key in a terminal until it has changed a command's state. A key that comes before the shell has given the
-/// terminal to the command goes to the shell, which does nothing with it, so it is pressed again.
-async fn press(agent: &AgentClient, terminal: u32, key: &str, changed: impl Fn() -> bool) {
-    until("the key reaches the command", async || {
-        agent.send_stdin(terminal, key.to_owned()).await.unwrap();
-        let soon = async {
-            while !changed() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_millis(500), soon).await.ok()
+/// Presses a key in a terminal whose foreground command is `command`, and waits until the command has that state (`None`: until it
+/// has ended). The key is pressed only when the shell has handed the terminal over: before that a signal key makes the
+/// kernel drop the typed line that the shell has not read yet, and the command never starts.
+async fn press(agent: &AgentClient, terminal: u32, key: &str, (ancestor, command): (i32, &str), state: Option<char>) {
+    until("the command has the terminal", async || {
+        find_command(ancestor, command)?.in_foreground().then_some(())
     })
     .await;
+    agent.send_stdin(terminal, key.to_owned()).await.unwrap();
+    until("the key reaches the command", async || (state_of(ancestor, command) == state).then_some(())).await;
 }
 
-/// The state of the command that a descendant of the agent runs, as `/proc` gives it; `None` when none runs it.
-fn state_of(agent: i32, command: &str) -> Option<char> {
+/// The descendant of the agent that runs `command`.
+fn find_command(agent: i32, command: &str) -> Option<proc::Process> {
     let runs_it = |process: &proc::Process| {
         let arguments = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
         String::from_utf8_lossy(&arguments).trim_end_matches('\0').replace('\0', " ") == command
     };
-    proc::descendants(agent).into_iter().find(runs_it).map(|process| process.state)
+    proc::descendants(agent).into_iter().find(runs_it)
+}
+
+/// The state of the command that a descendant of the agent runs, as `/proc` gives it; `None` when none runs it.
+fn state_of(agent: i32, command: &str) -> Option<char> {
+    find_command(agent, command).map(|process| process.state)
 }
 
 /// What the server shows its agent.
@@ -395,7 +397,7 @@ fn an_agent_with_a_terminal_a_watcher_and_a_pipe_is_dumped_and_restored() {
         )
         .await;
         types(&after, terminal, "jobs; kill %1; wait; echo jobs=$?", "sleep 777").await;
-        press(&after, busy, "\x03", || state_of(restored, "sleep 778").is_none()).await;
+        press(&after, busy, "\x03", (restored, "sleep 778"), None).await;
         types(&after, busy, "echo size=$(stty size) < /dev/tty", "size=30 70").await;
         let echo =
             StartProcess { cmd: "/bin/echo".into(), args: vec!["new".into()], ..StartProcess::default() };
@@ -425,7 +427,7 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         // Jobs that were stopped: by a key, and for want of the terminal.
         let stopped = open_terminal(&before, "/bin/bash", 50).await;
         types(&before, stopped, "sleep 779", "779").await;
-        press(&before, stopped, "\x1a", || state_of(agent, "sleep 779") == Some('T')).await;
+        press(&before, stopped, "\x1a", (agent, "sleep 779"), Some('T')).await;
         types(&before, stopped, "cat /dev/tty &", "cat").await;
         until("its reader stops", async || (state_of(agent, "cat /dev/tty")? == 'T').then_some(())).await;
         types(&before, stopped, "jobs -l", "tty input").await;
@@ -451,16 +453,16 @@ fn shells_of_debian_keep_their_jobs_and_terminals() {
         until("the agent answers", async || after.health().await.ok()).await;
         types(&after, bash, "jobs; echo size=$(stty size)", "size=30 90").await;
         types(&after, bash, "fg %1", "sleep 777").await;
-        press(&after, bash, "\x1a", || state_of(restored, "sleep 777") == Some('T')).await;
+        press(&after, bash, "\x1a", (restored, "sleep 777"), Some('T')).await;
         types(&after, bash, "jobs", "Stopped").await;
         types(&after, bash, "echo to-the-descriptor >&9", "to-the-descriptor").await;
         types(&after, dash, "jobs; echo size=$(stty size)", "size=30 70").await;
         types(&after, dash, "fg %2", "sleep 778").await;
-        press(&after, dash, "\x03", || state_of(restored, "sleep 778").is_none()).await;
+        press(&after, dash, "\x03", (restored, "sleep 778"), None).await;
         types(&after, dash, "echo $((40+3))", "43").await;
         types(&after, stopped, "jobs", "sleep 779").await;
         types(&after, stopped, "fg %1", "sleep 779").await;
-        press(&after, stopped, "\x03", || state_of(restored, "sleep 779").is_none()).await;
+        press(&after, stopped, "\x03", (restored, "sleep 779"), None).await;
         types(&after, stopped, "fg %2", "cat /dev/tty").await;
         types(&after, stopped, "heard", "heard\r\nheard").await;
         types(&after, pager, "abc", "done").await;
