@@ -106,6 +106,8 @@ pub trait Cgroups: Send + Sync + std::fmt::Debug {
     fn processes(&self, name: &str) -> io::Result<Vec<i32>>;
     /// Removes the folders; an error while a process is in them.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// The cgroups that a program made below that of an instance, the deepest first. Each name can be used like that of an instance.
+    fn nested(&self, name: &str) -> io::Result<Vec<String>>;
     /// The names of all instances that have a cgroup.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Removes the folder of this server if it is empty.
@@ -243,6 +245,25 @@ fn remove_folder(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// LIMIT: levels of nested cgroups that are looked for.
+const DEPTH_MAX: usize = 32;
+
+/// Adds the cgroups below `name` in one hierarchy to `found`, children before their parents.
+fn add_nested(parent: &Path, name: &str, depth: usize, found: &mut Vec<String>) -> io::Result<()> {
+    let children = match folders_in(&parent.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        children => children?,
+    };
+    if depth < DEPTH_MAX {
+        for child in children {
+            let child = format!("{name}/{child}");
+            add_nested(parent, &child, depth + 1, found)?;
+            found.push(child);
+        }
+    }
+    Ok(())
 }
 
 fn folders_in(path: &Path) -> io::Result<Vec<String>> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, all_memory, all_pids, folders_in,
+    CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, add_nested, all_memory, all_pids, folders_in,
     limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
@@ -248,6 +248,17 @@ impl Cgroups for V1 {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.folders(name).iter().try_for_each(|folder| remove_folder(folder))
+    }
+
+    fn nested(&self, name: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        for (_, parent) in &self.parents {
+            add_nested(parent, name, 0, &mut found)?;
+        }
+        // A deeper path is never a parent of another one.
+        found.sort_by_cached_key(|name| (std::cmp::Reverse(name.matches('/').count()), name.clone()));
+        found.dedup();
+        Ok(found)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use atoll_model::Limits;
 
 use super::{
-    CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, all_memory, all_pids, folders_in,
+    CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, add_nested, all_memory, all_pids, folders_in,
     limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
@@ -136,6 +136,12 @@ impl Cgroups for V2 {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         remove_folder(&self.parent.join(name))
+    }
+
+    fn nested(&self, name: &str) -> io::Result<Vec<String>> {
+        let mut found = Vec::new();
+        add_nested(&self.parent, name, 0, &mut found)?;
+        Ok(found)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {

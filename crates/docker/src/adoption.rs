@@ -18,7 +18,10 @@ impl Shared {
         let _nothing_else = self.adoption.write().await;
         let owned = self.daemon.owned().await?;
         for stray in owned.iter().filter(|found| !known.iter().any(|known| known.sandbox == found.sandbox)) {
-            self.destroy(&stray.sandbox).await?;
+            if let Err(error) = self.destroy(&stray.sandbox).await {
+                // The next start tries it again; the other containers are adopted all the same.
+                tracing::warn!(sandbox = %stray.sandbox, %error, "a container that no sandbox needs could not be removed");
+            }
         }
         let mut adopted = Vec::new();
         for known in &known {

@@ -105,29 +105,39 @@ impl AdoptionLauncher for LocalShared {
 }
 
 impl LocalCleaner {
-    /// Ends every instance that does not survive, and removes the folders of sandboxes that are not known.
+    /// Ends every instance that does not survive, and removes the folders of sandboxes that are not known. What cannot be
+    /// removed is logged and tried again at the next start: it must not keep the other sandboxes from being adopted.
     fn sweep(&self, known: &HashSet<SandboxId>, surviving: &HashSet<InstanceId>) -> io::Result<()> {
         for sandbox in self.folders.list()? {
-            let record = self.folders.record(&sandbox);
-            if let Some(record) = record.filter(|record| !surviving.contains(&record.instance)) {
-                self.processes.clear(&record)?;
-                self.folders.remove_record(&sandbox)?;
-            }
-            if !known.contains(&sandbox)
-                && let Some(folder) = self.folders.put_aside(&sandbox)?
-                && let Err(cause) = remove_tree(&folder)
-            {
-                // The next start tries it again.
-                tracing::warn!(%sandbox, %cause, "the folder of an unknown sandbox is left");
+            if let Err(cause) = self.sweep_one(&sandbox, known.contains(&sandbox), surviving) {
+                tracing::warn!(%sandbox, %cause, "an ended sandbox could not be removed whole");
             }
         }
         // Control groups whose instance was never recorded: all of them are below a group that only this server uses.
         let Some(cgroups) = &self.processes.cgroups else { return Ok(()) };
-        let is_stray = |name: &String| !surviving.iter().any(|instance| instance.as_str() == name);
-        cgroups
-            .list()?
-            .iter()
-            .filter(|name| is_stray(name))
-            .try_for_each(|name| processes::clear_cgroup(&**cgroups, name))
+        let is_stray = |name: &&String| !surviving.iter().any(|instance| instance.as_str() == name.as_str());
+        for name in cgroups.list()?.iter().filter(is_stray) {
+            if let Err(cause) = processes::clear_cgroup(&**cgroups, name) {
+                tracing::warn!(name, %cause, "the control group of an ended instance is left");
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_one(
+        &self,
+        sandbox: &SandboxId,
+        is_known: bool,
+        surviving: &HashSet<InstanceId>,
+    ) -> io::Result<()> {
+        let record = self.folders.record(sandbox);
+        if let Some(record) = record.filter(|record| !surviving.contains(&record.instance)) {
+            self.processes.clear(&record)?;
+            self.folders.remove_record(sandbox)?;
+        }
+        match is_known {
+            true => Ok(()),
+            false => self.folders.put_aside(sandbox)?.map_or(Ok(()), |folder| remove_tree(&folder)),
+        }
     }
 }

@@ -97,23 +97,45 @@ impl InstanceProcesses {
     }
 }
 
+/// The control groups of an instance: those that its programs made, the deepest first, and its own.
+fn groups_of(cgroups: &dyn Cgroups, name: &str) -> io::Result<Vec<String>> {
+    let mut groups = cgroups.nested(name)?;
+    groups.push(name.to_owned());
+    Ok(groups)
+}
+
 fn kill_cgroup(cgroups: &dyn Cgroups, name: &str) -> io::Result<()> {
-    if cgroups.processes(name)?.is_empty() {
+    let mut processes = Vec::new();
+    for group in groups_of(cgroups, name)? {
+        processes.extend(cgroups.processes(&group)?);
+    }
+    if processes.is_empty() {
         return Ok(());
     }
     // Frozen processes do not fork, so the list of them is complete. Without it the loop takes longer.
     let _ = cgroups.freeze(name);
-    until_gone(|| Ok(!atoll_cgroup::kill_all(cgroups, name, || ())?))
+    until_gone(|| {
+        let mut had_any = false;
+        for group in groups_of(cgroups, name)? {
+            had_any |= atoll_cgroup::kill_all(cgroups, &group, || ())?;
+        }
+        // A process of a nested group dies only when the group above is thawed.
+        let _ = cgroups.thaw(name);
+        Ok(!had_any)
+    })
 }
 
 /// Ends all processes in the control groups of an instance, and removes the groups.
 pub(crate) fn clear_cgroup(cgroups: &dyn Cgroups, name: &str) -> io::Result<()> {
     kill_cgroup(cgroups, name)?;
     // A killed process leaves its group a moment after it left the list.
-    until_gone(|| match cgroups.remove(name) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
-        Err(error) => Err(error),
+    until_gone(|| {
+        let removed = groups_of(cgroups, name)?.iter().try_for_each(|group| cgroups.remove(group));
+        match removed {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
+            Err(error) => Err(error),
+        }
     })
 }
 
