@@ -43,7 +43,7 @@ use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
 use atoll_network::{Dialer, DialerConfig};
 use atoll_provider::{
-    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceSpec, InstanceUsage, Isolation,
+    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage, Isolation,
     KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription, ProviderError,
     ProviderImage, ResizeSupport, Target,
 };
@@ -160,6 +160,10 @@ impl Provider for DockerProvider {
             pauses: true,
             ..Capabilities::default()
         }
+    }
+
+    fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        self.shared.check_demands(demands)
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {

@@ -8,7 +8,7 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{InstanceId, Limits, SandboxId, Storage};
 use atoll_provider::{
-    AGENT_PORT, Booted, Capability, FilesOrigin, InstanceSpec, ProviderError, ProviderImage, Target,
+    AGENT_PORT, Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, ProviderError, ProviderImage, Target,
 };
 use bollard::models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType};
 
@@ -109,7 +109,7 @@ impl Shared {
     ) -> Result<Booted, ProviderError> {
         self.refuse_what_cannot_be(spec)?;
         let found = self.find(&spec.sandbox).await?.ok_or_else(|| gone(&spec.sandbox))?;
-        if found.has_network && self.network_of(spec) == DockerNetwork::None {
+        if found.has_network && self.network_of(&spec.network) == DockerNetwork::None {
             // The network of a container is as it was made.
             return Err(self.missing(Capability::Egress));
         }
@@ -146,8 +146,8 @@ impl Shared {
     }
 
     /// The network of an instance: none where its policy denies everything, else that of the settings.
-    fn network_of(&self, spec: &InstanceSpec) -> DockerNetwork {
-        let is_closed = spec.network.denied_by.is_some() || *spec.network == Egress::closed();
+    fn network_of(&self, policy: &Egress) -> DockerNetwork {
+        let is_closed = policy.denied_by.is_some() || *policy == Egress::closed();
         if is_closed { DockerNetwork::None } else { self.settings.network }
     }
 
@@ -161,20 +161,25 @@ impl Shared {
     }
 
     fn refuse_what_cannot_be(&self, spec: &InstanceSpec) -> Result<(), ProviderError> {
-        // A sandbox without a network keeps to every policy. Docker's bridge enforces none.
-        if self.network_of(spec) == DockerNetwork::Bridge && *spec.network != Egress::open() {
-            return Err(self.missing(Capability::Egress));
-        }
         if spec.origin != FilesOrigin::Template {
             return Err(self.missing(Capability::Snapshot));
         }
-        if spec.storage == Storage::Memory {
-            return Err(ProviderError::Unsupported {
+        self.check_demands(&spec.demands())
+    }
+
+    pub(crate) fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        // A sandbox without a network keeps to every policy. Docker's bridge enforces none, and a container keeps its network.
+        let made_with = demands.made_with.unwrap_or(demands.network);
+        if self.network_of(made_with) == DockerNetwork::Bridge && *demands.network != Egress::open() {
+            return Err(self.missing(Capability::Egress));
+        }
+        match demands.storage {
+            Storage::Disk => Ok(()),
+            Storage::Memory => Err(ProviderError::Unsupported {
                 what: format!("storage memory at provider {}", self.name),
                 hint: "use storage disk".to_owned(),
-            });
+            }),
         }
-        Ok(())
     }
 
     fn body(&self, spec: &InstanceSpec, image: String, folders: &[BoundFolder]) -> ContainerCreateBody {
@@ -189,7 +194,7 @@ impl Shared {
         let own = (!self.settings.is_remote()).then(agent);
         let mounts = own.into_iter().chain(folders.iter().map(BoundFolder::mount)).collect();
         let host_config = HostConfig {
-            network_mode: Some(self.network_of(spec).name().to_owned()),
+            network_mode: Some(self.network_of(&spec.network).name().to_owned()),
             mounts: Some(mounts),
             memory: Some(memory),
             // Memory and swap together: no swap.
@@ -211,7 +216,7 @@ impl Shared {
             // The agent starts programs as the user that a request names.
             user: Some("0:0".to_owned()),
             working_dir: Some(self.settings.mount_path.clone()),
-            labels: Some(self.daemon.labels(spec, self.network_of(spec))),
+            labels: Some(self.daemon.labels(spec, self.network_of(&spec.network))),
             // The agent keeps nothing that an orderly end would save, and as the first process it ignores SIGTERM.
             stop_signal: Some("SIGKILL".to_owned()),
             healthcheck: Some(HealthConfig {

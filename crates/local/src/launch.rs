@@ -17,7 +17,7 @@ use atoll_instances::{
 };
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, Storage};
-use atoll_provider::{Booted, Capability, FilesOrigin, InstanceSpec, NoticeKind, ProviderError};
+use atoll_provider::{Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, NoticeKind, ProviderError};
 
 use crate::folder::{InstanceRecord, SOCKET, SandboxFolders, WORKSPACE, remove_tree, temporary};
 use crate::instance::LocalInstance;
@@ -93,19 +93,23 @@ impl LocalShared {
         if !spec.mounts.is_empty() {
             return Err(self.missing(Capability::Volume));
         }
-        if *spec.network != Egress::open() {
-            return Err(self.missing(Capability::Egress));
-        }
         if spec.origin != FilesOrigin::Template {
             return Err(self.missing(Capability::Snapshot));
         }
-        if spec.storage == Storage::Memory {
-            return Err(ProviderError::Unsupported {
+        self.check_demands(&spec.demands())
+    }
+
+    pub(crate) fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        if *demands.network != Egress::open() {
+            return Err(self.missing(Capability::Egress));
+        }
+        match demands.storage {
+            Storage::Disk => Ok(()),
+            Storage::Memory => Err(ProviderError::Unsupported {
                 what: format!("storage memory at provider {}", self.config.name),
                 hint: "use storage disk".to_owned(),
-            });
+            }),
         }
-        Ok(())
     }
 
     /// Makes the folder where it is missing, and starts the agent. Blocks. On an error nothing runs.

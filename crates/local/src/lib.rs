@@ -37,7 +37,7 @@ use atoll_instances::{DiskSpace, FilesState, InstanceSettings, Instances, failed
 use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
 use atoll_provider::{
-    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceSpec,
+    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceDemands, InstanceSpec,
     InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
     ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target,
 };
@@ -206,6 +206,10 @@ impl Provider for LocalProvider {
             pauses: has_cgroups,
             ..Capabilities::default()
         }
+    }
+
+    fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        self.shared.check_demands(demands)
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {

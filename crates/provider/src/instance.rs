@@ -37,6 +37,25 @@ pub struct InstanceSpec {
     pub mounts: Vec<InstanceMount>,
 }
 
+/// What an instance has to obey and to have, as far as it is known before anything is made.
+#[derive(Debug, Clone, Copy)]
+pub struct InstanceDemands<'a> {
+    /// What it may reach.
+    pub network: &'a Egress,
+    /// The policy that the live instance was made with; `None`: no instance lives.
+    pub made_with: Option<&'a Egress>,
+    /// Where its layer lives.
+    pub storage: Storage,
+}
+
+impl InstanceSpec {
+    /// What the new instance has to obey and to have.
+    #[must_use]
+    pub fn demands(&self) -> InstanceDemands<'_> {
+        InstanceDemands { network: &self.network, made_with: None, storage: self.storage }
+    }
+}
+
 /// A volume in an instance. Mounted nosuid and nodev; nothing inside can reach beyond it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceMount {

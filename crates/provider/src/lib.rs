@@ -74,6 +74,12 @@ pub trait Provider: Send + Sync + 'static {
     /// [`ProviderError::MissingCapability`].
     fn capabilities(&self) -> Capabilities;
 
+    /// Refuses what no instance of this provider can obey or have. The service asks before it records a sandbox or a policy, so that
+    /// a refused request leaves nothing. Does no I/O.
+    fn check_demands(&self, _demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
     /// Makes the files and the first instance of a sandbox; returns when its agent takes connections, or where the provider has
     /// [`SessionSupport`], when commands can be started. The caller greets the agent.
     /// On error nothing is left.

@@ -220,6 +220,7 @@ impl Sandboxes {
         }
         base.apply_to(&mut lease, &start);
         crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
+        crate::egress::check_demands(&self.inner, provider.as_ref(), &lease).await?;
         Ok(Planned { lease, seed, hold, ready })
     }
 

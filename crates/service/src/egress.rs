@@ -23,7 +23,7 @@ use atoll_model::{
     HeaderText, Lease, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets,
     secrets_in,
 };
-use atoll_provider::{Capability, Provider};
+use atoll_provider::{Capability, InstanceDemands, Provider};
 use atoll_store::SecretValues;
 
 pub(crate) use attached::{attached, placeholder};
@@ -71,6 +71,21 @@ pub(crate) fn check_enforced(
         return Err(provider.missing(Capability::Egress).into());
     }
     Ok(())
+}
+
+/// Refuses a sandbox that its provider cannot make as it was requested, before it is recorded. A provider that enforces policies
+/// can: it is not asked.
+pub(crate) async fn check_demands(
+    inner: &SandboxesState,
+    provider: &dyn Provider,
+    lease: &Lease,
+) -> Result<(), ServiceError> {
+    if provider.capabilities().has(Capability::Egress) {
+        return Ok(());
+    }
+    let network = compiled(inner, lease).await?;
+    let demands = InstanceDemands { network: &network, made_with: None, storage: lease.storage };
+    Ok(provider.check_demands(&demands)?)
 }
 
 /// What the provider is to enforce for a lease. Holds opened values: it goes to the provider and nowhere else.

@@ -150,6 +150,7 @@ impl Access {
             egress::check_layer(policy, self.inner.sandboxes.network_floor(&record.id))?;
         }
         let _turn = self.inner.policy_turn.lock().await;
+        self.inner.sandboxes.check_tenant_policy(&record.id, network.as_ref())?;
         self.inner.store.set_tenant_network(&record.id, network.clone()).await?;
         self.inner.sandboxes.set_tenant_policy(&record.id, network.clone());
         tracing::info!(tenant = %record.id, key = %who.key, set = network.is_some(), "a tenant's network policy was changed");

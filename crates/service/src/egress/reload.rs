@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use atoll_model::policy::egress::TenantFloor;
-use atoll_model::{Lease, NetworkPolicy, SandboxId, TenantId};
+use atoll_model::policy::egress::{self, TenantFloor};
+use atoll_model::{Code, Lease, NetworkPolicy, SandboxId, TenantId};
+use atoll_provider::{Capability, InstanceDemands};
 use atoll_store::LeaseQuery;
 use futures::future::join_all;
 
@@ -25,6 +26,39 @@ impl Sandboxes {
     /// Sets or removes the policy that narrows all sandboxes of a tenant from their next boot on.
     pub(crate) fn set_tenant_policy(&self, tenant: &TenantId, policy: Option<NetworkPolicy>) {
         self.inner.layers.put(tenant, policy);
+    }
+
+    /// Refuses a policy of a tenant that one of its sandboxes would not obey: a provider without the capability `egress` cannot
+    /// change the network of an instance.
+    pub(crate) fn check_tenant_policy(
+        &self,
+        tenant: &TenantId,
+        policy: Option<&NetworkPolicy>,
+    ) -> Result<(), ServiceError> {
+        let before = self.inner.layers.of(tenant);
+        let floor = super::floor(&self.inner, tenant);
+        for handle in self.of_tenant(tenant) {
+            let lease = handle.lease();
+            let Ok(provider) = self.inner.providers.of(&lease) else { continue };
+            if provider.capabilities().has(Capability::Egress) || lease.instance.is_none() {
+                continue;
+            }
+            let compiled = |tenant: Option<&NetworkPolicy>| egress::compile(floor, tenant, &lease.network, &[]);
+            let (network, made_with) = (compiled(policy), compiled(before.as_deref()));
+            let demands =
+                InstanceDemands { network: &network, made_with: Some(&made_with), storage: lease.storage };
+            if provider.check_demands(&demands).is_err() {
+                let message = format!(
+                    "sandbox {} of this tenant would not obey the policy: provider {} lacks the capability {}",
+                    lease.id,
+                    provider.name(),
+                    Capability::Egress
+                );
+                return Err(ServiceError::new(Code::ProviderInUse, message)
+                    .hint("stop or delete the sandboxes of that provider first"));
+            }
+        }
+        Ok(())
     }
 
     /// The operator's settings for the sandboxes of a tenant.
