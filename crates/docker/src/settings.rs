@@ -31,7 +31,7 @@ impl Default for DockerSettings {
         Self {
             image: None,
             mount_path: "/workspace".to_owned(),
-            host: "unix:///var/run/docker.sock".to_owned(),
+            host: atoll_model::DOCKER_HOST.to_owned(),
             network: DockerNetwork::None,
             pull: DockerPull::Never,
             remote: None,

@@ -45,7 +45,7 @@ pub use network::{
 };
 pub use node::{BadNodeName, NodeName};
 pub use provider_settings::{
-    BadSettings, FieldKind, ProviderKind, ProviderSettings, ResolvedSettings, SettingsField, ValueSource,
+    BadSettings, DOCKER_HOST, FieldKind, ProviderKind, ProviderSettings, ResolvedSettings, SettingsField, ValueSource,
     check_provider_name, parse_config_env,
 };
 pub use snapshot::{Snapshot, SnapshotState};

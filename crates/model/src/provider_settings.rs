@@ -124,6 +124,9 @@ const fn key(variables: &'static [&'static str]) -> SettingsField {
     SettingsField { name: "api_key", kind: FieldKind::Secret, variables, is_required: true }
 }
 
+/// The daemon that the kind `docker` uses where its settings name none.
+pub const DOCKER_HOST: &str = "unix:///var/run/docker.sock";
+
 const DOCKER: &[SettingsField] = &[
     field("image", FieldKind::Text),
     field("mount_path", FieldKind::Path),
@@ -341,6 +344,20 @@ pub struct ResolvedSettings {
     pub section: BTreeMap<String, Value>,
     /// Where the fields come from that can be set by a variable.
     pub sources: BTreeMap<&'static str, ValueSource>,
+}
+
+impl ResolvedSettings {
+    /// Where sandboxes of a provider with these settings are: its kind and its addresses, with a default where none is set.
+    #[must_use]
+    pub fn address(&self, kind: ProviderKind) -> String {
+        let mut address = kind.as_str().to_owned();
+        for field in kind.fields().iter().filter(|field| field.kind == FieldKind::Address) {
+            let value = self.section.get(field.name).and_then(Value::as_str);
+            let default = if kind == ProviderKind::Docker { DOCKER_HOST } else { "default" };
+            address.push_str(&format!(" {}={}", field.name, value.unwrap_or(default)));
+        }
+        address
+    }
 }
 
 impl std::fmt::Debug for ResolvedSettings {

@@ -1,6 +1,7 @@
 //! The providers of this server, by name. Settings files add and change providers while the server runs; a provider that has
 //! sandboxes is never dropped, it only takes no new ones.
 
+mod address;
 mod files;
 mod settings;
 

@@ -59,9 +59,10 @@ pub struct ProviderFiles {
     environment: BTreeMap<String, String>,
     /// The operator allowed `local` without a settings file.
     allows_local: bool,
-    /// Held by an operation that changes a file, so that operations take turns.
+    /// Held while files are changed, and while they are read and their providers opened, so that no older settings replace
+    /// newer ones.
     pub(super) changes: tokio::sync::Mutex<()>,
-    /// What was read last. The lock also makes readers take turns.
+    /// What was read last.
     last_read: tokio::sync::Mutex<LastRead>,
     names: Mutex<BTreeSet<&'static str>>,
 }
@@ -85,7 +86,7 @@ struct LastRead {
 /// A provider that was opened and is not in the registry yet.
 pub(crate) struct OpenedProvider {
     pub(crate) provider: Arc<dyn Provider>,
-    settings: ProviderSettings,
+    pub(super) settings: ProviderSettings,
 }
 
 /// What became of a settings file that was read.
@@ -142,6 +143,10 @@ impl ProviderFiles {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(self.folder())
     }
 
+    pub(super) fn data(&self) -> &Path {
+        &self.data
+    }
+
     fn folder(&self) -> PathBuf {
         self.data.join("sandboxes")
     }
@@ -170,8 +175,7 @@ impl ProviderFiles {
 
     /// Fills in what the file leaves to the environment and to `config.env`.
     pub(super) fn resolve(&self, settings: &ProviderSettings) -> ResolvedSettings {
-        let config = std::fs::read_to_string(self.data.join("config.env")).unwrap_or_default();
-        settings.resolve(&self.environment, &parse_config_env(&config))
+        settings.resolve(&self.environment, &parse_config_env(&self.config()))
     }
 
     /// Opens the provider of valid settings. `None`: it needs none, because the embedded engine is always open.
@@ -211,8 +215,13 @@ impl ProviderFiles {
         }
     }
 
+    /// The text of `DATA/config.env`; empty where there is none, or what there is cannot be used.
+    fn config(&self) -> String {
+        read_file(&self.data.join("config.env")).ok().flatten().unwrap_or_default()
+    }
+
     fn scan(&self) -> FileContents {
-        let config = std::fs::read_to_string(self.data.join("config.env")).unwrap_or_default();
+        let config = self.config();
         let mut files = BTreeMap::new();
         for entry in std::fs::read_dir(self.folder()).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -344,6 +353,14 @@ impl ProviderRegistry {
         self.put(name, ProviderEntry::refused(kind, refusal));
         last.retries.insert(name.to_owned(), Instant::now() + OPENS_AGAIN_AFTER);
         true
+    }
+
+    /// Keeps a provider as it is, refuses new sandboxes, and looks at its settings again later.
+    pub(super) async fn postpone(&self, name: &str, kind: ProviderKind, refusal: ServiceError) {
+        self.refuse_logged(name, Some(kind), refusal);
+        if let Some(files) = &self.files {
+            files.last_read.lock().await.retries.insert(name.to_owned(), Instant::now() + OPENS_AGAIN_AFTER);
+        }
     }
 
     fn removed(&self, name: &str) {

@@ -64,15 +64,20 @@ impl Service {
         authz::admin(who)?;
         let files = self.provider_files()?;
         let settings = check(name, document).map_err(|bad| ServiceError::field(&bad.field, bad.problem))?;
-        let _turn = files.changes.lock().await;
-        // Wrong earlier settings have no secrets that could be kept.
-        let earlier = files.read(name).ok().flatten();
-        let earlier = earlier.unwrap_or_else(|| ProviderSettings::of(settings.kind));
-        let settings = settings.keeping_secrets_of(&earlier);
-        files.write(name, &settings).map_err(|cause| not_written(name, cause))?;
-        tracing::info!(provider = name, key = %who.key, kind = settings.kind.as_str(), "the settings of a provider were changed");
-        self.reload_providers().await;
-        Ok(self.settings_record(files, name, &settings))
+        let (own, files, name, key) = (self.clone(), Arc::clone(files), name.to_owned(), who.key.clone());
+        let change = async move {
+            let _turn = files.changes.lock().await;
+            // Wrong earlier settings have no secrets that could be kept.
+            let earlier = files.read(&name).ok().flatten();
+            let earlier = earlier.unwrap_or_else(|| ProviderSettings::of(settings.kind));
+            let settings = settings.keeping_secrets_of(&earlier);
+            own.check_address(&files, &name, &settings).await?;
+            files.write(&name, &settings).map_err(|cause| not_written(&name, cause))?;
+            tracing::info!(provider = name, %key, kind = settings.kind.as_str(), "the settings of a provider were changed");
+            own.reload_in_turn().await;
+            Ok(own.settings_record(&files, &name, &settings))
+        };
+        self.base().run_detached(change).await
     }
 
     /// Removes the settings of a provider. Sandboxes that it has go on; new ones are refused.
@@ -80,17 +85,21 @@ impl Service {
         authz::admin(who)?;
         let files = self.provider_files()?;
         atoll_model::check_provider_name(name).map_err(|_| self.base().providers.unknown(name))?;
-        let _turn = files.changes.lock().await;
-        match std::fs::remove_file(files.path(name)) {
-            Ok(()) => {}
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Err(self.base().providers.unknown(name).hint("it has no settings file"));
+        let (own, files, name, key) = (self.clone(), Arc::clone(files), name.to_owned(), who.key.clone());
+        let change = async move {
+            let _turn = files.changes.lock().await;
+            match std::fs::remove_file(files.path(&name)) {
+                Ok(()) => {}
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                    return Err(own.base().providers.unknown(&name).hint("it has no settings file"));
+                }
+                Err(cause) => return Err(not_written(&name, cause)),
             }
-            Err(cause) => return Err(not_written(name, cause)),
-        }
-        tracing::info!(provider = name, key = %who.key, "the settings of a provider were removed");
-        self.reload_providers().await;
-        Ok(())
+            tracing::info!(provider = name, %key, "the settings of a provider were removed");
+            own.reload_in_turn().await;
+            Ok(())
+        };
+        self.base().run_detached(change).await
     }
 
     /// Checks the settings of a provider, opens it and asks it for a sign of life. A kind that this version cannot drive is
@@ -157,9 +166,24 @@ impl Service {
 
     /// Reads the settings files again. The first provider under a name adopts what it has before it takes something new.
     pub(crate) async fn reload_providers(&self) {
-        for opened in self.base().providers.read_files().await {
-            let name = opened.provider.name();
-            if let Err(error) = self.take_provider(opened).await {
+        if let Some(files) = self.base().providers.files() {
+            let _turn = files.changes.lock().await;
+            self.reload_in_turn().await;
+        }
+    }
+
+    /// [`Self::reload_providers`] for a caller that holds [`ProviderFiles::changes`].
+    async fn reload_in_turn(&self) {
+        let registry = &self.base().providers;
+        for opened in registry.read_files().await {
+            let (name, kind) = (opened.provider.name(), opened.settings.kind);
+            let checked = match registry.files() {
+                Some(files) => self.check_address(files, name, &opened.settings).await,
+                None => Ok(()),
+            };
+            if let Err(refusal) = checked {
+                registry.postpone(name, kind, refusal).await;
+            } else if let Err(error) = self.take_provider(opened).await {
                 self.close_provider(name, &error).await;
             }
         }
@@ -175,6 +199,9 @@ impl Service {
         if !registry.has(provider.name()) {
             self.adopt_at(&provider).await?;
         }
+        if let Some(files) = registry.files() {
+            files.keep_address(provider.name(), &opened.settings);
+        }
         registry.install(opened);
         tracing::info!(provider = provider.name(), kind = provider.kind(), "a provider was opened");
         Ok(())
@@ -189,6 +216,16 @@ impl Service {
     /// Adopts what a provider has when the server starts. One of a settings file that cannot list its instances is tried again
     /// later; the server starts without it.
     pub(crate) async fn adopt_or_close(&self, provider: &Arc<dyn Provider>) -> Result<(), OpenError> {
+        if let Some(files) = self.base().providers.files()
+            && let Ok(Some(settings)) = files.read(provider.name())
+        {
+            if let Err(refusal) = self.check_address(files, provider.name(), &settings).await {
+                tracing::warn!(provider = provider.name(), "{refusal}");
+                self.base().providers.close(provider.name(), refusal).await;
+                return Ok(());
+            }
+            files.keep_address(provider.name(), &settings);
+        }
         match self.adopt_at(provider).await {
             Err(error @ OpenError::Adopt { .. }) if provider.kind() != ProviderKind::Container.as_str() => {
                 if self.close_provider(provider.name(), &error).await {
