@@ -270,7 +270,13 @@ async fn types(agent: &AgentClient, terminal: u32, line: &str, shows: &str) {
 /// Presses a key in a terminal whose foreground command is `command`, and waits until the command has that state (`None`: until it
 /// has ended). The key is pressed only when the shell has handed the terminal over: before that a signal key makes the
 /// kernel drop the typed line that the shell has not read yet, and the command never starts.
-async fn press(agent: &AgentClient, terminal: u32, key: &str, (ancestor, command): (i32, &str), state: Option<char>) {
+async fn press(
+    agent: &AgentClient,
+    terminal: u32,
+    key: &str,
+    (ancestor, command): (i32, &str),
+    state: Option<char>,
+) {
     until("the command has the terminal", async || {
         find_command(ancestor, command)?.in_foreground().then_some(())
     })

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use atoll_model::Limits;
 
 use super::{
-    CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, add_nested, all_memory, all_pids, folders_in,
-    limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, add_nested, all_memory, all_pids,
+    folders_in, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
 use atoll_storage::mountinfo::MountEntry;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use atoll_model::Limits;
 
 use super::{
-    CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, add_nested, all_memory, all_pids, folders_in,
-    limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, add_nested, all_memory, all_pids,
+    folders_in, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
 use atoll_storage::mountinfo::MountEntry;

@@ -43,9 +43,9 @@ use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
 use atoll_network::{Dialer, DialerConfig};
 use atoll_provider::{
-    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage, Isolation,
-    KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription, ProviderError,
-    ProviderImage, ResizeSupport, Target,
+    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
+    Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
+    ProviderError, ProviderImage, ResizeSupport, Target,
 };
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;

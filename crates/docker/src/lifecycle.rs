@@ -8,7 +8,8 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
 use atoll_model::{InstanceId, Limits, SandboxId, Storage};
 use atoll_provider::{
-    AGENT_PORT, Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, ProviderError, ProviderImage, Target,
+    AGENT_PORT, Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, ProviderError, ProviderImage,
+    Target,
 };
 use bollard::models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountType};
 

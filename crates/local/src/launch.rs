@@ -17,7 +17,9 @@ use atoll_instances::{
 };
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, SandboxId, Storage};
-use atoll_provider::{Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, NoticeKind, ProviderError};
+use atoll_provider::{
+    Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, NoticeKind, ProviderError,
+};
 
 use crate::folder::{InstanceRecord, SOCKET, SandboxFolders, WORKSPACE, remove_tree, temporary};
 use crate::instance::LocalInstance;

@@ -37,8 +37,8 @@ use atoll_instances::{DiskSpace, FilesState, InstanceSettings, Instances, failed
 use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
 use atoll_provider::{
-    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceDemands, InstanceSpec,
-    InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
+    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceDemands,
+    InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
     ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target,
 };
 use tokio::sync::broadcast;

@@ -79,6 +79,38 @@ async fn daemons_end_with_their_instance_by_their_tree() {
     daemons_end(CgroupUse::Never).await;
 }
 
+/// A program with root can make control groups of its own below that of its instance.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nested_control_groups_end_with_their_instance() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = open(folder.path(), "ours", CgroupUse::WhereAvailable).await;
+    if !provider.capabilities().pauses {
+        return;
+    }
+    for pause_first in [false, true] {
+        let spec = fixture(&provider).spec();
+        let booted = provider.create(&spec).await.unwrap();
+        let client = agent(&provider, &target(&spec), booted.agent_token.as_deref().unwrap());
+        let nested = "group=$(for g in /sys/fs/cgroup/pids /sys/fs/cgroup; do \
+            find $g -maxdepth 4 -type d -name INSTANCE 2>/dev/null; done | head -1); \
+            mkdir -p $group/a/b; sleep 600 >/dev/null 2>&1 </dev/null & \
+            echo $! >$group/a/b/cgroup.procs && echo $group/a/b $!";
+        let nested = nested.replace("INSTANCE", spec.instance.as_str());
+        let made = sh(&client, &nested).await;
+        let (group, pid) = made.split_once(' ').expect("the group and the process in it");
+        assert!(Path::new(group).is_dir() && is_alive(pid), "{made}");
+        if pause_first {
+            provider.pause(&target(&spec)).await.unwrap();
+        }
+        provider.destroy(&target(&spec)).await.unwrap();
+        provider.settle(Duration::from_secs(30)).await.unwrap();
+        assert!(!is_alive(pid) && !Path::new(group).exists(), "a nested group is left: {made}");
+        assert!(!folder_of(folder.path(), &spec).exists());
+    }
+    drop(provider);
+    remove_cgroups(folder.path());
+}
+
 fn folder_of(folder: &Path, spec: &InstanceSpec) -> std::path::PathBuf {
     folder.join("local").join(spec.sandbox.as_str())
 }

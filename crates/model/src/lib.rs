@@ -45,8 +45,8 @@ pub use network::{
 };
 pub use node::{BadNodeName, NodeName};
 pub use provider_settings::{
-    BadSettings, DOCKER_HOST, FieldKind, ProviderKind, ProviderSettings, ResolvedSettings, SettingsField, ValueSource,
-    check_provider_name, parse_config_env,
+    BadSettings, DOCKER_HOST, FieldKind, ProviderKind, ProviderSettings, ResolvedSettings, SettingsField,
+    ValueSource, check_provider_name, parse_config_env,
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name, check_thread};

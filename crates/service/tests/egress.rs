@@ -551,3 +551,28 @@ async fn a_provider_without_the_capability_takes_no_rules() {
     let refused = update(&world, &lease, limited).await.unwrap_err();
     assert_eq!(refused.code, Code::Unsupported, "{refused}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_policy_waits_for_sandboxes_that_would_not_obey_it() {
+    let world = World::new().await;
+    world.fake.set_capabilities(|able| able.network = false);
+    let closed = world.try_create(asking(NetworkPolicy::deny_all())).await.unwrap();
+    let open = world.try_create(asking(NetworkPolicy::allow_all())).await.unwrap();
+    let set = async |policy: Option<NetworkPolicy>| {
+        world.service.access().set_tenant_network(&world.admin, "default", policy).await
+    };
+    let refused = set(Some(networks(&["192.0.2.0/24"]))).await.unwrap_err();
+    assert_eq!(refused.code, Code::ProviderInUse);
+    assert!(refused.message.contains(open.id.as_str()), "{refused}");
+    assert_eq!(set(Some(NetworkPolicy::deny_all())).await.unwrap_err().code, Code::ProviderInUse);
+    world.service.sandboxes().delete(&world.admin, open.id.as_str(), true).await.unwrap();
+    set(Some(networks(&["192.0.2.0/24"]))).await.expect("a sandbox without a network obeys every policy");
+    assert_eq!(world.get(&closed.id).await.phase, Phase::Running);
+
+    // A create that the provider cannot make leaves neither a sandbox nor its name.
+    let named = || CreateSandbox { name: Some("box".to_owned()), ..asking(NetworkPolicy::allow_all()) };
+    let refused = world.try_create(named()).await.unwrap_err();
+    assert!(refused.message.contains("lacks the capability egress"), "{refused}");
+    set(None).await.unwrap();
+    world.try_create(named()).await.expect("the name is free");
+}

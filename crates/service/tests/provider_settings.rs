@@ -158,6 +158,40 @@ async fn rows_of_a_provider_without_settings_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_address_of_a_provider_stays_while_it_has_sandboxes() {
+    let (mut world, daemon) = world().await;
+    let at_host = |host: &str| json!({"provider": "docker", "docker": {"host": host}});
+    set(&world, "boxes", json!({"provider": "docker"})).await.unwrap();
+    let lease = world.try_create(at("boxes")).await.unwrap();
+    for elsewhere in [at_host("tcp://127.0.0.1:1"), json!({"provider": "e2b", "e2b": {"api_key": "k"}})] {
+        let refused = set(&world, "boxes", elsewhere).await.unwrap_err();
+        assert_eq!(refused.code, Code::ProviderInUse);
+    }
+    set(&world, "boxes", at_host("unix:///var/run/docker.sock")).await.expect("that is the default");
+
+    // A file that was changed by hand, while the server runs and while it does not.
+    let file = world.data().join("sandboxes/boxes.json");
+    std::fs::write(&file, at_host("tcp://127.0.0.1:1").to_string()).unwrap();
+    world.advance(Duration::from_secs(3)).await;
+    let is_refused =
+        async |world: &World| problem(world, "boxes").await.is_some_and(|why| why.contains("1 sandboxes at"));
+    until("the changed address is refused", async || is_refused(&world).await).await;
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
+    let clock = world.clock.clone();
+    let (fake, dir) = (world.fake.clone(), world.crash().await);
+    let world = World::open(dir, fake, clock, with(&daemon)).await;
+    assert!(is_refused(&world).await);
+    let refused = world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap_err();
+    assert_eq!(refused.code, Code::ProviderNotConfigured);
+    assert_eq!(daemon.fake.holds().len(), 1, "nothing was taken for lost");
+
+    set(&world, "boxes", json!({"provider": "docker"})).await.unwrap();
+    world.until(&lease.id, Phase::Running).await;
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    set(&world, "boxes", at_host("tcp://127.0.0.1:1")).await.expect("it has no sandboxes any more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_starts_without_a_provider_that_cannot_list_its_instances() {
     let (mut world, daemon) = world().await;
     set(&world, "boxes", json!({"provider": "docker"})).await.unwrap();

@@ -17,9 +17,10 @@ use super::world::failed;
 use super::{After, FakeProvider, ProviderCall, agent};
 use crate::{
     Adopted, ArchiveSupport, Booted, ByteStream, Capabilities, Capability, CaptureSupport, CheckpointSupport,
-    DialSupport, EgressSupport, FilesOrigin, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice,
-    OwnedSandbox, Packed, PauseSupport, PoolSupport, PoolWish, Provider, ProviderDescription, ProviderError,
-    ResizeSupport, RolledBack, SnapshotSupport, Snapshotted, Target, VolumeFiles, VolumeSupport,
+    DialSupport, EgressSupport, FilesOrigin, InstanceDemands, InstanceSpec, InstanceUsage, Isolation,
+    KnownSandbox, Notice, OwnedSandbox, Packed, PauseSupport, PoolSupport, PoolWish, Provider,
+    ProviderDescription, ProviderError, ResizeSupport, RolledBack, SnapshotSupport, Snapshotted, Target,
+    VolumeFiles, VolumeSupport,
 };
 
 #[async_trait]
@@ -76,6 +77,16 @@ impl Provider for FakeProvider {
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         self.world.lock().unwrap().usage(target)
+    }
+
+    /// Without the capability an instance has all of the network or none of it, as it was made.
+    fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
+        let made_with = demands.made_with.unwrap_or(demands.network);
+        let is_closed = made_with.denied_by.is_some() || *made_with == Egress::closed();
+        if self.capabilities().network || is_closed || *demands.network == Egress::open() {
+            return Ok(());
+        }
+        Err(self.missing(Capability::Egress))
     }
 
     async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {

@@ -43,7 +43,8 @@ impl Sandboxes {
             if provider.capabilities().has(Capability::Egress) || lease.instance.is_none() {
                 continue;
             }
-            let compiled = |tenant: Option<&NetworkPolicy>| egress::compile(floor, tenant, &lease.network, &[]);
+            let compiled =
+                |tenant: Option<&NetworkPolicy>| egress::compile(floor, tenant, &lease.network, &[]);
             let (network, made_with) = (compiled(policy), compiled(before.as_deref()));
             let demands =
                 InstanceDemands { network: &network, made_with: Some(&made_with), storage: lease.storage };

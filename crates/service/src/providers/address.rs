@@ -67,7 +67,6 @@ impl Service {
             Some(_) | None => Ok(()),
         }
     }
-
 }
 
 fn in_use(name: &str, count: usize, address: &str) -> ServiceError {
