@@ -10,7 +10,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentToken, ProcessEvent, StartProcess, TerminalSize};
 use atoll_store::{SqliteStore, Store};

@@ -175,7 +175,7 @@ fn limits_in_forks(adjust: fn(&mut EngineConfig)) {
         assert!((40..44).contains(&(made.1.bytes >> 20)), "{:?}", made.1);
         let fork = world.fork_of(&spec, &made);
         let forked = world.create(&fork).await;
-        let used = world.engine.usage(&target(&fork)).await.unwrap().disk_bytes >> 20;
+        let used = world.engine.usage(&target(&fork)).await.unwrap().disk_bytes.unwrap() >> 20;
         assert!((40..44).contains(&used), "{used}");
         let more = writable_mib(&world, &fork, &forked, "/root/more").await;
         assert!((18..=24).contains(&more), "a fork wrote {more} MiB");

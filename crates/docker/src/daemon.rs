@@ -471,7 +471,7 @@ fn usage(stats: &ContainerStatsResponse) -> InstanceUsage {
         cache_bytes: cache.copied().unwrap_or(0),
         pids: pids.and_then(|pids| u32::try_from(pids).ok()).unwrap_or(0),
         // The daemon measures the files of a container by walking over all of them.
-        disk_bytes: 0,
+        disk_bytes: None,
         sent_bytes: networks.filter_map(|network| network.tx_bytes).sum(),
     }
 }

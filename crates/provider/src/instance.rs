@@ -251,8 +251,8 @@ pub struct InstanceUsage {
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
-    /// Bytes in its own layer.
-    pub disk_bytes: u64,
+    /// Bytes in its own layer; `None`: the provider does not measure it.
+    pub disk_bytes: Option<u64>,
     /// Bytes that left it over the network, loopback excepted, since its start.
     #[serde(default)]
     pub sent_bytes: u64,

@@ -154,7 +154,7 @@ impl AdapterState {
             mem_cache: usage.cache_bytes,
             mem_total_mib: limits.memory_bytes >> 20,
             mem_used_mib: usage.memory_bytes >> 20,
-            disk_used: usage.disk_bytes,
+            disk_used: usage.disk_bytes.unwrap_or(0),
             disk_total: limits.disk_bytes,
             ..Metrics::default()
         })

@@ -458,7 +458,7 @@ async fn samples_are_bounded_and_go_with_the_sandbox(store: Subject) {
         memory_bytes: 2,
         cache_bytes: 1,
         pids: 3,
-        disk_bytes: 4,
+        disk_bytes: Some(4),
         sent_kbps: None,
         limits: Limits::default(),
     };

@@ -190,8 +190,9 @@ pub struct ResourceSample {
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
-    /// Bytes in its own layer.
-    pub disk_bytes: u64,
+    /// Bytes in its own layer; `None`: its provider does not measure it.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
     /// Kilobits per second that left it over the network since the previous sample; `None`: there was none.
     #[serde(default)]
     pub sent_kbps: Option<f64>,

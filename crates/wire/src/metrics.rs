@@ -19,8 +19,8 @@ pub struct Sample {
     pub cache_bytes: u64,
     /// Processes and threads.
     pub pids: u32,
-    /// Bytes in its own layer.
-    pub disk_bytes: u64,
+    /// Bytes in its own layer; null: its provider does not measure it.
+    pub disk_bytes: Option<u64>,
     pub limits: SampleLimits,
 }
 

@@ -81,7 +81,7 @@ fn table(uses: &[Usage]) -> Table {
             used.map_or_else(dash, |used| format!("{:.1}", used.cpu_pct)),
             used.map_or_else(dash, |used| bytes(used.memory_bytes)),
             limit(sandbox.memory_mib),
-            used.map_or_else(dash, |used| bytes(used.disk_bytes)),
+            used.and_then(|used| used.disk_bytes).map_or_else(dash, bytes),
             limit(sandbox.disk_mib),
             used.map_or_else(dash, |used| used.pids.to_string()),
         ]);

@@ -91,7 +91,7 @@ impl Provider for Engine {
                 memory_bytes: figures.memory_bytes,
                 cache_bytes: figures.cache_bytes,
                 pids: figures.pids,
-                disk_bytes,
+                disk_bytes: Some(disk_bytes),
                 sent_bytes: live.sent_bytes(),
             })
         };

@@ -20,7 +20,7 @@ const SERIES: [Named; 7] = [
     ("daytona.sandbox.memory.usage", |s| bytes(s.memory_bytes)),
     ("daytona.sandbox.memory.limit", |s| bytes(u64::from(s.limits.memory_mib) << 20)),
     ("daytona.sandbox.memory.cache", |s| bytes(s.cache_bytes)),
-    ("daytona.sandbox.filesystem.usage", |s| bytes(s.disk_bytes)),
+    ("daytona.sandbox.filesystem.usage", |s| bytes(s.disk_bytes.unwrap_or(0))),
     ("daytona.sandbox.filesystem.total", |s| bytes(u64::from(s.limits.disk_mib) << 20)),
 ];
 

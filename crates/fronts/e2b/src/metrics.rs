@@ -46,7 +46,7 @@ impl From<&ResourceSample> for Metric {
             mem_used: sample.memory_bytes,
             mem_total: bytes(sample.limits.memory_mib),
             mem_cache: sample.cache_bytes,
-            disk_used: sample.disk_bytes,
+            disk_used: sample.disk_bytes.unwrap_or(0),
             disk_total: bytes(sample.limits.disk_mib),
         }
     }
@@ -140,7 +140,7 @@ mod tests {
             memory_bytes: 3,
             cache_bytes: 4,
             pids: 1,
-            disk_bytes: 5,
+            disk_bytes: Some(5),
             sent_kbps: None,
             limits,
         };

@@ -38,7 +38,7 @@ impl UsageFigures {
             cpu_percent: sample.map(|sample| rounded(sample.cpu_pct)),
             memory_used_mb: sample.map(|sample| scaled(sample.memory_bytes, MIB)),
             memory_total_mb: f64::from(limits.memory_mib),
-            disk_used_gb: sample.map(|sample| scaled(sample.disk_bytes, GIB)),
+            disk_used_gb: sample.and_then(|sample| sample.disk_bytes).map(|used| scaled(used, GIB)),
             disk_total_gb: rounded(f64::from(limits.disk_mib) / 1_024.0),
             network_rx_kbps: None,
             network_tx_kbps: sample.and_then(|sample| sample.sent_kbps).map(rounded),
@@ -92,7 +92,7 @@ mod tests {
             memory_bytes: 3 << 20,
             cache_bytes: 0,
             pids: 1,
-            disk_bytes: 1 << 29,
+            disk_bytes: Some(1 << 29),
             sent_kbps: None,
             limits,
         };

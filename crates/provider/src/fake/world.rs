@@ -387,7 +387,7 @@ impl World {
             memory_bytes: live.memory_bytes(),
             cache_bytes: 1 << 10,
             pids: 1,
-            disk_bytes: 4_096 + bytes_of(&sandbox.files.lock().unwrap()),
+            disk_bytes: Some(4_096 + bytes_of(&sandbox.files.lock().unwrap())),
             sent_bytes: live.worked.sent_bytes,
         })
     }
