@@ -11,7 +11,7 @@ use atoll_model::{
     Origin, Phase, Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
     Timestamp,
 };
-use atoll_provider::Target;
+use atoll_provider::{Capability, Target};
 use atoll_store::{Hash, NewLease};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
@@ -217,6 +217,12 @@ impl Sandboxes {
         if image.is_some() {
             // Its lifetime begins with the boot.
             lease.timeout_at = None;
+        }
+        if let Some(user) = &spec.user
+            && !base.has_user(user)
+            && !provider.capabilities().users
+        {
+            return Err(provider.missing(Capability::User).into());
         }
         base.apply_to(&mut lease, &start);
         crate::deadlines::check_possible(&provider.capabilities(), &lease)?;

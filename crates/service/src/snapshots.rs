@@ -7,7 +7,7 @@ use std::time::Duration;
 use atoll_model::lifecycle::{PhaseSet, Verb};
 use atoll_model::policy::placement;
 use atoll_model::{Code, InstanceId, Lease, Principal, Snapshot, SnapshotId, SnapshotState};
-use atoll_provider::Target;
+use atoll_provider::{Capability, Target};
 use atoll_store::{InstanceRow, SnapshotQuery};
 use tokio::sync::oneshot;
 
@@ -111,9 +111,9 @@ impl Sandboxes {
         handle: &Handle,
         request: SnapshotRequest,
     ) -> Result<Snapshot, ServiceError> {
-        if !self.inner.providers.of(&handle.lease())?.capabilities().snapshots {
-            return Err(ServiceError::new(Code::Unsupported, "snapshots are not possible on this server")
-                .hint("atoll doctor shows what is missing"));
+        let provider = self.inner.providers.of(&handle.lease())?;
+        if !provider.capabilities().snapshots {
+            return Err(provider.missing(Capability::Snapshot).into());
         }
         self.room_for(&handle.lease(), request.memory).await?;
         let id = SnapshotId::from_entropy(entropy()?);

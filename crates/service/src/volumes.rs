@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, Volume, VolumeId, VolumeState};
-use atoll_provider::Provider;
+use atoll_provider::{Capability, Provider};
 
 pub use files::{OpenVolume, WriteRules};
 
@@ -263,8 +263,7 @@ async fn make(
 ) -> Result<Volume, ServiceError> {
     let (id, provider) = (volume.id.clone(), inner.providers.of_volume(&volume)?);
     if volume.folder.is_none() && !provider.capabilities().volumes {
-        return Err(ServiceError::new(Code::Unsupported, "volumes are not possible on this server")
-            .hint("atoll doctor shows what is missing"));
+        return Err(provider.missing(Capability::Volume).into());
     }
     let _turn = match &from {
         Some(from) => Some(inner.turns.take(from).await),

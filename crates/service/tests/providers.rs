@@ -221,3 +221,33 @@ async fn the_fake_conforms_through_the_registry() {
         assert_eq!(first.holds(), [], "{} reached the other provider", case.name);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_capability_that_the_provider_lacks() {
+    let world = World::new().await;
+    let lease = world.try_create(CreateSandbox::default()).await.unwrap();
+    world.fake.set_capabilities(|able| {
+        (able.snapshots, able.volumes, able.packs, able.users) = (false, false, false, false);
+    });
+    let (sandboxes, id) = (world.service.sandboxes(), lease.id.as_str());
+    let snapshot = sandboxes.snapshot(&world.admin, id, NewSnapshot::default()).await.map(drop);
+    let fork = sandboxes.fork(&world.admin, id, Fork::default()).await.map(drop);
+    let archive = sandboxes.archive(&world.admin, id, true).await.map(drop);
+    let volume = NewVolume { name: "data".into(), ..NewVolume::default() };
+    let volume = world.service.volumes().create(&world.admin, volume).await.map(drop);
+    let user = CreateSandbox { user: Some("nobody".to_owned()), ..CreateSandbox::default() };
+    let user = world.try_create(user).await.map(drop);
+    let refused = [
+        ("snapshot", snapshot),
+        ("snapshot", fork),
+        ("archive", archive),
+        ("volume", volume),
+        ("user", user),
+    ];
+    for (capability, refused) in refused {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, Code::Unsupported, "{refused}");
+        let named = format!("provider fake lacks the capability {capability}");
+        assert!(refused.message.ends_with(&named), "{refused}");
+    }
+}

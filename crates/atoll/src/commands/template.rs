@@ -253,7 +253,8 @@ async fn gc(context: &CommandContext, client: &Client) -> Result<(), Failure> {
 
 /// Adds the most similar name as a hint to an unknown template.
 pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
-    if !failure.is("template_not_found") {
+    // A provider with images of its own does not use the templates of the server.
+    if !failure.is("template_not_found") || failure.message.starts_with("provider ") {
         return failure;
     }
     if atoll_image::is_built_in(wanted) {

@@ -254,6 +254,11 @@ pub(crate) struct Base {
 }
 
 impl Base {
+    /// Whether commands run as this user without a request for it.
+    pub(super) fn has_user(&self, user: &str) -> bool {
+        self.user == user
+    }
+
     /// The base for an image that is not here yet.
     pub(super) fn awaited(template: String, limits: Limits) -> Self {
         Self {

@@ -193,8 +193,12 @@ impl Driver {
     /// A running or frozen sandbox is stopped first; the end of the stop continues, also after a crash.
     async fn on_archive(&mut self, reason: Reason) -> Result<(), StepError> {
         let able = self.provider.capabilities();
-        if !able.packs || !able.keeps_files || self.lease.storage == Storage::Memory {
-            let message = format!("sandbox {} has no files that could be archived", self.lease.id);
+        if !able.packs || !able.keeps_files {
+            return Err(ServiceError::from(self.provider.missing(Capability::Archive)).into());
+        }
+        if self.lease.storage == Storage::Memory {
+            let message =
+                format!("sandbox {} keeps its files in memory; they cannot be archived", self.lease.id);
             return Err(ServiceError::new(Code::Unsupported, message).into());
         }
         let event = match self.lease.phase {
