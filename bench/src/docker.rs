@@ -1,6 +1,6 @@
 //! The provider `docker` beside Docker's own client: the same daemon, the same image, in turn.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -36,14 +36,7 @@ pub(crate) fn measure(options: &Options, place: &Path, rootfs: &Path, report: &m
         }
     };
     peers::import(docker.command(), rootfs)?;
-    let files = server::data_dir(place).join("sandboxes");
-    std::fs::create_dir_all(&files)?;
-    let settings = files.join("docker.json");
-    let host = format!("unix://{}/docker.sock", home.display());
-    std::fs::write(
-        &settings,
-        json!({ "provider": "docker", "docker": { "image": IMAGE, "host": host } }).to_string(),
-    )?;
+    let settings = write_settings(place, &home)?;
     let server = Server::start(options, place, 0)?;
     let taken = rounds(&server, &docker, if options.quick { 5 } else { 30 });
     // The rows that follow know no such provider.
@@ -59,6 +52,17 @@ pub(crate) fn measure(options: &Options, place: &Path, rootfs: &Path, report: &m
     report.figure("docker: create + exec, of `docker run`", made, "×", Some(Bar::AtMost(1.1)));
     report.figure("docker: exec, of `docker exec`", ran, "×", Some(Bar::AtMost(0.3)));
     Ok(())
+}
+
+/// Makes the daemon a provider of the servers that start from now on; its settings file.
+pub(crate) fn write_settings(place: &Path, home: &Path) -> Result<PathBuf> {
+    let files = server::data_dir(place).join("sandboxes");
+    std::fs::create_dir_all(&files)?;
+    let settings = files.join("docker.json");
+    let host = format!("unix://{}/docker.sock", home.display());
+    let document = json!({ "provider": "docker", "docker": { "image": IMAGE, "host": host } });
+    std::fs::write(&settings, document.to_string())?;
+    Ok(settings)
 }
 
 fn rounds(server: &Server, docker: &Docker, count: usize) -> Result<Rounds> {

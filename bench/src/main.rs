@@ -62,7 +62,7 @@ pub(crate) struct Options {
     /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
     #[arg(long)]
     pub(crate) daytona: bool,
-    /// Only the rows about the provider docker; nothing is written.
+    /// Only the rows about the provider docker and about lists of sessions; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
     /// The summary of the last soak.
@@ -154,7 +154,8 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
         return e2b::measure(options, place, report);
     }
     if options.docker {
-        return docker::measure(options, place, rootfs, report);
+        docker::measure(options, place, rootfs, report)?;
+        return sessions::measure(options, place, rootfs, report);
     }
     if options.daytona {
         return daytona::measure(options, place, report);
@@ -164,7 +165,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::cold(options, place, report)?;
     latency::burst(options, place, report)?;
     latency::exec(options, place, report)?;
-    sessions::measure(options, place, report)?;
+    sessions::measure(options, place, rootfs, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;
