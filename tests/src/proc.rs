@@ -45,9 +45,10 @@ impl Process {
         })
     }
 
-    /// Whether signals of its terminal's keys reach it.
+    /// Whether the keys of the terminal of its parent, a shell, send signals to it. The parent is asked, because a restored
+    /// process gets those signals and shows no terminal of its own.
     pub fn in_foreground(&self) -> bool {
-        self.group == self.foreground_group
+        Self::read(self.parent).is_some_and(|shell| shell.foreground_group == self.group)
     }
 }
 

@@ -276,12 +276,15 @@ async fn press(
     (ancestor, command): (i32, &str),
     state: Option<char>,
 ) {
-    until("the command has the terminal", async || {
+    until(&format!("{command} has the terminal"), async || {
         find_command(ancestor, command)?.in_foreground().then_some(())
     })
     .await;
     agent.send_stdin(terminal, key.to_owned()).await.unwrap();
-    until("the key reaches the command", async || (state_of(ancestor, command) == state).then_some(())).await;
+    until(&format!("the key reaches {command}"), async || {
+        (state_of(ancestor, command) == state).then_some(())
+    })
+    .await;
 }
 
 /// The descendant of the agent that runs `command`.
