@@ -278,8 +278,13 @@ fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Ve
     Ok(Some(pieces))
 }
 
-/// The attributes of an open file or folder.
+/// The attributes of an open file or folder, as records of an archive.
 pub(crate) fn attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::Result<Records> {
+    Ok(keyed(named_attributes(fd, is_kept)?))
+}
+
+/// The attributes of an open file or folder, by name.
+pub(crate) fn named_attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -> io::Result<Records> {
     read_attributes(
         is_kept,
         |list| rustix::fs::flistxattr(fd, list),
@@ -296,11 +301,21 @@ fn attributes_of_node(
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", node.as_raw_fd());
-    read_attributes(
+    let named = read_attributes(
         is_kept,
         |list| rustix::fs::listxattr(&path, list),
         |name, value| rustix::fs::getxattr(&path, name, value),
-    )
+    );
+    Ok(keyed(named?))
+}
+
+/// Attributes under their keys in an archive.
+fn keyed(named: Records) -> Records {
+    let key = |name: Vec<u8>| match name.contains(&b'=') {
+        true => [format::XATTR_HEX, hex::encode(name).as_bytes()].concat(),
+        false => [format::XATTR, &name].concat(),
+    };
+    named.into_iter().map(|(name, value)| (key(name), value)).collect()
 }
 
 fn read_attributes(
@@ -334,12 +349,7 @@ fn read_attributes(
         if total > format::RECORDS_MOST {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a file has too many attributes"));
         }
-        let key = if name.contains(&b'=') {
-            [format::XATTR_HEX, hex::encode(name).as_bytes()].concat()
-        } else {
-            [format::XATTR, name].concat()
-        };
-        records.push((key, value));
+        records.push((name.to_vec(), value));
     }
     Ok(records)
 }
