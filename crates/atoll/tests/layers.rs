@@ -44,6 +44,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
     // Shared by every engine on this machine; an engine decides what is mounted where.
     ("atoll-storage", &["atoll-disk", "atoll-tar"]),
+    // Shared by the providers whose volumes are folders of this machine.
+    ("atoll-volume-files", &["atoll-provider", "atoll-storage"]),
     // Shared by every engine on this machine; an engine decides what an instance is made of.
     ("atoll-instances", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-network"]),
     // Shared by the providers whose instances are processes of this machine. Of storage it uses only the table of mounts.
@@ -56,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-cgroup",
             "atoll-instances",
             "atoll-storage",
+            "atoll-volume-files",
             "atoll-provider",
             "atoll-image",
             "atoll-network",
@@ -63,10 +66,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // Of the network it uses only the dialer, of the agent's protocol only the limits of a stream, of the storage only
-    // the way to a folder of the host.
+    // the way to a folder of the host and the copy of a folder.
     (
         "atoll-docker",
-        &["atoll-model", "atoll-agentapi", "atoll-network", "atoll-provider", "atoll-storage", "atoll-tar"],
+        &[
+            "atoll-model",
+            "atoll-agentapi",
+            "atoll-network",
+            "atoll-provider",
+            "atoll-storage",
+            "atoll-tar",
+            "atoll-volume-files",
+        ],
     ),
     // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
