@@ -1,5 +1,7 @@
 //! Calls to the Docker daemon. Each one is limited in time, and each failure is a typed error.
 
+mod volumes;
+
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::OnceLock;
@@ -23,6 +25,8 @@ use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::{Stream, StreamExt};
 use tokio::io::AsyncWrite;
 
+pub(crate) use volumes::{FoundVolume, VolumeRole};
+
 use crate::settings::DockerHost;
 use crate::{DockerNetwork, agent_folder, failed};
 
@@ -39,7 +43,7 @@ const EXEC_BUFFER: usize = 64 << 10;
 /// How often a removal under way is looked at.
 const REMOVAL_POLL: Duration = Duration::from_millis(20);
 
-/// The server to which a container belongs.
+/// The server to which a container or volume belongs.
 const OWNER_LABEL: &str = "atoll.owner";
 /// The sandbox of a container.
 const SANDBOX_LABEL: &str = "atoll.sandbox";
@@ -209,7 +213,7 @@ impl Daemon {
         labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
 
-    /// The filter for containers of this server.
+    /// The filter for containers and volumes of this server.
     pub(crate) fn owner_filter(&self) -> String {
         format!("{OWNER_LABEL}={}", self.owner)
     }

@@ -7,7 +7,8 @@
 //!                 ├─ agent_folder  what a sandbox sees at /.atoll: the agent and its token
 //!                 ├─ slot          turns of a sandbox; its live container
 //!                 ├─ dial          connections to ports inside: by network namespace, or by exec_stream
-//!                 ├─ mounts        folders of this machine in containers
+//!                 ├─ mounts        volumes, and folders of this machine, in containers
+//!                 ├─ volumes       volumes that the daemon keeps
 //!                 ├─ parts         pause, resize
 //!                 └─ watch         deaths and lack of memory, from the daemon's events and from pidfds
 //! ```
@@ -19,6 +20,8 @@
 //! | first process | the agent, whatever the image is: bound read-only from this machine, or copied in where the daemon is elsewhere |
 //! | connections | sockets that are made in the container's network namespace, or one exec that carries all; no port is published |
 //! | files | the container's own layer; they are kept while it is stopped |
+//!
+//! A volume is a named volume of the daemon with the labels `atoll.owner` and `atoll.volume` (see [`volumes`]).
 //!
 //! The provider keeps no record: after a crash of the server everything is found again by the labels.
 
@@ -32,6 +35,7 @@ mod mounts;
 mod parts;
 mod settings;
 mod slot;
+mod volumes;
 mod watch;
 
 use std::path::PathBuf;
@@ -43,11 +47,11 @@ use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
 use atoll_network::{Dialer, DialerConfig};
 use atoll_provider::{
-    Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
-    Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
-    ProviderError, ProviderImage, ResizeSupport, Target,
+    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceDemands, InstanceSpec,
+    InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
+    ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target, VolumeSupport,
 };
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
@@ -59,6 +63,10 @@ pub use settings::{DockerNetwork, DockerPull, DockerSettings};
 
 /// LIMIT: notices that a slow listener may be behind; beyond that the listener is informed that it missed some.
 const NOTICES: usize = 1_024;
+/// LIMIT: copies of volumes at a time; they share one disk, and each may have some hundred folders open.
+const COPIES: usize = 2;
+/// LIMIT: measurements of volumes at a time.
+const MEASUREMENTS: usize = 2;
 
 /// Everything that a provider needs to open.
 #[derive(Debug, Clone)]
@@ -96,6 +104,12 @@ struct Shared {
     changes: TaskTracker,
     /// Changes take it shared, adoption exclusively.
     adoption: Arc<tokio::sync::RwLock<()>>,
+    /// Changes of volumes take it shared, their sweep exclusively.
+    volume_sweep: Arc<tokio::sync::RwLock<()>>,
+    /// Copies of volumes.
+    copies: Semaphore,
+    /// Measurements of volumes, each of which looks at every file.
+    measurements: Semaphore,
     notices: broadcast::Sender<Notice>,
 }
 
@@ -125,6 +139,9 @@ impl DockerProvider {
             slots: SandboxSlots::default(),
             changes,
             adoption: Arc::default(),
+            volume_sweep: Arc::default(),
+            copies: Semaphore::new(COPIES),
+            measurements: Semaphore::new(MEASUREMENTS),
             notices: broadcast::Sender::new(NOTICES),
         });
         let mut watch = JoinSet::new();
@@ -158,6 +175,8 @@ impl Provider for DockerProvider {
             keeps_files: true,
             resizes_live: true,
             pauses: true,
+            // The files of a daemon on another machine cannot be reached without a container.
+            volumes: !self.shared.settings.is_remote(),
             ..Capabilities::default()
         }
     }
@@ -252,5 +271,12 @@ impl Provider for DockerProvider {
 
     fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
         Ok(self)
+    }
+
+    fn volume_support(&self) -> Result<&dyn VolumeSupport, ProviderError> {
+        match self.shared.settings.is_remote() {
+            true => Err(self.shared.missing(Capability::Volume)),
+            false => Ok(self),
+        }
     }
 }

@@ -85,7 +85,7 @@ impl Shared {
         // A name can mean another image by now; the version does not change.
         let is_exact = spec.template_version.starts_with("sha256:");
         let version = if is_exact { &spec.template_version } else { &image.version };
-        let folders = self.open_folders(spec)?;
+        let folders = self.open_folders(spec).await?;
         let token = self.new_token(&spec.sandbox)?;
         let name = container_name(&spec.sandbox, &spec.instance);
         let body = self.body(spec, version.clone(), &folders);
@@ -114,10 +114,10 @@ impl Shared {
             // The network of a container is as it was made.
             return Err(self.missing(Capability::Egress));
         }
-        let folders = self.open_folders(spec)?;
+        let folders = self.open_folders(spec).await?;
         if !mounts::are_same(&self.daemon.mounts(&found.id).await?, &folders) {
             return Err(ProviderError::Unsupported {
-                what: "changing the folders of a container".to_owned(),
+                what: "changing the volumes and folders of a container".to_owned(),
                 hint: "create a new sandbox with them".to_owned(),
             });
         }

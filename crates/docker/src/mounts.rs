@@ -1,18 +1,25 @@
-//! Folders of this machine in containers. The daemon binds them by path, while sandboxes that have the same folder may change
-//! what is below that path. So each folder is opened first, without following a link, and compared with what the container
-//! really shows before any program of a caller runs in it.
+//! Volumes, and folders of this machine, in containers. The daemon binds folders by path, while sandboxes that have the same
+//! folder may change what is below that path. So each folder is opened first, without following a link, and compared with what
+//! the container really shows before any program of a caller runs in it.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
+use atoll_model::VolumeId;
 use atoll_provider::{Capability, InstanceMount, InstanceSpec, MountSource, ProviderError};
-use bollard::models::{Mount, MountPoint, MountType};
+use atoll_storage::{EntryAttributes, VolumeFolder};
+use bollard::models::{Mount, MountPoint, MountType, MountVolumeOptions};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
+use crate::daemon::VolumeRole;
 use crate::{Shared, agent_folder};
 
 /// Paths of every container that are not the caller's.
 const RESERVED: [&str; 4] = [agent_folder::INSIDE, "/proc", "/sys", "/dev"];
+/// New folders of a volume are writable for every user in the sandbox.
+const FOR_ALL: EntryAttributes = EntryAttributes { uid: None, gid: None, mode: Some(0o777) };
 
 /// A folder that a container is to show.
 #[derive(Debug)]
@@ -21,18 +28,28 @@ pub(crate) struct BoundFolder {
     source: String,
     read_only: bool,
     folder: OwnedFd,
+    /// The volume of the daemon of which this is the whole content.
+    volume: Option<NamedVolume>,
+}
+
+/// A volume by the daemon's name.
+#[derive(Debug)]
+struct NamedVolume {
+    name: String,
+    labels: HashMap<String, String>,
 }
 
 impl Shared {
     /// Opens the folders of an instance. A daemon on another machine has none of them.
-    pub(crate) fn open_folders(&self, spec: &InstanceSpec) -> Result<Vec<BoundFolder>, ProviderError> {
-        spec.mounts.iter().map(|mount| self.open_folder(mount)).collect()
+    pub(crate) async fn open_folders(&self, spec: &InstanceSpec) -> Result<Vec<BoundFolder>, ProviderError> {
+        let mut folders = Vec::with_capacity(spec.mounts.len());
+        for mount in &spec.mounts {
+            folders.push(self.open_folder(mount).await?);
+        }
+        Ok(folders)
     }
 
-    fn open_folder(&self, mount: &InstanceMount) -> Result<BoundFolder, ProviderError> {
-        let MountSource::Folder { path, sub_path, .. } = &mount.source else {
-            return Err(self.missing(Capability::Volume));
-        };
+    async fn open_folder(&self, mount: &InstanceMount) -> Result<BoundFolder, ProviderError> {
         if self.settings.is_remote() {
             return Err(self.missing(Capability::Volume));
         }
@@ -40,26 +57,71 @@ impl Shared {
         if RESERVED.iter().any(is_reserved) || !mount.path.starts_with('/') || mount.path == "/" {
             return Err(refused(&mount.path, "that path is reserved"));
         }
-        let opened = atoll_storage::host_folder(path, sub_path.as_deref(), mount.read_only);
-        let (folder, _) = opened.map_err(|cause| refused(&mount.path, &why(&cause)))?;
-        let source = sub_path.iter().fold(path.clone(), |path, below| path.join(below));
-        let source = source.to_str().ok_or_else(|| refused(&mount.path, "the folder's path is not UTF-8"))?;
-        Ok(BoundFolder {
-            inside: mount.path.clone(),
-            source: source.to_owned(),
-            read_only: mount.read_only,
-            folder,
-        })
+        match &mount.source {
+            MountSource::Folder { path, sub_path, .. } => {
+                let opened = atoll_storage::host_folder(path, sub_path.as_deref(), mount.read_only);
+                let (folder, _) = opened.map_err(|cause| refused(&mount.path, &why(&cause)))?;
+                BoundFolder::new(mount, path, sub_path.as_deref(), folder)
+            }
+            MountSource::Volume { volume, sub_path } => {
+                self.open_volume(mount, volume, sub_path.as_deref()).await
+            }
+            MountSource::Memory { .. } => Err(self.missing(Capability::Volume)),
+        }
+    }
+
+    /// Opens a volume as a whole, or a folder of it. Docker mounts no part of a volume before its version 26, so a part is
+    /// bound by its path.
+    async fn open_volume(
+        &self,
+        mount: &InstanceMount,
+        volume: &VolumeId,
+        sub_path: Option<&str>,
+    ) -> Result<BoundFolder, ProviderError> {
+        let (found, root) = self.volume_root(volume).await?;
+        // No folder is made through a read-only mount.
+        let new = (!mount.read_only).then_some(FOR_ALL);
+        let opened = VolumeFolder::new(root).for_mount(sub_path, new);
+        let folder = opened.map_err(|cause| refused(&mount.path, &why(&cause)))?;
+        let bound = BoundFolder::new(mount, &found.path, sub_path, folder)?;
+        // The labels are those that the daemon gives a volume that was removed meanwhile and that it makes again.
+        let named = || NamedVolume { name: found.name, labels: self.daemon.volume_labels(volume, VolumeRole::Files) };
+        Ok(BoundFolder { volume: sub_path.is_none().then(named), ..bound })
     }
 }
 
 impl BoundFolder {
+    fn new(
+        mount: &InstanceMount,
+        path: &Path,
+        sub_path: Option<&str>,
+        folder: OwnedFd,
+    ) -> Result<Self, ProviderError> {
+        let source = sub_path.iter().fold(path.to_owned(), |path, below| path.join(below));
+        let source = source.to_str().ok_or_else(|| refused(&mount.path, "the folder's path is not UTF-8"))?;
+        let (inside, source) = (mount.path.clone(), source.to_owned());
+        Ok(Self { inside, source, read_only: mount.read_only, folder, volume: None })
+    }
+
     pub(crate) fn mount(&self) -> Mount {
+        let (typ, source, volume_options) = match &self.volume {
+            None => (MountType::BIND, self.source.clone(), None),
+            Some(volume) => {
+                let options = MountVolumeOptions {
+                    // The image's files at that path are hidden, as everywhere; Docker would copy them into an empty volume.
+                    no_copy: Some(true),
+                    labels: Some(volume.labels.clone()),
+                    ..MountVolumeOptions::default()
+                };
+                (MountType::VOLUME, volume.name.clone(), Some(options))
+            }
+        };
         Mount {
             target: Some(self.inside.clone()),
-            source: Some(self.source.clone()),
-            typ: Some(MountType::BIND),
+            source: Some(source),
+            typ: Some(typ),
             read_only: Some(self.read_only),
+            volume_options,
             ..Mount::default()
         }
     }
@@ -85,12 +147,14 @@ impl BoundFolder {
     }
 }
 
-/// Whether a container shows these folders and no others, beside the agent's.
+/// Whether a container shows these folders and no others, beside the agent's and the unnamed volumes of its image.
 pub(crate) fn are_same(mounts: &[MountPoint], folders: &[BoundFolder]) -> bool {
-    let is_other = |mount: &&MountPoint| {
-        mount.typ.as_deref() == Some("bind") && mount.destination.as_deref() != Some(agent_folder::INSIDE)
-    };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let is_other = |mount: &&MountPoint| match mount.typ.as_deref() {
+        Some("bind") => mount.destination.as_deref() != Some(agent_folder::INSIDE),
+        Some("volume") => mount.name.as_deref().is_some_and(|name| name.starts_with("atoll-")),
+        Some(_) | None => false,
+    };
     let shown = mounts.iter().filter(is_other);
     let mut shown: Vec<_> =
         shown.map(|mount| (text(&mount.destination), text(&mount.source), mount.rw == Some(false))).collect();
@@ -125,6 +189,7 @@ mod tests {
             source: String::new(),
             read_only: true,
             folder,
+            volume: None,
         }
     }
 
@@ -160,6 +225,18 @@ mod tests {
         assert!(are_same(&[agent.clone(), shown.clone(), volume], std::slice::from_ref(&folder)));
         let writable = MountPoint { rw: Some(true), ..shown };
         assert!(!are_same(&[agent.clone(), writable], std::slice::from_ref(&folder)));
+        let named = MountPoint {
+            typ: Some("volume".to_owned()),
+            name: Some("atoll-volume".to_owned()),
+            ..point("/data", "/volumes/atoll-volume/_data")
+        };
+        assert!(!are_same(&[agent.clone(), named.clone()], &[]), "a volume that is not wanted");
+        let wanted = BoundFolder {
+            inside: "/data".to_owned(),
+            source: "/volumes/atoll-volume/_data".to_owned(),
+            ..bound(&here, &here)
+        };
+        assert!(are_same(&[agent.clone(), named], &[wanted]));
         assert!(!are_same(std::slice::from_ref(&agent), &[folder]));
         assert!(are_same(&[agent], &[]));
     }

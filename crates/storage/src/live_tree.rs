@@ -36,17 +36,18 @@ const BUFFER: usize = 256 << 10;
 ///
 /// # Errors
 /// The tree has more folders inside each other, or more entries, than the limits of this module; or the disk fails.
-pub fn copy_live_tree(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
-    let root = to.try_clone()?;
+pub fn copy_live_tree(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+    // Opened again: a copy of a descriptor would share its place in the list of names.
+    let (from, below) = (open_folder(from, c".")?, open_folder(&to, c".")?);
     let mut copy = TreeCopy {
-        root: to.try_clone()?,
-        levels: vec![CopyLevel::new(from, to, 0)?],
+        root: open_folder(&to, c".")?,
+        levels: vec![CopyLevel::new(from, below, 0)?],
         path: Vec::new(),
         first_names: HashMap::new(),
         entries: 0,
     };
     while copy.step()? {}
-    Ok(rustix::fs::syncfs(root)?)
+    Ok(rustix::fs::syncfs(to)?)
 }
 
 /// Bytes that the entries below `root` take on disk; a file with two names counts twice. `None` where there are more
@@ -54,8 +55,8 @@ pub fn copy_live_tree(from: OwnedFd, to: OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The disk fails.
-pub fn live_tree_bytes(root: OwnedFd, entries_most: u64) -> io::Result<Option<u64>> {
-    let mut levels = vec![Dir::new(root)?];
+pub fn live_tree_bytes(root: impl AsFd, entries_most: u64) -> io::Result<Option<u64>> {
+    let mut levels = vec![Dir::new(open_folder(root, c".")?)?];
     let (mut bytes, mut entries) = (0, 0);
     while let Some(names) = levels.last_mut() {
         let Some(name) = next_name(names)? else {
@@ -386,6 +387,16 @@ mod tests {
         let bytes = live_tree_bytes(open(&to), 100).unwrap().unwrap();
         assert!((1..64 << 20).contains(&bytes), "{bytes}");
         assert_eq!(live_tree_bytes(open(&to), 3).unwrap(), None, "beyond the limit nothing is said");
+    }
+
+    #[test]
+    fn a_folder_that_was_measured_is_copied_whole() {
+        let (_top, from, to) = folders();
+        fs::write(from.join("file"), "content").unwrap();
+        let opened = open(&from);
+        assert!(live_tree_bytes(&opened, 10).unwrap().is_some());
+        copy_live_tree(&opened, open(&to)).unwrap();
+        assert_eq!(fs::read_to_string(to.join("file")).unwrap(), "content");
     }
 
     #[test]
