@@ -16,16 +16,16 @@ use atoll_provider::{
 use atoll_tests::docker::{Docker, NO_NETWORK};
 use atoll_tests::{image, namespaces};
 
-const IMAGE: &str = "atoll-test/busybox:latest";
+pub(crate) const IMAGE: &str = "atoll-test/busybox:latest";
 
 /// A daemon with one image, and a folder for data of servers.
-struct DockerWorld {
+pub(crate) struct DockerWorld {
     docker: Option<Docker>,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 /// Runs a test with a daemon of its own, in network and mount namespaces of its own.
-fn in_docker_world<F: Future<Output = ()>>(test: impl FnOnce(DockerWorld) -> F + Send) {
+pub(crate) fn in_docker_world<F: Future<Output = ()>>(test: impl FnOnce(DockerWorld) -> F + Send) {
     in_docker_world_with(NO_NETWORK, test);
 }
 
@@ -79,11 +79,11 @@ async fn provider(folder: &Path, owner: &str, settings: DockerSettings) -> Arc<d
 }
 
 impl DockerWorld {
-    fn docker(&self) -> &Docker {
+    pub(crate) fn docker(&self) -> &Docker {
         self.docker.as_ref().unwrap()
     }
 
-    async fn provider(&self, owner: &str) -> Arc<dyn Provider> {
+    pub(crate) async fn provider(&self, owner: &str) -> Arc<dyn Provider> {
         self.provider_with(owner, at_socket(self.folder.path())).await
     }
 
@@ -118,14 +118,20 @@ impl DockerWorld {
         }
     }
 
+    /// The names of all volumes.
+    pub(crate) fn volumes(&self) -> Vec<String> {
+        let text = String::from_utf8(self.docker().ok(["volume", "ls", "-q"])).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// The names of all containers, running or not.
-    fn containers(&self) -> Vec<String> {
+    pub(crate) fn containers(&self) -> Vec<String> {
         let text = String::from_utf8(self.docker().ok(["ps", "-a", "--format", "{{.Names}}"])).unwrap();
         text.lines().map(str::to_owned).collect()
     }
 }
 
-async fn fixture(provider: &Arc<dyn Provider>) -> Fixture {
+pub(crate) async fn fixture(provider: &Arc<dyn Provider>) -> Fixture {
     let image = provider.image(None).await.unwrap().unwrap();
     Fixture {
         provider: Arc::clone(provider),
@@ -135,7 +141,7 @@ async fn fixture(provider: &Arc<dyn Provider>) -> Fixture {
     }
 }
 
-fn target(spec: &InstanceSpec) -> Target {
+pub(crate) fn target(spec: &InstanceSpec) -> Target {
     Target { sandbox: spec.sandbox.clone(), instance: Some(spec.instance.clone()) }
 }
 
@@ -159,10 +165,16 @@ async fn conform(world: &DockerWorld, settings: DockerSettings) {
             ran.push(case.name);
         }
         assert_eq!(world.containers(), Vec::<String>::new(), "{} left containers", case.name);
+        assert_eq!(world.volumes(), Vec::<String>::new(), "{} left volumes", case.name);
         let folders = std::fs::read_dir(world.folder.path().join("conformance/docker")).unwrap().count();
         assert_eq!(folders, 0, "{} left folders", case.name);
     }
     assert!(ran.len() >= 20, "cases of the base, of connections, pauses and limits: {ran:?}");
+    let has_volumes = provider.capabilities().volumes;
+    assert_eq!(
+        ran.iter().filter(|name| name.starts_with("volumes::")).count(),
+        if has_volumes { 6 } else { 0 }
+    );
 }
 
 #[test]
@@ -211,7 +223,7 @@ fn a_daemon_at_an_address_passes_the_conformance_suite_over_exec_streams() {
     });
 }
 
-async fn live<'a>(provider: &'a Arc<dyn Provider>, spec: &InstanceSpec) -> Live<'a> {
+pub(crate) async fn live<'a>(provider: &'a Arc<dyn Provider>, spec: &InstanceSpec) -> Live<'a> {
     let booted = provider.create(spec).await.unwrap();
     let token = booted.agent_token.clone().unwrap();
     Live { provider, target: target(spec), booted, token }
@@ -311,20 +323,20 @@ fn folders_of_the_operator_are_bound_and_a_link_in_their_path_is_refused() {
             let refusal = provider.create(&spec).await.unwrap_err();
             assert!(matches!(refusal, ProviderError::NotMountable { .. }), "{refusal}");
         }
+        let remote = DockerSettings { remote: Some(true), ..at_socket(world.folder.path()) };
+        let remote = world.provider_with("remote", remote).await;
         let volume =
             MountSource::Volume { volume: atoll_model::VolumeId::from_entropy([7; 20]), sub_path: None };
         let volume = InstanceMount { source: volume, path: "/data".to_owned(), read_only: false };
-        let spec = InstanceSpec { mounts: vec![volume], ..fixture(&provider).await.spec() };
-        assert_missing(&provider.create(&spec).await.unwrap_err(), Capability::Volume);
-        let remote = DockerSettings { remote: Some(true), ..at_socket(world.folder.path()) };
-        let remote = world.provider_with("remote", remote).await;
-        let spec = InstanceSpec { mounts: vec![mount(None, "/data", false)], ..spec };
-        assert_missing(&remote.create(&spec).await.unwrap_err(), Capability::Volume);
+        for refused in [mount(None, "/data", false), volume] {
+            let spec = InstanceSpec { mounts: vec![refused], ..fixture(&remote).await.spec() };
+            assert_missing(&remote.create(&spec).await.unwrap_err(), Capability::Volume);
+        }
         assert_eq!(world.containers(), Vec::<String>::new());
     });
 }
 
-fn assert_missing(refusal: &ProviderError, wanted: Capability) {
+pub(crate) fn assert_missing(refusal: &ProviderError, wanted: Capability) {
     let is_named =
         matches!(refusal, ProviderError::MissingCapability { capability, .. } if *capability == wanted);
     assert!(is_named && refusal.kind() == ErrorKind::Unsupported, "{refusal}");

@@ -16,6 +16,7 @@ mod daytona_builds;
 mod disk;
 mod docker_provider;
 mod docker_server;
+mod docker_volumes;
 mod dockerfiles;
 mod e2b;
 mod e2b_attack;

@@ -86,7 +86,7 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Deletes every sandbox and removes everything that outlives a server: router, pool, cgroups, its block on this
+/// Deletes every sandbox and volume, and removes everything that outlives a server: router, pool, cgroups, its block on this
 /// machine, and DATA. No server of DATA may run. It opens no port.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
@@ -123,7 +123,7 @@ async fn refuse_to_end_others(settings: &Settings) -> Result<(), Failure> {
     .hint("uninstall the other servers first"))
 }
 
-/// Deletes the sandboxes of this folder's node.
+/// Deletes the sandboxes and volumes of this folder's node.
 async fn delete_all(settings: &Settings) -> Result<(), Failure> {
     // Without it no server was ever started here.
     if !settings.data.join("secret.key").exists() {
@@ -132,6 +132,8 @@ async fn delete_all(settings: &Settings) -> Result<(), Failure> {
     let (service, engine) = open(settings, None).await?;
     let refused = |e: ServiceError| failed("a sandbox cannot be deleted", &e);
     service.delete_own_sandboxes().await.map_err(refused)?;
+    let refused = |e: ServiceError| failed("a volume cannot be removed", &e);
+    service.volumes().remove_own().await.map_err(refused)?;
     service.shutdown(END_WITHIN).await;
     // A slow reaper is left to the next engine.
     let _ = tokio::time::timeout(END_WITHIN, engine.close()).await;

@@ -85,7 +85,8 @@ impl Shared {
         let folder = opened.map_err(|cause| refused(&mount.path, &why(&cause)))?;
         let bound = BoundFolder::new(mount, &found.path, sub_path, folder)?;
         // The labels are those that the daemon gives a volume that was removed meanwhile and that it makes again.
-        let named = || NamedVolume { name: found.name, labels: self.daemon.volume_labels(volume, VolumeRole::Files) };
+        let named =
+            || NamedVolume { name: found.name, labels: self.daemon.volume_labels(volume, VolumeRole::Files) };
         Ok(BoundFolder { volume: sub_path.is_none().then(named), ..bound })
     }
 }

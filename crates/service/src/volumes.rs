@@ -193,6 +193,17 @@ impl Volumes {
         Ok(())
     }
 
+    /// Removes every volume of this node with its files, whoever owns it: for the removal of a server. Sandboxes are gone.
+    pub async fn remove_own(&self) -> Result<(), ServiceError> {
+        for volume in self.inner.store.own_volumes().await? {
+            // One of a provider that this server does not have stays as it is.
+            if volume.folder.is_none() && self.inner.providers.of_volume(&volume).is_ok() {
+                remove(Arc::clone(&self.inner), volume).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// A volume that can be used.
     async fn ready(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
         let volume = self.find(who, ident).await?;

@@ -158,7 +158,7 @@ async fn rows_of_a_provider_without_settings_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_address_of_a_provider_stays_while_it_has_sandboxes() {
+async fn the_address_of_a_provider_stays_while_it_has_sandboxes_or_volumes() {
     let (mut world, daemon) = world().await;
     let at_host = |host: &str| json!({"provider": "docker", "docker": {"host": host}});
     set(&world, "boxes", json!({"provider": "docker"})).await.unwrap();
@@ -173,8 +173,9 @@ async fn the_address_of_a_provider_stays_while_it_has_sandboxes() {
     let file = world.data().join("sandboxes/boxes.json");
     std::fs::write(&file, at_host("tcp://127.0.0.1:1").to_string()).unwrap();
     world.advance(Duration::from_secs(3)).await;
-    let is_refused =
-        async |world: &World| problem(world, "boxes").await.is_some_and(|why| why.contains("1 sandboxes at"));
+    let is_refused = async |world: &World| {
+        problem(world, "boxes").await.is_some_and(|why| why.contains("1 sandboxes and 0 volumes"))
+    };
     until("the changed address is refused", async || is_refused(&world).await).await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
     let clock = world.clock.clone();
@@ -188,7 +189,14 @@ async fn the_address_of_a_provider_stays_while_it_has_sandboxes() {
     set(&world, "boxes", json!({"provider": "docker"})).await.unwrap();
     world.until(&lease.id, Phase::Running).await;
     world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
-    set(&world, "boxes", at_host("tcp://127.0.0.1:1")).await.expect("it has no sandboxes any more");
+    let (name, provider) = ("data".to_owned(), Some("boxes".to_owned()));
+    let volume = NewVolume { name, provider, ..NewVolume::default() };
+    world.service.volumes().create(&world.admin, volume).await.unwrap();
+    let refused = set(&world, "boxes", at_host("tcp://127.0.0.1:1")).await.unwrap_err();
+    assert_eq!(refused.code, Code::ProviderInUse, "it has a volume");
+    world.service.volumes().remove_own().await.unwrap();
+    assert_eq!(world.service.volumes().list(&world.admin).await.unwrap(), []);
+    set(&world, "boxes", at_host("tcp://127.0.0.1:1")).await.expect("it has nothing any more");
 }
 
 #[tokio::test(start_paused = true)]

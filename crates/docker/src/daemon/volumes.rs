@@ -95,7 +95,8 @@ impl Daemon {
     pub(crate) async fn volumes(&self, of: Option<&VolumeId>) -> Result<Vec<FoundVolume>, ProviderError> {
         let of = of.map(|volume| format!("{VOLUME_LABEL}={volume}"));
         let labels: Vec<String> = [self.owner_filter()].into_iter().chain(of).collect();
-        let options = ListVolumesOptionsBuilder::default().filters(&HashMap::from([("label", labels)])).build();
+        let options =
+            ListVolumesOptionsBuilder::default().filters(&HashMap::from([("label", labels)])).build();
         let docker = self.docker()?;
         let call = docker.list_volumes(Some(options));
         let listed = self.bounded("listing volumes", ANSWER_WITHIN, call).await?;

@@ -1,4 +1,4 @@
-//! The address of a provider must not change while it has sandboxes: at another daemon or service they would not be found, and a
+//! The address of a provider must not change while it has sandboxes or volumes: at another daemon or service they would not be found, and a
 //! delete would answer that they are gone while they live on.
 //!
 //! The address is kept in `DATA/providers/NAME/address`, so that a file that was changed while the server was down is noticed too.
@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use atoll_model::{Code, ProviderSettings};
+use atoll_model::{Code, ProviderSettings, Volume};
 
 use super::files::ProviderFiles;
 use crate::ServiceError;
@@ -49,7 +49,7 @@ impl ProviderFiles {
 }
 
 impl Service {
-    /// Refuses settings that name another kind or address than the one where this provider has sandboxes.
+    /// Refuses settings that name another kind or address than the one where this provider has sandboxes or volumes.
     pub(super) async fn check_address(
         &self,
         files: &ProviderFiles,
@@ -61,21 +61,26 @@ impl Service {
         match known {
             Some(known) if known != address => {
                 let live = self.base().store.live().await?;
-                let count = live.iter().filter(|(lease, _)| lease.provider == name).count();
-                if count == 0 { Ok(()) } else { Err(in_use(name, count, &known)) }
+                let sandboxes = live.iter().filter(|(lease, _)| lease.provider == name).count();
+                let volumes = self.base().store.own_volumes().await?;
+                let is_kept_there = |volume: &&Volume| volume.provider == name && volume.folder.is_none();
+                match (sandboxes, volumes.iter().filter(is_kept_there).count()) {
+                    (0, 0) => Ok(()),
+                    (sandboxes, volumes) => Err(in_use(name, sandboxes, volumes, &known)),
+                }
             }
             Some(_) | None => Ok(()),
         }
     }
 }
 
-fn in_use(name: &str, count: usize, address: &str) -> ServiceError {
+fn in_use(name: &str, sandboxes: usize, volumes: usize, address: &str) -> ServiceError {
     let message = format!(
-        "provider {name} has {count} sandboxes at {}; with another kind or address they would not be found",
+        "provider {name} has {sandboxes} sandboxes and {volumes} volumes at {}; with another kind or address they would not be found",
         address.trim()
     );
     ServiceError::new(Code::ProviderInUse, message)
-        .hint("delete its sandboxes first, or give the new address to a provider of another name")
+        .hint("delete its sandboxes and volumes first, or give the new address to a provider of another name")
 }
 
 fn unreadable(name: &str, cause: std::io::Error) -> ServiceError {
