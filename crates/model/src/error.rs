@@ -113,7 +113,7 @@ codes! {
     MethodNotAllowed = "method_not_allowed", Invalid, 405;
     /// The sandbox is in a phase that does not allow this.
     PhaseConflict = "phase_conflict", Conflict, 409;
-    /// The provider has sandboxes that the change would lose, or that would not obey it.
+    /// The provider has sandboxes or volumes that the change would lose, or sandboxes that would not obey it.
     ProviderInUse = "provider_in_use", Conflict, 409;
     /// Another sandbox, snapshot or volume of this tenant has that name, or a built-in template has it.
     NameTaken = "name_taken", Exists, 409;

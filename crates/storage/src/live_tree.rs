@@ -27,6 +27,8 @@ const DEPTH_MOST: usize = 200;
 const ENTRIES_MOST: u64 = 4 << 20;
 /// LIMIT: the length of a path that the kernel looks up at once.
 const PATH_MOST: usize = 4_000;
+/// LIMIT: bytes of the paths of files with several names, which are held until the end of a copy.
+const FIRST_NAMES_MOST: usize = 32 << 20;
 /// LIMIT: bytes that are copied by one call of the kernel.
 const RANGE_MOST: u64 = 64 << 20;
 const BUFFER: usize = 256 << 10;
@@ -44,6 +46,7 @@ pub fn copy_live_tree(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
         levels: vec![CopyLevel::new(from, below, 0)?],
         path: Vec::new(),
         first_names: HashMap::new(),
+        first_names_bytes: 0,
         entries: 0,
     };
     while copy.step()? {}
@@ -86,6 +89,7 @@ struct TreeCopy {
     path: Vec<u8>,
     /// Where files with several names were copied first, by device and inode.
     first_names: HashMap<(u64, u64), Box<[u8]>>,
+    first_names_bytes: usize,
     entries: u64,
 }
 
@@ -168,9 +172,13 @@ impl TreeCopy {
             if let Some(first) = self.first_names.get(&inode) {
                 return Ok(rustix::fs::linkat(&self.root, &first[..], &level.to, name, AtFlags::empty())?);
             }
-            if path.len() <= PATH_MOST {
-                self.first_names.insert(inode, path.into());
+            self.first_names_bytes += path.len();
+            if self.first_names_bytes > FIRST_NAMES_MOST || path.len() > PATH_MOST {
+                return Err(refused(
+                    "it has too many files with several names, or one whose path is too long".into(),
+                ));
             }
+            self.first_names.insert(inode, path.into());
         }
         // Opens the node that was looked at, whatever has its name by now.
         let again = format!("/proc/self/fd/{}", node.as_raw_fd());

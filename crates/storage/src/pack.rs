@@ -94,8 +94,16 @@ impl<'a, W: Write> Packer<'a, W> {
                 self.head(EntryType::Directory, path, &entry.stat, attributes(here, self.is_kept)?)
             }
             FileType::RegularFile => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::CLOEXEC;
+                // A volume may be changed while it is copied: opening a pipe that took the name of a file must not wait.
+                let flags =
+                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOATIME | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(here, &entry.name, flags, Mode::empty())?;
+                if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) != FileType::RegularFile {
+                    return Err(io::Error::new(
+                        io::ErrorKind::ResourceBusy,
+                        "a file was replaced while it was read",
+                    ));
+                }
                 let records = attributes(file.as_fd(), self.is_kept)?;
                 self.file(File::from(file), path, &entry.stat, records)
             }
