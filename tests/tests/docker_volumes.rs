@@ -114,26 +114,22 @@ fn volumes_have_labels_and_those_of_others_are_never_touched() {
 fn hostile_files_of_a_volume_lead_nowhere() {
     in_docker_world(|world| async move {
         let provider = world.provider("ours").await;
-        let (volume, copy, empty) = (id(1), id(2), id(3));
-        for volume in [&volume, &empty] {
-            provider.create_volume(volume, None).await.unwrap();
-        }
-        let mounts = vec![
-            mount(&volume, None, "/data", false),
-            mount(&volume, Some("part"), "/part", false),
-            mount(&empty, None, "/etc", true),
-        ];
+        let (volume, copy) = (id(1), id(2));
+        provider.create_volume(&volume, None).await.unwrap();
+        let mounts = vec![mount(&volume, None, "/data", false), mount(&volume, Some("part"), "/part", false)];
         let spec = InstanceSpec { mounts, ..fixture(&provider).await.spec() };
         let first = live(&provider, &spec).await;
+        let seen = AgentAccess.run(&first, "stat -c %a /data; ls /data").await;
+        assert_eq!(
+            seen.as_deref(),
+            Some("777\npart\n"),
+            "files that the image has there are hidden, not copied"
+        );
         let made = "mknod /data/disk b 254 0; mknod /data/zero c 1 5; mkfifo /data/pipe; ln -s / /data/root; \
                     ln -s ../../.. /data/up; ln -s /proc/1/root /data/magic; ln -s /etc/passwd /data/passwd; \
                     mkdir -p /data/d; echo x >/data/d/x; ln /data/d/x /data/again; chown 1000:70000 /data/d/x; \
-                    chmod 4755 /data/d/x; echo y >/part/y; stat -c %a /data; ls /etc | wc -l";
-        assert_eq!(
-            AgentAccess.run(&first, made).await.as_deref(),
-            Some("777\n0\n"),
-            "no file of the image is in a volume"
-        );
+                    chmod 4755 /data/d/x; echo y >/part/y";
+        assert_eq!(AgentAccess.run(&first, made).await.as_deref(), Some(""));
 
         let files = provider.volume_files(&volume).await.unwrap();
         for path in
@@ -169,11 +165,11 @@ fn hostile_files_of_a_volume_lead_nowhere() {
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         provider.halt(&first.target).await.unwrap();
         let next = InstanceSpec { instance: fixture(&provider).await.spec().instance, ..spec.clone() };
-        let fewer = InstanceSpec { mounts: next.mounts[..2].to_vec(), ..next.clone() };
+        let fewer = InstanceSpec { mounts: next.mounts[1..].to_vec(), ..next.clone() };
         assert!(matches!(provider.boot(&fewer).await.unwrap_err(), ProviderError::Unsupported { .. }));
         provider.boot(&next).await.unwrap();
         provider.destroy(&target(&next)).await.unwrap();
-        for volume in [volume, copy, empty] {
+        for volume in [volume, copy] {
             provider.remove_volume(&volume).await.unwrap();
         }
         assert_eq!((world.containers(), world.volumes()), (Vec::new(), Vec::new()));

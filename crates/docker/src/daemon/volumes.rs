@@ -106,7 +106,7 @@ impl Daemon {
 
     /// Removes a volume with its files. One that is not there is fine.
     pub(crate) async fn remove_volume(&self, volume: &FoundVolume) -> Result<(), ProviderError> {
-        let docker = self.docker()?;
+        let docker = self.docker()?.with_timeout(REMOVE_WITHIN);
         let options = RemoveVolumeOptionsBuilder::default().build();
         let call = docker.remove_volume(&volume.name, Some(options));
         match self.bounded("removing the volume", REMOVE_WITHIN, call).await {
