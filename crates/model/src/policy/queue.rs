@@ -147,7 +147,7 @@ impl CreateQueue {
             self.lines.iter().enumerate().find(|(_, line)| line.waiting.iter().any(|one| one.create.id == *id))?;
         let own = line.waiting.iter().find(|one| one.create.id == *id)?;
         let provider = &own.create.provider;
-        let before = line.at(provider).position(|create| create.id == *id)?;
+        let before = line.at(provider).position(|one| one.create.id == *id)?;
         let others = self.lines.iter().enumerate().filter(|(other, _)| *other != turn);
         let ahead = others.map(|(other, line)| {
             // A tenant whose turn is earlier starts one more before this create.
@@ -157,25 +157,26 @@ impl CreateQueue {
         Some(place(before, before + ahead.sum::<usize>()))
     }
 
-    /// The places of all creates.
+    /// The places of all creates that are stored.
     #[must_use]
     pub fn places(&self) -> Vec<(QueuedCreate, QueuePlace)> {
-        let providers: BTreeSet<&str> = self.creates().map(|create| create.provider.as_str()).collect();
+        let providers: BTreeSet<&str> = self.all().map(|one| one.create.provider.as_str()).collect();
         providers.into_iter().flat_map(|provider| self.places_at(provider)).collect()
     }
 
     fn places_at(&self, provider: &str) -> Vec<(QueuedCreate, QueuePlace)> {
-        let mut order: Vec<(usize, usize, &QueuedCreate)> = Vec::new();
+        let mut order: Vec<(usize, usize, &WaitingCreate)> = Vec::new();
         for (turn, line) in self.lines.iter().enumerate() {
-            order.extend(line.at(provider).enumerate().map(|(round, create)| (round, turn, create)));
+            order.extend(line.at(provider).enumerate().map(|(round, one)| (round, turn, one)));
         }
         order.sort_by_key(|(round, turn, _)| (*round, *turn));
         let placed = order.into_iter().enumerate();
-        placed.map(|(ahead, (round, _, create))| (create.clone(), place(round, ahead))).collect()
+        let stored = placed.filter(|(_, (.., one))| one.is_recorded);
+        stored.map(|(ahead, (round, _, one))| (one.create.clone(), place(round, ahead))).collect()
     }
 
-    fn creates(&self) -> impl Iterator<Item = &QueuedCreate> {
-        self.lines.iter().flat_map(|line| &line.waiting).map(|one| &one.create)
+    fn all(&self) -> impl Iterator<Item = &WaitingCreate> {
+        self.lines.iter().flat_map(|line| &line.waiting)
     }
 
     fn line(&self, tenant: &TenantId) -> Option<&TenantLine> {
@@ -203,8 +204,8 @@ impl CreateQueue {
 
 impl TenantLine {
     /// Its creates at one provider, in order.
-    fn at(&self, provider: &str) -> impl Iterator<Item = &QueuedCreate> {
-        self.waiting.iter().map(|one| &one.create).filter(move |create| create.provider == provider)
+    fn at(&self, provider: &str) -> impl Iterator<Item = &WaitingCreate> {
+        self.waiting.iter().filter(move |one| one.create.provider == provider)
     }
 }
 
@@ -404,7 +405,7 @@ mod tests {
                 let gone: Vec<_> = places.iter().filter(|(one, _)| one.provider == other).collect();
                 let mut alone = CreateQueue::new(ROOMY);
                 for line in &queue.lines {
-                    line.at(provider).for_each(|create| alone.rejoin(create.clone()));
+                    line.at(provider).for_each(|one| alone.rejoin(one.create.clone()));
                 }
                 let mut of_tenant: BTreeMap<TenantId, u32> = BTreeMap::new();
                 for (ahead, create) in (0..).zip(drain(&mut alone, &only)) {
