@@ -199,13 +199,15 @@ fn in_options(message: &str, field: Option<&str>) -> String {
 }
 
 /// Fields of the API whose options have another name.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 18] = [
     ("cpu", "--cpu"),
     ("memory_mib", "--memory"),
     ("disk_mib", "--disk"),
     ("size_mib", "--size"),
     ("pids", "--pids"),
     ("timeout_s", "--timeout"),
+    ("queue", "--queue"),
+    ("queue_timeout_s", "--queue-timeout"),
     ("for_s", "DURATION"),
     ("seconds", "DURATION"),
     ("expires_s", "--expires"),

@@ -14,10 +14,7 @@ pub enum EventKind {
     Stage { stage: Stage },
     /// It waits in the queue of a full node. Recorded when it is queued, and when at most half as many creates are ahead
     /// as in the event before.
-    Queued {
-        #[serde(flatten)]
-        place: QueuePlace,
-    },
+    Queued { place: QueuePlace },
     /// The OOM killer ended a process in the sandbox.
     OutOfMemory,
     /// A snapshot was taken.

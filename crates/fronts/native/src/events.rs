@@ -25,6 +25,7 @@ impl FromCore<SandboxEvent> for Event {
                 EventKind::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
             }
             Happened::Stage { stage } => EventKind::Stage { stage: stage.into() },
+            Happened::Queued { place } => EventKind::Queued { queue: place.into() },
             Happened::OutOfMemory => EventKind::OutOfMemory,
             Happened::Snapshotted { snapshot, memory } => {
                 EventKind::Snapshotted { snapshot: snapshot.into(), memory }

@@ -75,6 +75,9 @@ fn phase(word: &str) -> Result<Phase, ApiError> {
 }
 
 /// Creates a sandbox and returns when it runs.
+///
+/// With `queue` a create on a full server waits for a place; `wait=0` returns its place in the queue. A create that gets
+/// none in time is answered with `queue_timed_out`.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes",
     params(WaitQuery, ("Idempotency-Key" = Option<String>, Header,
         description = "A repeated create with the same key returns the sandbox that was created first.")),

@@ -47,6 +47,7 @@ impl FromCore<Lease> for Sandbox {
             intent: lease.intent.into(),
             phase: lease.phase.into(),
             stage: creating.then(|| lease.stage.into()),
+            queue: lease.queue.and_then(|wait| wait.place).map(Into::into),
             build: lease.image_build.map(Into::into),
             held: lease.held.map(Into::into),
             reason: lease.reason.into(),
