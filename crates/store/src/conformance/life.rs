@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{PreviewRecord, SnapshotQuery};
-use atoll_model::{MemoryLocation, PreviewId, Snapshot, SnapshotId, SnapshotState};
+use atoll_model::{MemoryLocation, PreviewId, QueueWait, Snapshot, SnapshotId, SnapshotState};
 
 /// A snapshot with this number, not stored yet.
 #[must_use]
