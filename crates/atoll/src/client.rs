@@ -110,6 +110,7 @@ impl MapError for CliErrors {
                 Failure::new("bad_answer", "the server sent an event that is too large")
             }
             ClientError::Http(cause) => self.unreachable(&cause),
+            ClientError::BadAddress { .. } => Failure::new("invalid_request", error.to_string()),
         }
     }
 }
