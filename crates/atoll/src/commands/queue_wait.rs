@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// How often the server is asked for the place.
 const ASK_EVERY: Duration = Duration::from_millis(250);
+/// LIMIT: how often in a row no server may answer. A queued create outlives a restart of its server, so the wait does too.
+const SILENT_MAX: u32 = 120;
 
 /// Returns the sandbox once it runs.
 pub(super) async fn until_running(
@@ -37,13 +39,18 @@ async fn followed(
     client: &Client,
     mut sandbox: Answer<Sandbox>,
 ) -> Result<Answer<Sandbox>, Failure> {
+    let mut silent = 0;
     while sandbox.phase == Phase::Creating {
         context.out.status(&match sandbox.queue {
             Some(place) => format!("{} …", place_text(place)),
             None => "creating …".to_owned(),
         });
         tokio::time::sleep(ASK_EVERY).await;
-        sandbox = client.sandbox(&sandbox.id).await?;
+        match client.sandbox(&sandbox.id).await {
+            Ok(now) => (sandbox, silent) = (now, 0),
+            Err(failure) if failure.is("no_server") && silent < SILENT_MAX => silent += 1,
+            Err(failure) => return Err(failure),
+        }
     }
     match sandbox.phase {
         Phase::Deleting | Phase::Deleted | Phase::Failed => Err(not_running(&sandbox)),
