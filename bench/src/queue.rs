@@ -45,7 +45,8 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
 }
 
 fn enqueue(client: &mut Client) -> Result<String> {
-    let body = json!({ "template": server::TEMPLATE, "memory_mib": 64, "network": "deny-all", "queue": true });
+    let body =
+        json!({ "template": server::TEMPLATE, "memory_mib": 64, "network": "deny-all", "queue": true });
     let made = client.post("/v1/sandboxes?wait=0", &body)?.json()?;
     Ok(made["id"].as_str().with_context(|| format!("no id in {made}"))?.to_owned())
 }

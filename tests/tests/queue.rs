@@ -55,7 +55,9 @@ fn creates_wait_for_a_place_in_turn_and_survive_a_kill() {
         assert_eq!(listed["items"].as_array().unwrap().len(), 2);
         assert_eq!(listed["items"][1]["queue"], json!({ "position": 1, "ahead": 0 }));
 
-        for (client, ended, next) in [(&acme, &running, &first), (&acme, &first, &theirs), (&other, &theirs, &second)] {
+        for (client, ended, next) in
+            [(&acme, &running, &first), (&acme, &first, &theirs), (&other, &theirs, &second)]
+        {
             client.remove(ended).await;
             let of = if next == &theirs { &other } else { &acme };
             let runs = becomes(of, next, "running").await;
@@ -82,7 +84,8 @@ fn a_caller_waits_for_its_place_or_is_told_that_there_was_none() {
         acme.post("/v1/sandboxes", json!({ "queue_timeout_s": 5 })).await.refused(400, "invalid_request");
 
         let patient = acme.clone();
-        let waits = tokio::spawn(async move { patient.post("/v1/sandboxes", json!({ "queue": true })).await });
+        let waits =
+            tokio::spawn(async move { patient.post("/v1/sandboxes", json!({ "queue": true })).await });
         until("the create is queued", async || {
             let listed = acme.get("/v1/sandboxes?phase=creating").await.ok();
             (listed["items"].as_array().unwrap().len() == 1).then_some(())

@@ -96,7 +96,11 @@ impl Admission {
     }
 
     /// Whether a sandbox could run if this node were empty.
-    pub(crate) async fn check_alone(&self, provider: &dyn Provider, lease: &Lease) -> Result<(), NotAdmitted> {
+    pub(crate) async fn check_alone(
+        &self,
+        provider: &dyn Provider,
+        lease: &Lease,
+    ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
         let (asked, total) = (lease.limits.memory_mib, machine.memory_total_mib);
         if u64::from(asked) > total {

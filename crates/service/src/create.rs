@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use atoll_model::{
     AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, OnExit,
-    Origin, Phase, Principal, QueueAsk, QueueWait, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
-    Timestamp,
+    Origin, Phase, Principal, QueueAsk, QueueWait, ReadyCheck, Reason, SandboxId, Source, Stage,
+    StartRequest, TenantId, Timers, Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Hash, NewLease};
@@ -26,9 +26,9 @@ use crate::sandboxes::{EndWait, Sandboxes, is_under_way, tell};
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
 use crate::{Created, ServiceError};
-use queue::QueueEntry;
 pub(crate) use base::CreationBase;
 pub(crate) use image::ImageWait;
+use queue::QueueEntry;
 pub(crate) use queue::{PlaceQueue, queue_timed_out, queued_create};
 
 impl Sandboxes {

@@ -102,7 +102,8 @@ impl Sandboxes {
 
     async fn make_child(&self, child: Lease, seed: Arc<Seed>) -> Result<Handle, ServiceError> {
         self.reserve(&child).await?;
-        let born = self.make(NewSandbox::at_once(NewLease { lease: child, idempotency: None }, Some(seed))).await?;
+        let born =
+            self.make(NewSandbox::at_once(NewLease { lease: child, idempotency: None }, Some(seed))).await?;
         self.inner.failpoint.reach("fork.child").await;
         match born {
             CreationOutcome::New(handle) => Ok(handle),

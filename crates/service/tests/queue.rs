@@ -53,7 +53,11 @@ async fn until(world: &World, what: &str, is: impl AsyncFn() -> bool) {
 async fn a_full_server_queues_creates_and_starts_them_in_order() {
     let world = World::with(places(1)).await;
     let running = world.create().await;
-    assert_eq!(world.try_create(CreateSandbox::default()).await.unwrap_err().code, Code::NoCapacity, "at once");
+    assert_eq!(
+        world.try_create(CreateSandbox::default()).await.unwrap_err().code,
+        Code::NoCapacity,
+        "at once"
+    );
     let spec = CreateSandbox { timeout_s: Some(60), ..queued() };
     let first = enqueue(&world, &world.admin, spec).await;
     assert_eq!((first.phase, first.stage, &first.instance), (Phase::Creating, Stage::Queued, &None));
@@ -103,7 +107,8 @@ async fn events_say_where_a_create_is() {
     for (ahead, id) in waiting[..4].iter().enumerate() {
         world.until(id, Phase::Running).await;
         let ahead = u32::try_from(3 - ahead).unwrap();
-        until(&world, "it moves up", async || place(&world, &last).await.is_some_and(|at| at.1 == ahead)).await;
+        until(&world, "it moves up", async || place(&world, &last).await.is_some_and(|at| at.1 == ahead))
+            .await;
         world.quiet().await;
         delete(&world, id).await;
     }
@@ -114,7 +119,8 @@ async fn events_say_where_a_create_is() {
 #[tokio::test(start_paused = true)]
 async fn tenants_take_turns() {
     let world = World::with(places(1)).await;
-    let (many, few) = (world.tenant("many", Quota::default()).await, world.tenant("few", Quota::default()).await);
+    let (many, few) =
+        (world.tenant("many", Quota::default()).await, world.tenant("few", Quota::default()).await);
     let mut running = world.create().await.id;
     let mut names: HashMap<SandboxId, String> = HashMap::new();
     for (who, name) in [(&many, "m1"), (&many, "m2"), (&many, "m3"), (&few, "f1"), (&few, "f2")] {
@@ -144,10 +150,8 @@ async fn a_queued_create_can_be_cancelled_and_its_caller_is_told() {
     let caller = tokio::spawn(async move { service.sandboxes().create(&who, spec, true).await });
     until(&world, "it is queued", async || world.service.sandboxes().queued_creates() == 1).await;
     let second = enqueue(&world, &world.admin, queued()).await;
-    until(&world, "it has a name", async || {
-        world.service.sandboxes().get(&world.admin, "box").await.is_ok()
-    })
-    .await;
+    until(&world, "it has a name", async || world.service.sandboxes().get(&world.admin, "box").await.is_ok())
+        .await;
     let cancelled = world.service.sandboxes().get(&world.admin, "box").await.unwrap();
     delete(&world, &cancelled.id).await;
     assert_eq!(caller.await.unwrap().unwrap_err().code, Code::PhaseConflict);
@@ -202,7 +206,8 @@ async fn a_full_quota_is_waited_for_and_blocks_no_other_tenant() {
     let more = Quota { sandboxes: Some(2), ..Default::default() };
     world.service.access().set_quota(&world.admin, "small", more).await.unwrap();
     world.until(&third.id, Phase::Running).await;
-    let huge = CreateSandbox { limits: LimitsAsk { memory_mib: Some(900), ..LimitsAsk::default() }, ..queued() };
+    let huge =
+        CreateSandbox { limits: LimitsAsk { memory_mib: Some(900), ..LimitsAsk::default() }, ..queued() };
     let quota = Quota { memory_mib: Some(800), ..Default::default() };
     world.service.access().set_quota(&world.admin, "small", quota).await.unwrap();
     let refused = world.service.sandboxes().create(&small, huge, false).await.unwrap_err();
@@ -229,10 +234,7 @@ async fn everything_that_frees_a_place_wakes_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_that_a_resize_gives_back_is_a_place() {
-    let options = Options {
-        config: Some(Box::new(|config| config.overcommit = 1.0)),
-        ..Default::default()
-    };
+    let options = Options { config: Some(Box::new(|config| config.overcommit = 1.0)), ..Default::default() };
     let world = World::with(options).await;
     world.fake.set_node(|node| {
         node.memory_total_mib = 1_024;
@@ -328,7 +330,8 @@ async fn a_restart_keeps_the_queue_and_its_order() {
     let world = World::with(places(1)).await;
     let running = world.create().await;
     let other = world.stranger().await;
-    let (a, b) = (enqueue(&world, &world.admin, queued()).await, enqueue(&world, &world.admin, queued()).await);
+    let (a, b) =
+        (enqueue(&world, &world.admin, queued()).await, enqueue(&world, &world.admin, queued()).await);
     let c = enqueue(&world, &other, queued()).await;
     let late = CreateSandbox { queue: Some(QueueAsk { timeout_s: Some(30) }), ..CreateSandbox::default() };
     let late = enqueue(&world, &world.admin, late).await;
@@ -368,7 +371,9 @@ fn stops_at(wanted: &'static str, nth: usize) -> (FailPoint, Arc<Notify>) {
 
 #[tokio::test(start_paused = true)]
 async fn whenever_the_server_dies_every_queued_create_gets_its_place_once() {
-    for place in ["queue.turn", "queue.reserved", "advance.before", "advance.after", "queue.placed", "effect.before"] {
+    for place in
+        ["queue.turn", "queue.reserved", "advance.before", "advance.after", "queue.placed", "effect.before"]
+    {
         for nth in [1, 3] {
             let (failpoint, stopped) = stops_at(place, nth);
             let options = Options { failpoint: Some(failpoint), ..places(3) };
@@ -421,7 +426,8 @@ async fn a_thousand_creates_pass_through_fifty_places() {
     let world = reopen(world, 50).await;
     let world = run_until(world, &mut waiting, 0).await;
     assert_eq!(world.service.sandboxes().queued_creates(), 0);
-    let failed = world.store.live().await.unwrap().into_iter().filter(|(lease, _)| lease.phase == Phase::Failed);
+    let failed =
+        world.store.live().await.unwrap().into_iter().filter(|(lease, _)| lease.phase == Phase::Failed);
     assert_eq!(failed.count(), 0);
     world.assert_no_leaks().await;
 }
@@ -430,7 +436,10 @@ async fn a_thousand_creates_pass_through_fifty_places() {
 async fn run_until(world: World, waiting: &mut BTreeMap<SandboxId, usize>, left: usize) -> World {
     for _ in 0..20_000 {
         let holds = world.fake.holds();
-        assert!(holds.iter().filter(|(_, instance)| instance.is_some()).count() <= 50 + 50, "deletes are under way");
+        assert!(
+            holds.iter().filter(|(_, instance)| instance.is_some()).count() <= 50 + 50,
+            "deletes are under way"
+        );
         let running: Vec<_> =
             holds.into_iter().filter(|(_, instance)| instance.is_some()).map(|(id, _)| id).collect();
         let mut ended = Vec::new();
@@ -440,7 +449,8 @@ async fn run_until(world: World, waiting: &mut BTreeMap<SandboxId, usize>, left:
                 ended.push(id);
             }
         }
-        let deletes = ended.iter().map(|id| world.service.sandboxes().delete(&world.admin, id.as_str(), true));
+        let deletes =
+            ended.iter().map(|id| world.service.sandboxes().delete(&world.admin, id.as_str(), true));
         futures::future::join_all(deletes).await.into_iter().for_each(|deleted| drop(deleted.unwrap()));
         if waiting.len() <= left {
             return world;

@@ -101,7 +101,9 @@ fn quiet_since(lease: &Lease) -> Timestamp {
 pub(crate) mod tests {
     use super::*;
     use crate::lifecycle::phase_deadline_ms;
-    use crate::{AwaitedImage, Hold, KeyId, Principal, QueueWait, Scope, Stage, StartRequest, Timers, TimersAsk};
+    use crate::{
+        AwaitedImage, Hold, KeyId, Principal, QueueWait, Scope, Stage, StartRequest, Timers, TimersAsk,
+    };
 
     const S: i64 = 1_000;
 

@@ -135,16 +135,20 @@ impl CreateQueue {
     #[must_use]
     pub fn next(&self, blocked: &Blocked) -> Option<&QueuedCreate> {
         let lines = self.lines.iter().filter(|line| !blocked.tenants.contains(&line.tenant));
-        let mut heads = lines
-            .filter_map(|line| line.waiting.iter().find(|one| !blocked.providers.contains(&one.create.provider)));
+        let mut heads = lines.filter_map(|line| {
+            line.waiting.iter().find(|one| !blocked.providers.contains(&one.create.provider))
+        });
         heads.find(|head| head.is_recorded).map(|head| &head.create)
     }
 
     /// The place of a create.
     #[must_use]
     pub fn place(&self, id: &SandboxId) -> Option<QueuePlace> {
-        let (turn, line) =
-            self.lines.iter().enumerate().find(|(_, line)| line.waiting.iter().any(|one| one.create.id == *id))?;
+        let (turn, line) = self
+            .lines
+            .iter()
+            .enumerate()
+            .find(|(_, line)| line.waiting.iter().any(|one| one.create.id == *id))?;
         let own = line.waiting.iter().find(|one| one.create.id == *id)?;
         let provider = &own.create.provider;
         let before = line.at(provider).position(|one| one.create.id == *id)?;

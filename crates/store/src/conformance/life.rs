@@ -387,7 +387,10 @@ pub(super) async fn a_queued_sandbox_counts_only_once_it_has_its_place(store: Su
     assert_eq!(store.usage(&mine).await.unwrap(), used, "queued ones count as nothing");
     assert_eq!(store.lease(&queued(2).id).await.unwrap(), Some(queued(2)), "as it was written");
     let too_large = Lease { limits: Limits { memory_mib: 601, ..Limits::default() }, ..queued(4) };
-    assert!(matches!(store.insert(new(&too_large)).await, Err(StoreError::Quota(_))), "it would wait in vain");
+    assert!(
+        matches!(store.insert(new(&too_large)).await, Err(StoreError::Quota(_))),
+        "it would wait in vain"
+    );
     let placed = |n| {
         let change = to(&queued(n), Phase::Creating);
         Advance { lease: Lease { queue: None, ..change.lease }, admit: Admit::Place, ..change }
