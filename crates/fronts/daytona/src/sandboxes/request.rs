@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, QueueAsk, TimersAsk, Wake};
+use atoll_model::{
+    CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, QueueAsk, TimersAsk, Wake,
+};
 use serde::Deserialize;
 
 use super::response::note;
@@ -150,7 +152,9 @@ impl CreateSandboxRequest {
             public: self.public.unwrap_or(false),
             annotations,
             secrets: crate::secrets::attached(self.secrets.unwrap_or_default())?,
-            queue: self.queue_timeout.map(|minutes| QueueAsk { timeout_s: Some(minutes.unsigned_abs() * 60) }),
+            queue: self
+                .queue_timeout
+                .map(|minutes| QueueAsk { timeout_s: Some(minutes.unsigned_abs() * 60) }),
             ..CreateSandbox::default()
         })
     }
