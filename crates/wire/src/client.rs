@@ -214,7 +214,8 @@ impl<M: MapError> Client<M> {
 
 async fn refused(answer: reqwest::Response) -> ClientError {
     let status = answer.status().as_u16();
-    let named = |name: &str| answer.headers().get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
+    let named =
+        |name: &str| answer.headers().get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
     let (header, retry_after) = (named("x-request-id"), named("retry-after"));
     let body = answer.bytes().await.unwrap_or_default();
     match serde_json::from_slice::<Envelope>(&body) {

@@ -73,7 +73,7 @@ pub(crate) enum OnTimeout {
     Pause,
 }
 
-impl From<Storage> for atoll_wire::words::Storage {
+impl From<Storage> for atoll_client::words::Storage {
     fn from(word: Storage) -> Self {
         match word {
             Storage::Disk => Self::Disk,
@@ -82,7 +82,7 @@ impl From<Storage> for atoll_wire::words::Storage {
     }
 }
 
-impl From<OnTimeout> for atoll_wire::words::OnTimeout {
+impl From<OnTimeout> for atoll_client::words::OnTimeout {
     fn from(word: OnTimeout) -> Self {
         match word {
             OnTimeout::Delete => Self::Delete,

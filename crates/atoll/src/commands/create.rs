@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use atoll_wire::client::Answer;
-use atoll_wire::sandbox_requests::CreateBody;
-use atoll_wire::sandboxes::Sandbox;
-use atoll_wire::words::Isolation;
+use atoll_client::client::Answer;
+use atoll_client::sandbox_requests::CreateBody;
+use atoll_client::sandboxes::Sandbox;
+use atoll_client::words::Isolation;
 
 use super::{
     CommandContext,

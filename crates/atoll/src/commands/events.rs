@@ -1,6 +1,6 @@
 //! `atoll events`: the events of sandboxes, with reasons.
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     events::{Event, EventKind, EventsQuery},
 };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use atoll_wire::client::Answer;
-use atoll_wire::sandboxes::{QueuePlace, Sandbox};
-use atoll_wire::words::{Phase, ReasonCode};
+use atoll_client::client::Answer;
+use atoll_client::sandboxes::{QueuePlace, Sandbox};
+use atoll_client::words::{Phase, ReasonCode};
 
 use super::CommandContext;
 use crate::client::Client;
@@ -74,8 +74,9 @@ fn not_running(sandbox: &Sandbox) -> Failure {
     let id = &sandbox.id;
     if sandbox.reason.code == ReasonCode::QueueTimedOut {
         let message = format!("sandbox {id} was queued, and no place was free for it in time");
-        return Failure::new("queue_timed_out", message)
-            .hint("it is deleted; create it again with a longer --queue-timeout, or delete other sandboxes first");
+        return Failure::new("queue_timed_out", message).hint(
+            "it is deleted; create it again with a longer --queue-timeout, or delete other sandboxes first",
+        );
     }
     let (phase, why) = (sandbox.phase.as_str(), sandbox.reason.text());
     Failure::new("failed", format!("sandbox {id} does not run: it is {phase} ({why})"))

@@ -1,8 +1,8 @@
 //! Events of sandboxes in order: read a range of them, or follow.
 
+use atoll_client::events::{Event, EventKind, EventList, EventsQuery};
 use atoll_front_kit::{ApiError, Caller, Query, ok, rfc3339_millis};
 use atoll_model::{EventKind as Happened, SandboxEvent};
-use atoll_wire::events::{Event, EventKind, EventList, EventsQuery};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};

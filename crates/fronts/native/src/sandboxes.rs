@@ -1,11 +1,11 @@
 //! Sandboxes: create, get, list, update, delete. Changes of the phase are in [`life`], holds and timeouts in [`awake`],
 //! copies in [`fork`].
 
+use atoll_client::sandbox_requests::{CreateBody, UpdateBody};
+use atoll_client::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_model::Phase;
 use atoll_service::{Created, Filter};
-use atoll_wire::sandbox_requests::{CreateBody, UpdateBody};
-use atoll_wire::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -90,7 +90,9 @@ impl fmt::Display for ClientError {
             Self::NotUnderstood(_) => f.write_str("the answer is not understood"),
             Self::EventTooLarge => f.write_str("the server sent an event that is too large"),
             Self::Http(_) => f.write_str("the server did not answer"),
-            Self::BadAddress { address, why } => write!(f, "{address:?} is not the address of a server: {why}"),
+            Self::BadAddress { address, why } => {
+                write!(f, "{address:?} is not the address of a server: {why}")
+            }
         }
     }
 }
@@ -100,7 +102,9 @@ impl std::error::Error for ClientError {
         match self {
             Self::NotUnderstood(cause) => Some(cause),
             Self::Http(cause) => Some(cause),
-            Self::Refused(_) | Self::Unexplained { .. } | Self::EventTooLarge | Self::BadAddress { .. } => None,
+            Self::Refused(_) | Self::Unexplained { .. } | Self::EventTooLarge | Self::BadAddress { .. } => {
+                None
+            }
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_client::sandbox_requests::CreateBody;
 use atoll_front_kit::ApiError;
 use atoll_model::{CreateSandbox, LimitsAsk, Origin, QueueAsk, TimersAsk};
-use atoll_wire::sandbox_requests::CreateBody;
 
 pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<CreateSandbox, ApiError> {
     if body.queue_timeout_s.is_some() && !body.queue {
@@ -87,9 +87,9 @@ fn origin(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use atoll_client::sandbox_requests::UpdateBody;
     use atoll_front_kit::parse_json;
     use atoll_model::UpdateSandbox;
-    use atoll_wire::sandbox_requests::UpdateBody;
 
     #[test]
     fn a_timeout_of_null_is_told_from_none() {
@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn a_queue_timeout_needs_a_queue() {
-        let queue = |text: &str| spec(parse_json::<CreateBody>(text.as_bytes()).unwrap(), None).map(|spec| spec.queue);
+        let queue = |text: &str| {
+            spec(parse_json::<CreateBody>(text.as_bytes()).unwrap(), None).map(|spec| spec.queue)
+        };
         assert_eq!(queue("{}").unwrap(), None);
         assert_eq!(queue("{\"queue\":true}").unwrap(), Some(QueueAsk { timeout_s: None }));
         let asked = queue("{\"queue\":true,\"queue_timeout_s\":5}").unwrap();

@@ -1,9 +1,9 @@
 //! A sandbox in responses: its settings, its intent, its phase, and its next timer.
 
+use atoll_client::sandboxes::{Archive, Awake, Hold, Sandbox};
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::PolicyLayer;
 use atoll_model::{Lease, Source};
-use atoll_wire::sandboxes::{Archive, Awake, Hold, Sandbox};
 
 use crate::convert::FromCore;
 
