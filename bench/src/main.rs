@@ -19,6 +19,7 @@ mod noise;
 mod nothing;
 mod peers;
 mod previews;
+mod queue;
 mod report;
 mod sdk;
 mod server;
@@ -65,6 +66,9 @@ pub(crate) struct Options {
     /// Only the rows about the provider docker and about lists of sessions; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
+    /// Only the rows about the queue of a full server; nothing is written.
+    #[arg(long)]
+    pub(crate) queue: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -131,6 +135,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.e2b
         || options.daytona
         || options.docker
+        || options.queue
     {
         return Ok(());
     }
@@ -153,6 +158,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.e2b {
         return e2b::measure(options, place, report);
     }
+    if options.queue {
+        return queue::measure(options, place, report);
+    }
     if options.docker {
         docker::measure(options, place, rootfs, report)?;
         return sessions::measure(options, place, rootfs, report);
@@ -166,6 +174,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::burst(options, place, report)?;
     latency::exec(options, place, report)?;
     sessions::measure(options, place, rootfs, report)?;
+    queue::measure(options, place, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;

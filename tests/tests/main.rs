@@ -56,6 +56,7 @@ mod pause;
 mod pip;
 mod previews;
 mod provider_settings;
+mod queue;
 mod registry;
 mod resources;
 mod sessions;

@@ -8,7 +8,7 @@ mod trust;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use atoll_wire::client::{ApiError, ClientError, MapError};
+use atoll_client::client::{ApiError, ClientError, MapError};
 
 use crate::{cli::Global, failure::Failure};
 use address::Address;
@@ -16,7 +16,7 @@ use address::Address;
 /// A connection to one server with one key.
 #[derive(Clone)]
 pub(crate) struct Client {
-    api: atoll_wire::client::Client<CliErrors>,
+    api: atoll_client::client::Client<CliErrors>,
     pub(crate) address: Address,
     key: Option<String>,
     /// For a server with HTTPS.
@@ -24,7 +24,7 @@ pub(crate) struct Client {
 }
 
 /// Events of a stream.
-pub(crate) type Events = atoll_wire::client::Events<CliErrors>;
+pub(crate) type Events = atoll_client::client::Events<CliErrors>;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -45,7 +45,7 @@ impl Client {
             .build()
             .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be created: {e}")))?;
         let errors = CliErrors { address: address.clone(), has_key: key.is_some() };
-        let api = atoll_wire::client::Client::new(http, address.url().clone(), key.clone(), errors);
+        let api = atoll_client::client::Client::new(http, address.url().clone(), key.clone(), errors);
         Ok(Self { api, address, key, tls })
     }
 
@@ -73,7 +73,7 @@ impl Client {
 }
 
 impl Deref for Client {
-    type Target = atoll_wire::client::Client<CliErrors>;
+    type Target = atoll_client::client::Client<CliErrors>;
 
     fn deref(&self) -> &Self::Target {
         &self.api
@@ -110,6 +110,7 @@ impl MapError for CliErrors {
                 Failure::new("bad_answer", "the server sent an event that is too large")
             }
             ClientError::Http(cause) => self.unreachable(&cause),
+            ClientError::BadAddress { .. } => Failure::new("invalid_request", error.to_string()),
         }
     }
 }
@@ -199,13 +200,15 @@ fn in_options(message: &str, field: Option<&str>) -> String {
 }
 
 /// Fields of the API whose options have another name.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 18] = [
     ("cpu", "--cpu"),
     ("memory_mib", "--memory"),
     ("disk_mib", "--disk"),
     ("size_mib", "--size"),
     ("pids", "--pids"),
     ("timeout_s", "--timeout"),
+    ("queue", "--queue"),
+    ("queue_timeout_s", "--queue-timeout"),
     ("for_s", "DURATION"),
     ("seconds", "DURATION"),
     ("expires_s", "--expires"),

@@ -33,6 +33,7 @@ mod preview;
 mod process;
 mod progress;
 mod provider;
+mod queue_wait;
 mod run;
 mod secret;
 mod server;

@@ -23,7 +23,7 @@ const SHARED_TYPE_NAMES: &[&str] = &[];
 const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-model", &[]),
     // Fronts, the command line and tests share these types; a client needs no service.
-    ("atoll-wire", &["atoll-model"]),
+    ("atoll-client", &["atoll-model"]),
     ("atoll-disk", &[]),
     // HTTP/1 to an app and to an agent is relayed by the same code.
     ("atoll-relay", &[]),
@@ -104,7 +104,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-front-kit", &["atoll-model", "atoll-budget", "atoll-service", "atoll-toolbox"]),
     (
         "atoll-front-native",
-        &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox", "atoll-wire"],
+        &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox", "atoll-client"],
     ),
     ("atoll-front-leap0", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     // A small front: it reaches no sandbox from inside.

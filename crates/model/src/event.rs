@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Phase, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp};
+use crate::{InstanceId, Phase, QueuePlace, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp};
 
 /// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +12,9 @@ pub enum EventKind {
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
     /// A creation reached another stage.
     Stage { stage: Stage },
+    /// It waits in the queue of a full node. Recorded when it is queued, and when at most half as many creates are ahead
+    /// as in the event before.
+    Queued { place: QueuePlace },
     /// The OOM killer ended a process in the sandbox.
     OutOfMemory,
     /// A snapshot was taken.

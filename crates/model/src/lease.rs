@@ -29,7 +29,7 @@ pub enum Intent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Its image has to be built or pulled, and is in the queue.
+    /// It waits for a place on its node, or its image has to be built or pulled and is in the queue.
     Queued,
     /// Its image is being pulled.
     Pulling,
@@ -224,6 +224,8 @@ pub enum Reason {
     Exit,
     /// A passing phase exceeded its deadline.
     Overdue,
+    /// It was queued, and no place was free for it in time.
+    QueueTimedOut,
     /// The instance ended unexpectedly: its agent died or was killed.
     InstanceDied,
     /// The instance was gone when the server started again.
@@ -377,6 +379,28 @@ pub struct AwaitedImage {
     pub start: StartRequest,
 }
 
+/// The wait of a creation for a place on its node: see [`crate::policy::queue`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueWait {
+    /// The end of the wait; a sandbox without a place is deleted then.
+    pub until: Timestamp,
+    /// When the wait ended without a place.
+    #[serde(default)]
+    pub timed_out_at: Option<Timestamp>,
+    /// Where it is in the queue. Set when the lease is shown, never stored.
+    #[serde(skip)]
+    pub place: Option<QueuePlace>,
+}
+
+/// The place of a creation in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuePlace {
+    /// Its position among the queued creates of its tenant at its provider; 1 is the next one.
+    pub position: u32,
+    /// How many creates of all tenants start before it at its provider, as the queue is now.
+    pub ahead: u32,
+}
+
 /// A secret of the tenant in a sandbox: its value stays outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedSecret {
@@ -513,6 +537,9 @@ pub struct Lease {
     /// Set until its image is ready; a sandbox whose image could not be made keeps it.
     #[serde(default)]
     pub awaits: Option<AwaitedImage>,
+    /// Set while it waits for a place on its node; kept if that wait timed out.
+    #[serde(default)]
+    pub queue: Option<QueueWait>,
     /// What its provider said when it was created: it is shown wherever the sandbox is.
     #[serde(default)]
     pub isolation: Isolation,
@@ -522,10 +549,22 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Whether it waits for a place on its node: it is recorded, and has and counts as nothing else.
+    #[must_use]
+    pub fn waits_for_place(&self) -> bool {
+        self.phase == Phase::Creating && self.queue.is_some()
+    }
+
     /// Whether it waits for its image: it has no files and no instance yet.
     #[must_use]
     pub fn waits_for_image(&self) -> bool {
-        self.phase == Phase::Creating && self.awaits.is_some()
+        self.phase == Phase::Creating && self.awaits.is_some() && self.queue.is_none()
+    }
+
+    /// Whether it waits for a place or an image, so that its instance is not being made yet.
+    #[must_use]
+    pub fn waits_to_boot(&self) -> bool {
+        self.waits_for_place() || self.waits_for_image()
     }
 
     /// Whether it failed before its build had produced an image.
@@ -534,10 +573,11 @@ impl Lease {
         self.phase == Phase::Failed && self.awaits.is_some() && self.image_build.is_some()
     }
 
-    /// Whether it counts against CPU and memory quotas. A sandbox on disk uses neither.
+    /// Whether it counts against CPU and memory quotas. A sandbox on disk and one that is queued use neither.
     #[must_use]
     pub fn holds_compute(&self) -> bool {
-        self.phase.has_instance() && !(self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk))
+        let is_on_disk = self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk);
+        self.phase.has_instance() && !is_on_disk && !self.waits_for_place()
     }
 
     /// Whether some of its requests are changed on their way out, so that it has to trust Atoll's certificate

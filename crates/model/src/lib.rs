@@ -1,7 +1,8 @@
 //! Nouns, ids, the lifecycle table and pure policy. No I/O, no async, no clock.
 //!
 //! All decisions are in this crate and need no kernel: who may do what ([`policy::authz`]), how much a tenant may use
-//! ([`policy::quota`]), whether this node has capacity ([`policy::placement`]), when a lease is due
+//! ([`policy::quota`]), whether this node has capacity ([`policy::placement`]), which queued create is next
+//! ([`policy::queue`]), when a lease is due
 //! ([`policy::deadlines`]), whether a sandbox is active ([`policy::idle`]), and how a phase changes ([`lifecycle`]).
 //! Time and randomness are passed in as arguments.
 
@@ -35,7 +36,7 @@ pub use id::{
 pub use isolation::Isolation;
 pub use lease::{
     ArchiveRef, AttachedSecret, AwaitedImage, Hold, Intent, Lease, MemoryLocation, OnExit, OnTimeout, Phase,
-    Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,
+    QueuePlace, QueueWait, Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use network::{
@@ -49,7 +50,9 @@ pub use provider_settings::{
     ValueSource, check_provider_name, parse_config_env,
 };
 pub use snapshot::{Snapshot, SnapshotState};
-pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name, check_thread};
+pub use spec::{
+    BadSpec, CreateSandbox, Origin, QueueAsk, TimersAsk, UpdateSandbox, check_name, check_thread,
+};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Timestamp;

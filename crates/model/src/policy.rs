@@ -7,5 +7,6 @@ pub mod idle;
 pub mod origin;
 pub mod placement;
 pub mod providers;
+pub mod queue;
 pub mod quota;
 pub mod resize;

@@ -132,6 +132,15 @@ pub struct CreateSandbox {
     pub annotations: BTreeMap<String, String>,
     /// Variables that contain the placeholder of a secret: the variable's name and the secret's.
     pub secrets: BTreeMap<String, String>,
+    /// Wait for a place if the node or the tenant's quota is full; `None`: a full server refuses at once.
+    pub queue: Option<QueueAsk>,
+}
+
+/// How a create waits for a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueAsk {
+    /// For at most so many seconds; `None`: the server's default.
+    pub timeout_s: Option<u64>,
 }
 
 /// A change of a live sandbox; `None` leaves a field unchanged.
@@ -249,6 +258,9 @@ impl CreateSandbox {
             Origin::Named(word) if self.template.is_none() => check_plain("template", word, 256)?,
             Origin::Named(_) => return Err(bad("template", "is named twice")),
         }
+        if let Some(queue) = &self.queue {
+            check_queue(queue, &self.from)?;
+        }
         if let Some(name) = self.private_env.iter().find(|name| !self.env.contains_key(*name)) {
             return Err(bad("private_env", format!("names {name:?}, which is not in env")));
         }
@@ -284,6 +296,21 @@ impl UpdateSandbox {
         check_timeout(self.timeout_at_least_s.filter(|s| *s != 0))?;
         self.limits.resolve(crate::Limits::default())?;
         Ok(())
+    }
+}
+
+// LIMIT: longer than a day a server is not full, but too small.
+const QUEUE_S_MAX: u64 = 24 * 3_600;
+
+fn check_queue(queue: &QueueAsk, from: &Origin) -> Result<(), BadSpec> {
+    if matches!(from, Origin::Archive { .. }) {
+        return Err(bad("queue", "cannot be combined with an archive"));
+    }
+    match queue.timeout_s {
+        Some(seconds) if !(1..=QUEUE_S_MAX).contains(&seconds) => {
+            Err(bad("queue_timeout_s", format!("must be between 1 and {QUEUE_S_MAX} seconds")))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -433,6 +460,19 @@ mod tests {
     #[test]
     fn an_empty_request_is_fine() {
         assert_eq!(CreateSandbox::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_queued_create_has_a_wait_of_some_length_and_no_archive() {
+        let queued = |timeout_s| CreateSandbox { queue: Some(QueueAsk { timeout_s }), ..Default::default() };
+        for fine in [None, Some(1), Some(QUEUE_S_MAX)] {
+            assert_eq!(queued(fine).check(), Ok(()), "{fine:?}");
+        }
+        for wrong in [Some(0), Some(QUEUE_S_MAX + 1), Some(u64::MAX)] {
+            assert!(queued(wrong).check().is_err(), "{wrong:?}");
+        }
+        let from = Origin::Archive { key: "key".to_owned() };
+        assert!(CreateSandbox { from, ..queued(None) }.check().is_err());
     }
 
     #[test]

@@ -360,6 +360,7 @@ fn count(phase: Phase, reason: &Reason) {
         Reason::Exit => "exit",
         Reason::Completed
         | Reason::Overdue
+        | Reason::QueueTimedOut
         | Reason::InstanceDied
         | Reason::LostWhileDown
         | Reason::ImageUnavailable { .. }

@@ -2,12 +2,13 @@
 //! a second. Memory is promised to running sandboxes, disk to sandboxes with files here, and to volumes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::placement::{self, NoRoom, Node};
 use atoll_model::{Lease, Phase, SandboxId, Storage, Volume, VolumeId};
 use atoll_provider::{Provider, ProviderError};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::ServiceConfig;
@@ -23,6 +24,8 @@ pub(crate) struct Admission {
     overcommit: f64,
     disk_overcommit: f64,
     held: Mutex<Promises>,
+    /// Told whenever a promise is released: a queued create may have its place.
+    freed: Arc<Notify>,
     seen: Mutex<BTreeMap<&'static str, (Instant, Node)>>,
 }
 
@@ -51,8 +54,9 @@ pub(crate) enum NotAdmitted {
 }
 
 impl Admission {
-    pub(crate) fn new(config: &ServiceConfig) -> Self {
+    pub(crate) fn new(config: &ServiceConfig, freed: Arc<Notify>) -> Self {
         Self {
+            freed,
             live_max: config.live_max,
             overcommit: config.overcommit,
             disk_overcommit: config.disk_overcommit,
@@ -89,6 +93,26 @@ impl Admission {
         held.put(&lease.id, lease.limits.memory_mib);
         held.since_look += 1;
         Ok(())
+    }
+
+    /// Whether a sandbox could run if this node were empty.
+    pub(crate) async fn check_alone(
+        &self,
+        provider: &dyn Provider,
+        lease: &Lease,
+    ) -> Result<(), NotAdmitted> {
+        let machine = self.look(provider).await?;
+        let (asked, total) = (lease.limits.memory_mib, machine.memory_total_mib);
+        if u64::from(asked) > total {
+            return Err(NotAdmitted::TooLarge { asked, total });
+        }
+        let node = self.promised(&self.held(), provider.name(), machine);
+        Ok(placement::admit_alone(&node, &lease.limits, lease.storage == Storage::Disk)?)
+    }
+
+    /// Takes a promise back that was made a moment ago for a queued create: nothing is free that was not free before.
+    pub(crate) fn take_back(&self, id: &SandboxId) {
+        self.held().forget(id);
     }
 
     /// Promises room for the files of a sandbox that will not run yet.
@@ -144,23 +168,27 @@ impl Admission {
         for held in self.held().0.values_mut() {
             held.volumes_mib.remove(id);
         }
+        self.freed.notify_one();
     }
 
     /// Counts the files of a sandbox as long as they are here.
     pub(crate) fn count_files(&self, lease: &Lease) {
         let mut all = self.held();
         let held = all.of(&lease.provider);
-        match disk_of(lease) {
+        let now = disk_of(lease);
+        let before = match now {
             Some(mib) => held.disk_mib.insert(lease.id.clone(), mib),
             None => held.disk_mib.remove(&lease.id),
         };
+        if before > now {
+            self.freed.notify_one();
+        }
     }
 
     /// Releases all promises to a sandbox that was not created. Idempotent.
     pub(crate) fn forget(&self, id: &SandboxId) {
-        for held in self.held().0.values_mut() {
-            held.take(id);
-            held.disk_mib.remove(id);
+        if self.held().forget(id) {
+            self.freed.notify_one();
         }
     }
 
@@ -183,12 +211,18 @@ impl Admission {
 
     /// Counts an existing sandbox or its new limits, even if there is no room.
     pub(crate) fn count(&self, lease: &Lease) {
-        self.held().of(&lease.provider).put(&lease.id, lease.limits.memory_mib);
+        let mib = lease.limits.memory_mib;
+        let before = self.held().of(&lease.provider).put(&lease.id, mib);
+        if before.is_some_and(|before| before > mib) {
+            self.freed.notify_one();
+        }
     }
 
     /// Releases a promise. Idempotent.
     pub(crate) fn release(&self, id: &SandboxId) {
-        self.held().0.values_mut().for_each(|held| held.take(id));
+        if self.held().release(id) {
+            self.freed.notify_one();
+        }
     }
 
     /// The last read state of a provider's machine, with the promised resources.
@@ -219,13 +253,27 @@ impl Admission {
 
 /// The disk that is promised to a sandbox while its files are here.
 fn disk_of(lease: &Lease) -> Option<u64> {
-    let is_here = lease.storage == Storage::Disk && !matches!(lease.phase, Phase::Archived | Phase::Deleted);
+    let is_here = lease.storage == Storage::Disk
+        && !matches!(lease.phase, Phase::Archived | Phase::Deleted)
+        && !lease.waits_for_place();
     is_here.then_some(lease.limits.disk_mib.into())
 }
 
 impl Promises {
     fn of(&mut self, provider: &str) -> &mut PromisedResources {
         self.0.entry(provider.to_owned()).or_default()
+    }
+
+    /// Releases the memory of a sandbox; whether it had any.
+    fn release(&mut self, id: &SandboxId) -> bool {
+        // A sandbox has one provider.
+        self.0.values_mut().any(|held| held.take(id))
+    }
+
+    /// Releases the memory and the files of a sandbox; whether it had any.
+    fn forget(&mut self, id: &SandboxId) -> bool {
+        let had_memory = self.release(id);
+        self.0.values_mut().any(|held| held.disk_mib.remove(id).is_some()) || had_memory
     }
 }
 
@@ -241,12 +289,16 @@ impl PromisedResources {
         Ok(())
     }
 
-    fn put(&mut self, id: &SandboxId, memory_mib: u32) {
-        let before = self.memory_mib.insert(id.clone(), memory_mib).unwrap_or(0);
-        self.sum_mib = self.sum_mib + u64::from(memory_mib) - u64::from(before);
+    /// Returns what the sandbox had before.
+    fn put(&mut self, id: &SandboxId, memory_mib: u32) -> Option<u32> {
+        let before = self.memory_mib.insert(id.clone(), memory_mib);
+        self.sum_mib = self.sum_mib + u64::from(memory_mib) - u64::from(before.unwrap_or(0));
+        before
     }
 
-    fn take(&mut self, id: &SandboxId) {
-        self.sum_mib -= u64::from(self.memory_mib.remove(id).unwrap_or(0));
+    fn take(&mut self, id: &SandboxId) -> bool {
+        let before = self.memory_mib.remove(id);
+        self.sum_mib -= u64::from(before.unwrap_or(0));
+        before.is_some()
     }
 }

@@ -4,6 +4,7 @@
 //! | was       | provider says | becomes |
 //! |-----------|---------------|---------|
 //! | creating  | (not asked)   | created again as another instance: a caller that repeats its key finds it running |
+//! | creating, queued | (not asked) | queued again, in the same order |
 //! | creating, waiting for its image | (not asked) | pulled again; one whose build is ready boots; else failed: no build continues |
 //! | creating, child of a fork that was not finished | (not asked) | deleted, with all its siblings |
 //! | any, of a build | (not asked) | deleted: the build has failed |
@@ -36,7 +37,7 @@ use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox, Provider};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
-use crate::create::ImageWait;
+use crate::create::{ImageWait, queued_create};
 use crate::driver::{self, Resumption};
 use crate::registry::DriverState;
 use crate::sandboxes::SandboxesState;
@@ -76,9 +77,13 @@ pub(crate) async fn adopt(
         paused += u32::from(lease.phase == Phase::Paused);
         lost += u32::from(first == Resumption::Lost);
         let waits = lease.waits_for_image() && first == Resumption::Nothing;
+        let queued = lease.waits_for_place().then(|| queued_create(&lease));
         let id = lease.id.clone();
         let exits = exits.concern(&id);
         take_up(inner, provider, lease, row, fate, first, exits).await;
+        if let Some(create) = queued {
+            inner.queue.rejoin(create);
+        }
         if let Some(handle) = inner.registry.get(&id).filter(|_| waits) {
             ImageWait::again(inner).start(handle);
         }
@@ -209,7 +214,7 @@ async fn known(
 fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
     let fate = adopted.map_or(AdoptionOutcome::Gone, |adopted| adopted.fate);
     match (lease.phase, fate) {
-        (Phase::Creating, _) if lease.waits_for_image() => Resumption::Nothing,
+        (Phase::Creating, _) if lease.waits_to_boot() => Resumption::Nothing,
         (Phase::Creating | Phase::Starting, _) => Resumption::Again,
         (Phase::Running, AdoptionOutcome::Alive) => Resumption::Nothing,
         // It should have been thawed; it runs when it is resumed.

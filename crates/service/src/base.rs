@@ -9,6 +9,7 @@ use atoll_disk::Reserve;
 use atoll_model::{Code, NodeName, Principal, Scope, TenantId};
 use atoll_store::{Store, TenantRecord};
 use subtle::ConstantTimeEq;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,6 +29,8 @@ pub(crate) struct ServiceBase {
     pub(crate) disk: Arc<Reserve>,
     /// What this node has promised to sandboxes and volumes.
     pub(crate) admission: Admission,
+    /// Told when a queued create may have its place.
+    pub(crate) place_freed: Arc<Notify>,
     /// Bytes that are held for callers.
     pub(crate) budget: Budget,
     pub(crate) failpoint: FailPoint,
@@ -47,8 +50,10 @@ impl ServiceBase {
         disk: Arc<Reserve>,
         failpoint: FailPoint,
     ) -> Self {
+        let place_freed = Arc::<Notify>::default();
         Self {
-            admission: Admission::new(&config),
+            admission: Admission::new(&config, Arc::clone(&place_freed)),
+            place_freed,
             config,
             store,
             providers,

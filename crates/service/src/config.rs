@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use atoll_model::Limits;
 use atoll_model::policy::egress::OperatorFloors;
+use atoll_model::policy::queue::QueueLimits;
 
 /// Settings of the service. The binary fills them in; they are never read from the environment here.
 #[derive(Debug, Clone)]
@@ -41,6 +42,10 @@ pub struct ServiceConfig {
     pub events_kept: u64,
     /// How long the record of a deleted sandbox is kept.
     pub deleted_kept: Duration,
+    /// How many creates may be queued on this node.
+    pub queue_limits: QueueLimits,
+    /// How long a queued create waits for a place unless it says otherwise.
+    pub queue_timeout: Duration,
     /// How long a create waits for its image; the pull continues.
     pub pull_wait: Duration,
     /// How many bytes of step results are kept that no template needs.
@@ -83,6 +88,9 @@ impl ServiceConfig {
             // LIMIT: about 50 MB of rows; a follower that was away longer starts at the oldest kept.
             events_kept: 200_000,
             deleted_kept: Duration::from_secs(7 * 24 * 3_600),
+            // LIMIT: each has a row and a small task; beyond that a caller is better told that the server is full.
+            queue_limits: QueueLimits { total: 5_000, per_tenant: 1_000 },
+            queue_timeout: Duration::from_secs(600),
             // LIMIT: large images over slow connections; a caller that cannot wait retries and finds the pull advanced.
             pull_wait: Duration::from_secs(600),
             // LIMIT: a few images of a usual size.

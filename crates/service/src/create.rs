@@ -2,14 +2,15 @@
 
 mod base;
 mod image;
+mod queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use atoll_model::{
     AwaitedImage, Code, CreateSandbox, HeaderText, InstanceId, Intent, Lease, Limits, NetworkPolicy, OnExit,
-    Origin, Phase, Principal, ReadyCheck, Reason, SandboxId, Source, Stage, StartRequest, TenantId, Timers,
-    Timestamp,
+    Origin, Phase, Principal, QueueAsk, QueueWait, ReadyCheck, Reason, SandboxId, Source, Stage,
+    StartRequest, TenantId, Timers, Timestamp,
 };
 use atoll_provider::{Capability, Target};
 use atoll_store::{Hash, NewLease};
@@ -27,6 +28,8 @@ use crate::templates::VersionHold;
 use crate::{Created, ServiceError};
 pub(crate) use base::CreationBase;
 pub(crate) use image::ImageWait;
+use queue::QueueEntry;
+pub(crate) use queue::{PlaceQueue, queue_timed_out, queued_create};
 
 impl Sandboxes {
     /// Creates a sandbox. With `wait` it returns when the sandbox runs, or with the reason why it does not; otherwise
@@ -74,8 +77,8 @@ impl Sandboxes {
         let Planned { lease, seed, hold, mut ready } = self.lease_for(who, &spec, image.as_ref()).await?;
         let template = lease.template.clone();
         let request = NewLease { idempotency, lease };
-        let born = match self.reserve(&request.lease).await {
-            Ok(()) => self.make(request, seed, image).await?,
+        let born = match self.admit(&request.lease).await {
+            Ok(entry) => self.make(NewSandbox { request, seed, image, entry }).await?,
             // Without capacity only an earlier result can be returned: the repeated create may be the one that took the
             // last place.
             Err(full) => self.made_before(&request).await?.ok_or(full)?,
@@ -94,7 +97,7 @@ impl Sandboxes {
         };
         tracing::info!(sandbox = %handle.lease().id, template, ?created, "a sandbox was requested");
         if !wait {
-            return Ok((handle.lease().as_ref().clone(), created));
+            return Ok((self.inner.queue.shown(&handle.lease()), created));
         }
         let lease = self.until_made(handle.clone()).await.inspect_err(|_| forget_without_image(&handle))?;
         if awaited {
@@ -121,15 +124,10 @@ impl Sandboxes {
         })
     }
 
-    pub(crate) async fn make(
-        &self,
-        request: NewLease,
-        seed: Option<Arc<Seed>>,
-        image: Option<ImageWait>,
-    ) -> Result<CreationOutcome, ServiceError> {
-        let provider = self.inner.providers.of(&request.lease)?;
+    pub(crate) async fn make(&self, sandbox: NewSandbox) -> Result<CreationOutcome, ServiceError> {
+        let provider = self.inner.providers.of(&sandbox.request.lease)?;
         let (reply, answer) = oneshot::channel();
-        driver::birth(&self.inner, provider, request, seed, image, reply);
+        driver::birth(&self.inner, provider, sandbox, reply);
         Ok(answer.await.map_err(|_| shutting_down())??)
     }
 
@@ -145,6 +143,15 @@ impl Sandboxes {
         let Some((sandbox, _)) = found.into_iter().find_map(|thread| thread.sandbox) else { return Ok(None) };
         let bound = store.lease(&sandbox).await?;
         Ok(bound.map(|bound| CreationOutcome::Bound(Box::new(bound))))
+    }
+
+    /// Promises room for a new sandbox, or gives it a position in the queue if it may wait.
+    async fn admit(&self, lease: &Lease) -> Result<Option<QueueEntry>, ServiceError> {
+        if lease.waits_for_place() {
+            return self.queued(lease).await.map(Some);
+        }
+        self.refuse_overtaking(lease)?;
+        self.reserve(lease).await.map(|()| None)
     }
 
     /// A sandbox from object storage needs room for its files now, and memory when it starts.
@@ -199,7 +206,7 @@ impl Sandboxes {
             secrets,
             // A download of files has its own phase, with its own deadline.
             phase: if from_archive { Phase::Restoring } else { Phase::Creating },
-            stage: if image.is_some() { Stage::Queued } else { Stage::Booting },
+            stage: if image.is_some() || spec.queue.is_some() { Stage::Queued } else { Stage::Booting },
             image_build: image.and_then(ImageWait::build),
             awaits: image.map(|_| AwaitedImage { requested_by: who.clone(), start: start.clone() }),
             provider: provider.name().to_owned(),
@@ -211,10 +218,10 @@ impl Sandboxes {
             isolation: provider.description().isolation,
             ..self.requested(who, spec)?
         };
-        if lease.phase == Phase::Creating && image.is_none() {
+        if lease.phase == Phase::Creating && !lease.waits_to_boot() {
             lease.instance = Some(InstanceId::from_entropy(entropy()?));
         }
-        if image.is_some() {
+        if lease.waits_to_boot() {
             // Its lifetime begins with the boot.
             lease.timeout_at = None;
         }
@@ -260,7 +267,7 @@ impl Sandboxes {
             on_timeout: spec.on_timeout,
             timeout_counts: spec.timeout_counts,
             created_at: now.clone(),
-            phase_at: now,
+            phase_at: now.clone(),
             held: None,
             timers: spec.timers.resolve(Timers::default())?,
             active_at: None,
@@ -286,8 +293,14 @@ impl Sandboxes {
             started_at: None,
             image_build: None,
             awaits: None,
+            queue: spec.queue.map(|ask| self.queue_wait(ask, &now)),
             isolation: atoll_model::Isolation::Container,
         })
+    }
+
+    fn queue_wait(&self, ask: QueueAsk, now: &Timestamp) -> QueueWait {
+        let seconds = ask.timeout_s.unwrap_or(self.inner.config.queue_timeout.as_secs());
+        QueueWait { until: timeout_at(now, seconds), timed_out_at: None, place: None }
     }
 
     /// What makes two requests the same: everything but the key itself. Maps are sorted, so the text is canonical.
@@ -313,6 +326,9 @@ impl Sandboxes {
             Source::Archive { .. } => !is_under_way(state),
             Source::Template | Source::Snapshot { .. } => state.lease.phase != Phase::Creating,
         };
+        if handle.lease().waits_for_place() {
+            self.until_placed(handle.clone()).await?;
+        }
         if handle.lease().waits_for_image() {
             self.until_image(handle.clone()).await?;
         }
@@ -324,6 +340,7 @@ impl Sandboxes {
         let lease = self.until_within(handle.clone(), long, is_made).await?;
         match lease.phase {
             Phase::Running => Ok(lease.as_ref().clone()),
+            Phase::Deleting | Phase::Deleted if lease.queue.is_some() => Err(not_placed(&lease)),
             Phase::Deleting | Phase::Deleted => Err(ServiceError::new(
                 Code::PhaseConflict,
                 format!("sandbox {} was deleted while it was created", lease.id),
@@ -348,6 +365,23 @@ impl Sandboxes {
     }
 }
 
+/// Everything that a new sandbox begins with.
+pub(crate) struct NewSandbox {
+    pub(crate) request: NewLease,
+    pub(crate) seed: Option<Arc<Seed>>,
+    /// It waits for this image first.
+    pub(crate) image: Option<ImageWait>,
+    /// It waits for a place before everything else.
+    pub(crate) entry: Option<QueueEntry>,
+}
+
+impl NewSandbox {
+    /// A sandbox that is made at once.
+    pub(crate) const fn at_once(request: NewLease, seed: Option<Arc<Seed>>) -> Self {
+        Self { request, seed, image: None, entry: None }
+    }
+}
+
 /// A sandbox that is about to be recorded.
 struct Planned {
     lease: Lease,
@@ -363,6 +397,17 @@ pub(crate) fn failure(handle: &Handle, lease: &Arc<Lease>) -> ServiceError {
         Some(_) => failure,
         None => {
             failure.hint(format!("sandbox {} has the reason; delete it when you no longer need it", lease.id))
+        }
+    }
+}
+
+/// Why a queued create was deleted before it had a place.
+fn not_placed(lease: &Lease) -> ServiceError {
+    match &lease.queue {
+        Some(QueueWait { timed_out_at: Some(_), .. }) => queue_timed_out(lease),
+        Some(_) | None => {
+            let message = format!("sandbox {} was deleted while it was queued", lease.id);
+            ServiceError::new(Code::PhaseConflict, message)
         }
     }
 }
@@ -399,6 +444,7 @@ fn reason_text(reason: &Reason) -> String {
         Reason::Woken => "a request needed it".to_owned(),
         Reason::Exit => "the server or thread it was bound to ended".to_owned(),
         Reason::Overdue => "it took too long".to_owned(),
+        Reason::QueueTimedOut => "no place was free in time".to_owned(),
         Reason::InstanceDied => "the instance ended by itself".to_owned(),
         Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
         Reason::ImageUnavailable { message } | Reason::Provider { message } => message.clone(),

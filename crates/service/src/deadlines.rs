@@ -135,7 +135,7 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
 fn switch_off(lease: &mut Lease, due: Due) {
     match due {
         // A passing phase has one deadline, and it is never retried.
-        Due::PhaseOverdue => {}
+        Due::PhaseOverdue | Due::QueueTimeout => {}
         Due::Timeout(_) => lease.timeout_at = None,
         Due::IdlePause => lease.timers.auto_pause_s = None,
         Due::IdleStop => lease.timers.auto_stop_s = None,

@@ -14,6 +14,7 @@ mod adoption;
 mod effects;
 mod files;
 mod image;
+mod queue;
 mod reach;
 mod results;
 mod rollback;
@@ -33,14 +34,14 @@ use atoll_model::{
     ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
 };
 use atoll_provider::{NoticeKind, Provider};
-use atoll_store::{Inserted, InstanceRow, NewEvent, NewLease, StoreError};
+use atoll_store::{Inserted, InstanceRow, NewEvent, StoreError};
 use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::activity::Activity;
-use crate::create::ImageWait;
+use crate::create::{ImageWait, NewSandbox};
 use crate::registry::{DriverState, Handle, MAILBOX};
 use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
@@ -68,6 +69,8 @@ pub(crate) enum DriverMessage {
     Tidied { archive: ArchiveRef },
     /// Progress of its image.
     Image(ImageProgress),
+    /// Capacity is promised to a queued create.
+    Place { reply: oneshot::Sender<Result<(), ServiceError>> },
     /// The instance reports an event.
     Notice { instance: InstanceId, what: NoticeKind },
     /// A deadline may have passed.
@@ -119,6 +122,8 @@ pub(crate) struct Driver {
     snapshots: VecDeque<Arc<SnapshotJob>>,
     /// What the sandbox is being made from or rolled back to.
     seed: Option<Arc<Seed>>,
+    /// The wait for its image, which begins when the sandbox has its place.
+    image: Option<ImageWait>,
     /// Whether its memory could not be written to disk in this pause.
     checkpoint_failed: bool,
     /// New limits are being put in force.
@@ -138,12 +143,11 @@ pub(crate) struct Driver {
 pub(crate) fn birth(
     inner: &Arc<SandboxesState>,
     provider: Arc<dyn Provider>,
-    new: NewLease,
-    seed: Option<Arc<Seed>>,
-    image: Option<ImageWait>,
+    sandbox: NewSandbox,
     reply: oneshot::Sender<Result<CreationOutcome, StoreError>>,
 ) {
     let own = Arc::clone(inner);
+    let NewSandbox { request: new, seed, image, entry } = sandbox;
     inner.spawn(async move {
         let id = new.lease.id.clone();
         own.failpoint.reach("insert.before").await;
@@ -173,12 +177,17 @@ pub(crate) fn birth(
             Err(error) => return drop(reply.send(Err(error))),
         }
         own.failpoint.reach("insert.after").await;
-        let (driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &provider, &lease, seed.clone()));
+        let (mut driver, handle, mailbox) = begun.unwrap_or_else(|| Driver::begin(&own, &provider, &lease, seed.clone()));
         own.registry.put(id, handle.clone());
         own.changes.tell(None, &lease);
         drop(seed);
-        if let Some(image) = image {
-            image.start(handle.clone());
+        match (image, entry) {
+            (image, Some(entry)) => {
+                driver.image = image;
+                entry.recorded();
+            }
+            (Some(image), None) => image.start(handle.clone()),
+            (None, None) => {}
         }
         let _ = reply.send(Ok(CreationOutcome::New(handle)));
         driver.supervise(mailbox).await;
@@ -195,8 +204,8 @@ impl Driver {
     ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
         let (mut driver, handle, mailbox) = Self::new(inner, provider, lease.clone(), None, None);
         driver.seed = seed;
-        // A sandbox that waits for its image has nothing to be made from yet.
-        if !lease.waits_for_image() {
+        // A sandbox that waits for its place or its image is not made yet.
+        if !lease.waits_to_boot() {
             driver.launch(if lease.phase == Phase::Restoring { Work::Unarchive } else { Work::Create });
         }
         (driver, handle, mailbox)
@@ -240,6 +249,7 @@ impl Driver {
             attempts: 0,
             snapshots: VecDeque::new(),
             seed: None,
+            image: None,
             checkpoint_failed: false,
             resizing: false,
             refresh_due: false,
@@ -318,6 +328,9 @@ impl Driver {
             }
             DriverMessage::Snapshot(wanted) => self.on_snapshot(wanted),
             DriverMessage::Image(progress) => self.on_image(progress).await,
+            DriverMessage::Place { reply } => {
+                let _ = reply.send(self.on_place().await);
+            }
             DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
             DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
             DriverMessage::Due => self.on_due().await,

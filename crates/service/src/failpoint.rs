@@ -60,7 +60,8 @@ impl FailPoint {
         "rollback.after",
     ];
 
-    /// All places outside of the life of one sandbox: templates, volumes, terminals and the end of the server.
+    /// All places outside of the life of one sandbox: templates, volumes, terminals, the queue of creates and the end of the
+    /// server.
     pub const BESIDE: &[&'static str] = &[
         "collect.rows",
         "pull.files",
@@ -71,6 +72,9 @@ impl FailPoint {
         "terminal.row",
         "terminal.shell",
         "exit.marked",
+        "queue.turn",
+        "queue.reserved",
+        "queue.placed",
     ];
 
     pub(crate) async fn reach(&self, place: &'static str) {

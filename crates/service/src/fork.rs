@@ -14,7 +14,7 @@ use atoll_model::{
 use atoll_store::{NewEvent, NewLease};
 use futures::future::join_all;
 
-use crate::create::timeout_at;
+use crate::create::{NewSandbox, timeout_at};
 use crate::driver::{Action, CreationOutcome, DriverMessage};
 use crate::random::entropy;
 use crate::registry::Handle;
@@ -102,7 +102,8 @@ impl Sandboxes {
 
     async fn make_child(&self, child: Lease, seed: Arc<Seed>) -> Result<Handle, ServiceError> {
         self.reserve(&child).await?;
-        let born = self.make(NewLease { lease: child, idempotency: None }, Some(seed), None).await?;
+        let born =
+            self.make(NewSandbox::at_once(NewLease { lease: child, idempotency: None }, Some(seed))).await?;
         self.inner.failpoint.reach("fork.child").await;
         match born {
             CreationOutcome::New(handle) => Ok(handle),

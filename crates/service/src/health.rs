@@ -49,6 +49,7 @@ impl Service {
             held_strangers_bytes: held_strangers,
             by_phase,
             creates_under_way: base.config.creates_at_once.saturating_sub(free) as u64,
+            creates_queued: inner.queue.len() as u64,
             created_total: count(&inner.counters.created),
             from_pool_total: count(&inner.counters.from_pool),
             failed_total: count(&inner.counters.failed),

@@ -124,7 +124,7 @@ fn refuse_ending(lease: &Lease, what: &str) -> Result<(), ServiceError> {
 
 const fn what(due: Due) -> Option<&'static str> {
     match due {
-        Due::PhaseOverdue => None,
+        Due::PhaseOverdue | Due::QueueTimeout => None,
         Due::Timeout(OnTimeout::Pause) | Due::IdlePause => Some("pause"),
         Due::Timeout(OnTimeout::Stop) | Due::IdleStop => Some("stop"),
         Due::Checkpoint => Some("checkpoint"),

@@ -31,7 +31,7 @@ impl Sandboxes {
     /// A sandbox by id, name or unique prefix of its id (at least three characters). Deleted ones only by the whole id.
     pub async fn get(&self, who: &Principal, ident: &str) -> Result<Lease, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
-        Ok(lease.as_ref().clone())
+        Ok(self.inner.queue.shown(&lease))
     }
 
     /// A page of sandboxes, newest first unless another order is requested.
@@ -79,6 +79,7 @@ impl Sandboxes {
         for lease in &mut page.items {
             // What the store does not know.
             lease.resizing = self.inner.registry.get(&lease.id).is_some_and(|live| live.lease().resizing);
+            self.inner.queue.show(lease);
         }
         Ok(page)
     }
@@ -359,7 +360,7 @@ impl Sandboxes {
 
     /// Waits, bounded, for a boot or resume that is under way.
     pub(crate) async fn until_booted(&self, handle: &Handle) -> Result<(), ServiceError> {
-        let is_over = |state: &DriverState| !state.lease.phase.is_waking() || state.lease.waits_for_image();
+        let is_over = |state: &DriverState| !state.lease.phase.is_waking() || state.lease.waits_to_boot();
         self.until(handle.clone(), is_over).await.map(drop)
     }
 

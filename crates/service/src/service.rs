@@ -158,6 +158,7 @@ impl Service {
             crate::egress::log::start(&sandboxes.inner, egressed);
         }
         crate::deadlines::start(&sandboxes.inner);
+        sandboxes.start_queue();
         crate::idle::start(&sandboxes.inner);
         crate::metrics::start_sampler(&sandboxes.inner);
         crate::feed::start(self, changes_seen);

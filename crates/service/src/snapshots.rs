@@ -205,7 +205,9 @@ impl Sandboxes {
         // The caller may disconnect at any time.
         let inner = Arc::clone(&self.inner);
         let removal = async move {
+            let tenant = snapshot.tenant.clone();
             let removed = remove(&inner, snapshot).await;
+            inner.queue.tenant_freed(&tenant);
             drop(doomed);
             removed
         };

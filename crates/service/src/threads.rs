@@ -81,7 +81,7 @@ impl Sandboxes {
                 made?;
             }
         }
-        Ok((handle.lease().as_ref().clone(), Created::Bound))
+        Ok((self.inner.queue.shown(&handle.lease()), Created::Bound))
     }
 }
 

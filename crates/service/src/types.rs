@@ -554,6 +554,8 @@ pub struct ServiceStats {
     pub by_phase: BTreeMap<&'static str, u64>,
     /// Creates and boots at the provider now.
     pub creates_under_way: u64,
+    /// Creates that wait for a place.
+    pub creates_queued: u64,
     /// Creates that succeeded since the start.
     pub created_total: u64,
     /// Of those, claimed from a pool.

@@ -16,6 +16,7 @@ mod nodes;
 mod previews;
 mod provider_settings;
 mod providers;
+mod queue;
 mod session;
 mod templates;
 mod threads;

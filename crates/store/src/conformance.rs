@@ -40,6 +40,7 @@ pub fn all() -> Vec<Case> {
     cases![
         what_was_inserted_is_found_by_id_name_and_prefix,
         a_hundred_racing_inserts_meet_the_quota_exactly,
+        life::a_queued_sandbox_counts_only_once_it_has_its_place,
         a_name_is_unique_per_tenant_among_those_not_deleted,
         the_same_idempotency_key_answers_the_same_sandbox,
         an_advance_over_a_newer_generation_is_stale,
@@ -187,6 +188,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         started_at: None,
         image_build: None,
         awaits: None,
+        queue: None,
         isolation: atoll_model::Isolation::Container,
     }
 }

@@ -106,6 +106,8 @@ pub enum Admit {
     Compute,
     /// The new limits instead of the old ones.
     Resize,
+    /// All of it: a queued sandbox, which counted as nothing, gets its place.
+    Place,
 }
 
 /// A new event; the store assigns its number.

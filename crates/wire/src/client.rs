@@ -11,6 +11,7 @@ mod files;
 mod git;
 mod lsp;
 mod operator;
+mod retries;
 mod sandboxes;
 mod sessions;
 mod sse;
@@ -19,13 +20,14 @@ mod volumes;
 
 use std::time::Duration;
 
-use reqwest::{Method, Url};
+use reqwest::{Method, Request, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::errors::Envelope;
 pub use answer::{Answer, List, Listing, Page};
 pub use error::{ApiError, ClientError, MapError, PlainErrors};
+pub use retries::Retries;
 pub use sandboxes::LifecycleVerb;
 pub use sse::{Events, SseEvent};
 
@@ -36,17 +38,41 @@ pub struct Client<M = PlainErrors> {
     base: Url,
     key: Option<String>,
     errors: M,
+    retries: Retries,
 }
 
 /// LIMIT: a create waits up to 30 s at the server; streams and transfers have no limit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The page size of list requests.
 const PAGE: usize = 100;
 
+impl Client {
+    /// A client of the server at `address`, such as `http://127.0.0.1:7070`, with the default [`Retries`]. It sends no request
+    /// yet. For HTTPS, pass a connection pool with TLS to [`Client::new`].
+    pub fn connect(address: &str, key: Option<&str>) -> Result<Self, ClientError> {
+        let bad = |why: String| ClientError::BadAddress { address: address.to_owned(), why };
+        let base = Url::parse(address).map_err(|cause| bad(cause.to_string()))?;
+        if !base.has_host() {
+            return Err(bad("it has no host".to_owned()));
+        }
+        let http = reqwest::Client::builder().connect_timeout(CONNECT_WITHIN).tcp_nodelay(true);
+        let http = http.build().map_err(ClientError::Http)?;
+        Ok(Self::new(http, base, key.map(str::to_owned), PlainErrors).with_retries(Retries::default()))
+    }
+}
+
 impl<M: MapError> Client<M> {
-    /// A client with the caller's connection pool.
+    /// A client with the caller's connection pool. It sends every request once.
     pub fn new(http: reqwest::Client, base: Url, key: Option<String>, errors: M) -> Self {
-        Self { http, base, key, errors }
+        Self { http, base, key, errors, retries: Retries::none() }
+    }
+
+    /// Sends requests again that fail for the moment and may be repeated.
+    #[must_use]
+    pub fn with_retries(mut self, retries: Retries) -> Self {
+        self.retries = retries;
+        self
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
@@ -59,11 +85,28 @@ impl<M: MapError> Client<M> {
 
     /// Sends a request; an answer that is not a success is an error.
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, M::Error> {
-        let answer = request.send().await.map_err(|cause| self.errors.map(ClientError::Http(cause)))?;
-        if answer.status().is_success() {
-            return Ok(answer);
+        let request = request.build().map_err(|cause| self.errors.map(ClientError::Http(cause)))?;
+        self.send_repeatedly(request).await.map_err(|error| self.errors.map(error))
+    }
+
+    async fn send_repeatedly(&self, mut request: Request) -> Result<reqwest::Response, ClientError> {
+        let mut sent = 1;
+        loop {
+            let copy = self.retries.copy(&request, sent);
+            let error = match self.send_once(request).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(copy) = copy else { return Err(error) };
+            let Some(pause) = retries::pause(&copy, &error, sent) else { return Err(error) };
+            tokio::time::sleep(pause).await;
+            (request, sent) = (copy, sent + 1);
         }
-        Err(self.errors.map(refused(answer).await))
+    }
+
+    async fn send_once(&self, request: Request) -> Result<reqwest::Response, ClientError> {
+        let answer = self.http.execute(request).await.map_err(ClientError::Http)?;
+        if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
     }
 
     /// Sends a request, within the default time limit, and reads the answer.
@@ -171,7 +214,9 @@ impl<M: MapError> Client<M> {
 
 async fn refused(answer: reqwest::Response) -> ClientError {
     let status = answer.status().as_u16();
-    let header = answer.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let named =
+        |name: &str| answer.headers().get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
+    let (header, retry_after) = (named("x-request-id"), named("retry-after"));
     let body = answer.bytes().await.unwrap_or_default();
     match serde_json::from_slice::<Envelope>(&body) {
         Ok(envelope) => ClientError::Refused(Box::new(ApiError {
@@ -181,6 +226,7 @@ async fn refused(answer: reqwest::Response) -> ClientError {
             hint: envelope.hint,
             field: envelope.field,
             request_id: Some(envelope.request_id).filter(|id| !id.is_empty()).or(header),
+            retry_after: retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs),
         })),
         Err(_) => ClientError::Unexplained { status, request_id: header },
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::flag::Flag;
+use crate::sandboxes::QueuePlace;
 use crate::words::{Phase, Reason, Stage};
 
 /// An event of a sandbox.
@@ -29,6 +30,9 @@ pub enum EventKind {
     Phase { from: Option<Phase>, to: Phase, reason: Reason },
     /// A create has come further: its image is pulled or built, or it boots.
     Stage { stage: Stage },
+    /// It waits in the queue of a full server. Sent when it is queued, and each time that at most half as many creates are
+    /// ahead as in the event before.
+    Queued { queue: QueuePlace },
     /// A process inside was ended because memory ran out.
     OutOfMemory,
     /// A snapshot was taken of it.
@@ -58,6 +62,7 @@ impl EventKind {
         match self {
             Self::Phase { .. } => "phase",
             Self::Stage { .. } => "stage",
+            Self::Queued { .. } => "queued",
             Self::OutOfMemory => "out_of_memory",
             Self::Snapshotted { .. } => "snapshotted",
             Self::Forked { .. } => "forked",

@@ -1,9 +1,13 @@
-//! The types of the native `/v1` API and its HTTP client.
+//! The types of the native /v1 API and its HTTP client.
+//!
+//! # Structure
 //!
 //! One module per noun. The native front answers with these types and reads requests with them; the command line and the tests send and
 //! read the same ones. A request is strict: unknown fields are refused. An answer is not: a newer server may say more.
 //!
 //! Never: decides anything, knows the service or a front.
+#![cfg_attr(feature = "client", doc = "\n# The client\n")]
+#![cfg_attr(feature = "client", doc = include_str!("../README.md"))]
 
 pub mod builds;
 #[cfg(feature = "client")]
@@ -38,3 +42,7 @@ mod tolerance;
 pub mod volume_files;
 pub mod volumes;
 pub mod words;
+
+pub use atoll_model::Code;
+#[cfg(feature = "client")]
+pub use client::{ApiError, Client, ClientError, Retries};

@@ -105,6 +105,15 @@ pub struct CreateBody {
     pub thread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake: Option<Wake>,
+    /// Wait for a place if the server or the quota of the tenant is full: the sandbox is `creating` with stage `queued`.
+    /// Default: a full server refuses at once with `no_capacity`. Cannot be combined with `archive`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub queue: bool,
+    /// With `queue`: how long to wait for a place. A sandbox that gets none in time is deleted with reason
+    /// `queue_timed_out`. Default 600.
+    #[schema(example = 300, minimum = 1, maximum = 86400)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_timeout_s: Option<u64>,
     /// Whether its ports are open to everyone who knows their addresses. Default: only with a key or a preview.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,

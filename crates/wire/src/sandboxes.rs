@@ -69,6 +69,10 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stage: Option<Stage>,
+    /// Its place in the queue; only while it waits for one of the server's places.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub queue: Option<QueuePlace>,
     /// Build of its image, if both were created together.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -129,6 +133,24 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub awake: Option<Awake>,
+}
+
+/// Place of a create in the queue of a full server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueuePlace {
+    /// Position among the queued creates of its tenant; 1 is the next one.
+    #[schema(example = 2, minimum = 1)]
+    pub position: u32,
+    /// How many creates of all tenants start before it, as the queue is now.
+    #[schema(example = 3)]
+    pub ahead: u32,
+}
+
+impl From<atoll_model::QueuePlace> for QueuePlace {
+    fn from(place: atoll_model::QueuePlace) -> Self {
+        let atoll_model::QueuePlace { position, ahead } = place;
+        Self { position, ahead }
+    }
 }
 
 /// A volume in a sandbox.

@@ -302,6 +302,8 @@ pub enum ReasonCode {
     /// The server or the thread that it is bound to ended.
     Exit,
     Overdue,
+    /// No place was free for a queued create in time.
+    QueueTimedOut,
     InstanceDied,
     LostWhileDown,
     /// Its image could not be built or pulled.
@@ -333,6 +335,7 @@ impl ReasonCode {
             Self::Woken => "woken",
             Self::Exit => "exit",
             Self::Overdue => "overdue",
+            Self::QueueTimedOut => "queue_timed_out",
             Self::InstanceDied => "instance_died",
             Self::LostWhileDown => "lost_while_down",
             Self::ImageUnavailable => "image_unavailable",
@@ -354,6 +357,7 @@ impl From<atoll_model::Reason> for Reason {
             R::Woken => (ReasonCode::Woken, None),
             R::Exit => (ReasonCode::Exit, None),
             R::Overdue => (ReasonCode::Overdue, None),
+            R::QueueTimedOut => (ReasonCode::QueueTimedOut, None),
             R::InstanceDied => (ReasonCode::InstanceDied, None),
             R::LostWhileDown => (ReasonCode::LostWhileDown, None),
             R::ImageUnavailable { message } => (ReasonCode::ImageUnavailable, Some(message)),

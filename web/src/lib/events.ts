@@ -9,6 +9,8 @@ export function eventText(event: SandboxEvent): string {
     }
     case 'stage':
       return `creating: ${event.stage}`;
+    case 'queued':
+      return `queued, ${event.queue.ahead} ahead`;
     case 'out_of_memory':
       return 'a process was ended because the memory limit was reached';
     case 'snapshotted':

@@ -56,7 +56,7 @@ pub(crate) enum Memory {
     Disk,
 }
 
-impl From<OnExit> for atoll_wire::words::OnExit {
+impl From<OnExit> for atoll_client::words::OnExit {
     fn from(word: OnExit) -> Self {
         match word {
             OnExit::Keep => Self::Keep,
@@ -66,7 +66,7 @@ impl From<OnExit> for atoll_wire::words::OnExit {
     }
 }
 
-impl From<Wake> for atoll_wire::words::Wake {
+impl From<Wake> for atoll_client::words::Wake {
     fn from(word: Wake) -> Self {
         match word {
             Wake::Any => Self::Any,
@@ -75,7 +75,7 @@ impl From<Wake> for atoll_wire::words::Wake {
     }
 }
 
-impl From<Memory> for atoll_wire::words::MemoryLocation {
+impl From<Memory> for atoll_client::words::MemoryLocation {
     fn from(word: Memory) -> Self {
         match word {
             Memory::Live => Self::Live,

@@ -103,7 +103,7 @@ pub(crate) enum VerdictFilter {
     Failed,
 }
 
-impl From<VerdictFilter> for atoll_wire::words::EgressVerdict {
+impl From<VerdictFilter> for atoll_client::words::EgressVerdict {
     fn from(word: VerdictFilter) -> Self {
         match word {
             VerdictFilter::Allowed => Self::Allowed,

@@ -73,7 +73,7 @@ pub(crate) enum OnTimeout {
     Pause,
 }
 
-impl From<Storage> for atoll_wire::words::Storage {
+impl From<Storage> for atoll_client::words::Storage {
     fn from(word: Storage) -> Self {
         match word {
             Storage::Disk => Self::Disk,
@@ -82,7 +82,7 @@ impl From<Storage> for atoll_wire::words::Storage {
     }
 }
 
-impl From<OnTimeout> for atoll_wire::words::OnTimeout {
+impl From<OnTimeout> for atoll_client::words::OnTimeout {
     fn from(word: OnTimeout) -> Self {
         match word {
             OnTimeout::Delete => Self::Delete,
@@ -165,6 +165,12 @@ pub(crate) struct Create {
     /// Return at once and do not wait until the sandbox runs
     #[arg(short = 'd', long, visible_alias = "no-wait")]
     pub(crate) detach: bool,
+    /// Wait for a place if the server or your quota is full, and show the position; Ctrl-C cancels
+    #[arg(long)]
+    pub(crate) queue: bool,
+    /// How long to wait for a place, such as 5m [default: 10m]
+    #[arg(long, value_parser = seconds, value_name = "DURATION", requires = "queue")]
+    pub(crate) queue_timeout: Option<Seconds>,
     /// Key of the request; a repeated create with the same key returns the same sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

@@ -156,7 +156,7 @@ pub(crate) enum ImportForm {
     Rootfs,
 }
 
-impl From<ExportForm> for atoll_wire::templates::ExportForm {
+impl From<ExportForm> for atoll_client::templates::ExportForm {
     fn from(word: ExportForm) -> Self {
         match word {
             ExportForm::Oci => Self::Oci,
@@ -165,7 +165,7 @@ impl From<ExportForm> for atoll_wire::templates::ExportForm {
     }
 }
 
-impl From<ImportForm> for atoll_wire::templates::ImportForm {
+impl From<ImportForm> for atoll_client::templates::ImportForm {
     fn from(word: ImportForm) -> Self {
         match word {
             ImportForm::Oci => Self::Oci,

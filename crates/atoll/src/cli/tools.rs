@@ -113,7 +113,7 @@ pub(crate) enum Language {
     Java,
 }
 
-impl From<Language> for atoll_wire::code::CodeLanguage {
+impl From<Language> for atoll_client::code::CodeLanguage {
     fn from(language: Language) -> Self {
         match language {
             Language::Python => Self::Python,

@@ -35,7 +35,7 @@ impl Address {
 
     /// `ws://` or `wss://` for a terminal.
     pub(crate) fn socket(&self, path: &str) -> String {
-        let url = atoll_wire::client::join(&self.url, path);
+        let url = atoll_client::client::join(&self.url, path);
         url.as_str().replacen("http", "ws", 1)
     }
 

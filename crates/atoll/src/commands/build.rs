@@ -7,12 +7,12 @@ pub(super) mod context;
 
 use std::{io::Read, path::Path};
 
-use atoll_image::BuiltRecipe;
-use atoll_wire::builds::{
+use atoll_client::builds::{
     Build as BuildAnswer, BuildBody, BuildLine, BuildSecretBody, BuildStatus, Level, LogsQuery,
 };
-use atoll_wire::client::{Answer, Listing};
-use atoll_wire::exec::StreamError;
+use atoll_client::client::{Answer, Listing};
+use atoll_client::exec::StreamError;
+use atoll_image::BuiltRecipe;
 use jiff::Timestamp;
 use reqwest::multipart;
 

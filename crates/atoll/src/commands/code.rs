@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use atoll_wire::{
+use atoll_client::{
     client::SseEvent,
     code::{CodeBody, CodeEvent, CodeException},
     exec::OutputChunk,

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use atoll_wire::files::EntryKind;
+use atoll_client::files::EntryKind;
 use futures::{Stream, StreamExt};
 
 use super::{CommandContext, suggest};

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use atoll_wire::sandbox_requests::CreateBody;
-use atoll_wire::sandboxes::Sandbox;
-use atoll_wire::words::Isolation;
+use atoll_client::client::Answer;
+use atoll_client::sandbox_requests::CreateBody;
+use atoll_client::sandboxes::Sandbox;
+use atoll_client::words::Isolation;
 
 use super::{
     CommandContext,
     network::{self, WithPolicy},
-    template, volume,
+    queue_wait, template, volume,
 };
 use crate::{
     cli::{
@@ -37,7 +38,16 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
     if let Some(image) = &args.shape.image {
         template::ensure(context, &client, image, args.shape.provider.as_deref()).await?;
     }
-    make(context, &client, &body, wait, args.idempotency_key.as_deref()).await
+    let key = args.idempotency_key.as_deref();
+    if args.queue && wait == Wait::Yes {
+        let answer = client.create_sandbox(&body, false, key).await;
+        let answer = match answer {
+            Ok(sandbox) => queue_wait::until_running(context, &client, sandbox).await,
+            refused => refused,
+        };
+        return show(context, &client, body.body, answer).await;
+    }
+    make(context, &client, &body, wait, key).await
 }
 
 /// Creates a sandbox and shows the result.
@@ -51,9 +61,18 @@ pub(super) async fn make(
     context.out.status("creating …");
     let answer = client.create_sandbox(body, wait == Wait::Yes, idempotency_key).await;
     context.out.status_done();
+    show(context, client, body.body, answer).await
+}
+
+async fn show(
+    context: &CommandContext,
+    client: &Client,
+    body: &CreateBody,
+    answer: Result<Answer<Sandbox>, Failure>,
+) -> Result<(), Failure> {
     let sandbox = match answer {
         Ok(sandbox) => sandbox,
-        Err(failure) => return Err(explained(client, body.body, failure).await),
+        Err(failure) => return Err(explained(client, body, failure).await),
     };
     warn_of_isolation(context, &sandbox);
     if context.out.json {
@@ -101,6 +120,8 @@ fn whole(args: &Create) -> CreateBody {
         auto_delete_s: timers.auto_delete.map(|v| v.0),
         on_exit: timers.on_exit.map(Into::into),
         wake: timers.wake.map(Into::into),
+        queue: args.queue,
+        queue_timeout_s: args.queue_timeout.map(|v| v.whole()),
         ..body(&args.shape)
     }
 }
@@ -161,7 +182,7 @@ mod tests {
     fn every_option_of_create_has_its_field() {
         let line = "atoll create --snapshot clean --memory-of-snapshot --auto-stop never --auto-pause 10m \
             --checkpoint-after 1h --auto-archive 7d --auto-delete 0 --timeout 1h --on-timeout pause --on-exit pause \
-            --thread t --wake explicit --env K=v --private-env K --provider container";
+            --thread t --wake explicit --env K=v --private-env K --provider container --queue --queue-timeout 5m";
         let Command::Create(args) = Cli::try_parse_from(line.split_whitespace()).expect("valid").command
         else {
             panic!("create")
@@ -171,7 +192,7 @@ mod tests {
             json!({"snapshot": "clean", "memory": true, "auto_stop_s": -1, "auto_pause_s": 600,
                 "checkpoint_after_s": 3600, "auto_archive_s": 604_800, "auto_delete_s": 0, "timeout_s": 3600,
                 "on_timeout": "pause", "on_exit": "pause", "thread": "t", "wake": "explicit", "env": {"K": "v"},
-                "private_env": ["K"], "provider": "container"})
+                "private_env": ["K"], "provider": "container", "queue": true, "queue_timeout_s": 300})
         );
     }
 }

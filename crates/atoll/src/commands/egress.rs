@@ -1,6 +1,6 @@
 //! `atoll egress`: the connection attempts of a sandbox, and the decisions.
 
-use atoll_wire::egress::{Egress, EgressVerdict, EgressWhat, LogQuery};
+use atoll_client::egress::{Egress, EgressVerdict, EgressWhat, LogQuery};
 use jiff::Timestamp;
 
 use super::{CommandContext, learned_policy, moment, suggest};

@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap, net::ToSocketAddrs, os::unix::fs::PermissionsExt, path::Path, time::Duration,
 };
 
-use atoll_wire::keys::{KeyBody, Scope};
+use atoll_client::keys::{KeyBody, Scope};
 
 use super::CommandContext;
 use crate::{

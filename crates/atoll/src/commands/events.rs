@@ -1,6 +1,6 @@
 //! `atoll events`: the events of sandboxes, with reasons.
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     events::{Event, EventKind, EventsQuery},
 };
@@ -57,6 +57,7 @@ fn sentence(event: &Event) -> String {
             format!("{from} -> {} ({})", to.as_str(), reason.text())
         }
         EventKind::Stage { stage } => stage.as_str().to_owned(),
+        EventKind::Queued { queue } => format!("queued, {} ahead", queue.ahead),
         EventKind::Updated { fields } => format!("updated {}", fields.join(", ")),
         EventKind::Snapshotted { snapshot, memory } => {
             let with = if *memory { " with its memory" } else { "" };

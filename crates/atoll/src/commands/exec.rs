@@ -1,6 +1,6 @@
 //! `atoll exec`: runs a command in an existing sandbox.
 
-use atoll_wire::exec::ExecBody;
+use atoll_client::exec::ExecBody;
 
 use super::{
     CommandContext, create,

@@ -1,8 +1,8 @@
 //! Operations that the server reports while they run: the steps are shown, the last event is the result.
 
-use atoll_wire::client::Answer;
-use atoll_wire::exec::StreamError;
-use atoll_wire::templates::{LayerProgress, ProgressStep, Template};
+use atoll_client::client::Answer;
+use atoll_client::exec::StreamError;
+use atoll_client::templates::{LayerProgress, ProgressStep, Template};
 
 use super::progress::Progress;
 use crate::{client::Events, failure::Failure};

@@ -1,6 +1,6 @@
 //! `atoll fork`: creates sandboxes from a live one; prints their ids on stdout, and what was not granted on stderr.
 
-use atoll_wire::sandboxes::ForkBody;
+use atoll_client::sandboxes::ForkBody;
 
 use super::{CommandContext, create, suggest};
 use crate::{cli::life::Fork, failure::Failure};

@@ -1,6 +1,6 @@
 //! `atoll grep`: finds lines in the files of a sandbox.
 
-use atoll_wire::files::{GrepBody, GrepMatch};
+use atoll_client::files::{GrepBody, GrepMatch};
 
 use super::{CommandContext, suggest};
 use crate::{

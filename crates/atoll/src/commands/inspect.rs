@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     sandboxes::{Archive, Awake, Hold, Lineage, Mount, NextTimer, Sandbox},
     words::{AwakeReason, Isolation, MemoryLocation, OnExit, Phase, Wake},

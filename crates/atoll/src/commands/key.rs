@@ -1,6 +1,6 @@
 //! `atoll key create|ls|rm`. The secret of a key is shown once, when it is created.
 
-use atoll_wire::keys::{KeyBody, Scope};
+use atoll_client::keys::{KeyBody, Scope};
 use jiff::Timestamp;
 
 use super::{CommandContext, moment};

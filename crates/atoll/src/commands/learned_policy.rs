@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     egress::{Egress, EgressVerdict, LogQuery},
     network::NetworkPolicy,

@@ -2,7 +2,7 @@
 //! `rollback`, `hold`, `extend`, `rm`, `signal`. With several targets they continue after a failure; the exit status
 //! reports it.
 
-use atoll_wire::{
+use atoll_client::{
     client::{Answer, LifecycleVerb},
     processes::{Signal as SignalName, SignalBody},
     sandbox_requests::CreateBody,

@@ -1,6 +1,6 @@
 //! `atoll ls` and `atoll ps`: tables for people, ids with `-q`, arrays with `--json`.
 
-use atoll_wire::{
+use atoll_client::{
     sandboxes::{Hold, ListQuery, Sandbox},
     words::{Isolation, MemoryLocation, Phase, Stage, TimeoutCounts},
 };
@@ -116,6 +116,9 @@ pub(super) fn phase(sandbox: &Sandbox) -> String {
         Phase::Paused if sandbox.held == Some(MemoryLocation::Disk) => "paused (disk)".to_owned(),
         Phase::Running if is_held(sandbox.hold.as_ref()) => "running (held)".to_owned(),
         Phase::Creating => match sandbox.stage {
+            Some(Stage::Queued) if let Some(place) = sandbox.queue => {
+                format!("creating (queued, {} ahead)", place.ahead)
+            }
             Some(stage) if stage != Stage::Booting => format!("creating ({})", stage.as_str()),
             _ => "creating".to_owned(),
         },

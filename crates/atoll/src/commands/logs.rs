@@ -1,6 +1,6 @@
 //! `atoll logs`: shows the output of the start command and of detached processes.
 
-use atoll_wire::{client::SseEvent, exec::DroppedOutput, processes::LogEntry};
+use atoll_client::{client::SseEvent, exec::DroppedOutput, processes::LogEntry};
 
 use super::{CommandContext, suggest};
 use crate::{

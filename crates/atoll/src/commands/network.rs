@@ -4,7 +4,7 @@
 
 use std::{io::Read, path::Path};
 
-use atoll_wire::{client::Answer, tenants::Tenant};
+use atoll_client::{client::Answer, tenants::Tenant};
 use serde::Serialize;
 
 use super::{CommandContext, policy::Policy};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use atoll_wire::network::Network;
+use atoll_client::network::Network;
 use serde::{Deserialize, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
 

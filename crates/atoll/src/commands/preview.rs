@@ -1,6 +1,6 @@
 //! `atoll preview`: opens a port of a sandbox, lists previews, closes them.
 
-use atoll_wire::previews::{Preview as PreviewAnswer, PreviewBody};
+use atoll_client::previews::{Preview as PreviewAnswer, PreviewBody};
 use jiff::Timestamp;
 
 use super::{CommandContext, moment, suggest};

@@ -9,7 +9,7 @@
 
 use std::{io::Read, time::Duration};
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     events::{EventKind, EventsQuery},
     exec::{ExecBody, ExecEvent, ExecExit, ExecResult, OutputChunk},
@@ -196,7 +196,7 @@ pub(super) async fn explain_kill(
         // The clock of a remote server may be behind.
         let since = begun.checked_sub(jiff::SignedDuration::from_secs(5)).unwrap_or(begun);
         let is_of_now = |at: &str| moment(at).is_some_and(|at| at >= since);
-        let is_kill = |event: &atoll_wire::events::Event| {
+        let is_kill = |event: &atoll_client::events::Event| {
             matches!(event.what, EventKind::OutOfMemory) && is_of_now(&event.at)
         };
         if events.items.iter().any(is_kill) {

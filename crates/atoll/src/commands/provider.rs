@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use atoll_wire::providers::{Isolation, ProviderSettings};
+use atoll_client::providers::{Isolation, ProviderSettings};
 use serde_json::{Map, Value};
 
 use super::CommandContext;

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU64, time::Duration};
 
-use atoll_wire::{
+use atoll_client::{
     exec::ExecBody,
     sandbox_requests::{CreateBody, UpdateBody},
 };

@@ -6,7 +6,7 @@ use std::{
     os::fd::AsFd,
 };
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     secrets::{Secret as SecretAnswer, SecretBody, SecretChange},
 };

@@ -1,6 +1,6 @@
 //! `atoll snapshot`: take, list, show, remove, verify.
 
-use atoll_wire::snapshots::{Snapshot as SnapshotAnswer, SnapshotBody};
+use atoll_client::snapshots::{Snapshot as SnapshotAnswer, SnapshotBody};
 use jiff::Timestamp;
 
 use super::{CommandContext, KNOWN_MAX, moment, pretty, suggest};

@@ -4,7 +4,7 @@
 mod archive;
 mod registry;
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     start::{Ready as ReadyBody, Start as StartBody},
     templates::{TagsBody, Template as TemplateAnswer, UpdateTemplateBody},

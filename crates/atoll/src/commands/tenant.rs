@@ -1,6 +1,6 @@
 //! `atoll tenant create|ls|providers|quota`.
 
-use atoll_wire::tenants::{Quota, TenantBody, TenantProviders};
+use atoll_client::tenants::{Quota, TenantBody, TenantProviders};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

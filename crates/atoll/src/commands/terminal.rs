@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, io::Read, num::NonZeroU16, os::fd::AsFd};
 
-use atoll_wire::{
+use atoll_client::{
     client::sandbox_path,
     exec::StreamError,
     terminals::{TerminalBody, TerminalClientFrame, TerminalServerFrame},

@@ -1,6 +1,6 @@
 //! `atoll thread`: list, show, end.
 
-use atoll_wire::threads::Thread as ThreadAnswer;
+use atoll_client::threads::Thread as ThreadAnswer;
 use jiff::Timestamp;
 
 use super::{CommandContext, list::or_dash, moment};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use atoll_wire::{
+use atoll_client::{
     client::Answer,
     metrics::Sample,
     sandboxes::{ListQuery, Sandbox},

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 
-use atoll_wire::{client::Answer, sandbox_requests::UpdateBody, sandboxes::Sandbox};
+use atoll_client::{client::Answer, sandbox_requests::UpdateBody, sandboxes::Sandbox};
 
 use super::{
     CommandContext, lifecycle,

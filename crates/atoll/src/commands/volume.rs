@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use atoll_wire::{
+use atoll_client::{
     client::{Answer, Listing},
     files::EntryKind,
     sandbox_requests::MountBody,
@@ -289,7 +289,7 @@ pub(super) async fn nearest(client: &Client, wanted: &[&str], failure: Failure) 
 mod tests {
     use super::*;
     use crate::cli::values::mount;
-    use atoll_wire::volumes::VolumeState;
+    use atoll_client::volumes::VolumeState;
     use serde_json::json;
 
     #[test]

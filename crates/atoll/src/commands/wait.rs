@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use atoll_wire::{client::Answer, sandboxes::Sandbox, words::Phase};
+use atoll_client::{client::Answer, sandboxes::Sandbox, words::Phase};
 use tokio::time::{Instant, interval, sleep};
 
 use super::CommandContext;

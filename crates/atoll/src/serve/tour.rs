@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use atoll_wire::{exec::ExecBody, sandbox_requests::CreateBody};
+use atoll_client::{exec::ExecBody, sandbox_requests::CreateBody};
 
 use crate::{
     cli::Global,

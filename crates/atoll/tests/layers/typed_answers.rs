@@ -1,4 +1,4 @@
-//! The command line uses typed answers (`atoll-wire`), so that a renamed field does not compile.
+//! The command line uses typed answers (`atoll-client`), so that a renamed field does not compile.
 
 use super::{read, tracked};
 
@@ -35,7 +35,7 @@ fn the_command_line_indexes_no_json_by_string() {
     }
     assert!(
         wrong.is_empty(),
-        "use a type of atoll-wire, or name the file in EXCEPTIONS with a reason:\n{}",
+        "use a type of atoll-client, or name the file in EXCEPTIONS with a reason:\n{}",
         wrong.join("\n")
     );
     let spare: Vec<_> =

@@ -61,14 +61,15 @@ async fn create(
     let named = body.snapshot().map(str::to_owned);
     // A request without a snapshot shows the default one in the response.
     body.name_snapshot(naming::DEFAULT);
-    let (names_user, names_archive) = (body.names_user(), body.names_archive());
+    // COMPAT(daytona): the SDK polls the state; its request would time out long before the wait for a place.
+    let (names_user, names_archive, waits) = (body.names_user(), body.names_archive(), !body.is_queued());
     let mut spec = body.into_spec()?;
     if !names_archive && !app.service.sandboxes().can_archive(None)? {
         // COMPAT(daytona): the vendor's default interval is meant only where there are archives.
         spec.timers.auto_archive_s = None;
     }
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
-    let (lease, _) = app.service.sandboxes().create(&who, spec, true).await.map_err(|error| match error.code {
+    let (lease, _) = app.service.sandboxes().create(&who, spec, waits).await.map_err(|error| match error.code {
         // COMPAT(daytona): a missing snapshot makes the request bad.
         Code::TemplateNotFound | Code::SnapshotNotFound => {
             let message = format!(
@@ -96,7 +97,8 @@ async fn create_built(
     let word = builds::name_of(&build);
     if app.service.templates().get(who, &word).await.is_ok() {
         spec.template = Some(word);
-        return Ok(app.service.sandboxes().create(who, spec, true).await?.0);
+        let waits = spec.queue.is_none();
+        return Ok(app.service.sandboxes().create(who, spec, waits).await?.0);
     }
     let ask = builds::Ask { word, build, limits: LimitsAsk::default(), command: None, notes: Vec::new() };
     let build = builds::request(ask)?;
@@ -144,7 +146,8 @@ pub(crate) fn fill(wanted: &mut LimitsAsk, granted: LimitsAsk) {
     wanted.disk_mib = wanted.disk_mib.or(granted.disk_mib).or(or_default.disk_mib);
 }
 
-/// A sandbox by its whole id or its name. A deleted sandbox is not found.
+/// A sandbox by its whole id or its name. A deleted sandbox is not found, except one whose wait for a place timed out: the
+/// SDKs read that from its record.
 pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Result<Lease, ApiError> {
     let missing = || ApiError::new(Code::SandboxNotFound, format!("Sandbox {} not found", shortened(ident)));
     let lease = app.service.sandboxes().get(who, ident).await.map_err(|error| match error.code {
@@ -153,7 +156,7 @@ pub(crate) async fn lease(app: &DaytonaApp, who: &Principal, ident: &str) -> Res
         _ => error.into(),
     })?;
     let is_meant = lease.id.as_str() == ident || lease.name.as_deref() == Some(ident);
-    if !is_meant || lease.phase == Phase::Deleted {
+    if !is_meant || (lease.phase == Phase::Deleted && response::timed_out_in_queue(&lease).is_none()) {
         return Err(missing());
     }
     Ok(lease)

@@ -21,6 +21,7 @@ use axum::http::StatusCode;
 pub(crate) fn state(lease: &Lease) -> &'static str {
     match lease.phase {
         _ if lease.resizing => RESIZING,
+        Phase::Creating if lease.waits_for_place() => stage(Stage::Booting),
         Phase::Creating => stage(lease.stage),
         Phase::Failed if lease.failed_in_build() => BUILD_FAILED,
         phase => of_phase(phase),
@@ -194,6 +195,8 @@ pub(crate) mod samples {
 
 #[cfg(test)]
 mod tests {
+    use atoll_model::QueueWait;
+
     use super::samples::{lease, waiting};
     use super::*;
 
@@ -205,6 +208,9 @@ mod tests {
         }
         let states = Stage::ALL.map(|stage| state(&waiting(stage)));
         assert_eq!(states, ["pending_build", "pulling_snapshot", "building_snapshot", "creating"]);
+        let until = lease(Phase::Creating).created_at;
+        let queue = Some(QueueWait { until, timed_out_at: None, place: None });
+        assert_eq!(state(&Lease { queue, ..waiting(Stage::Queued) }), "creating", "no build waits yet");
         let resizing = Lease { resizing: true, ..lease(Phase::Running) };
         assert_eq!(state(&resizing), "resizing");
         assert!(STATES.contains(&"resizing") && phases("resizing").contains(&Phase::Running));

@@ -48,10 +48,10 @@ pub(crate) const fn state(phase: Phase) -> Option<SandboxState> {
     }
 }
 
-/// The state of a sandbox. COMPAT(e2b): one whose image is still being built or pulled is not there yet; a create there answers
+/// The state of a sandbox. COMPAT(e2b): one that waits for its place or its image is not there yet; a create there answers
 /// when the sandbox runs.
 pub(crate) fn state_of(lease: &Lease) -> Option<SandboxState> {
-    if lease.waits_for_image() { None } else { state(lease.phase) }
+    if lease.waits_to_boot() { None } else { state(lease.phase) }
 }
 
 /// What a complete pause has kept.

@@ -1,11 +1,11 @@
 //! Builds: started with their files in one request, followed by their log, cancelled.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, RequestBudget, ok, rfc3339_millis};
-use atoll_service::BuildFilter;
-use atoll_wire::builds::{
+use atoll_client::builds::{
     Build, BuildBody, BuildFailure, BuildForm, BuildLine, BuildLog, BuildPage, BuildsQuery, LogsQuery,
 };
-use atoll_wire::exec::StreamError;
+use atoll_client::exec::StreamError;
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, RequestBudget, ok, rfc3339_millis};
+use atoll_service::BuildFilter;
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};

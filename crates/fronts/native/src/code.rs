@@ -1,5 +1,10 @@
 //! Runs code that keeps its state between executions: contexts, and executions in them.
 
+use atoll_client::code::{
+    CodeBody, CodeContext, CodeContextBody, CodeContextList, CodeEnd, CodeException, CodeLanguage,
+    CodeOutput, CodeResult, CodeStart,
+};
+use atoll_client::exec::{DroppedOutput, OutputChunk, StreamError};
 use atoll_front_kit::{
     ApiError, Caller, CollectedExecution, ExecutionError, JsonObject, JsonResponse, OptionalStrictJson, Path,
     StrictJson, created, ok, rfc3339_millis, stream_json,
@@ -9,11 +14,6 @@ use atoll_toolbox::{
     Execute, Execution, ExecutionEvent, Interpreter, InterpreterContext, Language, NewContext, Rich,
     ToolboxError,
 };
-use atoll_wire::code::{
-    CodeBody, CodeContext, CodeContextBody, CodeContextList, CodeEnd, CodeException, CodeLanguage,
-    CodeOutput, CodeResult, CodeStart,
-};
-use atoll_wire::exec::{DroppedOutput, OutputChunk, StreamError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;

@@ -1,11 +1,11 @@
 //! The connection attempts of a sandbox and the decisions: read, followed, and converted to the smallest policy that
 //! allows them.
 
+use atoll_client::egress::{Egress, EgressList, LogQuery};
+use atoll_client::network::NetworkPolicy;
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::EgressRecord;
 use atoll_service::EgressQuery;
-use atoll_wire::egress::{Egress, EgressList, LogQuery};
-use atoll_wire::network::NetworkPolicy;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;

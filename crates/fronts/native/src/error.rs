@@ -1,8 +1,8 @@
 //! The error envelope, and the page that lists the codes.
 
+use atoll_client::errors::Envelope;
 use atoll_front_kit::{ApiError, RequestInfo, error_body};
 use atoll_model::Code;
-use atoll_wire::errors::Envelope;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 

@@ -1,8 +1,8 @@
 //! Events of sandboxes in order: read a range of them, or follow.
 
+use atoll_client::events::{Event, EventKind, EventList, EventsQuery};
 use atoll_front_kit::{ApiError, Caller, Query, ok, rfc3339_millis};
 use atoll_model::{EventKind as Happened, SandboxEvent};
-use atoll_wire::events::{Event, EventKind, EventList, EventsQuery};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
@@ -25,6 +25,7 @@ impl FromCore<SandboxEvent> for Event {
                 EventKind::Phase { from: from.map(Into::into), to: to.into(), reason: reason.into() }
             }
             Happened::Stage { stage } => EventKind::Stage { stage: stage.into() },
+            Happened::Queued { place } => EventKind::Queued { queue: place.into() },
             Happened::OutOfMemory => EventKind::OutOfMemory,
             Happened::Snapshotted { snapshot, memory } => {
                 EventKind::Snapshotted { snapshot: snapshot.into(), memory }

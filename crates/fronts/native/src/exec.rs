@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use atoll_client::exec::{Detached, DroppedOutput, ExecBody, ExecExit, ExecResult, OutputChunk, StreamError};
 use atoll_front_kit::{ApiError, Caller, JsonObject, JsonResponse, Path, StrictJson, stream_json};
 use atoll_service::{Exec, ExecEvent, ExecOutcome, ServiceError};
-use atoll_wire::exec::{Detached, DroppedOutput, ExecBody, ExecExit, ExecResult, OutputChunk, StreamError};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::sse::Event;

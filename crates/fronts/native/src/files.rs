@@ -3,16 +3,16 @@
 //! Content is streamed in both directions and never held in memory: the memory of a transfer does not depend on the
 //! size of the file.
 
+use atoll_client::exec::StreamError;
+use atoll_client::files::{
+    ArchiveWritten, Entry, EntryKind, EntryList, FileChange, ListQuery, MkdirBody, MoveBody, PathQuery,
+    WatchQuery, WriteQuery,
+};
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_stream,
 };
 use atoll_model::Code;
 use atoll_service::{ChangeKind, WriteFile};
-use atoll_wire::exec::StreamError;
-use atoll_wire::files::{
-    ArchiveWritten, Entry, EntryKind, EntryList, FileChange, ListQuery, MkdirBody, MoveBody, PathQuery,
-    WatchQuery, WriteQuery,
-};
 use axum::body::{Body, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};

@@ -1,15 +1,15 @@
 //! Git in a sandbox, by the sandbox's own `git`.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, created, ok, rfc3339_millis};
-use atoll_toolbox::{
-    CloneFrom, Commit, Credentials, DiffOf, FileChange, FileState, Git, GitOutput, LogQuery, NewCommit, Pull,
-    Push, Remote, Reset, ResetMode, Restore, WorkTreeStatus,
-};
-use atoll_wire::git::{
+use atoll_client::git::{
     GitAddBody, GitBranchBody, GitBranchQuery, GitBranches, GitChange, GitCheckoutBody, GitCloneBody,
     GitCommit, GitCommitBody, GitCommitted, GitCredentials, GitDiffQuery, GitFile, GitInitBody, GitLog,
     GitLogQuery, GitPullBody, GitPushBody, GitQuery, GitRemote, GitRemoteBody, GitRemotes, GitResetBody,
     GitResetMode, GitRestoreBody, GitResult, GitStatus,
+};
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, created, ok, rfc3339_millis};
+use atoll_toolbox::{
+    CloneFrom, Commit, Credentials, DiffOf, FileChange, FileState, Git, GitOutput, LogQuery, NewCommit, Pull,
+    Push, Remote, Reset, ResetMode, Restore, WorkTreeStatus,
 };
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -1,7 +1,7 @@
 //! The health and the version of the server. Both are public.
 
+use atoll_client::health::{Health, HealthStatus, Version};
 use atoll_front_kit::{JsonResponse, ok};
-use atoll_wire::health::{Health, HealthStatus, Version};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

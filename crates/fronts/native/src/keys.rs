@@ -1,9 +1,9 @@
 //! API keys: create (the secret is shown once), list, delete, and hand to a browser by an invite.
 
+use atoll_client::keys::{CreatedKey, Invite, Key, KeyBody, KeyList, RedeemedKey, Scope};
 use atoll_front_kit::{ApiError, Caller, FrontState, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::KeyId;
 use atoll_service::{KeyRecord, NewKey};
-use atoll_wire::keys::{CreatedKey, Invite, Key, KeyBody, KeyList, RedeemedKey, Scope};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

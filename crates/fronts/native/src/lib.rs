@@ -1,6 +1,6 @@
 //! The native REST front under `/v1`: parses, calls the service, renders.
 //!
-//! There is one file per resource; its wire types are in `atoll-wire`. A handler takes the caller, parses, makes one
+//! There is one file per resource; its wire types are in `atoll-client`. A handler takes the caller, parses, makes one
 //! call and renders; it contains no rules. The OpenAPI document is generated from the same attributes as the routes
 //! ([`openapi`]), and every refusal has the same envelope ([`Envelope`]).
 //!
@@ -56,7 +56,7 @@ use atoll_service::Service;
 use axum::Router;
 use axum::response::Response;
 
-pub use atoll_wire::errors::Envelope;
+pub use atoll_client::errors::Envelope;
 pub use error::{errors_page, status};
 pub use network::read_policy;
 pub use openapi::openapi;

@@ -1,11 +1,11 @@
 //! Language servers: a process in the sandbox per language and project.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok};
-use atoll_toolbox::{Completion, LspServer, Symbol, TextPosition};
-use atoll_wire::lsp::{
+use atoll_client::lsp::{
     LspBody, LspCompletion, LspCompletionBody, LspCompletions, LspFileBody, LspLanguage, LspOpenBody,
     LspPosition, LspSymbol, LspSymbolBody, LspSymbols,
 };
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok};
+use atoll_toolbox::{Completion, LspServer, Symbol, TextPosition};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,9 +1,9 @@
 //! The resource usage of a sandbox, now and over time, and the server's own metrics.
 
+use atoll_client::metrics::{Sample, SampleList};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_model::Code;
 use atoll_service::ResourceSample;
-use atoll_wire::metrics::{Sample, SampleList};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};

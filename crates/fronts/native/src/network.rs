@@ -1,6 +1,6 @@
 //! A network policy from a file. The policy's own types are those of the API.
 
-use atoll_wire::network::Network;
+use atoll_client::network::Network;
 
 /// Reads a policy from a file, in the form of the API. The error names the field.
 pub fn read_policy(json: &[u8]) -> Result<atoll_model::NetworkPolicy, String> {

@@ -15,7 +15,7 @@ use crate::{
     processes, providers, sandboxes, secrets, sessions, snapshots, templates, tenants, terminals, threads,
     volumes,
 };
-use atoll_wire::errors::Envelope;
+use atoll_client::errors::Envelope;
 
 /// The document of all native routes; `docs/openapi.json` is this, rendered.
 #[must_use]

@@ -1,9 +1,9 @@
 //! Previews: links to ports of a sandbox. Open (a token is shown once), list, close.
 
+use atoll_client::previews::{NewPreviewAnswer, Preview, PreviewBody, PreviewList};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::PreviewId;
 use atoll_service::{NewPreview, PreviewRecord};
-use atoll_wire::previews::{NewPreviewAnswer, Preview, PreviewBody, PreviewList};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,11 +1,11 @@
 //! Processes that were started through the API: list, attach, signal, stdin; and their logs.
 
+use atoll_client::exec::{DroppedOutput, OutputChunk};
+use atoll_client::processes::{AttachQuery, LogEntry, LogsQuery, Process, ProcessList, Signal, SignalBody};
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, RequestBudget, StrictJson, ok, read_body, rfc3339_millis,
 };
 use atoll_service::{LogLine, LogStream, ProcessRecord};
-use atoll_wire::exec::{DroppedOutput, OutputChunk};
-use atoll_wire::processes::{AttachQuery, LogEntry, LogsQuery, Process, ProcessList, Signal, SignalBody};
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};

@@ -1,9 +1,9 @@
 //! The providers of this server and their settings.
 
+use atoll_client::health::HealthStatus;
+use atoll_client::providers::{Provider, ProviderList, ProviderSettings, ProviderTest};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok};
 use atoll_service::{ProviderRecord, ProviderSettingsRecord};
-use atoll_wire::health::HealthStatus;
-use atoll_wire::providers::{Provider, ProviderList, ProviderSettings, ProviderTest};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,11 +1,11 @@
 //! Sandboxes: create, get, list, update, delete. Changes of the phase are in [`life`], holds and timeouts in [`awake`],
 //! copies in [`fork`].
 
+use atoll_client::sandbox_requests::{CreateBody, UpdateBody};
+use atoll_client::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_model::Phase;
 use atoll_service::{Created, Filter};
-use atoll_wire::sandbox_requests::{CreateBody, UpdateBody};
-use atoll_wire::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -75,6 +75,9 @@ fn phase(word: &str) -> Result<Phase, ApiError> {
 }
 
 /// Creates a sandbox and returns when it runs.
+///
+/// With `queue` a create on a full server waits for a place; `wait=0` returns its place in the queue. A create that gets
+/// none in time is answered with `queue_timed_out`.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes",
     params(WaitQuery, ("Idempotency-Key" = Option<String>, Header,
         description = "A repeated create with the same key returns the sandbox that was created first.")),

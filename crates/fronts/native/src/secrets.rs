@@ -1,9 +1,9 @@
 //! Secrets of a tenant, for headers that the egress proxy inserts into requests. They are written and never read: no
 //! response contains a value.
 
+use atoll_client::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewSecret, SecretRecord};
-use atoll_wire::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,15 +1,15 @@
 //! Shell sessions: shells that keep their state between commands, and the output of their commands.
 
+use atoll_client::sessions::{
+    Session, SessionBody, SessionCommand, SessionDetails, SessionExecBody, SessionList, SessionOutput,
+    SessionResult, SessionStarted,
+};
 use atoll_front_kit::{
     ApiError, Caller, JsonObject, JsonResponse, Path, RequestBudget, StrictJson, created, ok, read_body,
     stream_json,
 };
 use atoll_service::{ExecEvent, ServiceError};
 use atoll_toolbox::{LogEvent, LogFollow, NewCommand, ToolboxError};
-use atoll_wire::sessions::{
-    Session, SessionBody, SessionCommand, SessionDetails, SessionExecBody, SessionList, SessionOutput,
-    SessionResult, SessionStarted,
-};
 use axum::body::Body;
 use axum::extract::{Extension, State};
 use axum::http::StatusCode;

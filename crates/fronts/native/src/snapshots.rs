@@ -2,9 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use atoll_client::snapshots::{Snapshot, SnapshotBody, SnapshotPage, SnapshotsQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, ok, rfc3339_millis};
 use atoll_service::{NewSnapshot, SnapshotFilter};
-use atoll_wire::snapshots::{Snapshot, SnapshotBody, SnapshotPage, SnapshotsQuery};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

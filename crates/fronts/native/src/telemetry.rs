@@ -72,6 +72,7 @@ pub(crate) fn render(stats: &ServiceStats) -> String {
     }
     for (name, kind, value) in [
         ("atoll_creates_under_way", "gauge", stats.creates_under_way),
+        ("atoll_creates_queued", "gauge", stats.creates_queued),
         ("atoll_creates_total", "counter", stats.created_total),
         ("atoll_creates_from_pool_total", "counter", stats.from_pool_total),
         ("atoll_creates_failed_total", "counter", stats.failed_total),

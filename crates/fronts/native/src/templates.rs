@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok};
-use atoll_service::MakeProgress;
-use atoll_wire::start::Start;
-use atoll_wire::templates::{
+use atoll_client::start::Start;
+use atoll_client::templates::{
     Collected, ProgressStep, TagsBody, Template, TemplateList, UntagQuery, UpdateTemplateBody,
 };
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok};
+use atoll_service::MakeProgress;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;

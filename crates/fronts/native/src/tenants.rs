@@ -1,11 +1,11 @@
 //! Tenants: create, list, quota, usage. All calls need an admin key, except a tenant's own usage.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
-use atoll_service::TenantRecord;
-use atoll_wire::network::NetworkPolicy;
-use atoll_wire::tenants::{
+use atoll_client::network::NetworkPolicy;
+use atoll_client::tenants::{
     Quota, Tenant, TenantBody, TenantChange, TenantList, TenantProviders, Usage, UsageAnswer, cores,
 };
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
+use atoll_service::TenantRecord;
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

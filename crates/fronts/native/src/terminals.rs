@@ -1,10 +1,10 @@
 //! Terminals: shells bound to a thread of conversation, over WebSocket.
 
+use atoll_client::terminals::{Terminal, TerminalBody, TerminalList};
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, StrictJson, authenticate_key, ok, rfc3339_millis,
 };
 use atoll_service::{OpenTerminal, TerminalSize};
-use atoll_wire::terminals::{Terminal, TerminalBody, TerminalList};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::StatusCode;

@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use atoll_client::sandboxes::{Ended, Sandbox};
+use atoll_client::threads::{Thread, ThreadPage, ThreadsQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, ok, rfc3339_millis};
 use atoll_service::{ThreadFilter, ThreadRecord};
-use atoll_wire::sandboxes::{Ended, Sandbox};
-use atoll_wire::threads::{Thread, ThreadPage, ThreadsQuery};
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -1,10 +1,10 @@
 //! The tools of a running sandbox, for one request.
 
+use atoll_client::exec::StreamError;
 use atoll_front_kit::{ApiError, toolbox};
 use atoll_model::Principal;
 use atoll_service::SandboxSession;
 use atoll_toolbox::{Toolbox, ToolboxError};
-use atoll_wire::exec::StreamError;
 
 use crate::App;
 use crate::convert::FromCore;

@@ -1,8 +1,8 @@
 //! Volumes: create, list, show, change, copy, remove. Their files without a sandbox are in [`files`].
 
+use atoll_client::volumes::{CopyVolumeBody, UpdateVolumeBody, Volume, VolumeBody, VolumeList};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_service::{NewVolume, UpdateVolume, VolumeRecord};
-use atoll_wire::volumes::{CopyVolumeBody, UpdateVolumeBody, Volume, VolumeBody, VolumeList};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_client::exec::StreamError;
+use atoll_client::templates::{LayerProgress, ProgressStep};
 use atoll_front_kit::ApiError;
 use atoll_service::{Progress, Progressed, ServiceError};
-use atoll_wire::exec::StreamError;
-use atoll_wire::templates::{LayerProgress, ProgressStep};
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures::Stream;

@@ -8,6 +8,8 @@ use crate::{Intent, Lease, MemoryLocation, OnTimeout, Phase, TimeoutCounts, Time
 pub enum Due {
     /// A passing phase exceeded its deadline.
     PhaseOverdue,
+    /// No place was free for a queued creation in time.
+    QueueTimeout,
     /// The sandbox's timeout passed.
     Timeout(OnTimeout),
     /// The idle time may have passed: pause the sandbox if it was idle.
@@ -26,6 +28,9 @@ pub enum Due {
 /// activity passes a lease with that time.
 #[must_use]
 pub fn next_deadline(lease: &Lease) -> Option<(Timestamp, Due)> {
+    if let Some(wait) = lease.queue.as_ref().filter(|_| lease.waits_for_place()) {
+        return Some((wait.until.clone(), Due::QueueTimeout));
+    }
     if let Some(ms) = lease_deadline_ms(lease) {
         return Some((lease.phase_at.plus_ms(ms), Due::PhaseOverdue));
     }
@@ -96,7 +101,9 @@ fn quiet_since(lease: &Lease) -> Timestamp {
 pub(crate) mod tests {
     use super::*;
     use crate::lifecycle::phase_deadline_ms;
-    use crate::{AwaitedImage, Hold, KeyId, Principal, Scope, Stage, StartRequest, Timers, TimersAsk};
+    use crate::{
+        AwaitedImage, Hold, KeyId, Principal, QueueWait, Scope, Stage, StartRequest, Timers, TimersAsk,
+    };
 
     const S: i64 = 1_000;
 
@@ -159,6 +166,27 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_value::<Lease>(text).expect("its own text"), waiting);
         waiting.phase = Phase::Failed;
         assert_eq!((waiting.failed_in_build(), next(&waiting)), (false, None));
+    }
+
+    #[test]
+    fn a_queued_creation_ends_with_its_own_wait_and_counts_as_nothing() {
+        let mut queued = lease(Phase::Creating);
+        assert!(queued.holds_compute() && !queued.waits_to_boot());
+        queued.queue = Some(QueueWait { until: at(90 * S), timed_out_at: None, place: None });
+        queued.timeout_s = Some(5);
+        assert_eq!(next(&queued), Some((90 * S, Due::QueueTimeout)));
+        assert!(queued.waits_for_place() && queued.waits_to_boot() && !queued.holds_compute());
+        let requested_by = Principal {
+            key: KeyId::from_entropy([1; 20]),
+            tenant: queued.tenant.clone(),
+            scope: Scope::User,
+        };
+        queued.awaits = Some(AwaitedImage { requested_by, start: StartRequest::default() });
+        assert!(!queued.waits_for_image(), "the place comes first");
+        let text = serde_json::to_value(&queued).expect("plain");
+        assert_eq!(serde_json::from_value::<Lease>(text).expect("its own text"), queued);
+        queued.phase = Phase::Deleted;
+        assert_eq!((queued.waits_for_place(), next(&queued)), (false, None));
     }
 
     #[test]

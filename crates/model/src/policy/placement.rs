@@ -54,15 +54,40 @@ pub struct NoRoom {
     pub retry_after_s: u32,
 }
 
+impl NoRoom {
+    /// Whether the whole node has no place left, at any of its providers.
+    #[must_use]
+    pub fn is_of_node(&self) -> bool {
+        self.what == PLACES
+    }
+}
+
+const PLACES: &str = "places for sandboxes";
+
 /// May one more sandbox of `limits` start on `node`? [`admit_disk`] decides about its files.
 pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
-    enough("places for sandboxes", node.live_max.saturating_sub(node.live), 1, 5)?;
+    enough(PLACES, node.live_max.saturating_sub(node.live), 1, 5)?;
     enough("MiB of free memory", node.memory_free_mib, RESERVED_MIB + MEMORY_FLOOR_MIB, 5)?;
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
     let promisable = overcommitted(node.memory_total_mib, node.overcommit);
     enough("MiB of committable memory", promisable, promised, 10)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
+}
+
+/// Could a sandbox of `limits`, with files on this disk or without, run on `node` if it were empty? If not, it need not
+/// wait for a place.
+pub fn admit_alone(node: &Node, limits: &Limits, has_files: bool) -> Result<(), NoRoom> {
+    let empty = Node {
+        live: 0,
+        memory_limits_mib: 0,
+        disk_limits_mib: 0,
+        memory_free_mib: node.memory_total_mib,
+        disk_free_mib: node.disk_total_mib,
+        ..*node
+    };
+    admit(&empty, limits)?;
+    if has_files { admit_disk(&empty, limits.disk_mib.into()) } else { Ok(()) }
 }
 
 /// May files of at most so many MiB be made on `node`? Limits may add up to more than the disk, by the operator's
@@ -152,6 +177,17 @@ mod tests {
         let strict = Node { disk_overcommit: 1.0, disk_limits_mib: 59_000, ..node() };
         assert_eq!(admit_disk(&strict, 1_000), Ok(()));
         assert_eq!(admit_disk(&strict, 1_001).expect_err("promised").what, "MiB of committable disk");
+    }
+
+    #[test]
+    fn what_an_empty_node_could_run_is_worth_a_wait() {
+        let full = Node { live: 2_000, memory_free_mib: 0, disk_free_mib: 0, ..node() };
+        assert!(admit(&full, &Limits::default()).expect_err("full").is_of_node());
+        assert_eq!(admit_alone(&full, &Limits::default(), true), Ok(()));
+        let large = Limits { disk_mib: 70_000, ..Limits::default() };
+        assert!(admit_alone(&full, &large, true).is_err());
+        assert_eq!(admit_alone(&full, &large, false), Ok(()));
+        assert!(admit_alone(&Node { live_max: 0, ..full }, &Limits::default(), false).is_err());
     }
 
     #[test]

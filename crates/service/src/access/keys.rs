@@ -254,6 +254,7 @@ impl Access {
         authz::admin(who)?;
         let record = self.inner.tenant(tenant).await?;
         self.inner.store.set_quota(&record.id, quota).await?;
+        self.inner.sandboxes.quota_changed(&record.id);
         Ok(TenantRecord { quota, ..record })
     }
 

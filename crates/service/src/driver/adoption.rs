@@ -156,6 +156,8 @@ impl Driver {
         let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
         match self.lease.phase {
             Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            // Nothing of it was under way.
+            Phase::Creating if self.lease.waits_for_place() => {}
             Phase::Creating
             | Phase::Starting
             | Phase::Stopping

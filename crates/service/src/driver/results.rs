@@ -48,7 +48,9 @@ impl Driver {
             }
             Outcome::Halted(Err(failure)) => self.try_again(Work::Halt { instance: done.instance }, &failure),
             Outcome::Destroyed(Ok(())) => {
-                self.note(Transition::internal(Event::Deleted, Reason::Completed)).await
+                let timed_out = self.lease.reason == Reason::QueueTimedOut;
+                let reason = if timed_out { Reason::QueueTimedOut } else { Reason::Completed };
+                self.note(Transition::internal(Event::Deleted, reason)).await
             }
             Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
         }

@@ -281,6 +281,7 @@ impl Driver {
                 next.network.transforms.clear();
                 next.annotations.retain(|name, _| name.ends_with(MADE));
                 next.awaits = None;
+                next.queue = next.queue.take().filter(|wait| wait.timed_out_at.is_some());
             }
             Phase::Creating
             | Phase::Pausing
@@ -343,6 +344,7 @@ impl Driver {
         }
         self.inner.admission.count_files(&self.lease);
         self.publish();
+        self.inner.queue.written(&before, &self.lease);
         if (before.phase, before.stage) != (self.lease.phase, self.lease.stage) {
             self.inner.changes.tell(Some(before), &self.lease);
         }

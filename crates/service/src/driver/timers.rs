@@ -33,6 +33,7 @@ impl Driver {
         }
         let (action, reason) = match due {
             Due::PhaseOverdue => return self.on_overdue(&at).await,
+            Due::QueueTimeout => return self.on_queue_timeout().await,
             Due::Timeout(OnTimeout::Delete) => (Action::Delete, Reason::TimedOut),
             Due::Timeout(OnTimeout::Stop) => (Action::Stop, Reason::TimedOut),
             Due::Timeout(OnTimeout::Pause) => (Action::Pause(MemoryLocation::Live), Reason::TimedOut),

@@ -14,6 +14,7 @@ use crate::access::Revocations;
 use crate::base::ServiceBase;
 use crate::build::BuildQueue;
 use crate::changes::Changes;
+use crate::create::PlaceQueue;
 use crate::deadlines::Deadlines;
 use crate::egress::Layers;
 use crate::egress::log::EgressLogs;
@@ -43,6 +44,8 @@ pub(crate) struct SandboxesState {
     pub(crate) looks: IdleCheckLimiter,
     pub(crate) uses: Uses,
     pub(crate) creates: Semaphore,
+    /// Creates that wait for a place.
+    pub(crate) queue: PlaceQueue,
     pub(crate) cpu: CpuMemory,
     pub(crate) counters: Counters,
     pub(crate) layers: Layers,
@@ -93,6 +96,7 @@ impl Sandboxes {
             deadlines: Deadlines::default(),
             looks: IdleCheckLimiter::default(),
             creates: Semaphore::new(base.config.creates_at_once),
+            queue: PlaceQueue::new(&base.config, &base.place_freed),
             cpu: CpuMemory::default(),
             counters: Counters::default(),
             layers: Layers::default(),

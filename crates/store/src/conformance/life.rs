@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{PreviewRecord, SnapshotQuery};
-use atoll_model::{MemoryLocation, PreviewId, Snapshot, SnapshotId, SnapshotState};
+use atoll_model::{MemoryLocation, PreviewId, QueueWait, Snapshot, SnapshotId, SnapshotState};
 
 /// A snapshot with this number, not stored yet.
 #[must_use]
@@ -371,4 +371,33 @@ pub(super) async fn previews_are_kept_by_hash_and_those_that_ended_make_room(sto
     assert!(store.delete_preview(&first.id, &later.id).await.unwrap());
     assert!(!store.delete_preview(&first.id, &later.id).await.unwrap());
     assert_eq!(store.previews(&first.id).await.unwrap().len(), 1);
+}
+
+pub(super) async fn a_queued_sandbox_counts_only_once_it_has_its_place(store: Subject) {
+    let quota = Quota { sandboxes: Some(1), memory_mib: Some(600), ..Default::default() };
+    let mine = tenant(&store, 1, quota).await;
+    let running = lease(1, &mine);
+    store.insert(new(&running)).await.unwrap();
+    let used = store.usage(&mine).await.unwrap();
+    let wait = QueueWait { until: at(60_000), timed_out_at: None, place: None };
+    let queued = |n| Lease { queue: Some(wait.clone()), instance: None, ..lease(n, &mine) };
+    for n in [2, 3] {
+        assert_eq!(store.insert(new(&queued(n))).await.unwrap(), Inserted::New);
+    }
+    assert_eq!(store.usage(&mine).await.unwrap(), used, "queued ones count as nothing");
+    assert_eq!(store.lease(&queued(2).id).await.unwrap(), Some(queued(2)), "as it was written");
+    let too_large = Lease { limits: Limits { memory_mib: 601, ..Limits::default() }, ..queued(4) };
+    assert!(
+        matches!(store.insert(new(&too_large)).await, Err(StoreError::Quota(_))),
+        "it would wait in vain"
+    );
+    let placed = |n| {
+        let change = to(&queued(n), Phase::Creating);
+        Advance { lease: Lease { queue: None, ..change.lease }, admit: Admit::Place, ..change }
+    };
+    assert!(matches!(store.advance(placed(2)).await, Err(StoreError::Quota(_))));
+    advanced(&store, &running, Phase::Deleted).await;
+    store.advance(placed(2)).await.unwrap();
+    assert_eq!(store.usage(&mine).await.unwrap(), used);
+    assert!(matches!(store.advance(placed(3)).await, Err(StoreError::Quota(_))));
 }

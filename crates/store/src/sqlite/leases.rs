@@ -56,8 +56,7 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         return Ok(Inserted::Bound(Box::new(bound)));
     }
     if tenant.quota != Quota::default() {
-        let waiting = waits_for_build_of(conn, lease)?;
-        quota::admit_new(&tenant.quota, &usage(conn, &lease.tenant, waiting.as_ref())?, &lease.limits)?;
+        quota::admit_new(&tenant.quota, &usage_before(conn, lease)?, &lease.limits)?;
     }
     refuse_taken_name(conn, lease)?;
     conn.prepare_cached(
@@ -131,6 +130,15 @@ pub(crate) fn replay(
         Some((seen, _)) if seen != request => Err(StoreError::IdempotencyMismatch),
         Some((_, lease)) => Ok(Some(from_json("sandbox_leases", &lease)?)),
     }
+}
+
+/// The usage that a new sandbox adds to. A queued one waits until its tenant has room: it must only fit into an empty quota.
+fn usage_before(conn: &Connection, lease: &Lease) -> Result<Usage, StoreError> {
+    if lease.waits_for_place() {
+        return Ok(Usage::default());
+    }
+    let waiting = waits_for_build_of(conn, lease)?;
+    usage(conn, &lease.tenant, waiting.as_ref())
 }
 
 /// The sandbox that waits for the build whose step this sandbox runs. The step uses its slot: a sandbox that is built
@@ -275,7 +283,7 @@ fn admit(conn: &Connection, lease: &Lease, admit: Admit) -> Result<(), StoreErro
     match admit {
         Admit::Nothing => {}
         Admit::Compute => quota::admit_compute(&tenant.quota, &others, &limits)?,
-        Admit::Resize => quota::admit_new(&tenant.quota, &others, &limits)?,
+        Admit::Resize | Admit::Place => quota::admit_new(&tenant.quota, &others, &limits)?,
     }
     Ok(())
 }
@@ -295,10 +303,12 @@ pub(crate) fn usage(
             ..Usage::default()
         })
     };
-    // A step of a build uses the slot of the sandbox that waits for the build.
+    // A sandbox that is being created and holds no compute is queued: it counts as nothing.
     let sums =
         "count(*), coalesce(sum(cpu_milli * holds_compute), 0), coalesce(sum(memory_mib * holds_compute), 0),
-         coalesce(sum(disk_mib), 0) FROM sandbox_leases AS own WHERE tenant = ?1 AND observed <> 'deleted'";
+         coalesce(sum(disk_mib), 0) FROM sandbox_leases AS own
+         WHERE tenant = ?1 AND observed <> 'deleted' AND NOT (observed = 'creating' AND NOT holds_compute)";
+    // A step of a build uses the slot of the sandbox that waits for the build.
     let has_slot = "own.build IS NOT NULL AND EXISTS (SELECT 1 FROM sandbox_leases WHERE tenant = ?1
          AND observed = 'creating' AND json_extract(lease, '$.image_build') = own.build)";
     let mut usage = match except {

@@ -3,6 +3,8 @@
 use reqwest::Method;
 use serde::Serialize;
 
+#[cfg(doc)]
+use super::Retries;
 use super::{Answer, Client, Events, Listing, MapError, sandbox_path, segment};
 use crate::egress::Egress;
 use crate::egress::{EgressList, LogQuery};
@@ -32,7 +34,8 @@ pub enum LifecycleVerb {
 }
 
 impl<M: MapError> Client<M> {
-    /// Creates a sandbox. `body` is a `CreateBody`, or a superset of one.
+    /// Creates a sandbox. `body` is a `CreateBody`, or a superset of one. With `wait` it returns when the sandbox runs. A
+    /// repeated create with the same key returns the same sandbox; with a key it is sent again as [`Retries`] says.
     pub async fn create_sandbox(
         &self,
         body: &impl Serialize,
@@ -44,7 +47,11 @@ impl<M: MapError> Client<M> {
         if let Some(key) = idempotency_key {
             request = request.header("Idempotency-Key", key);
         }
-        self.answer(request).await
+        // The server limits the wait in its queue.
+        match serde_json::to_value(body) {
+            Ok(body) if body["queue"] == true => self.answer_without_limit(request).await,
+            _ => self.answer(request).await,
+        }
     }
 
     /// All sandboxes that the query finds, or the first `limit`.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use atoll_wire::files::EntryKind;
+use atoll_client::files::EntryKind;
 use base64::Engine as _;
 
 use super::{CopyEntry, CopySummary, SandboxEnd, last_part};

@@ -1,7 +1,7 @@
 //! One end of a copy on the server: the files of a sandbox, or of a volume without one. Both have the same operations,
 //! so that copying is written once.
 
-use atoll_wire::{
+use atoll_client::{
     files::{Entry, EntryKind, ListQuery, MkdirBody, PathQuery, WriteQuery},
     volume_files::{EntriesQuery, FolderBody, VolumeEntry, VolumePathQuery, VolumeWriteQuery},
 };

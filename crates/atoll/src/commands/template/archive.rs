@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use atoll_client::templates::{ExportQuery, ImportQuery};
 use atoll_model::TemplateRef;
-use atoll_wire::templates::{ExportQuery, ImportQuery};
 
 use super::{nearest, ready};
 use crate::{

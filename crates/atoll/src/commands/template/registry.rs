@@ -2,8 +2,8 @@
 
 use std::io::Read;
 
+use atoll_client::templates::{PullBody, PushBody, RegistryAuth};
 use atoll_model::TemplateRef;
-use atoll_wire::templates::{PullBody, PushBody, RegistryAuth};
 
 use super::{nearest, ready};
 use crate::{

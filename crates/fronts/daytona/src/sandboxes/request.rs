@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, TimersAsk, Wake};
+use atoll_model::{
+    CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, QueueAsk, TimersAsk, Wake,
+};
 use serde::Deserialize;
 
 use super::response::note;
@@ -20,6 +22,8 @@ const AUTO_ARCHIVE_MIN: i64 = 7 * 24 * 60;
 const AUTO_ARCHIVE_MIN_MAX: i64 = 30 * 24 * 60;
 /// LIMIT: a year, the maximum of a lease.
 const MINUTES_MAX: i64 = 365 * 24 * 60;
+/// LIMIT: a day, as the core accepts it.
+const QUEUE_MINUTES_MAX: i64 = 24 * 60;
 /// LIMIT: bytes of a Dockerfile that is recorded; longer ones are built but not shown later.
 const DOCKERFILE_NOTED: usize = 24 << 10;
 
@@ -148,8 +152,16 @@ impl CreateSandboxRequest {
             public: self.public.unwrap_or(false),
             annotations,
             secrets: crate::secrets::attached(self.secrets.unwrap_or_default())?,
+            queue: self
+                .queue_timeout
+                .map(|minutes| QueueAsk { timeout_s: Some(minutes.unsigned_abs() * 60) }),
             ..CreateSandbox::default()
         })
+    }
+
+    /// Whether it waits for a place on a full server.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queue_timeout.is_some()
     }
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
@@ -176,6 +188,9 @@ impl CreateSandboxRequest {
         }
         if self.queue_timeout.is_some_and(|minutes| minutes < 1) {
             return Err(ApiError::invalid("queueTimeout: must be at least 1"));
+        }
+        if self.queue_timeout.is_some_and(|minutes| minutes > QUEUE_MINUTES_MAX) {
+            return Err(ApiError::invalid(format!("queueTimeout: must be at most {QUEUE_MINUTES_MAX}")));
         }
         Ok(())
     }
@@ -358,6 +373,7 @@ mod tests {
             r#"{"autoArchiveInterval":-1}"#,
             r#"{"ttlMinutes":-1}"#,
             r#"{"queueTimeout":0}"#,
+            r#"{"queueTimeout":1441}"#,
             r#"{"networkAllowList":"10.0.0.0"}"#,
             r#"{"networkAllowList":"nonsense"}"#,
             r#"{"cpu":1.5}"#,

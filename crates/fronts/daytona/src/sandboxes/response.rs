@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::rfc3339_millis;
-use atoll_model::{Lease, NetworkMode, NetworkPolicy, OnTimeout, Phase, Reason};
+use atoll_model::{Lease, NetworkMode, NetworkPolicy, OnTimeout, Phase, Reason, Timestamp};
 use serde::Serialize;
 
 use crate::origin::Origin;
@@ -82,6 +82,8 @@ pub(crate) struct Item {
     auto_destroy_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_timeout: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_timed_out_at: Option<String>,
     created_at: String,
     updated_at: String,
     last_activity_at: String,
@@ -178,6 +180,7 @@ impl Item {
                 .map_or(-1, |s| i64::try_from(s.div_ceil(60)).unwrap_or(i64::MAX)),
             auto_destroy_at: destroys.map(|at| rfc3339_millis(at.wall_ms)),
             queue_timeout: noted(note::QUEUE_TIMEOUT).and_then(|minutes| minutes.parse().ok()),
+            queue_timed_out_at: timed_out_in_queue(lease).map(|at| rfc3339_millis(at.wall_ms)),
             created_at: rfc3339_millis(lease.created_at.wall_ms),
             updated_at: rfc3339_millis(lease.phase_at.wall_ms),
             last_activity_at: rfc3339_millis(active.wall_ms),
@@ -219,6 +222,11 @@ fn lists(network: &NetworkPolicy) -> (Option<String>, Option<String>) {
     )
 }
 
+/// When the wait for a place ended without one.
+pub(crate) fn timed_out_in_queue(lease: &Lease) -> Option<&Timestamp> {
+    lease.queue.as_ref().and_then(|wait| wait.timed_out_at.as_ref())
+}
+
 fn error_reason(lease: &Lease) -> Option<String> {
     if lease.phase != Phase::Failed {
         return None;
@@ -226,6 +234,7 @@ fn error_reason(lease: &Lease) -> Option<String> {
     Some(match &lease.reason {
         Reason::ImageUnavailable { message } | Reason::Provider { message } => message.clone(),
         Reason::Overdue => "it took too long".to_owned(),
+        Reason::QueueTimedOut => "no place was free in time".to_owned(),
         Reason::InstanceDied => "it ended by itself: its first process died or was killed".to_owned(),
         Reason::LostWhileDown => "it no longer existed when the server restarted".to_owned(),
         Reason::Requested

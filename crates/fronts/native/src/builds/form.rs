@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use tokio_util::io::StreamReader;
 
-use atoll_wire::builds::BuildBody;
+use atoll_client::builds::BuildBody;
 
 /// LIMIT: bytes of the specification; a Dockerfile of 1 MiB and secrets of 2 MiB fit, also in base64.
 const SPEC_MAX: usize = 8 << 20;

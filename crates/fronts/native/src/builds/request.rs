@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use atoll_client::builds::{BuildBody, BuildSecretBody};
 use atoll_front_kit::ApiError;
 use atoll_model::LimitsAsk;
 use atoll_service::{BuildSecret, BuildSource, StartBuild};
-use atoll_wire::builds::{BuildBody, BuildSecretBody};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 

@@ -1,10 +1,10 @@
 //! Search by name and by content, and edits of text.
 
-use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok};
-use atoll_toolbox::{Edit, Grep, Match};
-use atoll_wire::files::{
+use atoll_client::files::{
     EditBody, EditResult, GrepBody, GrepMatch, GrepResult, SearchBody, SearchResult, TextEdit,
 };
+use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok};
+use atoll_toolbox::{Edit, Grep, Match};
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

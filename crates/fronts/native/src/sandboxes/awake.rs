@@ -1,7 +1,7 @@
 //! Why a sandbox is awake, holds that keep it awake, and a longer lifetime.
 
+use atoll_client::sandboxes::{Awake, ExtendBody, HoldBody, NextTimer, Sandbox};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
-use atoll_wire::sandboxes::{Awake, ExtendBody, HoldBody, NextTimer, Sandbox};
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

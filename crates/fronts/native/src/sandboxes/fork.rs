@@ -1,7 +1,7 @@
 //! Copies of a sandbox, and the lineage of sandboxes.
 
+use atoll_client::sandboxes::{ForkBody, Forked, Lineage, Sandbox};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, ok};
-use atoll_wire::sandboxes::{ForkBody, Forked, Lineage, Sandbox};
 use axum::extract::State;
 use axum::http::StatusCode;
 use utoipa_axum::router::OpenApiRouter;

@@ -1,7 +1,7 @@
 //! Operations that change the phase of a sandbox: start, stop, restart, pause, resume, archive, restore, rollback.
 
+use atoll_client::sandboxes::{PauseBody, RollbackBody, Sandbox, WaitQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
-use atoll_wire::sandboxes::{PauseBody, RollbackBody, Sandbox, WaitQuery};
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use atoll_client::sandbox_requests::CreateBody;
 use atoll_front_kit::ApiError;
-use atoll_model::{CreateSandbox, LimitsAsk, Origin, TimersAsk};
-use atoll_wire::sandbox_requests::CreateBody;
+use atoll_model::{CreateSandbox, LimitsAsk, Origin, QueueAsk, TimersAsk};
 
 pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<CreateSandbox, ApiError> {
+    if body.queue_timeout_s.is_some() && !body.queue {
+        return Err(ApiError::invalid("queue_timeout_s needs queue: true"));
+    }
     Ok(CreateSandbox {
+        queue: body.queue.then_some(QueueAsk { timeout_s: body.queue_timeout_s }),
         from: origin(&body.image, &body.template, body.snapshot, body.memory, body.archive)?,
         template: body.template,
         provider: body.provider,
@@ -83,9 +87,9 @@ fn origin(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use atoll_client::sandbox_requests::UpdateBody;
     use atoll_front_kit::parse_json;
     use atoll_model::UpdateSandbox;
-    use atoll_wire::sandbox_requests::UpdateBody;
 
     #[test]
     fn a_timeout_of_null_is_told_from_none() {
@@ -102,6 +106,18 @@ mod tests {
         assert!(error.message.starts_with("memory_mib"), "{error:?}");
         let error = parse_json::<CreateBody>(b"{\"labels\":{\"a\":1}}").unwrap_err();
         assert!(error.message.starts_with("labels.a"), "{error:?}");
+    }
+
+    #[test]
+    fn a_queue_timeout_needs_a_queue() {
+        let queue = |text: &str| {
+            spec(parse_json::<CreateBody>(text.as_bytes()).unwrap(), None).map(|spec| spec.queue)
+        };
+        assert_eq!(queue("{}").unwrap(), None);
+        assert_eq!(queue("{\"queue\":true}").unwrap(), Some(QueueAsk { timeout_s: None }));
+        let asked = queue("{\"queue\":true,\"queue_timeout_s\":5}").unwrap();
+        assert_eq!(asked, Some(QueueAsk { timeout_s: Some(5) }));
+        assert!(queue("{\"queue_timeout_s\":5}").unwrap_err().message.contains("queue_timeout_s"));
     }
 
     #[test]

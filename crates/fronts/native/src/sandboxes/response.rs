@@ -1,9 +1,9 @@
 //! A sandbox in responses: its settings, its intent, its phase, and its next timer.
 
+use atoll_client::sandboxes::{Archive, Awake, Hold, Sandbox};
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::PolicyLayer;
 use atoll_model::{Lease, Source};
-use atoll_wire::sandboxes::{Archive, Awake, Hold, Sandbox};
 
 use crate::convert::FromCore;
 
@@ -47,6 +47,7 @@ impl FromCore<Lease> for Sandbox {
             intent: lease.intent.into(),
             phase: lease.phase.into(),
             stage: creating.then(|| lease.stage.into()),
+            queue: lease.queue.and_then(|wait| wait.place).map(Into::into),
             build: lease.image_build.map(Into::into),
             held: lease.held.map(Into::into),
             reason: lease.reason.into(),

@@ -1,8 +1,8 @@
 //! A template in responses.
 
+use atoll_client::templates::Template;
 use atoll_front_kit::rfc3339_millis;
 use atoll_service::TemplateRecord;
-use atoll_wire::templates::Template;
 
 use crate::convert::FromCore;
 

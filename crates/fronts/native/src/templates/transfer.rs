@@ -1,11 +1,11 @@
 //! Transfers of templates: images from and to registries, archives in and out.
 
+use atoll_client::templates::{
+    ExportForm, ExportQuery, ImportForm, ImportQuery, PullBody, PushBody, RegistryAuth, Template,
+};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, upload_reader};
 use atoll_model::TemplateRef;
 use atoll_service::{ExportFormat, ImportFormat, ImportTemplate, PullImage, PushImage};
-use atoll_wire::templates::{
-    ExportForm, ExportQuery, ImportForm, ImportQuery, PullBody, PushBody, RegistryAuth, Template,
-};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};

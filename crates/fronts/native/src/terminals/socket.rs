@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
+use atoll_client::terminals::{TerminalClientFrame, TerminalServerFrame};
 use atoll_front_kit::ApiError;
 use atoll_model::{Code, ErrorKind, Principal};
 use atoll_service::{ExecEvent, ServiceError, TerminalInput, TerminalSize};
-use atoll_wire::terminals::{TerminalClientFrame, TerminalServerFrame};
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::response::Response;
 use bytes::Bytes;

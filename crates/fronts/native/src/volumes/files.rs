@@ -1,14 +1,14 @@
 //! The files of a volume, without a sandbox: read, write, list, make, move, change, remove. Owners are those that sandboxes see.
 
+use atoll_client::files::EntryKind;
+use atoll_client::volume_files::{
+    EntriesQuery, FolderBody, MoveEntryBody, OwnerBody, VolumeEntry, VolumeEntryList, VolumePathQuery,
+    VolumeWriteQuery,
+};
 use atoll_front_kit::{
     ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis, upload_reader,
 };
 use atoll_service::{VolumeEntryKind, VolumeOwner, WriteRules};
-use atoll_wire::files::EntryKind;
-use atoll_wire::volume_files::{
-    EntriesQuery, FolderBody, MoveEntryBody, OwnerBody, VolumeEntry, VolumeEntryList, VolumePathQuery,
-    VolumeWriteQuery,
-};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
