@@ -49,7 +49,9 @@ pub use provider_settings::{
     check_provider_name, parse_config_env,
 };
 pub use snapshot::{Snapshot, SnapshotState};
-pub use spec::{BadSpec, CreateSandbox, Origin, TimersAsk, UpdateSandbox, check_name, check_thread};
+pub use spec::{
+    BadSpec, CreateSandbox, Origin, TRANSIENT_THREADS, TimersAsk, UpdateSandbox, check_name, check_thread,
+};
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};
 pub use time::Timestamp;
