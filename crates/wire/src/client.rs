@@ -10,6 +10,7 @@ mod exec;
 mod files;
 mod git;
 mod lsp;
+mod mcp;
 mod operator;
 mod sandboxes;
 mod sessions;
@@ -26,6 +27,7 @@ use serde::de::DeserializeOwned;
 use crate::errors::Envelope;
 pub use answer::{Answer, List, Listing, Page};
 pub use error::{ApiError, ClientError, MapError, PlainErrors};
+pub use mcp::McpAnswer;
 pub use sandboxes::LifecycleVerb;
 pub use sse::{Events, SseEvent};
 
