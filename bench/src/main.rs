@@ -15,6 +15,7 @@ mod images;
 mod latency;
 mod layout;
 mod life;
+mod mcp;
 mod noise;
 mod nothing;
 mod peers;
@@ -65,6 +66,9 @@ pub(crate) struct Options {
     /// Only the rows about the provider docker; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
+    /// Only the rows about MCP; nothing is written.
+    #[arg(long)]
+    pub(crate) mcp: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -131,6 +135,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.e2b
         || options.daytona
         || options.docker
+        || options.mcp
     {
         return Ok(());
     }
@@ -156,6 +161,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.docker {
         return docker::measure(options, place, rootfs, report);
     }
+    if options.mcp {
+        return mcp::measure(options, place, report);
+    }
     if options.daytona {
         return daytona::measure(options, place, report);
     }
@@ -165,6 +173,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::burst(options, place, report)?;
     latency::exec(options, place, report)?;
     sessions::measure(options, place, report)?;
+    mcp::measure(options, place, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;
