@@ -15,6 +15,7 @@ mod images;
 mod latency;
 mod layout;
 mod life;
+mod mcp;
 mod noise;
 mod nothing;
 mod peers;
@@ -69,6 +70,9 @@ pub(crate) struct Options {
     /// Only the rows about the queue of a full server; nothing is written.
     #[arg(long)]
     pub(crate) queue: bool,
+    /// Only the rows about MCP; nothing is written.
+    #[arg(long)]
+    pub(crate) mcp: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -136,6 +140,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.daytona
         || options.docker
         || options.queue
+        || options.mcp
     {
         return Ok(());
     }
@@ -165,6 +170,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
         docker::measure(options, place, rootfs, report)?;
         return sessions::measure(options, place, rootfs, report);
     }
+    if options.mcp {
+        return mcp::measure(options, place, report);
+    }
     if options.daytona {
         return daytona::measure(options, place, report);
     }
@@ -175,6 +183,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     latency::exec(options, place, report)?;
     sessions::measure(options, place, rootfs, report)?;
     queue::measure(options, place, report)?;
+    mcp::measure(options, place, report)?;
     transfer::measure(options, place, report)?;
     life::measure(options, place, report)?;
     egress::measure(options, place, report)?;

@@ -48,6 +48,7 @@ mod interpreter;
 mod leap0;
 mod lifecycle;
 mod local_provider;
+mod mcp;
 mod memory;
 mod native_toolbox;
 mod network;

@@ -4,6 +4,7 @@
 //! This module only parses, and refuses invalid input before a request is sent.
 
 pub(crate) mod life;
+pub(crate) mod mcp;
 pub(crate) mod network;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
@@ -192,6 +193,8 @@ pub(crate) enum Command {
     Tls(tls::Tls),
     /// Print the variables that point an official SDK at this server: eval "$(atoll env leap0)"
     Env(tls::Env),
+    /// Serve MCP to a coding agent over stdin and stdout; `mcp install` adds it to the agent's configuration
+    Mcp(mcp::Mcp),
     /// Run the server in the foreground
     Serve(serve::Serve),
     /// Manage the server of this machine: status, stop, logs

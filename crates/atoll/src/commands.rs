@@ -26,6 +26,7 @@ mod learned_policy;
 mod lifecycle;
 mod list;
 mod logs;
+mod mcp;
 mod network;
 mod open;
 mod policy;
@@ -120,6 +121,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
         Command::Tls(args) => tls::tls(context, args).map(done),
         Command::Env(args) => env::env(context, &args).await.map(done),
+        Command::Mcp(args) => mcp::mcp(context, args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),
         Command::Doctor => doctor::doctor(context).await,
         Command::Openapi => version::openapi(context).map(done),

@@ -7,6 +7,7 @@ mod commands;
 mod errors;
 mod keys;
 mod lifecycle;
+mod mcp;
 mod network;
 
 use std::{

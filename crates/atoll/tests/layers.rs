@@ -109,6 +109,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-front-leap0", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     // A small front: it reaches no sandbox from inside.
     ("atoll-front-leon", &["atoll-front-kit", "atoll-model", "atoll-service"]),
+    ("atoll-front-mcp", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     ("atoll-front-daytona", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     ("atoll-front-e2b", &["atoll-front-kit", "atoll-model", "atoll-service", "atoll-toolbox"]),
     // Files alone: it calls nothing.

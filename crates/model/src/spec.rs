@@ -336,6 +336,10 @@ pub fn check_name(name: &str) -> Result<(), BadSpec> {
     Ok(())
 }
 
+/// A thread whose name begins with this is forgotten when its sandbox is deleted: for clients that come and go, whose threads
+/// nobody ends.
+pub const TRANSIENT_THREADS: &str = "transient-";
+
 /// Refuses a name that no thread can have.
 pub fn check_thread(thread: &str) -> Result<(), BadSpec> {
     check_plain("thread", thread, THREAD_MAX)

@@ -17,11 +17,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_model::policy::egress::{
-    self, BadPolicy, Egress, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
+    self, BadPolicy, Egress, EgressExplanation, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
 };
 use atoll_model::{
-    HeaderText, Lease, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, TenantId, Transform, fill_secrets,
-    secrets_in,
+    HeaderText, Lease, NetworkMode, NetworkPolicy, Principal, SECRET_BYTES_MAX, TenantId, Transform,
+    fill_secrets, secrets_in,
 };
 use atoll_provider::{Capability, InstanceDemands, Provider};
 use atoll_store::SecretValues;
@@ -173,6 +173,26 @@ impl Sandboxes {
         let operator =
             self.inner.config.egress.policy().is_some_and(narrows).then_some(PolicyLayer::Operator);
         tenant.into_iter().chain(operator).collect()
+    }
+
+    /// Whether a sandbox may reach a destination, which is a name or an address, and the rule that decides. Opens no connection
+    /// and never wakes the sandbox.
+    pub async fn explain_egress(
+        &self,
+        who: &Principal,
+        ident: &str,
+        destination: &str,
+    ) -> Result<EgressExplanation, ServiceError> {
+        let lease = self.get(who, ident).await?;
+        let is_name =
+            destination.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+        let is_address = destination.parse::<std::net::IpAddr>().is_ok();
+        if !is_address && !(is_name && (1..=253).contains(&destination.len())) {
+            return Err(ServiceError::field("destination", "must be a host name or an address")
+                .hint("write it like pypi.org or 203.0.113.7, without scheme, port and path"));
+        }
+        let name = destination.trim_end_matches('.').to_ascii_lowercase();
+        Ok(compiled(&self.inner, &lease).await?.explain(&name))
     }
 
     /// A policy from a request, a snapshot or a sibling, as a lease may contain it: allowed by the operator, its values

@@ -28,6 +28,7 @@ const ENV_MAX: usize = 1 << 20;
 const AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// LIMIT: input is sent to the agent in pieces that it can hold.
 const STDIN_CHUNK: usize = 64 << 10;
+const SIGKILL: i32 = 9;
 
 impl Sandboxes {
     /// Runs a command and collects its output. After its timeout the exit code is 124.
@@ -38,7 +39,7 @@ impl Sandboxes {
         let sandbox = self.awake_session(who, ident, kind).await?;
         let begun = Instant::now();
         let keep = if exec.keep_tail { Keep::both(OUTPUT_MAX) } else { Keep::head(OUTPUT_MAX) };
-        let (limit, detach) = (exec.timeout, exec.detach);
+        let (limit, detach, ends_with_caller) = (exec.timeout, exec.detach, exec.ends_with_caller);
         // Input of a detached command outlives its request.
         let stdin =
             if detach { held(&sandbox.account, exec.stdin.clone()).await? } else { exec.stdin.clone() };
@@ -47,6 +48,7 @@ impl Sandboxes {
             self.feed(sandbox, pid, stdin);
             return Ok(ExecOutcome { pid, duration_ms: ms_since(begun), ..ExecOutcome::default() });
         }
+        let mut abandoned = AbandonedCommand { sandbox: ends_with_caller.then(|| sandbox.clone()), pid };
         let mut output = OutputStreams::new(&sandbox.account, keep);
         let status = {
             let reading = output.read(stream);
@@ -65,6 +67,7 @@ impl Sandboxes {
                 }
             }
         };
+        abandoned.sandbox = None;
         Ok(ExecOutcome {
             exit_code: status.shell_code(),
             signal: status.signal,
@@ -249,6 +252,25 @@ async fn bounded<T>(
             done = reading => done,
             () = awake_for(handle, limit) => Err(unseen_end()),
         },
+    }
+}
+
+/// Ends a command whose caller went away before it ended.
+struct AbandonedCommand {
+    /// `None`: the command has ended, or continues without its caller.
+    sandbox: Option<SandboxSession>,
+    pid: u32,
+}
+
+impl Drop for AbandonedCommand {
+    fn drop(&mut self) {
+        let Some(sandbox) = self.sandbox.take() else { return };
+        let (inner, pid) = (std::sync::Arc::clone(&sandbox.inner), self.pid);
+        inner.spawn(async move {
+            if let Err(error) = sandbox.signal(pid, SIGKILL).await {
+                tracing::debug!(pid, %error, "an abandoned command could not be ended");
+            }
+        });
     }
 }
 

@@ -42,6 +42,7 @@ mod notices;
 mod providers;
 mod random;
 mod registry;
+mod running_calls;
 mod sandboxes;
 mod service;
 mod session;
@@ -81,6 +82,7 @@ pub use providers::{
     BuildProvider, ProviderFiles, ProviderRecord, ProviderRegistry, ProviderRequest, ProviderSettingsRecord,
     ProviderTest,
 };
+pub use running_calls::{RunningCall, RunningCalls};
 pub use sandboxes::Sandboxes;
 pub use service::{OpenError, Service};
 pub use session::SandboxSession;

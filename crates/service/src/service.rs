@@ -28,6 +28,7 @@ use crate::base::ServiceBase;
 use crate::build::{BuildQueue, Builds};
 use crate::failpoint::FailPoint;
 use crate::providers::ProviderRegistry;
+use crate::running_calls::RunningCalls;
 use crate::sandboxes::{SandboxParts, Sandboxes};
 use crate::snapshots::Uses;
 use crate::templates::Templates;
@@ -47,6 +48,7 @@ struct ServiceParts {
     sandboxes: Sandboxes,
     access: Access,
     builds: Builds,
+    calls: RunningCalls,
 }
 
 /// The service cannot be opened.
@@ -198,6 +200,12 @@ impl Service {
         &self.parts.access
     }
 
+    /// Calls that their clients can cancel.
+    #[must_use]
+    pub fn calls(&self) -> &RunningCalls {
+        &self.parts.calls
+    }
+
     pub(crate) fn base(&self) -> &Arc<ServiceBase> {
         &self.parts.base
     }
@@ -291,6 +299,7 @@ impl ServiceParts {
         let sandboxes = Sandboxes::new(&base, parts);
         let access = Access::new(&base, sandboxes.clone(), volumes.clone(), revocations);
         let builds = Builds::new(&base, build_queue, templates.clone(), sandboxes.clone(), access.clone());
-        Self { base, volumes, templates, sandboxes, access, builds }
+        let calls = RunningCalls::default();
+        Self { base, volumes, templates, sandboxes, access, builds, calls }
     }
 }

@@ -307,6 +307,8 @@ pub struct Exec {
     pub tag: Option<String>,
     /// For output beyond the limit, keep the end too, not only the beginning.
     pub keep_tail: bool,
+    /// End the command when the caller of [`crate::Sandboxes::exec`] goes away.
+    pub ends_with_caller: bool,
 }
 
 /// A terminal's size in characters.

@@ -76,6 +76,7 @@ pub fn all() -> Vec<Case> {
         threads::a_repeated_key_comes_before_the_thread,
         threads::racing_inserts_of_one_thread_make_one_sandbox,
         threads::threads_are_listed_by_page_and_removed_without_sandboxes,
+        threads::a_sweep_forgets_transient_threads_without_a_sandbox,
         threads::a_session_is_found_by_id_thread_and_prefix,
         threads::an_orderly_end_marks_what_has_to_act,
         life::memory_on_disk_takes_no_compute_until_it_is_resumed,

@@ -167,7 +167,7 @@ pub struct EventQuery {
 pub struct Sweep {
     /// Keep this many events; the oldest are removed first.
     pub events_kept: u64,
-    /// Records of sandboxes that were deleted before this time.
+    /// Records of sandboxes that were deleted before this time. Transient threads without a sandbox are removed too.
     pub deleted_before_ms: i64,
     /// Idempotency keys that were used before this time.
     pub idempotency_before_ms: i64,

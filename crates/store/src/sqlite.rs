@@ -536,6 +536,7 @@ impl Store for SqliteStore {
     async fn sweep(&self, sweep: Sweep) -> Result<(), StoreError> {
         self.write(move |conn| {
             leases::sweep(conn, &sweep)?;
+            thread_bindings::sweep(conn)?;
             feed::sweep(conn)?;
             events::sweep(conn, sweep.events_kept)
         })

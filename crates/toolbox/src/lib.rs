@@ -8,10 +8,12 @@
 //! The toolbox runs no program on the host, builds no shell command from its input, and treats all output of a sandbox
 //! as untrusted.
 
+mod background;
 mod code_run;
 mod command;
 mod entrypoint;
 mod error;
+mod excerpt;
 mod exec;
 mod files;
 mod git;
@@ -28,9 +30,11 @@ use atoll_budget::{Account, Reservation};
 /// Files are described as by the agent; fronts use the agent only through this crate.
 pub use atoll_agentapi::{Entry, EntryKind, Metrics};
 
+pub use background::{BackgroundCommand, BackgroundState};
 pub use code_run::{CodeRan, CodeRun};
 pub use entrypoint::{Entrypoint, EntrypointFollow};
 pub use error::ToolboxError;
+pub use excerpt::OutputExcerpt;
 pub use exec::{ProgramResult, ShellLine};
 
 /// Output that was collected.

@@ -10,6 +10,7 @@ mod exec;
 mod files;
 mod git;
 mod lsp;
+mod mcp;
 mod operator;
 mod retries;
 mod sandboxes;
@@ -28,6 +29,7 @@ use crate::errors::Envelope;
 pub use answer::{Answer, List, Listing, Page};
 pub use error::{ApiError, ClientError, MapError, PlainErrors};
 pub use retries::Retries;
+pub use mcp::McpAnswer;
 pub use sandboxes::LifecycleVerb;
 pub use sse::{Events, SseEvent};
 

@@ -10,6 +10,7 @@ use atoll_front_e2b::{Data, E2b, SignedLinks};
 use atoll_front_kit::Dispatch;
 use atoll_front_leap0::Leap0;
 use atoll_front_leon::Leon;
+use atoll_front_mcp::{Mcp, McpOptions};
 use atoll_front_native::{Native, Options, PreviewOrigin, Shutdown};
 use atoll_front_ui::Ui;
 use atoll_proxy::{Closing, FieldRoute, HttpServer, Limits, Proxy, StandIn};
@@ -25,6 +26,7 @@ struct Fronts {
     e2b_data: Data,
     leap0: Leap0,
     leon: Leon,
+    mcp: Mcp,
     /// `None` with `--no-ui`.
     ui: Option<Ui>,
     native: Native,
@@ -37,6 +39,7 @@ fn table(fronts: Fronts) -> Dispatch {
         .front(fronts.e2b)
         .front(fronts.leap0)
         .front(fronts.leon)
+        .front(fronts.mcp)
         .front(SignedLinks(fronts.e2b_data));
     let table = match fronts.ui {
         Some(ui) => table.front(ui),
@@ -79,12 +82,18 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
     let page = settings.ui.then(|| format!("http://{}:{port}", settings.domain.as_str()));
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
     let options = Options { shutdown: shutdown.clone(), previews, origins: settings.allow_origins.clone() };
+    let mcp = McpOptions {
+        preview_domain: settings.domain.as_str().to_owned(),
+        preview_port: port,
+        origins: settings.allow_origins.clone(),
+    };
     let fronts = Fronts {
         daytona: daytona::front(settings, service, draining.clone(), port),
         e2b: e2b::front(settings, service, draining.clone(), port),
         e2b_data: Data::new(service.clone()),
         leap0: leap0::front(settings, service, draining.clone(), port),
         leon: Leon::new(service.clone(), page),
+        mcp: Mcp::new(service.clone(), mcp),
         ui: settings.ui.then_some(Ui),
         native: Native::new(service.clone(), options),
     };

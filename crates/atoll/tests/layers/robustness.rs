@@ -32,6 +32,7 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/fronts/e2b", "list_query"),
     ("crates/fronts/e2b", "signed_link"),
     ("crates/fronts/kit", "multipart"),
+    ("crates/fronts/mcp", "mcp_message"),
     ("crates/fronts/native", "build_form"),
     ("crates/fronts/native", "network_policy"),
     ("crates/fronts/native", "terminal_message"),

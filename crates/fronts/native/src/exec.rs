@@ -50,6 +50,7 @@ impl FromApi<ExecBody> for Exec {
             terminal: None,
             tag: body.tag,
             keep_tail: false,
+            ends_with_caller: false,
         })
     }
 }

@@ -15,11 +15,13 @@ use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
 mod check;
 #[cfg(test)]
 mod compile_tests;
+mod explain;
 pub mod learn;
 pub mod ranges;
 pub mod vendor_policies;
 
 pub use check::{BadPolicy, CIDRS_MAX, DOMAINS_MAX, TRANSFORMS_MAX, check, check_layer};
+pub use explain::EgressExplanation;
 use ranges::{Ranges, Ranges4, Ranges6};
 
 /// The operator's settings for the sandboxes of one tenant.

@@ -121,6 +121,24 @@ pub(super) async fn threads_are_listed_by_page_and_removed_without_sandboxes(sto
     assert_eq!(left.iter().map(|thread| &thread.tenant).collect::<Vec<_>>(), [&other]);
 }
 
+pub(super) async fn a_sweep_forgets_transient_threads_without_a_sandbox(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let names = ["transient-1", "transient-2", "t"];
+    for (n, name) in (1..).zip(names) {
+        store.insert(new(&in_thread(n, &mine, name))).await.unwrap();
+    }
+    for (n, name) in [(1, "transient-1"), (3, "t")] {
+        advanced(&store, &in_thread(n, &mine, name), Phase::Deleted).await;
+    }
+    let sweep = Sweep { events_kept: 9, deleted_before_ms: 0, idempotency_before_ms: 0, builds_before_ms: 0 };
+    store.sweep(sweep).await.unwrap();
+    let mut left = Vec::new();
+    for name in names {
+        left.push(store.find_thread(Some(&mine), name).await.unwrap().len());
+    }
+    assert_eq!(left, [0, 1, 1]);
+}
+
 pub(super) async fn a_session_is_found_by_id_thread_and_prefix(store: Subject) {
     let (mine, other) =
         (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);

@@ -1,7 +1,7 @@
 //! `threads`: the provider and the sandbox that a conversation is bound to.
 
 use async_trait::async_trait;
-use atoll_model::{Lease, Phase, SandboxId, Source, TenantId};
+use atoll_model::{Lease, Phase, SandboxId, Source, TRANSIENT_THREADS, TenantId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::keys::parse_id;
@@ -141,6 +141,17 @@ fn remove_unused(conn: &Connection, tenant: Option<&TenantId>, thread: &str) -> 
               AND l.observed NOT IN ('deleting', 'deleted'))",
     )?
     .execute(params![tenant.map(TenantId::as_str), thread])?;
+    Ok(())
+}
+
+/// Removes the threads of clients that come and go when they have no sandbox.
+pub(super) fn sweep(conn: &Connection) -> Result<(), StoreError> {
+    conn.prepare_cached(
+        "DELETE FROM threads WHERE thread GLOB ?1 AND NOT EXISTS
+           (SELECT 1 FROM sandbox_leases l WHERE l.thread = threads.thread AND l.tenant = threads.tenant
+              AND l.observed NOT IN ('deleting', 'deleted'))",
+    )?
+    .execute([format!("{TRANSIENT_THREADS}*")])?;
     Ok(())
 }
 

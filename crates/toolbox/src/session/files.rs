@@ -20,6 +20,11 @@ impl Sessions<'_> {
         format!("{}/{}/{id}", self.root(), session.key)
     }
 
+    /// The file of a command's standard output.
+    pub(crate) fn output_file(&self, session: &ShellSession, id: &str) -> String {
+        format!("{}/out", self.folder(session, id))
+    }
+
     /// Every user of the sandbox may have sessions below it.
     pub(super) async fn open_root(&self) -> Result<(), ToolboxError> {
         let (sandbox, root) = (&self.toolbox.sandbox, self.root());
