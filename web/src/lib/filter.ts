@@ -65,6 +65,7 @@ export const isFiltering = (filter: Filter) => Boolean(filter.text || filter.pha
 /** What the address loses when the filters are cleared. */
 export const NO_FILTERS = { q: null, phase: null, template: null, provider: null, isolation: null, thread: null };
 
+/** The filtered list in its order. */
 export function applyFilter(all: Iterable<Sandbox>, filter: Filter): Sandbox[] {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
   const phases = new Set(filter.phases);
