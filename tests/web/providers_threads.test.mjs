@@ -47,7 +47,7 @@ test('a provider is added, tested, switched off and removed, and its key is neve
   await until('the switch shows it', async () => !(await card('vendor').getByRole('switch').isChecked()))
   await card('vendor').getByRole('button', { name: /as code/ }).click()
   await page.getByRole('button', { name: 'Python', exact: true }).click()
-  await page.getByText('httpx.request').waitFor()
+  await page.getByText('client.providers.set_settings(').waitFor()
   assert(!(await page.content()).includes('canary-of-a-provider'))
   await page.keyboard.press('Escape')
   await card('vendor').getByRole('button', { name: 'Remove', exact: true }).click()

@@ -146,12 +146,13 @@ pub(crate) fn render(
     let _ = write!(page, "<title>{title} · Atoll</title><style>{STYLE}</style></head>");
     let _ = write!(page, "<body><main class=\"{}\">{MARK}<h1>{title}</h1>", situation.class());
     let _ = write!(page, "<p class=\"reason\" role=\"status\">{}</p>", escape(&error.message));
-    if let Some(hint) = &error.hint {
-        let _ = write!(page, "<p>{}</p>", escape(hint));
-    }
     let _ = write!(page, "<p>{}</p>", situation.advice());
     if let Some(command) = situation.command(asked) {
         let _ = write!(page, "<pre><code>{}</code></pre>", escape(&command));
+    }
+    // The hint is written for programs; people have the advice.
+    if let Some(hint) = &error.hint {
+        let _ = write!(page, "<p class=\"hint\">{}</p>", escape(hint));
     }
     match reload_s {
         Some(1) => page.push_str("<p class=\"after\">This page reloads automatically.</p>"),

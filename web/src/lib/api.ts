@@ -42,6 +42,7 @@ export type SettingsDocument = { provider: string; enabled?: boolean; on_exit?: 
 export type ProviderSettings = Omit<Schemas['ProviderSettings'], 'settings'> & { settings: SettingsDocument };
 export type ProviderTest = Schemas['ProviderTest'];
 export type Thread = Schemas['Thread'];
+export type ServerReport = Schemas['ServerReport'];
 export type Health = Schemas['Health'];
 export type Version = Schemas['Version'];
 

@@ -39,7 +39,7 @@ const ROUTES: [method: string, pattern: string, make: (parts: string[], body: Bo
   ['POST', '/v1/sandboxes/{}/hold', ([id], { for_s, ...options }) => ({ sandbox: id!, members: ['hold'], args: [for_s], options })],
   ['DELETE', '/v1/sandboxes/{}/hold', ([id]) => ({ sandbox: id!, members: ['release'] })],
   ['POST', '/v1/sandboxes/{}/extend', ([id], { seconds }) => ({ sandbox: id!, members: ['extend'], args: [seconds] })],
-  ['POST', '/v1/sandboxes/{}/snapshots', ([id], options) => ({ sandbox: id!, members: ['snapshot'], options })],
+  ['POST', '/v1/sandboxes/{}/snapshots', ([id], { name, ...options }) => ({ sandbox: id!, members: ['snapshot'], args: name ? [name] : [], options })],
   ['POST', '/v1/sandboxes/{}/fork', ([id], { count, ...options }) => ({ sandbox: id!, members: ['fork'], args: [count ?? 1], options })],
   ['POST', '/v1/sandboxes/{}/rollback', ([id], { snapshot, ...options }) => ({ sandbox: id!, members: ['rollback'], args: [snapshot], options })],
   ['POST', '/v1/sandboxes/{}/exec', ([id], { command, argv, detach, ...options }) => ({ sandbox: id!, members: ['commands', detach ? 'start' : 'run'], args: [command ?? argv], options })],
@@ -50,8 +50,23 @@ const ROUTES: [method: string, pattern: string, make: (parts: string[], body: Bo
   ['GET', '/v1/sandboxes/{}/egress/policy', ([id]) => ({ sandbox: id!, members: ['egress', 'learned_policy'] })],
   ['GET', '/v1/sandboxes/{}/metrics', ([id]) => ({ sandbox: id!, members: ['metrics'] })],
   ['GET', '/v1/sandboxes/{}/lineage', ([id]) => ({ sandbox: id!, members: ['lineage'] })],
+  ['GET', '/v1/sandboxes/{}/logs', ([id], _, query) => ({ sandbox: id!, members: ['logs'], options: query.get('follow') ? { follow: true } : {}, isStream: true })],
   ['GET', '/v1/sandboxes/{}/files', ([id], _, query) => ({ sandbox: id!, members: ['files', 'read'], args: [query.get('path')] })],
+  ['GET', '/v1/events', (_, __, query) => ({ members: ['events'], options: { sandbox: query.get('sandbox'), after: Number(query.get('after') ?? 0), follow: false }, isStream: true })],
+  ['GET', '/v1/threads', () => ({ members: ['threads', 'list'], isStream: true })],
+  ['GET', '/v1/threads/{}', (args) => ({ members: ['threads', 'get'], args })],
+  ['DELETE', '/v1/threads/{}', (args) => ({ members: ['threads', 'end'], args })],
+  ['POST', '/v1/keys', (_, options) => ({ members: ['keys', 'create'], options })],
+  ['POST', '/v1/secrets', (_, { name, value }) => ({ members: ['secrets', 'create'], args: [name, value] })],
+  ['POST', '/v1/volumes', (_, { name, ...options }) => ({ members: ['volumes', 'create'], args: [name], options })],
+  ['POST', '/v1/templates/pull', (_, { image, ...options }) => ({ members: ['templates', 'pull'], args: [image], options })],
+  ['POST', '/v1/builds', (_, { template, ...options }) => ({ members: ['builds', 'start'], args: [template], options })],
+  ['PUT', '/v1/providers/{}/settings', ([name], settings) => ({ members: ['providers', 'set_settings'], args: [name, settings] })],
+  ['POST', '/v1/providers/{}/test', (args) => ({ members: ['providers', 'test'], args })],
 ];
+
+/** Methods whose leading argument may be left out, which TypeScript has to write down before options. */
+const LEADING = new Set(['sandboxes.create', 'snapshot']);
 
 /** Snippets that name the same method differently in the two languages. */
 const SIGNAL = /^\/v1\/sandboxes\/([^/]+)\/processes\/(\d+)\/signal$/;
@@ -104,10 +119,10 @@ export function typescript(request: Request): string {
   if (signal) {
     lines.push(`await sandbox.commands.get(${signal[2]}).kill(${JSON.stringify((request.body as Body)['signal'])});`);
   } else if (call) {
-    const args = (call.args ?? []).map((value) => typescriptValue(value));
+    // Objects among the leading arguments are documents of the API, whose names are not changed.
+    const args = (call.args ?? []).map((value) => typescriptValue(value, false));
     if (Object.keys(call.options ?? {}).length) {
-      // The template is the only leading argument that may be left out.
-      if (call.members.join('.') === 'sandboxes.create' && !args.length) args.push('undefined');
+      if (LEADING.has(call.members.join('.')) && !args.length) args.push('undefined');
       args.push(typescriptValue(call.options));
     }
     const text = joined([call.sandbox ? 'sandbox' : 'client', ...call.members.map(camel)].join('.'), args, '  ');
