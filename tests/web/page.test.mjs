@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
-import { Browser, FOLDER, KEY, URL, accessible, api, create, exec, go, readFile, restartServer, until } from './world.mjs'
+import { ADMIN_KEY, Browser, FOLDER, KEY, URL, accessible, api, create, exec, go, readFile, restartServer, until } from './world.mjs'
 
 let browser
 before(async () => { browser = await Browser.start() })
@@ -169,13 +169,16 @@ test('a refused name is allowed with a click', async () => {
 
 test('nothing that a sandbox says becomes more than text', async () => {
   const bad = '<img src=x onerror=alert(1)><script>alert(2)</script>'
-  const { id } = await create({ name: 'hostile', labels: { note: bad, 'x': '"><svg onload=alert(3)>' } })
+  const { id } = await create({ name: 'hostile', thread: `${bad}/"'`, labels: { note: bad, 'x': '"><svg onload=alert(3)>' } })
   const q = (text) => `'${text.replaceAll("'", "'\\''")}'`
   await exec(id, `touch ${q(bad.replaceAll('/', '_'))}; printf '<script>alert(4)</script><b>bold</b>' > page.html; printf '<svg xmlns="http://www.w3.org/2000/svg" onload="alert(5)"><script>alert(6)</script></svg>' > image.svg; mkdir ${q('"onmouseover="alert(7)')}`)
   await api('POST', `/v1/sandboxes/${id}/exec`, { command: `printf '%s\\n' ${q(bad)} '\\033]0;<script>alert(8)</script>\\007' '\\033[31m<b>red</b>'; sleep 600`, detach: true, tag: bad })
   const page = await browser.page({ hash: '#/resources' })
   await page.getByRole('link', { name: 'hostile' }).waitFor()
   await page.getByText('note=<img').first().waitFor()
+  await go(page, '#/threads')
+  await page.getByRole('link', { name: bad }).click()
+  await page.getByRole('heading', { name: bad }).waitFor()
   for (const tab of ['overview', 'settings', 'processes', 'events', 'egress', 'snapshots']) {
     await go(page, sandboxUrl(id, tab))
     await page.locator(`nav [aria-current="page"][href$="/${tab}"]`).waitFor()
@@ -269,6 +272,13 @@ test('settings: secrets, volumes, templates, server', async () => {
     await page.getByRole('heading', { level: 1 }).waitFor()
     await accessible(page, section)
   }
+  // What belongs to the operator is for admin keys.
+  await page.getByText('an admin key sees its checks').waitFor()
+  const operator = await browser.page({ key: ADMIN_KEY, hash: '#/settings/server' })
+  await operator.locator('[data-part="checks"]').getByText('user namespaces').waitFor()
+  await operator.locator('[data-part="settings"]').getByText('--listen').waitFor()
+  await accessible(operator, 'the server')
+  await operator.context().close()
   await api('DELETE', '/v1/volumes/shared')
   await api('DELETE', '/v1/secrets/token')
   await page.context().close()
@@ -315,6 +325,7 @@ test('bulk delete asks once and empties the list', async () => {
   await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
   await page.getByText('No sandboxes yet').waitFor()
   for (const snapshot of (await api('GET', '/v1/snapshots')).items) await api('DELETE', `/v1/snapshots/${snapshot.id}`)
+  for (const { thread } of (await api('GET', '/v1/threads')).items) await api('DELETE', `/v1/threads/${encodeURIComponent(thread)}`)
   await page.context().close()
   browser.check()
 })
