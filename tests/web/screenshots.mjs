@@ -95,4 +95,4 @@ for (const colorScheme of ['light', 'dark']) {
 await browser.browser.close()
 for (const { id } of made) await api('DELETE', `/v1/sandboxes/${id}`).catch(() => {})
 for (const snapshot of (await api('GET', '/v1/snapshots')).items) await api('DELETE', `/v1/snapshots/${snapshot.id}`)
-for (const { thread } of (await api('GET', '/v1/threads')).items) await api('DELETE', `/v1/threads/${thread}`)
+for (const { thread } of (await api('GET', '/v1/threads')).items) await api('DELETE', `/v1/threads/${encodeURIComponent(thread)}`)
