@@ -9,6 +9,7 @@ import { chromium } from 'playwright-core'
 
 export const URL = process.env.ATOLL_URL
 export const KEY = process.env.ATOLL_API_KEY
+export const ADMIN_KEY = process.env.ATOLL_ADMIN_KEY
 export const FOLDER = process.env.FOLDER
 
 // LIMIT: for what a loaded machine may take; what is measured has its own bar.

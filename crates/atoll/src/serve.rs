@@ -16,6 +16,7 @@ mod leap0;
 mod logging;
 mod process_setup;
 mod providers;
+mod report;
 mod settings;
 mod tls;
 mod tour;

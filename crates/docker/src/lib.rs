@@ -43,8 +43,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
+use atoll_model::{ProviderKind, SnapshotId};
 use atoll_network::{Dialer, DialerConfig};
 use atoll_provider::{
     Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceDemands, InstanceSpec,
@@ -163,8 +163,8 @@ impl Provider for DockerProvider {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::Container,
-            cost: "free: your own Docker daemon",
-            best_for: "images that your Docker daemon has",
+            cost: ProviderKind::Docker.cost(),
+            best_for: ProviderKind::Docker.best_for(),
         }
     }
 

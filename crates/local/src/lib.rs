@@ -34,8 +34,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use atoll_cgroup::{Cgroups, DeviceAccess};
 use atoll_instances::{DiskSpace, FilesState, InstanceSettings, Instances, failed, node_of_machine};
-use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
+use atoll_model::{ProviderKind, SnapshotId};
 use atoll_provider::{
     Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceDemands,
     InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
@@ -192,8 +192,8 @@ impl Provider for LocalProvider {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::None,
-            cost: "free: processes of this machine",
-            best_for: "development and trusted code",
+            cost: ProviderKind::Local.cost(),
+            best_for: ProviderKind::Local.best_for(),
         }
     }
 

@@ -199,6 +199,40 @@ impl ProviderKind {
         }
     }
 
+    /// What a sandbox costs there, in a few words.
+    #[must_use]
+    pub const fn cost(self) -> &'static str {
+        match self {
+            Self::Container => "free: your own machine",
+            Self::Docker => "free: your own Docker daemon",
+            Self::Local => "free: processes of this machine",
+            Self::E2b => "billed by E2B, about 0.15 $ per hour",
+            Self::Daytona => "billed by Daytona; free on your own servers",
+            Self::Agentbay => "billed by Alibaba Cloud, about 1 ¥ per hour",
+        }
+    }
+
+    /// What it is best for, in a few words.
+    #[must_use]
+    pub const fn best_for(self) -> &'static str {
+        match self {
+            Self::Container => {
+                "fast sandboxes with full control: pauses, snapshots, forks and network policy"
+            }
+            Self::Docker => "images that your Docker daemon has",
+            Self::Local => "development and trusted code",
+            Self::E2b => "short tasks and CI in E2B's cloud",
+            Self::Daytona => "teams that have their sandboxes at Daytona",
+            Self::Agentbay => "sandboxes in Alibaba's cloud, near users in China",
+        }
+    }
+
+    /// The kind with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// Every variable that a field of any kind is looked up in.
     #[must_use]
     pub fn variables() -> Vec<&'static str> {

@@ -29,6 +29,7 @@ mod proxy;
 mod route;
 mod tls_app;
 mod tunnel;
+mod wake_page;
 
 pub use host::Domain;
 pub use listener::{BadCertificate, CertificateFiles, Closing, HttpServer, Limits, Tls};

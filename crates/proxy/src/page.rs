@@ -1,5 +1,4 @@
-//! Error responses: for programs the envelope of the native API, for people a small page with the same content that
-//! reloads itself if that is useful. No script and no external resources.
+//! Error responses: for programs the envelope of the native API, for people a page with the same content (`wake_page.rs`).
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,16 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 
+use crate::proxy::PortRequest;
+use crate::wake_page;
+
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const PROGRAM_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors *";
+
+/// The page has no script, loads nothing and sends nothing. Apps are shown in frames of other sites, and so is this page.
+const PAGE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors *";
 
 /// A response of the proxy instead of the app's.
 #[derive(Debug, Clone)]
@@ -25,11 +33,20 @@ pub(crate) struct ProxyError {
     pub(crate) retry_after_s: Option<u32>,
     /// A status that is more specific than that of the code.
     pub(crate) status: Option<StatusCode>,
+    /// Whether the sandbox is on its way, so that the next request may succeed.
+    pub(crate) is_waking: bool,
 }
 
 impl ProxyError {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, retry_after_s: None, status: None }
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+            retry_after_s: None,
+            status: None,
+            is_waking: false,
+        }
     }
 
     pub(crate) fn hint(mut self, hint: &str) -> Self {
@@ -52,31 +69,44 @@ impl ProxyError {
         self.status.or(documented.ok()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// The complete response.
-    pub(crate) fn render(&self, to: Audience) -> Response<Body> {
-        let (id, status) = (fresh_id(), self.status());
-        let retry_after_s = self.retry_after_s.or((status == StatusCode::SERVICE_UNAVAILABLE).then_some(1));
-        let (kind, body) = match to {
-            Audience::Program => ("application/json", self.envelope(&id)),
-            Audience::Person => ("text/html; charset=utf-8", self.page(retry_after_s)),
-        };
+    pub(crate) fn waking(mut self) -> Self {
+        self.is_waking = true;
+        self
+    }
+
+    /// The response for a program.
+    pub(crate) fn render(&self) -> Response<Body> {
+        let id = fresh_id();
+        self.response(&id, "application/json", PROGRAM_POLICY, self.envelope(&id))
+    }
+
+    /// The response for a browser that asked for a port.
+    pub(crate) fn render_page(&self, asked: &PortRequest<'_>) -> Response<Body> {
+        let id = fresh_id();
+        let page = wake_page::render(self, asked, self.retry_after_s(), &id);
+        self.response(&id, "text/html; charset=utf-8", PAGE_POLICY, page.into_bytes())
+    }
+
+    fn retry_after_s(&self) -> Option<u32> {
+        self.retry_after_s.or((self.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(1))
+    }
+
+    fn response(&self, id: &str, kind: &'static str, policy: &'static str, body: Vec<u8>) -> Response<Body> {
+        let status = self.status();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-        headers.insert(
-            CONTENT_SECURITY_POLICY,
-            HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors *"),
-        );
-        if let Some(seconds) = retry_after_s {
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+        if let Some(seconds) = self.retry_after_s() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Ok(id) = HeaderValue::from_str(&id) {
+        if let Ok(id) = HeaderValue::from_str(id) {
             headers.insert(REQUEST_ID, id);
         }
         response
@@ -89,22 +119,6 @@ impl ProxyError {
             envelope["hint"] = hint.as_str().into();
         }
         serde_json::to_vec(&envelope).unwrap_or_default()
-    }
-
-    fn page(&self, retry_after_s: Option<u32>) -> Vec<u8> {
-        let reload = retry_after_s.map_or_else(String::new, |s| {
-            format!("<meta http-equiv=\"refresh\" content=\"{}\">", s.clamp(1, 30))
-        });
-        let again = retry_after_s.map_or("", |_| "<p>This page reloads automatically.</p>");
-        let hint = self.hint.as_deref().map_or_else(String::new, |hint| format!("<p>{}</p>", escape(hint)));
-        let (message, code) = (escape(&self.message), self.code.as_str());
-        format!(
-            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">{reload}<title>Atoll</title>\
-             <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;color:#333}}\
-             code{{color:#777}}</style></head><body><p><strong>{message}</strong></p>{hint}{again}<p><code>{code}</code></p>\
-             </body></html>\n"
-        )
-        .into_bytes()
     }
 }
 
@@ -119,6 +133,7 @@ impl From<ServiceError> for ProxyError {
             hint: error.hint,
             retry_after_s: error.retry_after_s,
             status: None,
+            is_waking: false,
         }
     }
 }
@@ -141,14 +156,6 @@ impl Audience {
     }
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-        .replace('\'', "&#39;")
-}
-
 /// Unique across restarts because of its random half.
 fn fresh_id() -> String {
     static START: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());
@@ -160,6 +167,7 @@ fn fresh_id() -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::proxy::PortRequestOrigin;
     use http_body_util::BodyExt;
 
     async fn text(response: Response<Body>) -> String {
@@ -168,25 +176,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_person_gets_a_page_that_reloads_and_a_program_an_envelope() {
+        let sandbox = "k3v9x0qn2m7c1z8d5b4a".parse().unwrap();
+        let asked = PortRequest { sandbox: &sandbox, port: Some(9), by: PortRequestOrigin::Host };
         let refusal = ProxyError::new(Code::PortClosed, "<b>nothing</b> there").retry_after(2);
-        let page = refusal.render(Audience::Person);
+        let page = refusal.render_page(&asked);
         assert_eq!((page.status().as_u16(), &page.headers()[RETRY_AFTER]), (503, &HeaderValue::from(2)));
+        assert_eq!(page.headers()[CONTENT_SECURITY_POLICY], PAGE_POLICY);
         let page = text(page).await;
         assert!(page.contains("http-equiv=\"refresh\" content=\"2\"") && !page.contains("<b>"), "{page}");
-        assert!(!page.contains("<script"), "{page}");
-        let answer = refusal.render(Audience::Program);
+        let answer = refusal.render();
         let id = answer.headers()[REQUEST_ID].to_str().unwrap().to_owned();
+        assert_eq!(answer.headers()[CONTENT_SECURITY_POLICY], PROGRAM_POLICY);
         let envelope: serde_json::Value = serde_json::from_str(&text(answer).await).unwrap();
         assert_eq!(
             (envelope["code"].as_str(), envelope["request_id"].as_str()),
             (Some("port_closed"), Some(&*id))
         );
-    }
-
-    #[tokio::test]
-    async fn what_does_not_pass_by_itself_is_not_loaded_again() {
-        let page = ProxyError::new(Code::Forbidden, "no").render(Audience::Person);
-        assert!(!page.headers().contains_key(RETRY_AFTER));
-        assert!(!text(page).await.contains("refresh"));
+        let forbidden = ProxyError::new(Code::Forbidden, "no").render_page(&asked);
+        assert!(!forbidden.headers().contains_key(RETRY_AFTER));
+        assert!(!text(forbidden).await.contains("refresh"));
     }
 }

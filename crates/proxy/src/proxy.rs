@@ -153,7 +153,7 @@ impl Proxy {
                 .hint("previews are at PORT-SANDBOX.DOMAIN, SANDBOX-PORT.DOMAIN and SANDBOX.DOMAIN"),
             Misrouted::NoPath => ProxyError::new(Code::RouteNotFound, why.to_string()),
         };
-        refusal.render(Audience::Program)
+        refusal.render()
     }
 
     /// Handles a preview.
@@ -186,9 +186,10 @@ impl Proxy {
                     (Audience::Person, Some(response)) if is_gone(&response, refusal.code) => {
                         let message = format!("sandbox {sandbox} was not found");
                         let gone = ProxyError::new(Code::SandboxNotFound, message);
-                        gone.with_status(response.status()).render(reader)
+                        gone.with_status(response.status()).render_page(&asked)
                     }
-                    (_, _) => refusal.render(reader),
+                    (Audience::Person, _) => refusal.render_page(&asked),
+                    (Audience::Program, None) => refusal.render(),
                 }
             }
         };
@@ -309,7 +310,7 @@ async fn awake(grant: &Grant<PortTarget>, reader: Audience) -> Result<PortSessio
             Ok(session) => Ok(session?),
             Err(_) => {
                 let message = format!("sandbox {} is waking up", grant.sandbox());
-                Err(ProxyError::new(Code::WakeFailed, message).retry_after(1))
+                Err(ProxyError::new(Code::WakeFailed, message).retry_after(1).waking())
             }
         },
     }

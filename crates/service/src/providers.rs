@@ -328,7 +328,9 @@ impl Service {
         let refusal = entry.refusal.map(|refusal| refusal.message);
         let Some(provider) = entry.provider else {
             let (kind, isolation, problem) = (entry.kind, entry.isolation, refusal);
-            let (cost, best_for, capabilities) = ("", "", Vec::new());
+            let known = ProviderKind::named(&kind);
+            let (cost, best_for) = known.map_or(("", ""), |known| (known.cost(), known.best_for()));
+            let capabilities = Vec::new();
             return ProviderRecord {
                 name,
                 kind,

@@ -31,6 +31,7 @@ pub mod providers;
 pub mod sandbox_requests;
 pub mod sandboxes;
 pub mod secrets;
+pub mod server;
 pub mod sessions;
 pub mod snapshots;
 pub mod start;

@@ -36,6 +36,13 @@ export type CreatedKey = Schemas['CreatedKey'];
 export type Secret = Schemas['Secret'];
 export type Volume = Schemas['Volume'];
 export type VolumeEntry = Schemas['VolumeEntry'];
+export type Provider = Schemas['Provider'];
+/** The content of a settings file; the section of its kind has the kind's name. */
+export type SettingsDocument = { provider: string; enabled?: boolean; on_exit?: string } & Record<string, unknown>;
+export type ProviderSettings = Omit<Schemas['ProviderSettings'], 'settings'> & { settings: SettingsDocument };
+export type ProviderTest = Schemas['ProviderTest'];
+export type Thread = Schemas['Thread'];
+export type ServerReport = Schemas['ServerReport'];
 export type Health = Schemas['Health'];
 export type Version = Schemas['Version'];
 

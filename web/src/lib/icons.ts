@@ -32,6 +32,7 @@ export const ICONS = {
   key: 'M8 11a4 4 0 1 0 0 8a4 4 0 0 0 0-8M11 12l9-9M16 7l3 3',
   exit: 'M14 4H5v16h9M10 12h11M17 8l4 4l-4 4',
   clock: 'M12 3a9 9 0 1 0 0 18a9 9 0 0 0 0-18M12 7v5l3 2',
+  lock: 'M6 11h12v9H6zM8.5 11V8a3.5 3.5 0 0 1 7 0v3',
   save: 'M5 4h11l3 3v13H5zM8 4v5h7V4M8 20v-6h8v6',
   bookmark: 'M6 3h12v18l-6-4l-6 4z',
 } as const;

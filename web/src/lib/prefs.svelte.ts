@@ -1,6 +1,8 @@
-// What the viewer chose for this browser: theme, and saved views of the list.
+// What the viewer chose for this browser: theme, saved views of the list, and the language of snippets.
 
 type Theme = 'system' | 'light' | 'dark';
+
+export type SnippetLanguage = 'cli' | 'curl' | 'python' | 'typescript';
 
 export interface SavedView {
   name: string;
@@ -19,6 +21,7 @@ function read<T>(name: string, otherwise: T): T {
 class Preferences {
   theme = $state<Theme>(read<Theme>('atoll.theme', 'system'));
   views = $state<SavedView[]>(read<SavedView[]>('atoll.views', []));
+  snippets = $state<SnippetLanguage>(read<SnippetLanguage>('atoll.snippets', 'cli'));
 
   apply(): void {
     if (this.theme === 'system') delete document.documentElement.dataset['theme'];
@@ -29,6 +32,11 @@ class Preferences {
     this.theme = theme;
     localStorage.setItem('atoll.theme', JSON.stringify(theme));
     this.apply();
+  }
+
+  setSnippets(language: SnippetLanguage): void {
+    this.snippets = language;
+    localStorage.setItem('atoll.snippets', JSON.stringify(language));
   }
 
   toggleTheme(): void {

@@ -1,4 +1,4 @@
-// Hash routes: `#/resources?q=…`, `#/sandboxes/{id}/{tab}`, `#/settings/{section}`.
+// Hash routes: `#/resources?q=…`, `#/sandboxes/{id}/{tab}`, `#/threads/{thread}`, `#/settings/{section}`.
 
 class Route {
   parts = $state.raw<string[]>([]);
@@ -52,4 +52,8 @@ export const route = new Route();
 
 export function sandboxHref(id: string, tab = 'overview'): string {
   return `#/sandboxes/${encodeURIComponent(id)}/${tab}`;
+}
+
+export function threadHref(thread: string): string {
+  return `#/threads/${encodeURIComponent(thread)}`;
 }

@@ -7,6 +7,7 @@ export const SHORTCUTS: [string, string][] = [
   ['Ctrl K', 'Search sandboxes and actions'],
   ['/', 'Filter the list'],
   ['g r', 'Go to the resources'],
+  ['g t', 'Go to the threads'],
   ['g s', 'Go to the settings'],
   ['c', 'Create a sandbox'],
   ['j / k', 'Next or previous row; Enter opens it, x selects it'],
@@ -32,7 +33,8 @@ export function shortcuts(event: KeyboardEvent): void {
   const withG = performance.now() - afterG < 1_200;
   afterG = 0;
   if (withG && event.key === 'r') return route.go('/resources');
-  if (withG && event.key === 's') return route.go('/settings/templates');
+  if (withG && event.key === 't') return route.go('/threads');
+  if (withG && event.key === 's') return route.go('/settings/sandbox');
   if (event.key === 'g') afterG = performance.now();
   else if (event.key === 't') prefs.toggleTheme();
   else if (event.key === '?') ui.help = true;

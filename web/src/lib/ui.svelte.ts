@@ -6,6 +6,8 @@ class Ui {
   help = $state(false);
   /** The values that the form of a new sandbox starts with. */
   create = $state.raw<Partial<CreateBody> | null>(null);
+  /** The values that the form of a new thread starts with. */
+  thread = $state.raw<{ thread?: string } | null>(null);
 }
 
 export const ui = new Ui();

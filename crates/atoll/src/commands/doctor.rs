@@ -1,32 +1,9 @@
 //! `atoll doctor`: checks what this machine supports, with one fix per problem. Needs no server and changes nothing.
 
-use serde::Serialize;
+pub(crate) use atoll_wire::server::{CheckState, ServerCheck as Check};
 
 use super::CommandContext;
 use crate::{failure::Failure, out::Shade, serve};
-
-/// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Check {
-    pub(crate) name: String,
-    pub(crate) state: CheckState,
-    /// What was found.
-    pub(crate) found: String,
-    /// One line that repairs it.
-    pub(crate) fix: Option<String>,
-}
-
-/// The state of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum CheckState {
-    /// As it should be.
-    Good,
-    /// Sandboxes run, but something is slower or missing.
-    Lacking,
-    /// No sandbox can run without it.
-    Missing,
-}
 
 pub(super) async fn doctor(context: &CommandContext) -> Result<u8, Failure> {
     let data = context.global.data_dir();

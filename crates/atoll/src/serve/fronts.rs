@@ -18,7 +18,7 @@ use atoll_service::Service;
 use axum::http::HeaderName;
 use tokio::sync::watch;
 
-use super::{daytona, e2b, leap0, settings::Settings};
+use super::{daytona, e2b, leap0, report, settings::Settings};
 
 struct Fronts {
     daytona: Daytona,
@@ -81,7 +81,12 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
     });
     let page = settings.ui.then(|| format!("http://{}:{port}", settings.domain.as_str()));
     let previews = PreviewOrigin { domain: settings.domain.as_str().to_owned(), port };
-    let options = Options { shutdown: shutdown.clone(), previews, origins: settings.allow_origins.clone() };
+    let options = Options {
+        shutdown: shutdown.clone(),
+        previews,
+        origins: settings.allow_origins.clone(),
+        reporter: report::reporter(&settings.data),
+    };
     let mcp = McpOptions {
         preview_domain: settings.domain.as_str().to_owned(),
         preview_port: port,

@@ -8,7 +8,7 @@ use atoll_image::{Template, TemplateError};
 use atoll_instances::{DiskSpace, FilesState, Instances, node_of_machine};
 use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{Limits, SnapshotId, Storage};
+use atoll_model::{Limits, ProviderKind, SnapshotId, Storage};
 use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
     Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialMode, DialSupport,
@@ -32,8 +32,8 @@ impl Provider for Engine {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::Container,
-            cost: "free: your own machine",
-            best_for: "fast sandboxes with full control: pauses, snapshots, forks and network policy",
+            cost: ProviderKind::Container.cost(),
+            best_for: ProviderKind::Container.best_for(),
         }
     }
 

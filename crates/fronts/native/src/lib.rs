@@ -33,6 +33,7 @@ mod processes;
 mod providers;
 mod sandboxes;
 mod secrets;
+mod server;
 mod sessions;
 mod shutdown;
 mod snapshots;
@@ -60,6 +61,7 @@ pub use atoll_client::errors::Envelope;
 pub use error::{errors_page, status};
 pub use network::read_policy;
 pub use openapi::openapi;
+pub use server::ServerReporter;
 pub use shutdown::Shutdown;
 pub use telemetry::upkeep;
 
@@ -72,6 +74,8 @@ pub struct Options {
     pub previews: PreviewOrigin,
     /// Further origins whose pages may open sockets.
     pub origins: Vec<String>,
+    /// What the server says about itself to its operator.
+    pub reporter: ServerReporter,
 }
 
 /// The form of a preview's own host: `http://PORT-SANDBOX.DOMAIN:PORT/`.
@@ -99,6 +103,7 @@ pub(crate) struct App {
     pub(crate) document: Arc<str>,
     /// Further origins whose pages may open sockets.
     pub(crate) origins: Arc<[String]>,
+    pub(crate) reporter: ServerReporter,
 }
 
 impl FrontState for App {
@@ -126,7 +131,8 @@ impl Native {
         let document = openapi::render(&openapi::finish(document)).into();
         let previews = Arc::new(options.previews);
         let origins = options.origins.into();
-        let app = App { service, shutdown: options.shutdown, previews, document, origins };
+        let reporter = options.reporter;
+        let app = App { service, shutdown: options.shutdown, previews, document, origins, reporter };
         Self { routes: routes.with_state(app) }
     }
 }

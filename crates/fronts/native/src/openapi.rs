@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     App, builds, code, docs, egress, events, exec, files, git, health, keys, lsp, metrics, previews,
-    processes, providers, sandboxes, secrets, sessions, snapshots, templates, tenants, terminals, threads,
-    volumes,
+    processes, providers, sandboxes, secrets, server, sessions, snapshots, templates, tenants, terminals,
+    threads, volumes,
 };
 use atoll_client::errors::Envelope;
 
@@ -48,6 +48,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(tenants::routes())
         .merge(providers::routes())
         .merge(health::routes())
+        .merge(server::routes())
         .merge(docs::routes())
 }
 
@@ -149,7 +150,7 @@ const TAGS: [(&str, &str); 19] = [
     ("volumes", "Files that outlive sandboxes and can be mounted into several."),
     ("keys", "API keys and their scopes."),
     ("tenants", "Owners of sandboxes and keys, with their quotas."),
-    ("server", "Providers, health, version and metrics of the server."),
+    ("server", "Providers, health, version, settings and metrics of the server."),
 ];
 
 fn tag((name, description): (&str, &str)) -> Tag {

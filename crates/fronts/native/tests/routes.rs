@@ -386,3 +386,15 @@ async fn the_page_is_locked_down() {
     assert_eq!(page.headers[header::X_FRAME_OPTIONS], "DENY");
     assert!(!page.headers.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN));
 }
+
+#[tokio::test]
+async fn the_machine_and_the_settings_of_the_server_are_for_admin_keys() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let ask = async |key: Option<&str>| world.ask("GET", "/v1/server", key, None).await;
+    assert_eq!(ask(None).await.status, 401);
+    assert_eq!(ask(Some(&tenant)).await.refusal(), (403, "forbidden".to_owned()));
+    let report = ask(Some(&world.admin)).await;
+    assert_eq!(report.status, 200, "{}", report.text());
+    assert_eq!(report.json()["version"], env!("CARGO_PKG_VERSION"));
+}

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use super::HttpServer;
 use super::connection::Arrival;
 use crate::host::{self, Domain, Named};
-use crate::page::{Audience, ProxyError};
+use crate::page::ProxyError;
 
 const HTTPS: u16 = 443;
 
@@ -36,7 +36,7 @@ struct Ports {
 
 impl HttpServer {
     pub(super) fn connect(&self, request: Request<Incoming>, arrival: Arrival) -> Response<Body> {
-        let refuse = |refusal: ProxyError| refusal.render(Audience::Program);
+        let refuse = |refusal: ProxyError| refusal.render();
         let ports = Ports {
             plain: self.0.plain_port.load(Ordering::Relaxed),
             tls: self.0.tls_port.load(Ordering::Relaxed),

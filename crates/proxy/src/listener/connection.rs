@@ -27,7 +27,7 @@ use super::revocable::{self, ConnectionCutter, Severable};
 use super::strangers::{ConnectionState, HeadMeter, RequestTurn};
 use super::strict::{HEAD_STEP, Strict};
 use super::{HttpServer, PING_WITHIN, STREAM_WINDOW, Tls, checks, counted_answer};
-use crate::page::{Audience, ProxyError};
+use crate::page::ProxyError;
 use crate::route::{Misrouted, Route};
 
 /// The start of every HTTP/2 connection.
@@ -213,7 +213,7 @@ impl HttpServer {
         let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
         request.extensions_mut().insert(budget.clone());
         let response = match checks::ambiguous(&request, self.0.proxy.key_fields()) {
-            Some(refusal) => refusal.render(Audience::Program),
+            Some(refusal) => refusal.render(),
             None => tokio::select! {
                 // First: a caller that deletes its own key gets its response.
                 biased;
@@ -242,7 +242,7 @@ impl HttpServer {
             }
             Route::Elsewhere => {
                 if let Some(refusal) = checks::foreign_page(request.headers(), &self.0.origins) {
-                    return refusal.render(Audience::Program);
+                    return refusal.render();
                 }
                 if let Some(peer) = arrival.peer {
                     request.extensions_mut().insert(ConnectInfo(peer));
@@ -263,8 +263,7 @@ impl HttpServer {
 struct ConnectionEvicted;
 
 fn withdrawn() -> Response<Body> {
-    ProxyError::new(Code::Unauthenticated, "the key or token of this request was withdrawn")
-        .render(Audience::Program)
+    ProxyError::new(Code::Unauthenticated, "the key or token of this request was withdrawn").render()
 }
 
 /// Reads until it is clear whether this is HTTP/2.

@@ -11,7 +11,7 @@ use http::Response;
 use http::header::{CONNECTION, HeaderMap, HeaderValue};
 
 use super::strangers::OpenRequest;
-use crate::page::{Audience, ProxyError};
+use crate::page::ProxyError;
 
 /// Kept until both the head and the last piece of the body are written.
 struct OpenAnswer {
@@ -57,5 +57,5 @@ fn keep_with_head(headers: &mut HeaderMap, open: &Arc<dyn Any + Send + Sync>) {
 
 fn refusal(exhausted: Exhausted) -> Response<Body> {
     let refusal = ProxyError::new(exhausted.code(), exhausted.to_string());
-    refusal.hint(exhausted.hint()).retry_after(1).render(Audience::Program)
+    refusal.hint(exhausted.hint()).retry_after(1).render()
 }
