@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,14 +13,14 @@ import pytest
 from atoll_sandbox import Atoll, ConnectionFailedError, InternalError, NotFoundError, UnavailableError
 from atoll_sandbox import retries
 
-BUSY = (503, {"code": "no_capacity", "message": "full", "request_id": "r9"}, {"Retry-After": "0"})
-GONE = (404, {"code": "sandbox_not_found", "message": "none"}, {})
-BROKEN = (0, {}, {})
-BOX = {"id": "b1", "phase": "running"}
-MADE = (201, BOX, {})
-FINE = (200, BOX, {})
-
 Answer = tuple[int, "dict[str, Any] | str", dict[str, str]]
+
+BUSY: Answer = (503, {"code": "no_capacity", "message": "full", "request_id": "r9"}, {"Retry-After": "0"})
+GONE: Answer = (404, {"code": "sandbox_not_found", "message": "none"}, {})
+BROKEN: Answer = (0, {}, {})
+BOX = {"id": "b1", "phase": "running"}
+MADE: Answer = (201, BOX, {})
+FINE: Answer = (200, BOX, {})
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[rep
 
 
 @contextmanager
-def scripted(*answers: Answer) -> Iterator[tuple[Atoll, list[BaseHTTPRequestHandler]]]:
+def scripted(*answers: Answer) -> Generator[tuple[Atoll, list[BaseHTTPRequestHandler]], None, None]:
     """A client of a server that gives these answers in order; the requests that it got."""
     left, seen = list(answers), list[BaseHTTPRequestHandler]()
 
