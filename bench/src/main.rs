@@ -19,6 +19,7 @@ mod noise;
 mod nothing;
 mod peers;
 mod previews;
+mod python_sdk;
 mod report;
 mod sdk;
 mod server;
@@ -62,6 +63,9 @@ pub(crate) struct Options {
     /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
     #[arg(long)]
     pub(crate) daytona: bool,
+    /// Only the rows about the Python SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) python_sdk: bool,
     /// Only the rows about the provider docker; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
@@ -130,6 +134,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.images
         || options.e2b
         || options.daytona
+        || options.python_sdk
         || options.docker
     {
         return Ok(());
@@ -153,6 +158,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.e2b {
         return e2b::measure(options, place, report);
     }
+    if options.python_sdk {
+        return python_sdk::measure(options, place, report);
+    }
     if options.docker {
         return docker::measure(options, place, rootfs, report);
     }
@@ -172,6 +180,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
+    python_sdk::measure(options, place, report)?;
     docker::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }
