@@ -251,6 +251,7 @@ class TestFileWriteSuite(ToolsIntegrationTests):
 
     tool_name = "file_write"
     params: dict[str, Any] = {"file": "standard.txt", "content": "x"}
+    _tool: Any = None
 
     @pytest.fixture(autouse=True)
     def _sandbox(self, box: Sandbox) -> Iterator[None]:

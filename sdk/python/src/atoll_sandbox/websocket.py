@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import AtollError, ConnectionFailedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 
 class AsyncSocket(Protocol):
@@ -30,20 +33,20 @@ def missing() -> AtollError:
     return UnsupportedError("terminals need the package websockets", code="missing_extra", hint=hint)
 
 
-async def open_websocket_async(address: str, headers: Mapping[str, str]) -> AsyncSocket:
+async def open_websocket_async(address: str, headers: Mapping[str, str], tls: SSLContext | None) -> AsyncSocket:
     """Opens a WebSocket."""
     try:
         from websockets.asyncio.client import connect
     except ImportError as cause:
         raise missing() from cause
     try:
-        socket: Any = await connect(address, additional_headers=dict(headers), max_size=None, proxy=None)
+        socket: Any = await connect(address, additional_headers=dict(headers), ssl=tls, max_size=None, proxy=None)
     except Exception as cause:
         raise refused(address, cause) from cause
     return socket
 
 
-def open_websocket(address: str, headers: Mapping[str, str]) -> Socket:
+def open_websocket(address: str, headers: Mapping[str, str], tls: SSLContext | None) -> Socket:
     """Opens a WebSocket."""
     try:
         from websockets.sync.client import connect
@@ -51,7 +54,7 @@ def open_websocket(address: str, headers: Mapping[str, str]) -> Socket:
         raise missing() from cause
     try:
         # Some versions connect in the call, others when the context is entered, which the earlier ones take as well.
-        socket: Any = connect(address, additional_headers=dict(headers), max_size=None, proxy=None).__enter__()
+        socket: Any = connect(address, additional_headers=dict(headers), ssl=tls, max_size=None, proxy=None).__enter__()
     except Exception as cause:
         raise refused(address, cause) from cause
     return socket

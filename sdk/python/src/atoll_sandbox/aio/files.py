@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
-from typing import IO, Any, List, Union
+from typing import Any, List, Protocol, Union, runtime_checkable
 
 from ..errors import NotFoundError
 from ..generated.models import ArchiveWritten, EditResult, Entry, GrepResult, SearchResult, TextEdit
 from ..results import FileChange, typed
 from .transport import LONG_S, AsyncTransport, read_chunks
 
-FileData = Union[str, bytes, IO[bytes], AsyncIterable[bytes]]
+
+@runtime_checkable
+class BinaryFile(Protocol):
+    """A file that is open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+FileData = Union[str, bytes, BinaryFile, AsyncIterable[bytes]]
 TAR = {"Content-Type": "application/x-tar"}
 BYTES = {"Content-Type": "application/octet-stream"}
 
 
+# How much of an open file is read at once.
+PIECE_BYTES = 1 << 20
+
+
 def as_content(data: FileData) -> bytes | AsyncIterable[bytes]:
-    """What is sent: text as UTF-8, an open file as its bytes, an iterator piece by piece."""
+    """What is sent: text as UTF-8, bytes as they are, an open file and an iterator piece by piece."""
     if isinstance(data, str):
         return data.encode()
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    return data.read() if isinstance(data, IO) or hasattr(data, "read") else data  # pyright: ignore
+    return pieces(data) if isinstance(data, BinaryFile) else data
+
+
+async def pieces(file: BinaryFile) -> AsyncIterator[bytes]:
+    """The content of an open file."""
+    while piece := file.read(PIECE_BYTES):
+        yield piece
 
 
 def as_edit(edit: TextEdit | tuple[str, str]) -> TextEdit:

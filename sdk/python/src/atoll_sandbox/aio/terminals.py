@@ -80,7 +80,7 @@ class Terminals:
 
     async def _connect(self, terminal: str) -> AsyncSocket:
         address = self._transport.url.replace("http", "ws", 1) + f"{self._path}/{segment(terminal)}/ws"
-        return await open_websocket_async(address, self._transport.headers)
+        return await open_websocket_async(address, self._transport.headers, self._transport.tls())
 
     async def list(self) -> List[TerminalInfo]:
         """Lists the terminals."""

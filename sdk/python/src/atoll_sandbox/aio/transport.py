@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from ..version import USER_AGENT
 from ..waiting import async_sleep
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 # The read timeout of calls whose answer comes when the work is done: a create that pulls an image, a snapshot, a fork.
@@ -26,24 +29,36 @@ Query = Mapping[str, Any]
 class AsyncTransport:
     """Sends requests. The pool of connections is opened by the first one."""
 
-    def __init__(self, url: str, api_key: str, timeout: float, max_retries: int) -> None:
+    def __init__(self, url: str, api_key: str, timeout: float, max_retries: int, ca: str | None) -> None:
         self.url = url
         self.timeout = timeout
+        self._ca = ca
+        # Threads share a client.
+        self._opening = threading.Lock()
         self.headers = {"Authorization": f"Bearer {api_key}", "User-Agent": USER_AGENT}
         self._max_retries = max_retries
         self._client: httpx.AsyncClient | None = None
 
     def client(self) -> httpx.AsyncClient:
         """The pool of connections."""
-        if self._client is None:
-            # Imported here: it takes longer than the whole rest of this package.
-            import httpx
+        with self._opening:
+            if self._client is None:
+                # Imported here: it takes longer than the whole rest of this package.
+                import httpx
 
-            # Loading the certificate store takes 20 ms, which a plain address does not need.
-            verify = self.url.startswith("https:")
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
-            self._client = httpx.AsyncClient(base_url=self.url, headers=self.headers, verify=verify, limits=limits)
-        return self._client
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+                self._client = httpx.AsyncClient(
+                    base_url=self.url, headers=self.headers, verify=self.tls() or False, limits=limits
+                )
+            return self._client
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Whom to trust, for an address with TLS. Loading the certificates takes 20 ms, which a plain one does not need."""
+        if not self.url.startswith("https:"):
+            return None
+        import ssl
+
+        return ssl.create_default_context(cafile=self._ca)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from ..generated.models import Event, Version
@@ -20,7 +21,8 @@ class Atoll:
 
     `url` and `api_key` are taken from `ATOLL_URL` and `ATOLL_API_KEY` if they are not given. `timeout` is how many seconds
     the server may take for an ordinary answer; calls that wait for work (a create, a command) have their own limits.
-    `max_retries` is how often a request is sent again if that is safe and may help.
+    `max_retries` is how often a request is sent again if that is safe and may help. `ca` (`ATOLL_CA`) is a file with the
+    certificate authority of the server, if the system does not know it.
     """
 
     def __init__(
@@ -30,8 +32,11 @@ class Atoll:
         *,
         timeout: float = 60.0,
         max_retries: int = 2,
+        ca: str | None = None,
     ) -> None:
-        self._transport = transport = Transport(server_url(url), server_key(api_key), timeout, max_retries)
+        self._transport = transport = Transport(
+            server_url(url), server_key(api_key), timeout, max_retries, ca or os.environ.get("ATOLL_CA")
+        )
         self.sandboxes = Sandboxes(transport)
         self.templates = Templates(transport)
         self.volumes = Volumes(transport)

@@ -82,7 +82,7 @@ class Terminals:
 
     def _connect(self, terminal: str) -> Socket:
         address = self._transport.url.replace("http", "ws", 1) + f"{self._path}/{segment(terminal)}/ws"
-        return open_websocket(address, self._transport.headers)
+        return open_websocket(address, self._transport.headers, self._transport.tls())
 
     def list(self) -> List[TerminalInfo]:
         """Lists the terminals."""

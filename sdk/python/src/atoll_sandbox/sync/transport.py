@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from ..version import USER_AGENT
 from ..waiting import sleep
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 # The read timeout of calls whose answer comes when the work is done: a create that pulls an image, a snapshot, a fork.
@@ -28,24 +31,36 @@ Query = Mapping[str, Any]
 class Transport:
     """Sends requests. The pool of connections is opened by the first one."""
 
-    def __init__(self, url: str, api_key: str, timeout: float, max_retries: int) -> None:
+    def __init__(self, url: str, api_key: str, timeout: float, max_retries: int, ca: str | None) -> None:
         self.url = url
         self.timeout = timeout
+        self._ca = ca
+        # Threads share a client.
+        self._opening = threading.Lock()
         self.headers = {"Authorization": f"Bearer {api_key}", "User-Agent": USER_AGENT}
         self._max_retries = max_retries
         self._client: httpx.Client | None = None
 
     def client(self) -> httpx.Client:
         """The pool of connections."""
-        if self._client is None:
-            # Imported here: it takes longer than the whole rest of this package.
-            import httpx
+        with self._opening:
+            if self._client is None:
+                # Imported here: it takes longer than the whole rest of this package.
+                import httpx
 
-            # Loading the certificate store takes 20 ms, which a plain address does not need.
-            verify = self.url.startswith("https:")
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
-            self._client = httpx.Client(base_url=self.url, headers=self.headers, verify=verify, limits=limits)
-        return self._client
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+                self._client = httpx.Client(
+                    base_url=self.url, headers=self.headers, verify=self.tls() or False, limits=limits
+                )
+            return self._client
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Whom to trust, for an address with TLS. Loading the certificates takes 20 ms, which a plain one does not need."""
+        if not self.url.startswith("https:"):
+            return None
+        import ssl
+
+        return ssl.create_default_context(cafile=self._ca)
 
     def close(self) -> None:
         """Closes the connections."""
