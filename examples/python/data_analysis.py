@@ -55,7 +55,7 @@ def main() -> None:
                 Path("sales.png").write_bytes(picture)
                 print("sales.png is a PNG:", picture.startswith(b"\x89PNG"))
             if result.chart is not None:
-                heights = {bar["label"]: bar["value"] for bar in result.chart["elements"]}
+                heights = {bar["label"]: int(bar["value"]) for bar in result.chart["elements"]}
                 print("the chart as data:", result.chart["type"], heights)
 
         # The code cannot send the data anywhere.
