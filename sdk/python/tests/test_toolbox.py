@@ -109,11 +109,20 @@ def test_previews_reach_a_port(box: Sandbox, client: Atoll) -> None:
     assert box.previews.create(8124, public=True).token is None
 
 
+LOOKUPS = """
+import socket, time
+while True:
+    try: socket.getaddrinfo("refused.test", 80)
+    except OSError: time.sleep(0.1)
+"""
+
+
 def test_egress_is_logged_and_learned(client: Atoll) -> None:
     with client.sandboxes.create(network={"mode": "custom", "allow_domains": ["allowed.test"]}) as box:
-        box.commands.run(["python3", "-c", "import socket\ntry: socket.getaddrinfo('refused.test', 80)\nexcept OSError: pass"])
+        lookups = box.commands.start(["python3", "-c", LOOKUPS])
         record = next(iter(box.egress.follow(verdict="refused")))
         assert record.name == "refused.test" and record.at.year >= 2025
+        lookups.kill()
         assert [item.name for item in box.egress.log(verdict="refused", limit=1)] == ["refused.test"]
         assert all(item.at >= record.at for item in box.egress.log(since=record.at))
         assert isinstance(box.info.network, dict) and box.info.network.get("allow_domains") == ["allowed.test"]
