@@ -19,7 +19,7 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
     let (address, key) = server.address();
     let url = format!("http://{address}");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk/python/src");
-    let env = [("ATOLL_URL", url.as_str()), ("ATOLL_API_KEY", &key), ("PYTHONPATH", source)];
+    let env = [("ATOLL_URL", url.as_str()), ("ATOLL_API_KEY", key.as_str()), ("PYTHONPATH", source)];
     let timed = Timed::take(&python, include_str!("python_sdk/probe.py"), place, rounds, &env)?;
     let (sdk, raw) = (timed.samples("sdk"), timed.samples("raw"));
     let share = sdk.p50() / raw.p50();

@@ -99,7 +99,10 @@ fn the_python_examples_print_what_the_guide_shows() {
             let (said, wrong) =
                 (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr).into_owned());
             assert!(done.status.success(), "{name}.py failed: {said}{wrong}");
-            assert!(guide.contains(&*said), "docs/sdk/python.md does not show what {name}.py prints:\n{said}");
+            assert!(
+                guide.contains(&*said),
+                "docs/sdk/python.md does not show what {name}.py prints:\n{said}"
+            );
         }
     });
 }
