@@ -243,6 +243,8 @@ def translated(cause: httpx.TransportError, url: str) -> AtollError:
 
     if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
         hint = "is the server running? `atoll serve` starts one, ATOLL_URL names another"
+        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            hint = "pass the file that `atoll tls init` names as ca, or set ATOLL_CA"
         error = ConnectionFailedError(f"cannot connect to {url}: {cause}", code="connection_failed", hint=hint)
         error.sent = False
         return error
