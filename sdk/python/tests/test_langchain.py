@@ -43,6 +43,20 @@ for line in sys.stdin:
 """
 
 
+# A repository with one commit, to clone from and to push to.
+SEED = """
+set -e
+git init -q --bare -b main /tmp/up
+git clone -q /tmp/up /tmp/seed
+cd /tmp/seed
+git checkout -q -b main
+touch a
+git add a
+git -c user.name=a -c user.email=a@b.test commit -qm a
+git push -q origin main
+"""
+
+
 class Tools:
     """Calls tools by their names."""
 
@@ -134,8 +148,7 @@ def test_pip_says_what_it_did(tools: Tools) -> None:
 
 
 def test_git(tools: Tools, box: Sandbox) -> None:
-    box.commands.run("rm -rf /tmp/up; git init -q --bare -b main /tmp/up && git clone -q /tmp/up /tmp/seed && cd /tmp/seed && "
-        "git checkout -q -b main && touch a && git add a && git -c user.name=a -c user.email=a@b commit -qm a && git push -q origin main").check()
+    box.commands.run(SEED).check()
     assert tools("git_clone", url="/tmp/up")["path"] == "up"
     tools("file_write", file="up/b", content="b")
     status = tools("git_status", path="up")
