@@ -1,6 +1,6 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install test check agent fmt clippy unit kernel soak nightly bench clean-data
+.PHONY: help run build install test check agent fmt clippy unit kernel soak nightly bench sdk-python clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Set only where rustup lacks the toolchain of rust-toolchain.toml.
@@ -71,6 +71,10 @@ bench: ## Run the benchmarks and write bench/RESULTS.md (QUICK=1: one minute)
 	@scripts/build release
 	@cargo build --release --quiet --locked -p atoll-bench
 	@$(ROOT) $(TARGET)/release/atoll-bench --atoll $(TARGET)/release/atoll --soak $(TARGET)/soak.json $(if $(QUICK),--quick)
+
+sdk-python: ## Build the wheel of the Python SDK into target/sdk
+	@$$(scripts/get-python-sdk-deps python) -m pip --disable-pip-version-check --quiet wheel --no-deps --no-build-isolation -w $(TARGET)/sdk sdk/python
+	@ls $(TARGET)/sdk/*.whl
 
 clean-data: ## Delete every sandbox, stop the server and remove all its data (FORCE=1: do not ask)
 	@$(ROOT) $(TARGET)/release/atoll server uninstall $(if $(FORCE),--force)

@@ -20,6 +20,7 @@ mod noise;
 mod nothing;
 mod peers;
 mod previews;
+mod python_sdk;
 mod queue;
 mod report;
 mod sdk;
@@ -64,6 +65,9 @@ pub(crate) struct Options {
     /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
     #[arg(long)]
     pub(crate) daytona: bool,
+    /// Only the rows about the Python SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) python_sdk: bool,
     /// Only the rows about the provider docker and about lists of sessions; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
@@ -138,6 +142,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.images
         || options.e2b
         || options.daytona
+        || options.python_sdk
         || options.docker
         || options.queue
         || options.mcp
@@ -166,6 +171,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.queue {
         return queue::measure(options, place, report);
     }
+    if options.python_sdk {
+        return python_sdk::measure(options, place, report);
+    }
     if options.docker {
         docker::measure(options, place, rootfs, report)?;
         return sessions::measure(options, place, rootfs, report);
@@ -191,6 +199,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
+    python_sdk::measure(options, place, report)?;
     docker::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }

@@ -60,6 +60,7 @@ mod provider_settings;
 mod queue;
 mod registry;
 mod resources;
+mod sdk_python;
 mod sessions;
 mod smuggling;
 mod snapshots;

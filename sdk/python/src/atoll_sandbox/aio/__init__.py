@@ -1,0 +1,1 @@
+"""The asynchronous client, from which the package `sync` is derived."""

@@ -1,0 +1,142 @@
+"""Sandboxes, threads and snapshots of a server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, TypeVar
+
+from ..generated.models import Phase, SandboxInfo, Snapshot, Thread
+from ..settings import segment
+from .sandbox import AsyncSandbox
+from .transport import LONG_S, AsyncTransport
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..generated.models import CreateOptions
+
+T = TypeVar("T")
+
+
+async def pages(
+    transport: AsyncTransport, path: str, query: Mapping[str, Any], convert: Callable[[dict[str, Any]], T]
+) -> AsyncIterator[T]:
+    """Gives the elements of all pages; a page is asked for when it is needed."""
+    asked = dict(query)
+    while True:
+        page = await transport.json("GET", path, query=asked)
+        for item in page["items"]:
+            yield convert(item)
+        asked["cursor"] = page.get("next_cursor")
+        if asked["cursor"] is None:
+            return
+
+
+class Sandboxes:
+    """The sandboxes of your tenant."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def create(
+        self,
+        template: str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        wait: bool = True,
+        **options: Unpack[CreateOptions],
+    ) -> AsyncSandbox:
+        """Creates a sandbox and returns when it runs.
+
+        Sent again with the same idempotency key, the request returns the first sandbox; a key is made for every call, so
+        that a lost answer does not leave a second sandbox behind.
+        """
+        body = {**({"template": template} if template else {}), **options}
+        answer = await self._transport.json(
+            "POST",
+            "/v1/sandboxes",
+            query=None if wait else {"wait": False},
+            body=body,
+            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+            idempotent=True,
+            timeout=LONG_S,
+        )
+        return AsyncSandbox(self._transport, SandboxInfo(answer))
+
+    async def get(self, id_or_name: str) -> AsyncSandbox:
+        """Finds a sandbox by its id, a unique prefix of it, or its name. Never wakes it."""
+        path = f"/v1/sandboxes/{segment(id_or_name)}"
+        return AsyncSandbox(self._transport, SandboxInfo(await self._transport.json("GET", path)))
+
+    async def list(
+        self,
+        *,
+        phase: Phase | Sequence[Phase] | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        template: str | None = None,
+        tenant: str | None = None,
+        all: bool = False,
+        page_size: int | None = None,
+    ) -> AsyncIterator[AsyncSandbox]:
+        """Gives sandboxes, newest first, page by page. `all` includes records of deleted ones."""
+        query: dict[str, Any] = {
+            "phase": phase if phase is None or isinstance(phase, str) else ",".join(phase),
+            "label": [f"{key}={value}" for key, value in (labels or {}).items()] or None,
+            "name": name,
+            "template": template,
+            "tenant": tenant,
+            "all": True if all else None,
+            "limit": page_size,
+        }
+        async for item in pages(self._transport, "/v1/sandboxes", query, SandboxInfo):
+            yield AsyncSandbox(self._transport, item)
+
+
+class Threads:
+    """Conversations, each bound to a provider and at most one sandbox."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def list(self, *, page_size: int | None = None) -> AsyncIterator[Thread]:
+        """Gives threads, newest first."""
+        async for thread in pages(self._transport, "/v1/threads", {"limit": page_size}, Thread):
+            yield thread
+
+    async def get(self, thread: str) -> Thread:
+        """Returns a thread: its provider and its sandbox."""
+        return Thread(await self._transport.json("GET", f"/v1/threads/{segment(thread)}"))
+
+    async def end(self, thread: str) -> None:
+        """Ends a thread: each of its sandboxes is kept, paused or deleted according to its `on_exit`."""
+        await self._transport.json("DELETE", f"/v1/threads/{segment(thread)}", timeout=LONG_S)
+
+
+class Snapshots:
+    """Snapshots of sandboxes; `Sandbox.snapshot` takes one, `create(snapshot=…)` starts from one."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def list(
+        self, *, sandbox: str | None = None, name: str | None = None, page_size: int | None = None
+    ) -> AsyncIterator[Snapshot]:
+        """Gives snapshots, newest first."""
+        query = {"sandbox": sandbox, "name": name, "limit": page_size}
+        async for snapshot in pages(self._transport, "/v1/snapshots", query, Snapshot):
+            yield snapshot
+
+    async def get(self, snapshot: str) -> Snapshot:
+        """Returns a snapshot by its id or name."""
+        return Snapshot(await self._transport.json("GET", f"/v1/snapshots/{segment(snapshot)}"))
+
+    async def delete(self, snapshot: str) -> None:
+        """Removes a snapshot. Sandboxes that were created from it do not change."""
+        await self._transport.json("DELETE", f"/v1/snapshots/{segment(snapshot)}", timeout=LONG_S)
+
+    async def verify(self, snapshot: str) -> Snapshot:
+        """Reads a whole snapshot and checks that it is unchanged; raises `ConflictError` if it is not."""
+        path = f"/v1/snapshots/{segment(snapshot)}/verify"
+        return Snapshot(await self._transport.json("POST", path, timeout=LONG_S))

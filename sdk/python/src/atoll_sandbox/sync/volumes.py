@@ -1,0 +1,95 @@
+# Made from ../aio/volumes.py by scripts/generate.py; do not edit.
+
+"""Volumes: files that outlive sandboxes."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from ..generated.models import Volume, VolumeEntry
+from ..settings import segment
+from .files import BYTES, FileData, as_content
+from .transport import LONG_S, Transport
+
+
+class Volumes:
+    """The volumes of your tenant, and their files. `mounts` of a create puts a volume into a sandbox."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(
+        self,
+        name: str,
+        *,
+        size_mib: int | None = None,
+        read_only: bool = False,
+        provider: str | None = None,
+        folder: str | None = None,
+    ) -> Volume:
+        """Creates a volume."""
+        given = {"size_mib": size_mib, "provider": provider, "folder": folder}
+        body = {"name": name, "read_only": read_only, **{k: v for k, v in given.items() if v is not None}}
+        return Volume(self._transport.json("POST", "/v1/volumes", body=body, timeout=LONG_S))
+
+    def list(self) -> List[Volume]:
+        """Lists volumes by name."""
+        return [Volume(item) for item in (self._transport.json("GET", "/v1/volumes"))["items"]]
+
+    def get(self, volume: str) -> Volume:
+        """Returns a volume by its id or name."""
+        return Volume(self._transport.json("GET", at(volume)))
+
+    def update(self, volume: str, *, size_mib: int | None = None, read_only: bool | None = None) -> Volume:
+        """Changes a volume, also while it is mounted."""
+        given = {"size_mib": size_mib, "read_only": read_only}
+        body = {name: value for name, value in given.items() if value is not None}
+        return Volume(self._transport.json("PATCH", at(volume), body=body))
+
+    def copy(self, volume: str, name: str) -> Volume:
+        """Creates a volume with the current files of another volume; fast for any size."""
+        return Volume(self._transport.json("POST", f"{at(volume)}/copy", body={"name": name}, timeout=LONG_S))
+
+    def delete(self, volume: str) -> None:
+        """Removes a volume with its files; a conflict while a sandbox mounts it."""
+        self._transport.json("DELETE", at(volume), timeout=LONG_S)
+
+    def entries(self, volume: str, path: str = "/", *, depth: int = 1) -> List[VolumeEntry]:
+        """Lists a directory of a volume; with `depth=0` returns the entry itself."""
+        query = {"path": path, "depth": depth}
+        answer = self._transport.json("GET", f"{at(volume)}/entries", query=query)
+        return [VolumeEntry(item) for item in answer["items"]]
+
+    def read(self, volume: str, path: str) -> bytes:
+        """Reads a file of a volume."""
+        answer = self._transport.request("GET", f"{at(volume)}/files", query={"path": path}, timeout=LONG_S)
+        return answer.content
+
+    def write(
+        self, volume: str, path: str, data: FileData, *, uid: int | None = None, gid: int | None = None, mode: str | None = None
+    ) -> VolumeEntry:
+        """Writes a whole file of a volume. Missing parent directories are created."""
+        query: dict[str, Any] = {"path": path, "uid": uid, "gid": gid, "mode": mode}
+        content = as_content(data)
+        answer = self._transport.json(
+            "PUT", f"{at(volume)}/files", query=query, content=content, headers=BYTES, timeout=LONG_S
+        )
+        return VolumeEntry(answer)
+
+    def mkdir(self, volume: str, path: str) -> VolumeEntry:
+        """Creates a directory of a volume and its parents."""
+        return VolumeEntry(self._transport.json("POST", f"{at(volume)}/folders", body={"path": path}))
+
+    def move(self, volume: str, source: str, destination: str) -> VolumeEntry:
+        """Moves or renames an entry; a file at the destination is replaced."""
+        body = {"from": source, "to": destination}
+        return VolumeEntry(self._transport.json("POST", f"{at(volume)}/move", body=body))
+
+    def remove(self, volume: str, path: str) -> None:
+        """Removes a file of a volume, or a directory recursively."""
+        self._transport.json("DELETE", f"{at(volume)}/files", query={"path": path})
+
+
+def at(volume: str) -> str:
+    """The path of a volume."""
+    return f"/v1/volumes/{segment(volume)}"
