@@ -1,0 +1,125 @@
+/** Terminals of a sandbox, over WebSocket. */
+import { snakeFields } from './case.js';
+import { streamError } from './errors.js';
+import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
+import type { Schemas, TerminalInfo } from './types.js';
+import { openSocket, type Socket } from './web_socket.js';
+
+export interface TerminalOptions extends RequestOptions {
+  /** Terminals of the same thread are the same shell. Default: a new one. */
+  thread?: string;
+  cols?: number;
+  rows?: number;
+  shell?: string[];
+  cwd?: string;
+  env?: Record<string, string>;
+  user?: string;
+}
+
+export class Terminals {
+  constructor(
+    private readonly transport: Transport,
+    private readonly path: string,
+    private readonly socketClass: unknown,
+  ) {}
+
+  /** Opens a terminal and connects to it. */
+  async open(options: TerminalOptions = {}): Promise<Terminal> {
+    const [request, rest] = splitOptions({ thread: `sdk-${crypto.randomUUID()}`, ...options });
+    const call = { method: 'POST', path: this.path, json: snakeFields(rest), options: request };
+    const info = await this.transport.json<Schemas['Terminal']>(call);
+    return this.connect(info);
+  }
+
+  /** Connects to a terminal that is open. */
+  async connect(info: TerminalInfo): Promise<Terminal> {
+    const path = at(this.path, info.id);
+    const socket = await openSocket(this.transport.socketUrl(`${path}/ws`), this.transport.settings.apiKey, this.socketClass);
+    return new Terminal(this.transport, path, info, socket);
+  }
+
+  async list(options?: RequestOptions): Promise<TerminalInfo[]> {
+    return (await this.transport.json<Schemas['TerminalList']>({ method: 'GET', path: this.path, options })).items;
+  }
+}
+
+/** A terminal. Read its output with `for await (const bytes of terminal)`; the loop ends with the shell or the connection. */
+export class Terminal implements AsyncDisposable {
+  /** The exit code of the shell, once it has ended. */
+  exitCode: number | undefined;
+  private readonly waiting: Uint8Array[] = [];
+  private ended = false;
+  private failure: unknown;
+  private wake: () => void = () => {};
+
+  constructor(
+    private readonly transport: Transport,
+    private readonly path: string,
+    readonly info: TerminalInfo,
+    private readonly socket: Socket,
+  ) {
+    socket.addEventListener('message', (event) => this.receive(event.data));
+    socket.addEventListener('close', () => this.end());
+    socket.addEventListener('error', () => this.end());
+  }
+
+  get id(): string {
+    return this.info.id;
+  }
+
+  /** Types text or bytes. */
+  send(data: string | Uint8Array): void {
+    this.socket.send(typeof data === 'string' ? new TextEncoder().encode(data) : data);
+  }
+
+  resize(cols: number, rows: number): void {
+    this.socket.send(JSON.stringify({ type: 'resize', cols, rows }));
+  }
+
+  /** Output as it comes. */
+  async *output(): AsyncGenerator<Uint8Array> {
+    for (;;) {
+      const bytes = this.waiting.shift();
+      if (bytes) yield bytes;
+      else if (this.failure) throw this.failure;
+      else if (this.ended) return;
+      else await new Promise<void>((resolve) => (this.wake = resolve));
+    }
+  }
+
+  [Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
+    return this.output();
+  }
+
+  /** Leaves the terminal; its shell goes on. */
+  disconnect(): void {
+    this.socket.close();
+    this.end();
+  }
+
+  /** Ends the terminal and its shell. */
+  async close(options?: RequestOptions): Promise<void> {
+    this.disconnect();
+    await this.transport.done({ method: 'DELETE', path: this.path, options });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  private receive(data: unknown): void {
+    if (typeof data === 'string') this.receiveFrame(JSON.parse(data));
+    else this.waiting.push(new Uint8Array(data as ArrayBuffer));
+    this.wake();
+  }
+
+  private receiveFrame(frame: { type: string; exit_code?: number; code?: string; message?: string; hint?: string }): void {
+    if (frame.type === 'exit') this.exitCode = frame.exit_code;
+    if (frame.type === 'error') this.failure = streamError(frame as { code: string; message: string });
+  }
+
+  private end(): void {
+    this.ended = true;
+    this.wake();
+  }
+}
