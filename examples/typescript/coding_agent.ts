@@ -31,13 +31,13 @@ interface Attempt {
 
 async function attempt(idea: string, code: string, sandbox: Sandbox): Promise<Attempt> {
   await sandbox.files.write('repo/fib.py', code);
-  const tests = await sandbox.commands.run(['python3', 'test_fib.py'], { cwd: path, timeoutS: 60 });
+  const tests = await sandbox.commands.run(['python3', '-B', 'test_fib.py'], { cwd: path, timeoutS: 60 });
   const microseconds = tests.exitCode === 0 ? Number(tests.stdout) : Infinity;
   console.log(`${idea}: ${tests.exitCode === 0 ? 'passes the tests' : tests.stderr.trim().split('\n').at(-1)}`);
   return { idea, sandbox, microseconds };
 }
 
-const before = Number((await base.commands.run(['python3', 'test_fib.py'], { cwd: path })).stdout);
+const before = Number((await base.commands.run(['python3', '-B', 'test_fib.py'], { cwd: path })).stdout);
 const forks = await base.fork(Object.keys(ideas).length);
 try {
   const attempts: Attempt[] = [];

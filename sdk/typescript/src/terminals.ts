@@ -1,6 +1,6 @@
 /** Terminals of a sandbox, over WebSocket. */
 import { snakeFields } from './case.js';
-import { streamError } from './errors.js';
+import { NotFoundError, streamError } from './errors.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { Schemas, TerminalInfo } from './types.js';
 import { openSocket, type Socket } from './web_socket.js';
@@ -34,8 +34,10 @@ export class Terminals {
   /** Connects to a terminal that is open. */
   async connect(info: TerminalInfo): Promise<Terminal> {
     const path = at(this.path, info.id);
-    const socket = await openSocket(this.transport.socketUrl(`${path}/ws`), this.transport.settings.apiKey, this.socketClass);
-    return new Terminal(this.transport, path, info, socket);
+    const terminal = new Terminal(this.transport, path, info);
+    const address = this.transport.socketUrl(`${path}/ws`);
+    await openSocket(address, this.transport.settings.apiKey, this.socketClass, (socket) => terminal.attach(socket));
+    return terminal;
   }
 
   async list(options?: RequestOptions): Promise<TerminalInfo[]> {
@@ -51,13 +53,17 @@ export class Terminal implements AsyncDisposable {
   private ended = false;
   private failure: unknown;
   private wake: () => void = () => {};
+  private socket!: Socket;
 
   constructor(
     private readonly transport: Transport,
     private readonly path: string,
     readonly info: TerminalInfo,
-    private readonly socket: Socket,
-  ) {
+  ) {}
+
+  /** Listens to a socket before it is open, so that no output is missed. */
+  attach(socket: Socket): void {
+    this.socket = socket;
     socket.addEventListener('message', (event) => this.receive(event.data));
     socket.addEventListener('close', () => this.end());
     socket.addEventListener('error', () => this.end());
@@ -100,7 +106,12 @@ export class Terminal implements AsyncDisposable {
   /** Ends the terminal and its shell. */
   async close(options?: RequestOptions): Promise<void> {
     this.disconnect();
-    await this.transport.done({ method: 'DELETE', path: this.path, options });
+    try {
+      await this.transport.done({ method: 'DELETE', path: this.path, options });
+    } catch (error) {
+      // The shell has ended by itself.
+      if (!(error instanceof NotFoundError)) throw error;
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

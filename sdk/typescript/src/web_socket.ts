@@ -18,11 +18,12 @@ export interface Socket {
 type Open = (url: string, key: string) => Socket;
 type SocketClass = new (url: string, protocols?: unknown, options?: unknown) => Socket;
 
-/** Opens a socket; `given` is a class to use instead of the platform's, such as that of `ws`. */
-export async function openSocket(url: string, key: string, given?: unknown): Promise<Socket> {
+/** Opens a socket, after `attach` has seen it; `given` is a class to use instead of the platform's, such as that of `ws`. */
+export async function openSocket(url: string, key: string, given: unknown, attach: (socket: Socket) => void): Promise<void> {
   const open = given ? withOptions(given as SocketClass) : await platform();
   const socket = open(url, key);
   socket.binaryType = 'arraybuffer';
+  attach(socket);
   await new Promise<void>((resolve, reject) => {
     socket.addEventListener('open', () => resolve());
     const refused = (event: { message?: string }) =>
@@ -30,7 +31,6 @@ export async function openSocket(url: string, key: string, given?: unknown): Pro
     socket.addEventListener('error', refused);
     socket.addEventListener('close', refused);
   });
-  return socket;
 }
 
 async function platform(): Promise<Open> {

@@ -92,10 +92,17 @@ function tool(
         checkArguments(parameters, args);
         return await execute(args);
       } catch (error) {
-        return `error: ${error instanceof Error ? error.message : String(error)}`;
+        return `error: ${errorText(error)}`;
       }
     },
   };
+}
+
+/** The message with its cause: packages often say only "fetch failed". */
+function errorText(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const cause = error.cause instanceof Error ? error.cause.message || (error.cause as { code?: string }).code : undefined;
+  return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message;
 }
 
 /** Models make mistakes; the text tells them which. A null is an argument that was left out. */
