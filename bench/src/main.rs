@@ -21,6 +21,7 @@ mod peers;
 mod previews;
 mod report;
 mod sdk;
+mod sdk_typescript;
 mod server;
 mod sessions;
 mod soak;
@@ -65,6 +66,9 @@ pub(crate) struct Options {
     /// Only the rows about the provider docker; nothing is written.
     #[arg(long)]
     pub(crate) docker: bool,
+    /// Only the rows about the TypeScript SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) sdk_typescript: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -98,6 +102,7 @@ fn main() -> Result<()> {
 /// Starts this program again in network and mount namespaces of its own.
 fn enter_namespace(options: &Options) -> Result<()> {
     server::cache_templates(options)?;
+    sdk_typescript::build();
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--"])
@@ -131,6 +136,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.e2b
         || options.daytona
         || options.docker
+        || options.sdk_typescript
     {
         return Ok(());
     }

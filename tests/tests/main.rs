@@ -57,6 +57,7 @@ mod previews;
 mod provider_settings;
 mod registry;
 mod resources;
+mod sdk_typescript;
 mod sessions;
 mod smuggling;
 mod snapshots;

@@ -201,6 +201,13 @@ test('toolkits of other providers have tools of their name', async () => {
   await assert.rejects(unknown.getSandbox().start(), NotFoundError);
 });
 
+test('the toolkit of the provider local runs on this machine', async () => {
+  await using toolkit = new LocalSandboxToolkit({ apiKey, baseURL: url });
+  const shell = tool(toolkit, 'sandbox_local_shell');
+  await toolkit.getSandbox().writeFile('a.txt', 'here');
+  assert.deepEqual(JSON.parse(await shell({ command: 'cat a.txt' })), { output: 'here', exitCode: 0 });
+});
+
 test('two toolkits serve one agent', async () => {
   const script: { name: string; arguments: Record<string, unknown> }[] = [
     { name: 'sandbox_e2b_write_file', arguments: { path: '/tmp/number', contents: '20' } },
