@@ -165,6 +165,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.daytona {
         return daytona::measure(options, place, report);
     }
+    if options.sdk_typescript {
+        return sdk_typescript::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -178,6 +181,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
+    sdk_typescript::measure(options, place, report)?;
     docker::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }

@@ -46,7 +46,12 @@ pub(crate) fn make_template(place: &Path, name: &str) -> Result<PathBuf> {
 pub(crate) fn cache_templates(options: &Options) -> Result<()> {
     let place = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in("/var/tmp")?;
     make_template(place.path(), TEMPLATE)?;
-    let one_part = options.life || options.egress || options.previews || options.images || options.docker;
+    let one_part = options.life
+        || options.egress
+        || options.previews
+        || options.images
+        || options.docker
+        || options.sdk_typescript;
     if !one_part {
         make_template(place.path(), crate::e2b::INTERPRETER)?;
     }
