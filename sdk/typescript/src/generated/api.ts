@@ -3857,9 +3857,9 @@ export interface components {
             cpu_us: number;
             /**
              * Format: int64
-             * @description Bytes in its own layer.
+             * @description Bytes in its own layer; null: its provider does not measure it.
              */
-            disk_bytes: number;
+            disk_bytes?: number | null;
             limits: components["schemas"]["SampleLimits"];
             /**
              * Format: int64

@@ -25,6 +25,7 @@ export const ERROR_STATUS: Readonly<Record<string, number>> = {
   image_not_found: 404,
   method_not_allowed: 405,
   phase_conflict: 409,
+  provider_in_use: 409,
   name_taken: 409,
   thread_bound: 409,
   ambiguous: 409,
