@@ -1,4 +1,4 @@
-// The toolkits as MISSION C describes them: one suite for every back end, against a real server. E2B's and Daytona's toolkits use the
+// The toolkits: one suite for every back end, against a real server. E2B's and Daytona's toolkits use the
 // vendors' own packages, unmodified.
 import assert from 'node:assert/strict';
 import { cpSync, mkdirSync, mkdtempSync } from 'node:fs';
