@@ -9,7 +9,7 @@ use std::process::Command;
 
 use atoll_tests::{Options, World, run_with, until};
 
-const SUITES: [&str; 5] = ["transport", "sandbox", "toolkits", "runtimes", "examples"];
+const SUITES: [&str; 6] = ["transport", "sandbox", "toolkits", "ai_sdk", "runtimes", "examples"];
 
 fn repository() -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..").canonicalize().unwrap()
