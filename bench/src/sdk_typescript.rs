@@ -42,13 +42,19 @@ pub(crate) fn measure(options: &Options, place: &Path, report: &mut Report) -> R
         ("ATOLL_API_KEY", key.as_str()),
     ];
     let rounds = if options.quick { 40 } else { 200 };
-    let timed = Timed::take_file(&node, "probe.mjs", include_str!("sdk_typescript/probe.mjs"), place, rounds, &env)?;
+    let timed =
+        Timed::take_file(&node, "probe.mjs", include_str!("sdk_typescript/probe.mjs"), place, rounds, &env)?;
     for (what, name) in [("create", "create + run(\"echo hi\")"), ("run", "run(\"echo hi\")")] {
         let (sdk, raw) = (timed.samples(&format!("sdk_{what}")), timed.samples(&format!("raw_{what}")));
         report.row(&format!("TypeScript SDK: {name}"), &sdk, None);
         report.row(&format!("TypeScript SDK: {name}, the same by fetch"), &raw, None);
         let bar = (what == "create").then_some(Bar::AtMost(MOST));
-        report.figure(&format!("TypeScript SDK: {name}, p50 of the SDK to p50 of fetch"), sdk.p50() / raw.p50(), "x", bar);
+        report.figure(
+            &format!("TypeScript SDK: {name}, p50 of the SDK to p50 of fetch"),
+            sdk.p50() / raw.p50(),
+            "x",
+            bar,
+        );
     }
     Ok(())
 }

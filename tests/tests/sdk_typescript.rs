@@ -12,7 +12,10 @@ use atoll_tests::{Options, World, run_with, until};
 const SUITES: [&str; 6] = ["transport", "sandbox", "toolkits", "ai_sdk", "runtimes", "examples"];
 
 fn repository() -> PathBuf {
-    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..").canonicalize().unwrap()
+    Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// Type checks the SDK and compiles it with its tests into a folder. False where its packages cannot be had, which on CI is a failure.
