@@ -13,8 +13,8 @@ await base.files.write(
     'began = time.perf_counter(); fib(24); print(round((time.perf_counter() - began) * 1e6))\n',
 );
 const path = '/home/user/repo';
-await base.git.add(['.'], { path });
-await base.git.commit('Add fib', { path, author: 'Agent', email: 'agent@example.com' });
+await base.git.add(['.'], path);
+await base.git.commit('Add fib', path, { author: 'Agent', email: 'agent@example.com' });
 
 // What a model would write: three ideas, one of them wrong.
 const ideas: Record<string, string> = {
@@ -45,12 +45,12 @@ try {
   const best = attempts.reduce((one, other) => (other.microseconds < one.microseconds ? other : one));
   console.log(`best is faster than before: ${best.microseconds < before / 2}, and correct: ${best.idea !== 'formula'}`);
 
-  await best.sandbox.git.add(['fib.py'], { path });
-  await best.sandbox.git.commit('Make fib fast', { path, author: 'Agent', email: 'agent@example.com' });
-  for (const commit of await best.sandbox.git.log({ path })) console.log(`commit: ${commit.message.trim()}`);
-  const patch = await best.sandbox.git.diff({ path, target: 'HEAD~1' });
+  await best.sandbox.git.add(['fib.py'], path);
+  await best.sandbox.git.commit('Make fib fast', path, { author: 'Agent', email: 'agent@example.com' });
+  for (const commit of await best.sandbox.git.log(path)) console.log(`commit: ${commit.message.trim()}`);
+  const patch = await best.sandbox.git.diff(path, { target: 'HEAD~1' });
   console.log(`patch: ${patch.output.split('\n').filter((line) => line.startsWith('-def fib') || line.startsWith('+++')).join(' ')}`);
 } finally {
   await Promise.all(forks.map((fork) => fork.delete()));
 }
-console.log(`the base is unchanged: ${(await base.git.status({ path })).files.length === 0}`);
+console.log(`the base is unchanged: ${(await base.git.status(path)).files.length === 0}`);

@@ -23,9 +23,9 @@ export class Builds {
     return this.transport.json<Schemas['Build']>({ ...call, body: form });
   }
 
-  async *list(options: RequestOptions & { template?: string; status?: Schemas['BuildStatus'] } = {}): AsyncGenerator<BuildInfo> {
-    const [request, query] = splitOptions(options);
-    yield* this.transport.pages<Schemas['Build']>('/v1/builds', query, request);
+  async *list(options: RequestOptions & { template?: string; status?: Schemas['BuildStatus']; pageSize?: number } = {}): AsyncGenerator<BuildInfo> {
+    const [request, { pageSize, ...query }] = splitOptions(options);
+    yield* this.transport.pages<Schemas['Build']>('/v1/builds', { ...query, limit: pageSize }, request);
   }
 
   async get(id: string, options?: RequestOptions): Promise<BuildInfo> {

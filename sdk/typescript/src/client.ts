@@ -14,7 +14,7 @@ export interface EventOptions extends RequestOptions {
   sandbox?: string;
   /** Events after this number. */
   after?: number;
-  /** Go on with new events; default false. */
+  /** Go on with new events until the loop is left. Default: true. */
   follow?: boolean;
 }
 
@@ -51,7 +51,7 @@ export class Atoll {
 
   /** What happened to sandboxes, oldest first. */
   async *events(options: EventOptions = {}): AsyncGenerator<SandboxEvent> {
-    const [request, { follow, ...query }] = splitOptions(options);
+    const [request, { follow = true, ...query }] = splitOptions(options);
     const call = { method: 'GET', path: '/v1/events', options: request };
     if (follow) {
       for await (const { data } of this.transport.events({ ...call, query: { ...query, follow } })) {

@@ -1,5 +1,6 @@
 /** Code that keeps its state between executions: variables, imports, figures. */
 import { camelFields, snakeFields } from './case.js';
+import { cutStream } from './errors.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { CodeContext, CodeException, CodeLanguage, CodeOutput, Schemas } from './types.js';
 
@@ -51,7 +52,12 @@ export class Code {
   async run(code: string, options: CodeOptions = {}): Promise<Execution> {
     const execution = newExecution();
     // A stream has no limit for the time until the answer begins.
-    for await (const event of this.stream(code, options)) collect(execution, event);
+    let last: CodeEvent['type'] | undefined;
+    for await (const event of this.stream(code, options)) {
+      collect(execution, event);
+      last = event.type;
+    }
+    if (last !== 'end') throw cutStream();
     execution.text = execution.results.find((output) => output.isMain)?.text;
     return execution;
   }
@@ -113,6 +119,10 @@ export class CodeContexts {
 
   async list(options?: RequestOptions): Promise<CodeContext[]> {
     return (await this.transport.json<Schemas['CodeContextList']>({ method: 'GET', path: this.path, options })).items;
+  }
+
+  async get(id: string, options?: RequestOptions): Promise<CodeContext> {
+    return this.transport.json<Schemas['CodeContext']>({ method: 'GET', path: this.one(id), options });
   }
 
   async delete(context: CodeContext | string, options?: RequestOptions): Promise<void> {

@@ -1,6 +1,7 @@
 /** Commands of a sandbox: run one, follow its output, or start it and talk to it. */
 import { fromBase64, textOf, toBase64 } from './bytes.js';
 import { snakeFields } from './case.js';
+import { cutStream } from './errors.js';
 import type { ServerEvent } from './event_stream.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { CommandResult, ProcessInfo, Schemas } from './types.js';
@@ -79,11 +80,11 @@ export class Commands {
     const json = { ...body, detach: true };
     const path = `${this.path}/exec`;
     const { pid } = await this.transport.json<Schemas['Detached']>({ method: 'POST', path, json, options: request });
-    return this.get(pid);
+    return this.connect(pid);
   }
 
   /** A process that was started before, by its pid. */
-  get(pid: number): Process {
+  connect(pid: number): Process {
     return new Process(this.transport, at(`${this.path}/processes`, pid), pid);
   }
 
@@ -169,7 +170,7 @@ class Collector {
   }
 
   result(): ProcessResult {
-    if (!this.exit) throw new Error('the stream ended before the command: the server was stopped');
+    if (!this.exit) throw cutStream();
     return { stdout: this.stdout.join(''), stderr: this.stderr.join(''), ...this.exit };
   }
 }
@@ -181,7 +182,8 @@ function execBody(command: Command, options: CommandOptions): [RequestOptions, R
   return [request, { ...snakeFields(rest), ...what, ...input }];
 }
 
-async function* commandEvents(events: AsyncIterable<ServerEvent>): AsyncGenerator<CommandEvent> {
+/** The events of a command, as they come over the wire. */
+export async function* commandEvents(events: AsyncIterable<ServerEvent>): AsyncGenerator<CommandEvent> {
   for await (const { name, data } of events) {
     const event = commandEvent(name, data as Record<string, never>);
     if (event) yield event;

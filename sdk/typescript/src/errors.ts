@@ -132,6 +132,12 @@ export function streamError(data: { code: string; message: string; hint?: string
   return errorOf({ ...data, status: ERROR_STATUS[data.code] ?? 500 });
 }
 
+/** A stream that ended before its last event. */
+export function cutStream(): AtollError {
+  const message = 'the stream ended early: the server was stopped';
+  return new UnavailableError({ status: 0, code: 'stream_cut', message, hint: 'connect again when the server runs' });
+}
+
 /** The error in an answer that is not a success. */
 export async function answerError(response: Response): Promise<AtollError> {
   const header = (name: string) => response.headers.get(name) ?? undefined;

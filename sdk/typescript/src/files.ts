@@ -1,8 +1,9 @@
 /** Files of a sandbox. Relative paths begin at its working directory. */
 import { bodyOf, type FileData, textOf } from './bytes.js';
 import { snakeFields } from './case.js';
+import { NotFoundError } from './errors.js';
 import { type RequestOptions, splitOptions, type Transport } from './transport.js';
-import type { EditResult, FileEntry, GrepMatch, Schemas, TextEdit } from './types.js';
+import type { EditResult, FileEntry, GrepResult, Schemas, SearchResult, TextEdit } from './types.js';
 
 export interface WriteOptions extends RequestOptions {
   /** Octal, such as `0755`. */
@@ -34,8 +35,13 @@ export class Files {
     private readonly path: string,
   ) {}
 
-  async read(path: string, options?: RequestOptions): Promise<Uint8Array> {
-    return this.transport.bytes({ method: 'GET', path: this.path, query: { path }, limitS: 0, options });
+  /** The content, or a part of it. */
+  async read(path: string, options: RequestOptions & { offset?: number; length?: number } = {}): Promise<Uint8Array> {
+    const [request, { offset = 0, length }] = splitOptions(options);
+    if (length === 0) return new Uint8Array();
+    const whole = offset === 0 && length === undefined;
+    const headers: Record<string, string> = whole ? {} : { range: `bytes=${offset}-${length === undefined ? '' : offset + length - 1}` };
+    return this.transport.bytes({ method: 'GET', path: this.path, query: { path }, headers, limitS: 0, options: request });
   }
 
   async readText(path: string, options?: RequestOptions): Promise<string> {
@@ -56,7 +62,7 @@ export class Files {
   }
 
   /** The entries of a folder; with `depth`, of the folders below it too. */
-  async list(path: string, options: RequestOptions & { depth?: number } = {}): Promise<FileEntry[]> {
+  async list(path = '.', options: RequestOptions & { depth?: number } = {}): Promise<FileEntry[]> {
     const [request, query] = splitOptions(options);
     const call = { method: 'GET', path: `${this.path}/list`, query: { path, ...query }, options: request };
     return (await this.transport.json<Schemas['EntryList']>(call)).items;
@@ -64,6 +70,16 @@ export class Files {
 
   async stat(path: string, options?: RequestOptions): Promise<FileEntry> {
     return this.transport.json<Schemas['Entry']>({ method: 'GET', path: `${this.path}/stat`, query: { path }, options });
+  }
+
+  async exists(path: string, options?: RequestOptions): Promise<boolean> {
+    try {
+      await this.stat(path, options);
+      return true;
+    } catch (error) {
+      if (error instanceof NotFoundError && error.code === 'file_not_found') return false;
+      throw error;
+    }
   }
 
   /** Creates a folder and those above it. */
@@ -88,19 +104,19 @@ export class Files {
   }
 
   /** Lines that match a regular expression. */
-  async grep(pattern: string, path?: string, options: GrepOptions = {}): Promise<GrepMatch[]> {
+  async grep(pattern: string, path?: string, options: GrepOptions = {}): Promise<GrepResult> {
     const [request, rest] = splitOptions(options);
     const json = { pattern, path, ...snakeFields(rest) };
     const call = { method: 'POST', path: `${this.path}/grep`, json, options: request, repeatable: true };
-    return (await this.transport.json<Schemas['GrepResult']>(call)).items;
+    return this.transport.json<Schemas['GrepResult']>(call);
   }
 
   /** Paths that match a glob. */
-  async search(pattern: string, path?: string, options: RequestOptions & { exclude?: string[] } = {}): Promise<string[]> {
+  async search(pattern: string, path?: string, options: RequestOptions & { exclude?: string[] } = {}): Promise<SearchResult> {
     const [request, rest] = splitOptions(options);
     const json = { pattern, path, ...rest };
     const call = { method: 'POST', path: `${this.path}/search`, json, options: request, repeatable: true };
-    return (await this.transport.json<Schemas['SearchResult']>(call)).items;
+    return this.transport.json<Schemas['SearchResult']>(call);
   }
 
   /** Changes in a folder as they happen, until the loop is left. */

@@ -3,10 +3,6 @@ import { snakeFields } from './case.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { GitBranches, GitCommit, GitCommitted, GitCredentials, GitRemote, GitResult, GitStatus, Schemas } from './types.js';
 
-export interface GitOptions extends RequestOptions {
-  path?: string;
-}
-
 export interface CloneOptions extends RequestOptions {
   branch?: string;
   commit?: string;
@@ -14,7 +10,7 @@ export interface CloneOptions extends RequestOptions {
   credentials?: GitCredentials;
 }
 
-export interface RemoteOptions extends GitOptions {
+export interface RemoteOptions extends RequestOptions {
   remote?: string;
   branch?: string;
   credentials?: GitCredentials;
@@ -22,6 +18,8 @@ export interface RemoteOptions extends GitOptions {
 
 /** LIMIT: the server ends git calls to another repository after 30 minutes. */
 const TRANSFER_S = 1_860;
+/** LIMIT: it ends other git calls after 2 minutes. */
+const LOCAL_S = 150;
 
 export class Git {
   constructor(
@@ -38,84 +36,87 @@ export class Git {
     return this.post<Schemas['GitResult']>('init', { path }, options);
   }
 
-  async status(options: GitOptions = {}): Promise<GitStatus> {
-    return this.read<Schemas['GitStatus']>('status', options);
+  async status(path?: string, options: RequestOptions = {}): Promise<GitStatus> {
+    return this.read<Schemas['GitStatus']>('status', path, options);
   }
 
-  async add(files: string[], options: GitOptions = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('add', { files }, options);
+  async add(files: string[], path?: string, options: RequestOptions = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('add', { files, path }, options);
   }
 
   async commit(
     message: string,
-    options: GitOptions & { author?: string; email?: string; allowEmpty?: boolean } = {},
+    path?: string,
+    options: RequestOptions & { author?: string; email?: string; allowEmpty?: boolean } = {},
   ): Promise<GitCommitted> {
-    return this.post<Schemas['GitCommitted']>('commit', { message }, options);
+    return this.post<Schemas['GitCommitted']>('commit', { message, path }, options);
   }
 
-  async push(options: RemoteOptions & { setUpstream?: boolean } = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('push', {}, options, TRANSFER_S);
+  async push(path?: string, options: RemoteOptions & { setUpstream?: boolean } = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('push', { path }, options, TRANSFER_S);
   }
 
-  async pull(options: RemoteOptions & { rebase?: boolean } = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('pull', {}, options, TRANSFER_S);
+  async pull(path?: string, options: RemoteOptions & { rebase?: boolean } = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('pull', { path }, options, TRANSFER_S);
   }
 
-  async branches(options: GitOptions = {}): Promise<GitBranches> {
-    return this.read<Schemas['GitBranches']>('branches', options);
+  async branches(path?: string, options: RequestOptions = {}): Promise<GitBranches> {
+    return this.read<Schemas['GitBranches']>('branches', path, options);
   }
 
-  async createBranch(name: string, options: GitOptions & { base?: string; checkout?: boolean } = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('branches', { name }, options);
+  async createBranch(name: string, path?: string, options: RequestOptions & { base?: string; checkout?: boolean } = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('branches', { name, path }, options);
   }
 
-  async deleteBranch(name: string, options: GitOptions & { force?: boolean } = {}): Promise<void> {
+  async deleteBranch(name: string, path?: string, options: RequestOptions & { force?: boolean } = {}): Promise<void> {
     const [request, query] = splitOptions(options);
-    await this.transport.done({ method: 'DELETE', path: at(`${this.base}/branches`, name), query, options: request });
+    const call = { method: 'DELETE', path: at(`${this.base}/branches`, name), query: { path, ...query }, options: request };
+    await this.transport.done(call);
   }
 
   /** Checks out a branch, tag or commit. */
-  async checkout(target: string, options: GitOptions = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('checkout', { target }, options);
+  async checkout(target: string, path?: string, options: RequestOptions = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('checkout', { target, path }, options);
   }
 
-  async log(options: GitOptions & { limit?: number; since?: string; until?: string } = {}): Promise<GitCommit[]> {
-    return (await this.read<Schemas['GitLog']>('log', options)).items;
+  async log(path?: string, options: RequestOptions & { limit?: number; since?: string; until?: string } = {}): Promise<GitCommit[]> {
+    return (await this.read<Schemas['GitLog']>('log', path, options)).items;
   }
 
   /** The changes as a patch, in `output`. */
-  async diff(options: GitOptions & { staged?: boolean; target?: string; context?: number } = {}): Promise<GitResult> {
-    return this.read<Schemas['GitResult']>('diff', options);
+  async diff(path?: string, options: RequestOptions & { staged?: boolean; target?: string; context?: number } = {}): Promise<GitResult> {
+    return this.read<Schemas['GitResult']>('diff', path, options);
   }
 
-  async reset(options: GitOptions & { mode?: 'soft' | 'mixed' | 'hard'; target?: string; files?: string[] } = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('reset', {}, options);
+  async reset(path?: string, options: RequestOptions & { mode?: 'soft' | 'mixed' | 'hard'; target?: string; files?: string[] } = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('reset', { path }, options);
   }
 
   async restore(
     files: string[],
-    options: GitOptions & { source?: string; staged?: boolean; worktree?: boolean } = {},
+    path?: string,
+    options: RequestOptions & { source?: string; staged?: boolean; worktree?: boolean } = {},
   ): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('restore', { files }, options);
+    return this.post<Schemas['GitResult']>('restore', { files, path }, options);
   }
 
-  async remotes(options: GitOptions = {}): Promise<GitRemote[]> {
-    return (await this.read<Schemas['GitRemotes']>('remotes', options)).items;
+  async remotes(path?: string, options: RequestOptions = {}): Promise<GitRemote[]> {
+    return (await this.read<Schemas['GitRemotes']>('remotes', path, options)).items;
   }
 
-  async addRemote(name: string, url: string, options: GitOptions & { overwrite?: boolean } = {}): Promise<GitResult> {
-    return this.post<Schemas['GitResult']>('remotes', { name, url }, options);
+  async addRemote(name: string, url: string, path?: string, options: RequestOptions & { overwrite?: boolean } = {}): Promise<GitResult> {
+    return this.post<Schemas['GitResult']>('remotes', { name, url, path }, options);
   }
 
-  private async post<T>(what: string, body: object, options: RequestOptions, limitS?: number) {
+  private async post<T>(what: string, body: object, options: RequestOptions, limitS = LOCAL_S) {
     const [request, rest] = splitOptions(options);
     const json = { ...body, ...snakeFields(rest) };
-    // LIMIT: the server ends other git calls after 2 minutes.
-    return this.transport.json<T>({ method: 'POST', path: `${this.base}/${what}`, json, options: request, limitS: limitS ?? 150 });
+    return this.transport.json<T>({ method: 'POST', path: `${this.base}/${what}`, json, options: request, limitS });
   }
 
-  private async read<T>(what: string, options: RequestOptions) {
-    const [request, query] = splitOptions(options);
-    return this.transport.json<T>({ method: 'GET', path: `${this.base}/${what}`, query: query as never, options: request, limitS: 150 });
+  private async read<T>(what: string, path: string | undefined, options: RequestOptions) {
+    const [request, rest] = splitOptions(options);
+    const query = { path, ...rest };
+    return this.transport.json<T>({ method: 'GET', path: `${this.base}/${what}`, query, options: request, limitS: LOCAL_S });
   }
 }

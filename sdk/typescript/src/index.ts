@@ -2,7 +2,7 @@
 export { Atoll, type EventOptions } from './client.js';
 export type { AtollOptions } from './settings.js';
 export type { RequestOptions } from './transport.js';
-export { type CreateOptions, type ForkOptions, type ListOptions, type LogLine, Sandbox, Sandboxes, type UpdateOptions } from './sandbox.js';
+export { type ChangeOptions, type CreateOptions, type ForkOptions, type ListOptions, type LogLine, Sandbox, Sandboxes, type UpdateOptions } from './sandbox.js';
 export {
   type Command,
   type CommandEvent,
@@ -14,11 +14,12 @@ export {
 } from './commands.js';
 export { type FileChange, Files, type GrepOptions, type WriteOptions } from './files.js';
 export { Code, CodeContexts, type CodeEvent, type CodeOptions, type Execution } from './code.js';
-export { type CloneOptions, Git, type GitOptions, type RemoteOptions } from './git.js';
+export { type CloneOptions, Git, type RemoteOptions } from './git.js';
+export { Sessions } from './sessions.js';
 export { Terminal, type TerminalOptions, Terminals } from './terminals.js';
 export { Egress, type EgressOptions, type PreviewOptions, Previews } from './network.js';
 export { Keys, Providers, Secrets, Snapshots, Threads } from './resources.js';
-export { type TemplateEvent, Templates } from './templates.js';
+export { type Progress, Templates, type WorkOptions } from './templates.js';
 export { type BuildOptions, Builds } from './builds.js';
 export { Volumes } from './volumes.js';
 export type { FileData } from './bytes.js';

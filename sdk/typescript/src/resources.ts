@@ -17,9 +17,9 @@ import type {
 export class Snapshots {
   constructor(private readonly transport: Transport) {}
 
-  async *list(options: RequestOptions & { sandbox?: string; name?: string; limit?: number } = {}): AsyncGenerator<SnapshotInfo> {
-    const [request, query] = splitOptions(options);
-    yield* this.transport.pages<Schemas['Snapshot']>('/v1/snapshots', query, request);
+  async *list(options: RequestOptions & { sandbox?: string; name?: string; pageSize?: number } = {}): AsyncGenerator<SnapshotInfo> {
+    const [request, { pageSize, ...query }] = splitOptions(options);
+    yield* this.transport.pages<Schemas['Snapshot']>('/v1/snapshots', { ...query, limit: pageSize }, request);
   }
 
   async get(idOrName: string, options?: RequestOptions): Promise<SnapshotInfo> {
@@ -93,9 +93,9 @@ export class Providers {
 export class Threads {
   constructor(private readonly transport: Transport) {}
 
-  async *list(options: RequestOptions & { limit?: number } = {}): AsyncGenerator<ThreadInfo> {
-    const [request, query] = splitOptions(options);
-    yield* this.transport.pages<Schemas['Thread']>('/v1/threads', query, request);
+  async *list(options: RequestOptions & { pageSize?: number } = {}): AsyncGenerator<ThreadInfo> {
+    const [request, { pageSize }] = splitOptions(options);
+    yield* this.transport.pages<Schemas['Thread']>('/v1/threads', { limit: pageSize }, request);
   }
 
   async get(thread: string, options?: RequestOptions): Promise<ThreadInfo> {

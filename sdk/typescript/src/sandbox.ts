@@ -6,6 +6,7 @@ import { NotFoundError } from './errors.js';
 import { Files } from './files.js';
 import { Git } from './git.js';
 import { Egress, Previews } from './network.js';
+import { Sessions } from './sessions.js';
 import { connect } from './settings.js';
 import { Terminals } from './terminals.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
@@ -19,15 +20,22 @@ export interface CreateOptions extends RequestOptions, Omit<Camel<Schemas['Creat
 }
 
 export interface ListOptions extends RequestOptions {
-  phase?: Phase;
-  /** `name=value`, all of them. */
-  label?: string | string[];
+  phase?: Phase | Phase[];
+  /** All of them. */
+  labels?: Record<string, string>;
   name?: string;
   template?: string;
+  tenant?: string;
   /** Deleted sandboxes too. */
   all?: boolean;
-  /** The size of a page. */
-  limit?: number;
+  /** The number of sandboxes that one request reads. */
+  pageSize?: number;
+}
+
+/** Options of a change of phase. */
+export interface ChangeOptions extends RequestOptions {
+  /** `false`: return before the change is complete. */
+  wait?: boolean;
 }
 
 export type ForkOptions = RequestOptions & Omit<Camel<Schemas['ForkBody']>, 'count'>;
@@ -66,7 +74,9 @@ export class Sandboxes {
 
   /** All sandboxes that the key sees. */
   async *list(options: ListOptions = {}): AsyncGenerator<Sandbox> {
-    const [request, query] = splitOptions(options);
+    const [request, { phase, labels, pageSize, ...rest }] = splitOptions(options);
+    const label = Object.entries(labels ?? {}).map(([name, value]) => `${name}=${value}`);
+    const query = { ...rest, phase: phase && [phase].flat().join(','), label, limit: pageSize };
     for await (const info of this.transport.pages<Schemas['Sandbox']>('/v1/sandboxes', query, request)) {
       yield this.object(info as SandboxInfo);
     }
@@ -86,6 +96,7 @@ export class Sandbox implements AsyncDisposable {
   readonly git: Git;
   readonly previews: Previews;
   readonly egress: Egress;
+  readonly sessions: Sessions;
   private readonly path: string;
 
   constructor(
@@ -102,6 +113,7 @@ export class Sandbox implements AsyncDisposable {
     this.git = new Git(transport, `${this.path}/git`);
     this.previews = new Previews(transport, `${this.path}/previews`);
     this.egress = new Egress(transport, `${this.path}/egress`);
+    this.sessions = new Sessions(transport, `${this.path}/sessions`);
   }
 
   /** Creates a sandbox at the server that the environment names: `ATOLL_URL`, `ATOLL_API_KEY`. */
@@ -122,61 +134,67 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Reads `info` again. Never wakes the sandbox. */
-  async refresh(options?: RequestOptions): Promise<this> {
+  async refresh(options?: RequestOptions): Promise<SandboxInfo> {
     return this.take({ method: 'GET', path: this.path, options });
   }
 
   /** Pauses it: processes and memory are kept, in memory or on disk. */
-  async pause(options: RequestOptions & { memory?: 'live' | 'disk' } = {}): Promise<this> {
-    const [request, json] = splitOptions(options);
-    return this.change('pause', request, json);
+  async pause(options: ChangeOptions & { memory?: 'live' | 'disk' } = {}): Promise<SandboxInfo> {
+    const { memory, ...rest } = options;
+    return this.change('pause', rest, { memory });
   }
 
-  async resume(options?: RequestOptions): Promise<this> {
+  async resume(options?: ChangeOptions): Promise<SandboxInfo> {
     return this.change('resume', options);
   }
 
-  async start(options?: RequestOptions): Promise<this> {
+  async start(options?: ChangeOptions): Promise<SandboxInfo> {
     return this.change('start', options);
   }
 
   /** Ends its processes; files are kept. */
-  async stop(options?: RequestOptions): Promise<this> {
+  async stop(options?: ChangeOptions): Promise<SandboxInfo> {
     return this.change('stop', options);
   }
 
-  async restart(options?: RequestOptions): Promise<this> {
+  async restart(options?: ChangeOptions): Promise<SandboxInfo> {
     return this.change('restart', options);
   }
 
   /** Moves its files to the archive. */
-  async archive(options?: RequestOptions): Promise<this> {
+  async archive(options?: ChangeOptions): Promise<SandboxInfo> {
     return this.change('archive', options);
   }
 
+  /** Brings its files back from the archive. */
+  async restore(options?: ChangeOptions): Promise<SandboxInfo> {
+    return this.change('restore', options);
+  }
+
   /** Deletes it with its files. */
-  async delete(options?: RequestOptions): Promise<void> {
-    await this.take({ method: 'DELETE', path: this.path, limitS: CHANGE_LIMIT_S, options });
+  async delete(options: ChangeOptions = {}): Promise<SandboxInfo> {
+    const [request, query] = splitOptions(options);
+    return this.take({ method: 'DELETE', path: this.path, query, limitS: CHANGE_LIMIT_S, options: request });
   }
 
   /** Lets it live for this many seconds more. */
-  async extend(seconds: number, options?: RequestOptions): Promise<this> {
+  async extend(seconds: number, options?: RequestOptions): Promise<SandboxInfo> {
     return this.change('extend', options, { seconds });
   }
 
   /** Changes limits, timers, labels or the network policy. */
-  async update(options: UpdateOptions): Promise<this> {
+  async update(options: UpdateOptions): Promise<SandboxInfo> {
     const [request, rest] = splitOptions(options);
     return this.take({ method: 'PATCH', path: this.path, json: snakeFields(rest), options: request });
   }
 
   /** Keeps it running for this many seconds, whatever its timers say. */
-  async hold(seconds: number, reason?: string, options?: RequestOptions): Promise<this> {
+  async hold(seconds: number, reason?: string, options?: RequestOptions): Promise<SandboxInfo> {
     return this.change('hold', options, { for_s: seconds, reason });
   }
 
   /** Ends a hold. */
-  async release(options?: RequestOptions): Promise<this> {
+  async release(options?: RequestOptions): Promise<SandboxInfo> {
     return this.take({ method: 'DELETE', path: `${this.path}/hold`, options });
   }
 
@@ -190,7 +208,7 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Puts its files back to those of a snapshot. */
-  async rollback(snapshot: SnapshotInfo | string, options?: RequestOptions): Promise<this> {
+  async rollback(snapshot: SnapshotInfo | string, options?: RequestOptions): Promise<SandboxInfo> {
     return this.change('rollback', options, { snapshot: typeof snapshot === 'string' ? snapshot : snapshot.id });
   }
 
@@ -207,6 +225,13 @@ export class Sandbox implements AsyncDisposable {
 
   async metrics(options?: RequestOptions): Promise<Metrics> {
     return this.transport.json<Schemas['Sample']>({ method: 'GET', path: `${this.path}/metrics`, options });
+  }
+
+  /** Past samples, oldest first. */
+  async metricsHistory(options: RequestOptions & { since?: string; limit?: number } = {}): Promise<Metrics[]> {
+    const [request, query] = splitOptions(options);
+    const call = { method: 'GET', path: `${this.path}/metrics/history`, query, options: request };
+    return (await this.transport.json<Schemas['SampleList']>(call)).items;
   }
 
   /** Why it is awake, and what its next timer does. */
@@ -234,12 +259,13 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  private change(verb: string, options?: RequestOptions, json?: object): Promise<this> {
-    return this.take({ method: 'POST', path: `${this.path}/${verb}`, json, limitS: CHANGE_LIMIT_S, options });
+  private change(verb: string, options: ChangeOptions = {}, json?: object): Promise<SandboxInfo> {
+    const [request, query] = splitOptions(options);
+    return this.take({ method: 'POST', path: `${this.path}/${verb}`, query, json, limitS: CHANGE_LIMIT_S, options: request });
   }
 
-  private async take(call: Parameters<Transport['json']>[0]): Promise<this> {
+  private async take(call: Parameters<Transport['json']>[0]): Promise<SandboxInfo> {
     this.info = await this.transport.json<Schemas['Sandbox']>(call);
-    return this;
+    return this.info;
   }
 }

@@ -1,17 +1,20 @@
 /** Templates: what sandboxes are made from. */
 import { bodyOf, type FileData } from './bytes.js';
 import { type Camel, camelFields, snakeFields } from './case.js';
-import { UnavailableError } from './errors.js';
+import { cutStream } from './errors.js';
 import { at, type Call, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { Schemas, TemplateInfo } from './types.js';
 
 type Auth = Camel<Schemas['RegistryAuth']>;
 
-/** Progress of a pull, a push or the making of a template. The last event is `done`. */
-export type TemplateEvent =
+/** Progress of a pull, a push or the making of a template. */
+export type Progress =
   | { type: 'step'; message: string }
-  | { type: 'layer'; digest: string; done: number; total: number; state: string }
-  | { type: 'done'; template: TemplateInfo };
+  | { type: 'layer'; digest: string; done: number; total: number; state: string };
+
+export interface WorkOptions extends RequestOptions {
+  onProgress?: (progress: Progress) => void;
+}
 
 export class Templates {
   constructor(private readonly transport: Transport) {}
@@ -43,35 +46,34 @@ export class Templates {
     await this.transport.done({ method: 'DELETE', path: at('/v1/templates', name, 'tags'), query: { tags: tags.join(',') }, options });
   }
 
-  /** Pulls an image from its registry and returns the template. */
-  async pull(image: string, options: RequestOptions & { auth?: Auth; platform?: string } = {}): Promise<TemplateInfo> {
-    return finished(this.pullEvents(image, options));
-  }
-
-  /** The same with its progress. Leaving the loop cancels the pull. */
-  pullEvents(image: string, options: RequestOptions & { auth?: Auth; platform?: string } = {}): AsyncGenerator<TemplateEvent> {
-    const [request, rest] = splitOptions(options);
-    return this.work({ method: 'POST', path: '/v1/templates/pull', json: { image, ...snakeFields(rest) }, options: request });
+  /** Pulls an image from its registry and returns the template. Aborting `signal` cancels the pull. */
+  async pull(image: string, options: WorkOptions & { auth?: Auth; platform?: string } = {}): Promise<TemplateInfo> {
+    const { onProgress, ...given } = options;
+    const [request, rest] = splitOptions(given);
+    const json = { image, ...snakeFields(rest) };
+    return this.work({ method: 'POST', path: '/v1/templates/pull', json, options: request }, onProgress);
   }
 
   /** Makes a template of the catalogue from packages; needs an admin key. */
-  async make(name: string, options?: RequestOptions): Promise<TemplateInfo> {
-    return finished(this.makeEvents(name, options));
-  }
-
-  makeEvents(name: string, options?: RequestOptions): AsyncGenerator<TemplateEvent> {
-    return this.work({ method: 'POST', path: at('/v1/templates', name, 'make'), options });
+  async make(name: string, options: WorkOptions = {}): Promise<TemplateInfo> {
+    return this.work({ method: 'POST', path: at('/v1/templates', name, 'make'), options }, options.onProgress);
   }
 
   /** Sends a template to a registry. */
-  async push(name: string, image: string, options: RequestOptions & { auth?: Auth } = {}): Promise<void> {
-    const [request, rest] = splitOptions(options);
-    const call = { method: 'POST', path: at('/v1/templates', name, 'push'), json: { image, ...snakeFields(rest) }, options: request };
-    for await (const event of this.work(call)) if (event.type === 'done') return;
+  async push(name: string, image: string, options: WorkOptions & { auth?: Auth } = {}): Promise<void> {
+    const { onProgress, ...given } = options;
+    const [request, rest] = splitOptions(given);
+    const json = { image, ...snakeFields(rest) };
+    await this.work({ method: 'POST', path: at('/v1/templates', name, 'push'), json, options: request }, onProgress);
+  }
+
+  /** Removes files that nothing uses any more; needs an admin key. */
+  async collect(options?: RequestOptions): Promise<Camel<Schemas['Collected']>> {
+    return this.transport.json<Schemas['Collected']>({ method: 'POST', path: '/v1/templates/gc', options, limitS: 0 });
   }
 
   /** Makes a template from an archive: OCI, Docker, or a root file system. */
-  async import(name: string, archive: FileData, options: RequestOptions & { format?: string } = {}): Promise<TemplateInfo> {
+  async importArchive(name: string, archive: FileData, options: RequestOptions & { format?: string } = {}): Promise<TemplateInfo> {
     const [request, query] = splitOptions(options);
     const headers = { 'content-type': 'application/x-tar' };
     const call = { method: 'POST', path: '/v1/templates/import', query: { name, ...query }, body: bodyOf(archive), headers };
@@ -84,16 +86,12 @@ export class Templates {
     return response.body!;
   }
 
-  private async *work(call: Call): AsyncGenerator<TemplateEvent> {
+  private async work(call: Call, onProgress?: (progress: Progress) => void): Promise<TemplateInfo> {
     for await (const { name, data } of this.transport.events(call)) {
       const fields = camelFields(data as object);
-      if (name === 'done') yield { type: 'done', template: fields as TemplateInfo };
-      else if (name === 'step' || name === 'layer') yield { type: name, ...fields } as TemplateEvent;
+      if (name === 'done') return fields as TemplateInfo;
+      if (name === 'step' || name === 'layer') onProgress?.({ type: name, ...fields } as Progress);
     }
+    throw cutStream();
   }
-}
-
-async function finished(events: AsyncGenerator<TemplateEvent>): Promise<TemplateInfo> {
-  for await (const event of events) if (event.type === 'done') return event.template;
-  throw new UnavailableError({ status: 0, code: 'sandbox_unavailable', message: 'the server ended before the template was ready' });
 }

@@ -1,13 +1,11 @@
 /** Terminals of a sandbox, over WebSocket. */
 import { snakeFields } from './case.js';
-import { NotFoundError, streamError } from './errors.js';
+import { streamError } from './errors.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { Schemas, TerminalInfo } from './types.js';
 import { openSocket, type Socket } from './web_socket.js';
 
 export interface TerminalOptions extends RequestOptions {
-  /** Terminals of the same thread are the same shell. Default: a new one. */
-  thread?: string;
   cols?: number;
   rows?: number;
   shell?: string[];
@@ -23,19 +21,18 @@ export class Terminals {
     private readonly socketClass: unknown,
   ) {}
 
-  /** Opens a terminal and connects to it. */
-  async open(options: TerminalOptions = {}): Promise<Terminal> {
-    const [request, rest] = splitOptions({ thread: `sdk-${crypto.randomUUID()}`, ...options });
-    const call = { method: 'POST', path: this.path, json: snakeFields(rest), options: request };
+  /** Opens a terminal and connects to it. The same thread gets the same terminal, with the end of its output. */
+  async open(thread = 'default', options: TerminalOptions = {}): Promise<Terminal> {
+    const [request, rest] = splitOptions(options);
+    const call = { method: 'POST', path: this.path, json: { thread, ...snakeFields(rest) }, options: request };
     const info = await this.transport.json<Schemas['Terminal']>(call);
     return this.connect(info);
   }
 
   /** Connects to a terminal that is open. */
   async connect(info: TerminalInfo): Promise<Terminal> {
-    const path = at(this.path, info.id);
-    const terminal = new Terminal(this.transport, path, info);
-    const address = this.transport.socketUrl(`${path}/ws`);
+    const terminal = new Terminal(info);
+    const address = this.transport.socketUrl(`${at(this.path, info.id)}/ws`);
     await openSocket(address, this.transport.settings.apiKey, this.socketClass, (socket) => terminal.attach(socket));
     return terminal;
   }
@@ -43,9 +40,18 @@ export class Terminals {
   async list(options?: RequestOptions): Promise<TerminalInfo[]> {
     return (await this.transport.json<Schemas['TerminalList']>({ method: 'GET', path: this.path, options })).items;
   }
+
+  /** Ends a terminal and its shell. */
+  async delete(terminal: TerminalInfo | string, options?: RequestOptions): Promise<void> {
+    const id = typeof terminal === 'string' ? terminal : terminal.id;
+    await this.transport.done({ method: 'DELETE', path: at(this.path, id), options });
+  }
 }
 
-/** A terminal. Read its output with `for await (const bytes of terminal)`; the loop ends with the shell or the connection. */
+/**
+ * A connection to a terminal. Read its output with `for await (const bytes of terminal)`; the loop ends with the shell or the
+ * connection. Closing the connection leaves the shell running.
+ */
 export class Terminal implements AsyncDisposable {
   /** The exit code of the shell, once it has ended. */
   exitCode: number | undefined;
@@ -55,16 +61,12 @@ export class Terminal implements AsyncDisposable {
   private wake: () => void = () => {};
   private socket!: Socket;
 
-  constructor(
-    private readonly transport: Transport,
-    private readonly path: string,
-    readonly info: TerminalInfo,
-  ) {}
+  constructor(readonly info: TerminalInfo) {}
 
   /** Listens to a socket before it is open, so that no output is missed. */
   attach(socket: Socket): void {
     this.socket = socket;
-    socket.addEventListener('message', (event) => this.receive(event.data));
+    socket.addEventListener('message', (event) => this.take(event.data));
     socket.addEventListener('close', () => this.end());
     socket.addEventListener('error', () => this.end());
   }
@@ -83,7 +85,7 @@ export class Terminal implements AsyncDisposable {
   }
 
   /** Output as it comes. */
-  async *output(): AsyncGenerator<Uint8Array> {
+  async *receive(): AsyncGenerator<Uint8Array> {
     for (;;) {
       const bytes = this.waiting.shift();
       if (bytes) yield bytes;
@@ -94,37 +96,26 @@ export class Terminal implements AsyncDisposable {
   }
 
   [Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
-    return this.output();
+    return this.receive();
   }
 
-  /** Leaves the terminal; its shell goes on. */
-  disconnect(): void {
+  /** Closes the connection. */
+  async close(): Promise<void> {
     this.socket.close();
     this.end();
-  }
-
-  /** Ends the terminal and its shell. */
-  async close(options?: RequestOptions): Promise<void> {
-    this.disconnect();
-    try {
-      await this.transport.done({ method: 'DELETE', path: this.path, options });
-    } catch (error) {
-      // The shell has ended by itself.
-      if (!(error instanceof NotFoundError)) throw error;
-    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  private receive(data: unknown): void {
-    if (typeof data === 'string') this.receiveFrame(JSON.parse(data));
+  private take(data: unknown): void {
+    if (typeof data === 'string') this.takeFrame(JSON.parse(data));
     else this.waiting.push(new Uint8Array(data as ArrayBuffer));
     this.wake();
   }
 
-  private receiveFrame(frame: { type: string; exit_code?: number; code?: string; message?: string; hint?: string }): void {
+  private takeFrame(frame: { type: string; exit_code?: number; code?: string; message?: string; hint?: string }): void {
     if (frame.type === 'exit') this.exitCode = frame.exit_code;
     if (frame.type === 'error') this.failure = streamError(frame as { code: string; message: string });
   }

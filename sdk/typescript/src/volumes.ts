@@ -35,11 +35,11 @@ export class Volumes {
     await this.transport.done({ method: 'DELETE', path: at('/v1/volumes', idOrName), options });
   }
 
-  async readFile(idOrName: string, path: string, options?: RequestOptions): Promise<Uint8Array> {
+  async read(idOrName: string, path: string, options?: RequestOptions): Promise<Uint8Array> {
     return this.transport.bytes({ method: 'GET', path: at('/v1/volumes', idOrName, 'files'), query: { path }, options, limitS: 0 });
   }
 
-  async writeFile(
+  async write(
     idOrName: string,
     path: string,
     data: FileData,
@@ -51,13 +51,22 @@ export class Volumes {
     return this.transport.json<Schemas['VolumeEntry']>({ ...call, options: request, limitS: 0 });
   }
 
-  async removeFile(idOrName: string, path: string, options?: RequestOptions): Promise<void> {
+  async remove(idOrName: string, path: string, options?: RequestOptions): Promise<void> {
     await this.transport.done({ method: 'DELETE', path: at('/v1/volumes', idOrName, 'files'), query: { path }, options });
   }
 
-  async listFiles(idOrName: string, path?: string, options: RequestOptions & { depth?: number } = {}): Promise<VolumeEntry[]> {
+  async entries(idOrName: string, path = '/', options: RequestOptions & { depth?: number } = {}): Promise<VolumeEntry[]> {
     const [request, query] = splitOptions(options);
     const call = { method: 'GET', path: at('/v1/volumes', idOrName, 'entries'), query: { path, ...query }, options: request };
     return (await this.transport.json<Schemas['VolumeEntryList']>(call)).items;
+  }
+
+  async mkdir(idOrName: string, path: string, options?: RequestOptions): Promise<VolumeEntry> {
+    return this.transport.json<Schemas['VolumeEntry']>({ method: 'POST', path: at('/v1/volumes', idOrName, 'folders'), json: { path }, options });
+  }
+
+  async move(idOrName: string, source: string, destination: string, options?: RequestOptions): Promise<VolumeEntry> {
+    const json = { from: source, to: destination };
+    return this.transport.json<Schemas['VolumeEntry']>({ method: 'POST', path: at('/v1/volumes', idOrName, 'move'), json, options });
   }
 }

@@ -11,7 +11,7 @@ describe('sandboxes', () => {
     const box = await sandbox(t, { name, memoryMib: 128, labels: { test_case: name }, env: { MY_NAME: 'x' }, network: 'deny-all' });
     assert.deepEqual([box.name, box.phase, box.info.memoryMib, box.info.labels], [name, 'running', 128, { test_case: name }]);
     assert.equal((await client.sandboxes.get(name)).id, box.id);
-    assert.deepEqual((await collect(client.sandboxes.list({ label: `test_case=${name}` }))).map(({ id }) => id), [box.id]);
+    assert.deepEqual((await collect(client.sandboxes.list({ labels: { test_case: name }, phase: ['running', 'paused'] }))).map(({ id }) => id), [box.id]);
     await box.update({ memoryMib: 256, labels: { test_case: name, more: '1' } });
     assert.deepEqual([box.info.memoryMib, box.info.labels['more']], [256, '1']);
     await box.delete();
@@ -22,7 +22,7 @@ describe('sandboxes', () => {
   test('are listed page by page', async (t) => {
     const label = word('page');
     for (let count = 0; count < 3; count++) await sandbox(t, { labels: { page: label } });
-    const ids = (await collect(client.sandboxes.list({ label: `page=${label}`, limit: 1 }))).map(({ id }) => id);
+    const ids = (await collect(client.sandboxes.list({ labels: { page: label }, pageSize: 1 }))).map(({ id }) => id);
     assert.equal(new Set(ids).size, 3);
   });
 
@@ -63,11 +63,11 @@ describe('sandboxes', () => {
 
   test('hold, release, extend, awake, metrics', async (t) => {
     const box = await sandbox(t, { timeoutS: 600, autoPauseS: 300 });
-    assert.equal((await box.hold(60, 'a test')).info.hold?.reason, 'a test');
+    assert.equal((await box.hold(60, 'a test')).hold?.reason, 'a test');
     assert.ok((await box.awake()).because.includes('hold'));
-    assert.ok(!(await box.release()).info.hold);
+    assert.ok(!(await box.release()).hold);
     const before = Date.parse(box.info.timeoutAt!);
-    assert.ok(Date.parse((await box.extend(1_200)).info.timeoutAt!) > before);
+    assert.ok(Date.parse((await box.extend(1_200)).timeoutAt!) > before);
     assert.ok((await box.metrics()).limits.memoryMib > 0);
   });
 
@@ -137,9 +137,28 @@ describe('commands', () => {
     assert.deepEqual([ended.stdout, ended.exitCode], ['got a\ngot b\n', 5]);
     const sleeper = await box.commands.start(['sleep', '600']);
     await sleeper.kill('TERM');
-    assert.equal((await box.commands.get(sleeper.pid).wait()).exitCode, 143);
+    assert.equal((await box.commands.connect(sleeper.pid).wait()).exitCode, 143);
     const lines = await collect(box.logs());
     assert.ok(lines.some((line) => line.pid === echo.pid && line.data.includes('got a')));
+  });
+});
+
+describe('sessions', () => {
+  test('keep their state between commands', async (t) => {
+    const box = await sandbox(t);
+    await box.sessions.create('work', { cwd: '/tmp' });
+    await box.sessions.run('work', 'NAME=kept');
+    const done = await box.sessions.run('work', 'echo $NAME; pwd; exit_code() { return 3; }; exit_code', { timeoutS: 30 });
+    assert.deepEqual([done.stdout, done.exitCode], ['kept\n/tmp\n', 3]);
+    const id = await box.sessions.start('work', 'read line; echo "got $line"');
+    await box.sessions.sendStdin('work', id, 'input\n');
+    const followed = await collect(box.sessions.follow('work', id));
+    assert.ok(followed.some((event) => event.type === 'stdout' && event.data.includes('got input')));
+    assert.equal((await box.sessions.command('work', id)).exitCode, 0);
+    assert.match((await box.sessions.logs('work', id)).stdout, /got input/);
+    assert.equal((await box.sessions.get('work')).commands.length, 3);
+    await box.sessions.delete('work');
+    assert.deepEqual(await box.sessions.list(), []);
   });
 });
 
@@ -160,8 +179,10 @@ describe('files', () => {
     assert.equal((await box.files.stat('work/d.txt')).name, 'd.txt');
     const edited = await box.files.edit('work/d.txt', [{ find: 'world', replace: 'there' }]);
     assert.equal(edited.replacements, 1);
-    assert.deepEqual((await box.files.grep('THERE', 'work', { ignoreCase: true })).map(({ line, text }) => [line, text]), [[2, 'there']]);
-    assert.equal((await box.files.search('*.txt', 'work')).length, 1);
+    assert.deepEqual((await box.files.grep('THERE', 'work', { ignoreCase: true })).items.map(({ line, text }) => [line, text]), [[2, 'there']]);
+    assert.equal((await box.files.search('*.txt', 'work')).items.length, 1);
+    assert.deepEqual([await box.files.exists('work/d.txt'), await box.files.exists('work/none')], [true, false]);
+    assert.equal(new TextDecoder().decode(await box.files.read('work/d.txt', { offset: 7, length: 3 })), 'the');
     await box.files.mkdir('work/deep/er');
     await box.files.remove('work');
     await assert.rejects(box.files.stat('work'), { name: 'NotFoundError', code: 'file_not_found' });
@@ -216,7 +237,7 @@ describe('terminals', () => {
     const own = new Atoll({ url, apiKey, webSocket: WebSocket });
     const box = await own.sandboxes.create('debian');
     t.after(() => box.delete());
-    await using terminal = await box.terminals.open({ cols: 100, rows: 30 });
+    await using terminal = await box.terminals.open('main', { cols: 100, rows: 30 });
     terminal.resize(120, 40);
     terminal.send('stty size; echo $((6*7)); exit 9\n');
     let text = '';
@@ -227,10 +248,10 @@ describe('terminals', () => {
 
   test('of a thread are the same shell', async (t) => {
     const box = await sandbox(t);
-    const first = await box.terminals.open({ thread: 'conversation' });
+    const first = await box.terminals.open('conversation');
     first.send('NAME=kept\n');
-    first.disconnect();
-    const second = await box.terminals.open({ thread: 'conversation' });
+    await first.close();
+    const second = await box.terminals.open('conversation');
     assert.equal(second.id, first.id);
     second.send('echo "[$NAME]"\n');
     let text = '';
@@ -240,6 +261,8 @@ describe('terminals', () => {
     }
     assert.equal((await box.terminals.list()).length, 1);
     await second.close();
+    await box.terminals.delete(second.info);
+    assert.deepEqual(await box.terminals.list(), []);
   });
 });
 
@@ -249,19 +272,19 @@ describe('git', () => {
     const path = '/home/user/repo';
     await box.git.init(path, { branch: 'main' });
     await box.files.write(`${path}/a`, 'one\n');
-    assert.deepEqual((await box.git.status({ path })).files.map((file) => [file.path, file.worktree]), [['a', 'untracked']]);
-    await box.git.add(['a'], { path });
-    const { hash } = await box.git.commit('First', { path, author: 'A', email: 'a@example.com' });
-    await box.git.createBranch('side', { path, checkout: true });
+    assert.deepEqual((await box.git.status(path)).files.map((file) => [file.path, file.worktree]), [['a', 'untracked']]);
+    await box.git.add(['a'], path);
+    const { hash } = await box.git.commit('First', path, { author: 'A', email: 'a@example.com' });
+    await box.git.createBranch('side', path, { checkout: true });
     await box.files.write(`${path}/a`, 'two\n');
-    assert.match((await box.git.diff({ path })).output, /-one\n\+two/);
-    await box.git.restore(['a'], { path });
-    await box.git.checkout('main', { path });
-    assert.deepEqual((await box.git.branches({ path })).items.sort(), ['main', 'side']);
-    await box.git.deleteBranch('side', { path });
+    assert.match((await box.git.diff(path)).output, /-one\n\+two/);
+    await box.git.restore(['a'], path);
+    await box.git.checkout('main', path);
+    assert.deepEqual((await box.git.branches(path)).items.sort(), ['main', 'side']);
+    await box.git.deleteBranch('side', path);
     await box.git.clone(`file://${path}`, '/home/user/copy');
-    assert.equal((await box.git.log({ path: '/home/user/copy' }))[0]!.hash, hash);
-    assert.equal((await box.git.remotes({ path: '/home/user/copy' }))[0]!.name, 'origin');
+    assert.equal((await box.git.log('/home/user/copy'))[0]!.hash, hash);
+    assert.equal((await box.git.remotes('/home/user/copy'))[0]!.name, 'origin');
   });
 });
 
@@ -296,9 +319,10 @@ describe('the server', () => {
     const box = await client.sandboxes.create('debian', { mounts: [{ volume: name, path: '/data' }] });
     await box.commands.run('echo kept > /data/file', { user: 'root' });
     await box.delete();
-    assert.equal(new TextDecoder().decode(await client.volumes.readFile(name, '/file')), 'kept\n');
-    await client.volumes.writeFile(name, '/other', 'x');
-    assert.deepEqual((await client.volumes.listFiles(name, '/')).map((entry) => entry.name).sort(), ['file', 'other']);
+    assert.equal(new TextDecoder().decode(await client.volumes.read(name, '/file')), 'kept\n');
+    await client.volumes.write(name, '/first', 'x');
+    await client.volumes.move(name, '/first', '/other');
+    assert.deepEqual((await client.volumes.entries(name, '/')).map((entry) => entry.name).sort(), ['file', 'other']);
     assert.ok((await client.volumes.list()).some(({ id }) => id === volume.id));
   });
 
@@ -322,11 +346,11 @@ describe('the server', () => {
   test('events are read and followed', async (t) => {
     const box = await sandbox(t);
     await box.pause();
-    const past = await collect(client.events({ sandbox: box.id }));
+    const past = await collect(client.events({ sandbox: box.id, follow: false }));
     assert.deepEqual(past.flatMap((event) => (event.kind === 'phase' ? [event.to] : [])), ['creating', 'running', 'pausing', 'paused']);
     const seen: SandboxEvent[] = [];
     void box.resume();
-    for await (const event of client.events({ sandbox: box.id, after: past.at(-1)!.seq, follow: true })) {
+    for await (const event of client.events({ sandbox: box.id, after: past.at(-1)!.seq })) {
       seen.push(event);
       if (event.kind === 'phase' && event.to === 'running') break;
     }

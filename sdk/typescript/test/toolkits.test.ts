@@ -151,7 +151,7 @@ async function closedPort(): Promise<number> {
 test('a toolkit that is never used creates no sandbox', async () => {
   const label = word('unused');
   const toolkit = new AtollSandboxToolkit({ apiKey, baseURL: url, create: { labels: { test: label } } });
-  const made = async () => (await collect(new Atoll({ url, apiKey }).sandboxes.list({ label: `test=${label}` }))).length;
+  const made = async () => (await collect(new Atoll({ url, apiKey }).sandboxes.list({ labels: { test: label } }))).length;
   toolkit.getTools();
   toolkit.getSandbox();
   assert.equal(await made(), 0);

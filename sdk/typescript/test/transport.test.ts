@@ -169,7 +169,7 @@ test('a signal ends a request and a stream', async (t) => {
   stop.abort();
   await assert.rejects(call, { name: 'AbortError' });
   const later = new AbortController();
-  const events = client.events({ follow: true, signal: later.signal });
+  const events = client.events({ signal: later.signal });
   await events.next();
   later.abort();
   await assert.rejects(events.next(), { name: 'AbortError' });

@@ -1,5 +1,5 @@
 /** Sandboxes of Atoll, at any provider that the server has. */
-import { NotFoundError } from '../errors.js';
+import { NotFoundError, UnsupportedError } from '../errors.js';
 import { type CreateOptions, type Sandbox, Sandboxes } from '../sandbox.js';
 import { connect, environment } from '../settings.js';
 import { type Backend, LazySandbox, type SandboxResult } from './cloud_sandbox.js';
@@ -83,8 +83,13 @@ class AtollBackend implements Backend {
   }
 
   async close(): Promise<void> {
-    if (this.keep) await this.sandbox.pause();
-    else await this.sandbox[Symbol.asyncDispose]();
+    if (!this.keep) return this.sandbox[Symbol.asyncDispose]();
+    try {
+      await this.sandbox.pause();
+    } catch (error) {
+      // A provider that cannot pause keeps it running until its timer.
+      if (!(error instanceof UnsupportedError)) throw error;
+    }
   }
 
   isGone(error: unknown): boolean {

@@ -100,7 +100,11 @@ export class LazySandbox implements CloudSandbox {
     this.opening = undefined;
     // A create that failed has nothing to end.
     const backend = await opening?.catch(() => undefined);
-    await backend?.close();
+    try {
+      await backend?.close();
+    } catch (error) {
+      if (!backend?.isGone(error)) throw error;
+    }
   }
 
   private limit(seconds: number | undefined): number {
