@@ -3,8 +3,11 @@
 /** What can be sent as the content of a file. */
 export type FileData = string | Uint8Array | ArrayBuffer | Blob | ReadableStream<Uint8Array>;
 
-export function bodyOf(data: FileData): BodyInit {
-  return data as BodyInit;
+/** What `fetch` sends; the name of this type differs between platforms. */
+export type RequestBody = NonNullable<RequestInit['body']>;
+
+export function bodyOf(data: FileData): RequestBody {
+  return data as RequestBody;
 }
 
 export function toBase64(bytes: Uint8Array): string {

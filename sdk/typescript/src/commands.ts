@@ -1,5 +1,5 @@
 /** Commands of a sandbox: run one, follow its output, or start it and talk to it. */
-import { fromBase64, textOf, toBase64 } from './bytes.js';
+import { bodyOf, fromBase64, textOf, toBase64 } from './bytes.js';
 import { snakeFields } from './case.js';
 import { cutStream } from './errors.js';
 import type { ServerEvent } from './event_stream.js';
@@ -134,7 +134,7 @@ export class Process {
 
   async sendStdin(data: string | Uint8Array, options?: RequestOptions): Promise<void> {
     const headers = { 'content-type': 'application/octet-stream' };
-    await this.transport.done({ method: 'POST', path: `${this.path}/stdin`, body: data as BodyInit, headers, options });
+    await this.transport.done({ method: 'POST', path: `${this.path}/stdin`, body: bodyOf(data), headers, options });
   }
 
   async closeStdin(options?: RequestOptions): Promise<void> {

@@ -1,4 +1,5 @@
 /** Sessions: shells that keep their working directory, variables and functions between commands. */
+import { bodyOf } from './bytes.js';
 import { type CommandEvent, commandEvents } from './commands.js';
 import { at, type RequestOptions, splitOptions, type Transport } from './transport.js';
 import type { Schemas, Session, SessionCommand, SessionDetails, SessionOutput, SessionResult } from './types.js';
@@ -61,7 +62,7 @@ export class Sessions {
   }
 
   async sendStdin(name: string, command: string, data: string | Uint8Array, options?: RequestOptions): Promise<void> {
-    const call = { method: 'POST', path: `${this.one(name, command)}/stdin`, body: data as BodyInit, headers: BINARY, options };
+    const call = { method: 'POST', path: `${this.one(name, command)}/stdin`, body: bodyOf(data), headers: BINARY, options };
     await this.transport.done(call);
   }
 

@@ -3,6 +3,7 @@
  *
  * A request is sent again only if that cannot do the work twice: it is a GET, PUT or DELETE, or has an idempotency key.
  */
+import type { RequestBody } from './bytes.js';
 import { type Camel, camelFields } from './case.js';
 import { AtollError, answerError, ConnectionFailedError, RequestTimeoutError, streamError } from './errors.js';
 import { readEvents, type ServerEvent } from './event_stream.js';
@@ -23,7 +24,7 @@ export interface Call {
   path: string;
   query?: Query | undefined;
   json?: unknown;
-  body?: BodyInit | undefined;
+  body?: RequestBody | undefined;
   headers?: Record<string, string> | undefined;
   options?: RequestOptions | undefined;
   /** Default time limit of this call in seconds, where the client's does not fit; 0 is none. */
