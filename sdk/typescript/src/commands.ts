@@ -185,24 +185,35 @@ function execBody(command: Command, options: CommandOptions): [RequestOptions, R
 /** The events of a command, as they come over the wire. */
 export async function* commandEvents(events: AsyncIterable<ServerEvent>): AsyncGenerator<CommandEvent> {
   for await (const { name, data } of events) {
-    const event = commandEvent(name, data as Record<string, never>);
+    const event = commandEvent(name, data as WireData);
     if (event) yield event;
   }
 }
 
+/** The fields of all events; each event has some of them. */
+interface WireData {
+  pid: number;
+  bytes: number;
+  exit_code: number;
+  signal: number | null;
+  timed_out?: boolean;
+  data?: string;
+  data_base64?: string;
+}
+
 /** An event of the wire; nothing for one of a newer server. */
-function commandEvent(name: string, data: Record<string, never>): CommandEvent | undefined {
+function commandEvent(name: string, data: WireData): CommandEvent | undefined {
   switch (name) {
     case 'start':
-      return { type: 'start', pid: data['pid']! };
+      return { type: 'start', pid: data.pid };
     case 'stdout':
     case 'stderr':
     case 'terminal':
       return outputEvent(name, data);
     case 'dropped':
-      return { type: 'dropped', bytes: data['bytes']! };
+      return { type: 'dropped', bytes: data.bytes };
     case 'exit':
-      return { type: 'exit', exitCode: data['exit_code']!, signal: data['signal']!, timedOut: data['timed_out'] ?? false };
+      return { type: 'exit', exitCode: data.exit_code, signal: data.signal, timedOut: data.timed_out ?? false };
     default:
       return undefined;
   }
