@@ -1,9 +1,9 @@
 // The toolkits: one suite for every back end, against a real server. E2B's and Daytona's toolkits use the
 // vendors' own packages, unmodified.
 import assert from 'node:assert/strict';
-import { cpSync, mkdirSync, mkdtempSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { execFileSync } from 'node:child_process';
 import { after, describe, test } from 'node:test';
@@ -173,9 +173,10 @@ test('without a key every constructor throws: missing API key', () => {
   }
 });
 
-test('without the package of the vendor the constructor throws what is required', () => {
-  // A folder where no package of a vendor is found.
-  const folder = mkdtempSync(join(tmpdir(), 'atoll-sdk-'));
+test('without the package of the vendor the constructor throws what is required', (t) => {
+  // A folder where no package of a vendor is found: not below that of the tests.
+  const folder = mkdtempSync(join(homedir(), 'atoll-sdk-'));
+  t.after(() => rmSync(folder, { recursive: true }));
   const installed = new URL('../node_modules/atoll-sandbox', import.meta.url);
   mkdirSync(join(folder, 'node_modules'));
   cpSync(installed, join(folder, 'node_modules/atoll-sandbox'), { recursive: true });
