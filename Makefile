@@ -1,6 +1,6 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install test check agent fmt clippy unit kernel soak nightly bench sdk-python clean-data
+.PHONY: help run build install sdk test check agent fmt clippy unit kernel soak nightly bench sdk-python clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Set only where rustup lacks the toolchain of rust-toolchain.toml.
@@ -32,6 +32,9 @@ build: ## Build the release binary, which includes the agent
 
 install: build ## Put the release binary into /usr/local/bin
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
+
+sdk: ## Build the packages of the SDKs into target/sdk
+	@scripts/build-sdk-typescript
 
 test: ## Install missing packages and run every test, with real sandboxes
 	@scripts/install-deps test

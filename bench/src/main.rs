@@ -24,6 +24,7 @@ mod python_sdk;
 mod queue;
 mod report;
 mod sdk;
+mod sdk_typescript;
 mod server;
 mod sessions;
 mod soak;
@@ -77,6 +78,9 @@ pub(crate) struct Options {
     /// Only the rows about MCP; nothing is written.
     #[arg(long)]
     pub(crate) mcp: bool,
+    /// Only the rows about the TypeScript SDK; nothing is written.
+    #[arg(long)]
+    pub(crate) sdk_typescript: bool,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -110,6 +114,7 @@ fn main() -> Result<()> {
 /// Starts this program again in network and mount namespaces of its own.
 fn enter_namespace(options: &Options) -> Result<()> {
     server::cache_templates(options)?;
+    sdk_typescript::build();
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--"])
@@ -146,6 +151,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.docker
         || options.queue
         || options.mcp
+        || options.sdk_typescript
     {
         return Ok(());
     }
@@ -184,6 +190,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.daytona {
         return daytona::measure(options, place, report);
     }
+    if options.sdk_typescript {
+        return sdk_typescript::measure(options, place, report);
+    }
     density::measure(options, place, report)?;
     latency::warm(options, place, report)?;
     latency::cold(options, place, report)?;
@@ -200,6 +209,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
     python_sdk::measure(options, place, report)?;
+    sdk_typescript::measure(options, place, report)?;
     docker::measure(options, place, rootfs, report)?;
     peers::measure(options, place, rootfs, report)
 }

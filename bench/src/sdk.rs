@@ -13,7 +13,7 @@ use crate::stats::Samples;
 pub(crate) struct Timed(Value);
 
 impl Timed {
-    /// Runs a program that times an SDK, so many rounds of it, with these variables.
+    /// Runs a Python program that times an SDK, so many rounds of it, with these variables.
     pub(crate) fn take(
         python: &Path,
         program: &str,
@@ -21,14 +21,26 @@ impl Timed {
         rounds: u32,
         env: &[(&str, &str)],
     ) -> Result<Self> {
-        let file = place.join("probe.py");
+        Self::take_file(python, "probe.py", program, place, rounds, env)
+    }
+
+    /// The same with any interpreter; `name` is what the program's file is called.
+    pub(crate) fn take_file(
+        interpreter: &Path,
+        name: &str,
+        program: &str,
+        place: &Path,
+        rounds: u32,
+        env: &[(&str, &str)],
+    ) -> Result<Self> {
+        let file = place.join(name);
         std::fs::write(&file, program)?;
-        let ran = Command::new(python)
+        let ran = Command::new(interpreter)
             .arg(&file)
             .arg(rounds.to_string())
             .envs(env.iter().copied())
             .output()
-            .context("cannot run the SDK's python")?;
+            .context("cannot run the interpreter of the SDK")?;
         if !ran.status.success() {
             bail!("the probe failed: {}", String::from_utf8_lossy(&ran.stderr));
         }

@@ -52,7 +52,8 @@ pub(crate) fn cache_templates(options: &Options) -> Result<()> {
         || options.images
         || options.python_sdk
         || options.docker
-        || options.mcp;
+        || options.mcp
+        || options.sdk_typescript;
     if !one_part {
         make_template(place.path(), crate::e2b::INTERPRETER)?;
     }

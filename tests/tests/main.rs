@@ -61,6 +61,7 @@ mod queue;
 mod registry;
 mod resources;
 mod sdk_python;
+mod sdk_typescript;
 mod sessions;
 mod smuggling;
 mod snapshots;

@@ -1,0 +1,112 @@
+/** Sandboxes of E2B, or of a server with E2B's API, by the vendor's own package. */
+import { environment } from '../settings.js';
+import { type Backend, LazySandbox, type SandboxResult } from './cloud_sandbox.js';
+import { DEFAULT_IDLE_SECONDS, MissingApiKeyError, SandboxToolkit, type ToolkitConfig } from './toolkit.js';
+import { findPackage, GRACE_SECONDS, limitedCommand, limitedResult } from './vendor_package.js';
+
+export interface E2BToolkitConfig extends ToolkitConfig {
+  /** The package, for programs that are bundled: `import * as e2b from 'e2b'`. */
+  sdk?: unknown;
+}
+
+/** The part of the package that is used; `e2b` and `@e2b/sdk` have it. */
+interface E2BSandbox {
+  commands: { run(command: string, options: object): Promise<{ stdout: string; exitCode: number }> };
+  files: {
+    write(path: string, data: ArrayBuffer): Promise<unknown>;
+    read(path: string, options: { format: 'bytes' }): Promise<Uint8Array>;
+  };
+  setTimeout(ms: number): Promise<void>;
+  kill(): Promise<unknown>;
+}
+
+interface E2BPackage {
+  Sandbox: { create(template: string, options: object): Promise<E2BSandbox> };
+}
+
+export class E2BSandboxToolkit extends SandboxToolkit {
+  constructor(config: E2BToolkitConfig = {}) {
+    const apiKey = config.apiKey ?? environment('E2B_API_KEY');
+    if (!apiKey) throw new MissingApiKeyError('pass apiKey or set E2B_API_KEY');
+    const load = config.sdk
+      ? () => config.sdk
+      : findPackage(['e2b', '@e2b/sdk', '@e2b/code-interpreter'], '@e2b/sdk', 'e2b');
+    const idleS = config.idleTimeoutSeconds ?? DEFAULT_IDLE_SECONDS;
+    const open = async () => {
+      const { Sandbox } = load() as E2BPackage;
+      const options = { apiKey, timeoutMs: idleS * 1_000, ...addresses(config.baseURL) };
+      return new E2BBackend(await Sandbox.create(config.template ?? 'base', options), idleS);
+    };
+    super(new LazySandbox('e2b', open, config.defaultTimeoutSeconds), config);
+  }
+}
+
+/** Atoll has E2B's API below `/e2b`, and the sandboxes at its root. Other addresses are those of an API alone. */
+function addresses(baseURL: string | undefined): { apiUrl?: string; sandboxUrl?: string } {
+  if (!baseURL) return {};
+  const apiUrl = baseURL.replace(/\/+$/, '');
+  return apiUrl.endsWith('/e2b') ? { apiUrl, sandboxUrl: apiUrl.slice(0, -'/e2b'.length) } : { apiUrl };
+}
+
+/** LIMIT: the lifetime is renewed at most this often. */
+const RENEW_EVERY_MS = 30_000;
+
+class E2BBackend implements Backend {
+  private renewedAt = Date.now();
+
+  constructor(
+    private readonly sandbox: E2BSandbox,
+    private readonly idleS: number,
+  ) {}
+
+  async exec(command: string, timeoutSeconds: number, env: Record<string, string>): Promise<SandboxResult> {
+    await this.renew(timeoutSeconds);
+    const began = Date.now();
+    const limits = { timeoutMs: (timeoutSeconds + GRACE_SECONDS) * 1_000, envs: env };
+    const done = await this.sandbox.commands.run(limitedCommand(command, timeoutSeconds), limits).catch(exitOf);
+    return limitedResult(done.stdout, done.exitCode, Date.now() - began, timeoutSeconds);
+  }
+
+  async write(path: string, data: Uint8Array): Promise<void> {
+    await this.renew(0);
+    await this.sandbox.files.write(path, data.slice().buffer);
+  }
+
+  async read(path: string): Promise<Uint8Array | null> {
+    await this.renew(0);
+    try {
+      return await this.sandbox.files.read(path, { format: 'bytes' });
+    } catch (error) {
+      if (isNotFound(error) && !this.isGone(error)) return null;
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.sandbox.kill();
+  }
+
+  isGone(error: unknown): boolean {
+    return isNotFound(error) && ((error as Error).name === 'SandboxNotFoundError' || /sandbox/i.test((error as Error).message));
+  }
+
+  /** E2B ends a sandbox at a fixed time; every use moves that time. */
+  private async renew(seconds: number): Promise<void> {
+    const now = Date.now();
+    const needed = seconds + GRACE_SECONDS >= this.idleS;
+    if (!needed && now - this.renewedAt < RENEW_EVERY_MS) return;
+    this.renewedAt = now;
+    await this.sandbox.setTimeout((Math.max(this.idleS, seconds) + GRACE_SECONDS) * 1_000);
+  }
+}
+
+function isNotFound(error: unknown): boolean {
+  return error instanceof Error && ['NotFoundError', 'FileNotFoundError', 'SandboxNotFoundError'].includes(error.name);
+}
+
+/** The package throws if the code is not 0; the error has the result. */
+function exitOf(error: unknown): { stdout: string; exitCode: number } {
+  const known = error as { exitCode?: unknown; stdout?: unknown };
+  if (typeof known?.exitCode === 'number' && typeof known.stdout === 'string') return { stdout: known.stdout, exitCode: known.exitCode };
+  throw error;
+}
