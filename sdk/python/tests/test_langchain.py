@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -317,6 +318,14 @@ async def test_an_agent_solves_a_task(environment: Server) -> None:
     assert done["messages"][-1].content == "The sum is 5050."
     assert set(model.tool_names) == set(TOOL_NAMES)
     assert "no such file" in model.told[1]
+
+
+def test_a_missing_extra_is_named(environment: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "atoll_sandbox.langchain", None)
+    with SandboxSession.create(session_id=f"sdk-{uuid.uuid4().hex}") as session:
+        assert len(session.tools()) == 36
+        with pytest.raises(agent_infra_sandbox.SandboxUnsupportedError, match="langchain-core"):
+            session.get_tools()
 
 
 def test_errors_have_their_common_names() -> None:

@@ -7,7 +7,7 @@ import os
 from types import TracebackType
 from typing import Any
 
-from ..errors import NotFoundError
+from ..errors import NotFoundError, UnsupportedError
 from ..sync.client import Atoll
 from ..sync.sandbox import Sandbox
 from .toolset import Tool, toolset
@@ -76,8 +76,11 @@ class SandboxSession:
 
     def get_tools(self, names: list[str] | tuple[str, ...] | None = None) -> list[Any]:
         """The tools for LangChain, all or those that are named. Needs the extra `langchain`."""
-        from ..langchain import langchain_tools
-
+        try:
+            from ..langchain import langchain_tools
+        except ImportError as cause:
+            hint = "pip install 'atoll-sandbox[langchain]', or use tools() without a framework"
+            raise UnsupportedError("the package langchain-core is missing", code="missing_extra", hint=hint) from cause
         return langchain_tools(self.workspace, names)
 
     def open(self) -> SandboxSession:
