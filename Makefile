@@ -33,7 +33,7 @@ build: ## Build the release binary, which includes the agent
 install: build ## Put the release binary into /usr/local/bin
 	@$(ROOT) install -m 755 $(TARGET)/release/atoll /usr/local/bin/atoll
 
-sdk: ## Build the packages of the SDKs into target/sdk
+sdk: sdk-python ## Build the packages of both SDKs into target/sdk
 	@scripts/build-sdk-typescript
 
 test: ## Install missing packages and run every test, with real sandboxes

@@ -51,7 +51,8 @@ pub use provider_settings::{
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{
-    BadSpec, CreateSandbox, Origin, QueueAsk, TRANSIENT_THREADS, TimersAsk, UpdateSandbox, check_name, check_thread,
+    BadSpec, CreateSandbox, Origin, QueueAsk, TRANSIENT_THREADS, TimersAsk, UpdateSandbox, check_name,
+    check_thread,
 };
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{Principal, Quota, Scope, Usage};

@@ -28,8 +28,8 @@ use serde::de::DeserializeOwned;
 use crate::errors::Envelope;
 pub use answer::{Answer, List, Listing, Page};
 pub use error::{ApiError, ClientError, MapError, PlainErrors};
-pub use retries::Retries;
 pub use mcp::McpAnswer;
+pub use retries::Retries;
 pub use sandboxes::LifecycleVerb;
 pub use sse::{Events, SseEvent};
 
