@@ -12,6 +12,9 @@ use atoll_tests::world::program;
 use atoll_tests::{Client, Options, Value, World, json, run, run_with, until};
 use reqwest::Method;
 
+/// A request as bytes: its header fields, its body, its key, and the status of the answer.
+type RawCase<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str, u16);
+
 const NOW: &str = "2026-07-28";
 
 fn folder() -> PathBuf {
@@ -198,7 +201,7 @@ async fn wrong_http(client: &Client) {
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let key = client.key();
     assert_eq!(send(Method::POST, &[json_type], ping, key).await.0, 200);
-    let cases: [(&[(&str, &str)], &str, &str, u16); 17] = [
+    let cases: [RawCase<'_>; 17] = [
         (&[json_type], ping, "", 401),
         (&[json_type], ping, "atl_0000000000000000000000000000000000000000", 401),
         (&[json_type, ("origin", "http://evil.example")], ping, key, 403),
@@ -298,15 +301,18 @@ fn a_call_ends_its_command_when_it_is_cancelled_or_its_client_goes_away() {
         };
         let cancel =
             json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
-        let started = async |mark: &'static str, session: &'static str| {
+        let start = |mark: &'static str, session: &'static str| {
             let (own, body) = (client.clone(), call(mark, 7));
-            let task = tokio::spawn(async move { old_message(&own, session, body).await });
-            until("the command runs", async || runs(mark).await.then_some(())).await;
-            task
+            tokio::spawn(async move { old_message(&own, session, body).await })
         };
-        started("4001", "a.1").await.abort();
+        let until_runs =
+            async |mark: &str| until("the command runs", async || runs(mark).await.then_some(())).await;
+        let left = start("4001", "a.1");
+        until_runs("4001").await;
+        left.abort();
         until("the command has ended", async || (!runs("4001").await).then_some(())).await;
-        let task = started("4002", "a.1").await;
+        let task = start("4002", "a.1");
+        until_runs("4002").await;
         // Another key and another session of the same key cannot cancel it; nor can a message without a session.
         let stranger = w.tenant("stranger").await;
         for (who, session) in [(&stranger, "a.1"), (&client, "a.2"), (&client, "")] {

@@ -187,7 +187,8 @@ impl Sandboxes {
         let is_name =
             destination.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
         let is_address = destination.parse::<std::net::IpAddr>().is_ok();
-        if !is_address && !(is_name && (1..=253).contains(&destination.len())) {
+        let is_possible = is_address || (is_name && (1..=253).contains(&destination.len()));
+        if !is_possible {
             return Err(ServiceError::field("destination", "must be a host name or an address")
                 .hint("write it like pypi.org or 203.0.113.7, without scheme, port and path"));
         }

@@ -1,6 +1,6 @@
 //! `atoll doctor`: checks what this machine supports, with one fix per problem. Needs no server and changes nothing.
 
-pub(crate) use atoll_wire::server::{CheckState, ServerCheck as Check};
+pub(crate) use atoll_client::server::{CheckState, ServerCheck as Check};
 
 use super::CommandContext;
 use crate::{failure::Failure, out::Shade, serve};

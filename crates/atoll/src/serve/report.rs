@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use atoll_client::server::{ServerReport, ServerSetting};
 use atoll_front_native::ServerReporter;
-use atoll_wire::server::{ServerReport, ServerSetting};
 use clap::{Arg, ArgMatches, CommandFactory, parser::ValueSource};
 
 use super::checks::checks;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use atoll_client::server::ServerReport;
 use atoll_front_kit::{ApiError, Caller, JsonResponse, ok};
 use atoll_model::Code;
-use atoll_wire::server::ServerReport;
 use axum::extract::State;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

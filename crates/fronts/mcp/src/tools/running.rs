@@ -84,7 +84,7 @@ pub(super) async fn run_code(call: &McpCall, args: CodeArguments) -> Result<Tool
     let execution = interpreter.execute(&context, execute).await?;
     let mut done = CollectedExecution::collect(execution, &tools.session.account).await?;
     let results = std::mem::take(&mut done.results);
-    let texts = results.iter().filter_map(|rich| shown(rich)).collect();
+    let texts = results.iter().filter_map(shown).collect();
     let images: Vec<ToolImage> = results.into_iter().filter_map(image).take(IMAGES_MAX).collect();
     let error = done.error.take().map(|error| match error.traceback.is_empty() {
         true => format!("{}: {}", error.name, error.value),
