@@ -53,6 +53,7 @@ class Sandboxes:
         that a lost answer does not leave a second sandbox behind.
         """
         body = {**({"template": template} if template else {}), **options}
+        queued_s = (options.get("queue_timeout_s") or LONG_S) if options.get("queue") else 0
         answer = await self._transport.json(
             "POST",
             "/v1/sandboxes",
@@ -60,7 +61,7 @@ class Sandboxes:
             body=body,
             headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
             idempotent=True,
-            timeout=LONG_S,
+            timeout=LONG_S + queued_s,
         )
         return AsyncSandbox(self._transport, SandboxInfo(answer))
 

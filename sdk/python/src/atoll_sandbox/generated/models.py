@@ -24,6 +24,7 @@ __all__ = [
     "BuildOptions",
     "BuildSecretBody",
     "BuildStatus",
+    "CheckState",
     "CodeContext",
     "CodeException",
     "CodeLanguage",
@@ -82,6 +83,7 @@ __all__ = [
     "Provider",
     "ProviderSettings",
     "ProviderTest",
+    "QueuePlace",
     "Quota",
     "Ready",
     "Reason",
@@ -93,6 +95,9 @@ __all__ = [
     "Scope",
     "SearchResult",
     "Secret",
+    "ServerCheck",
+    "ServerReport",
+    "ServerSetting",
     "Session",
     "SessionCommand",
     "SessionDetails",
@@ -273,6 +278,9 @@ class BuildSecretBody(TypedDict, total=False):
     value_base64: str | None
     """For bytes that are no text."""
 
+
+CheckState = Literal["good", "lacking", "missing"]
+"""The state of a check."""
 
 CodeLanguage = Literal["python", "javascript", "typescript", "bash", "r", "java"]
 """The language of code."""
@@ -538,7 +546,16 @@ OnTimeout = Literal["delete", "stop", "pause"]
 Phase = Literal["creating", "running", "pausing", "paused", "resuming", "stopping", "stopped", "starting", "archiving", "archived", "restoring", "deleting", "deleted", "failed"]
 """Last observed state of the sandbox."""
 
-ReasonCode = Literal["requested", "completed", "timed_out", "idle", "aged", "woken", "exit", "overdue", "instance_died", "lost_while_down", "image_unavailable", "provider"]
+class QueuePlace(Model):
+    """Place of a create in the queue of a full server."""
+
+    ahead: int
+    """How many creates of all tenants start before it, as the queue is now."""
+    position: int
+    """Position among the queued creates of its tenant; 1 is the next one."""
+
+
+ReasonCode = Literal["requested", "completed", "timed_out", "idle", "aged", "woken", "exit", "overdue", "queue_timed_out", "instance_died", "lost_while_down", "image_unavailable", "provider"]
 
 class Reason(Model):
     """Reason of a change."""
@@ -627,6 +644,8 @@ class SandboxInfo(Model):
     provider: str
     public: bool
     """Whether its ports are open to everyone who knows their addresses."""
+    queue: QueuePlace | None = None
+    """Its place in the queue; only while it waits for one of the server's places."""
     reason: Reason
     """Why the sandbox is in this phase."""
     snapshot: str | None = None
@@ -662,6 +681,7 @@ class SandboxInfo(Model):
         "hold": ("hold", Hold),
         "mounts": ("mounts", each(Mount)),
         "phase_at": ("phase_at", parse_time),
+        "queue": ("queue", QueuePlace),
         "reason": ("reason", Reason),
         "started_at": ("started_at", parse_time),
         "stopped_at": ("stopped_at", parse_time),
@@ -714,10 +734,11 @@ class Event(Model):
     """An event of a sandbox."""
 
     from_: Phase | None = None
-    kind: Literal["phase", "stage", "out_of_memory", "snapshotted", "forked", "checkpointed", "updated"]
+    kind: Literal["phase", "stage", "queued", "out_of_memory", "snapshotted", "forked", "checkpointed", "updated"]
     reason: Reason | None = None
     to: Phase | None = None
     stage: Stage | None = None
+    queue: QueuePlace | None = None
     memory: bool | None = None
     """Whether its processes are included."""
     snapshot: str | None = None
@@ -735,6 +756,7 @@ class Event(Model):
     _convert = {
         "from": ("from_", same),
         "reason": ("reason", Reason),
+        "queue": ("queue", QueuePlace),
         "at": ("at", parse_time),
     }
 
@@ -1096,8 +1118,8 @@ class Sample(Model):
     """One core is 100."""
     cpu_us: int
     """CPU time since the sandbox started."""
-    disk_bytes: int
-    """Bytes in its own layer."""
+    disk_bytes: int | None = None
+    """Bytes in its own layer; null: its provider does not measure it."""
     limits: SampleLimits
     memory_bytes: int
     """Memory charged to it, page cache included."""
@@ -1131,6 +1153,45 @@ class Secret(Model):
     _convert = {
         "created_at": ("created_at", parse_time),
         "rotated_at": ("rotated_at", parse_time),
+    }
+
+
+class ServerCheck(Model):
+    """The result of one check."""
+
+    fix: str | None = None
+    """One line that repairs it."""
+    found: str
+    """What was found."""
+    name: str
+    state: CheckState
+
+
+class ServerSetting(Model):
+    """An option of the server."""
+
+    about: str
+    """What the option is for."""
+    name: str
+    """As on the command line."""
+    source: str
+    """Where they come from: `default`, `option` or `environment (NAME)`."""
+    values: list[str]
+    """Values in effect; empty where the option is not set and has no default."""
+
+
+class ServerReport(Model):
+    """The server: checks of its machine, and its settings."""
+
+    checks: list[ServerCheck]
+    """The checks of `atoll doctor`."""
+    settings: list[ServerSetting]
+    """The options of `atoll serve` with their values."""
+    version: str
+
+    _convert = {
+        "checks": ("checks", each(ServerCheck)),
+        "settings": ("settings", each(ServerSetting)),
     }
 
 
@@ -1519,6 +1580,12 @@ class CreateOptions(TypedDict, total=False):
     A thread that is bound to another provider is refused with `thread_bound`."""
     public: bool
     """Whether its ports are open to everyone who knows their addresses. Default: only with a key or a preview."""
+    queue: bool
+    """Wait for a place if the server or the quota of the tenant is full: the sandbox is `creating` with stage
+    `queued`. Default: a full server refuses at once with `no_capacity`. Cannot be combined with `archive`."""
+    queue_timeout_s: int | None
+    """With `queue`: how long to wait for a place. A sandbox that gets none in time is deleted with reason
+    `queue_timed_out`. Default 600."""
     snapshot: str | None
     """Id or name of a snapshot to create the sandbox from, instead of a template."""
     storage: Storage | None

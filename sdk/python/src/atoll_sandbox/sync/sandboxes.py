@@ -55,6 +55,7 @@ class Sandboxes:
         that a lost answer does not leave a second sandbox behind.
         """
         body = {**({"template": template} if template else {}), **options}
+        queued_s = (options.get("queue_timeout_s") or LONG_S) if options.get("queue") else 0
         answer = self._transport.json(
             "POST",
             "/v1/sandboxes",
@@ -62,7 +63,7 @@ class Sandboxes:
             body=body,
             headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
             idempotent=True,
-            timeout=LONG_S,
+            timeout=LONG_S + queued_s,
         )
         return Sandbox(self._transport, SandboxInfo(answer))
 
