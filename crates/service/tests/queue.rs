@@ -258,6 +258,30 @@ async fn memory_that_a_resize_gives_back_is_a_place() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_create_that_is_too_large_holds_up_other_tenants_for_a_while_only() {
+    let options = Options { config: Some(Box::new(|config| config.overcommit = 1.0)), ..Default::default() };
+    let world = World::with(options).await;
+    world.fake.set_node(|node| {
+        node.memory_total_mib = 1_024;
+        node.memory_free_mib = 100_000;
+    });
+    let of = |memory_mib| LimitsAsk { memory_mib: Some(memory_mib), ..LimitsAsk::default() };
+    world.try_create(CreateSandbox { limits: of(200), ..CreateSandbox::default() }).await.unwrap();
+    let large = enqueue(&world, &world.admin, CreateSandbox { limits: of(1_000), ..queued() }).await;
+    let other = world.tenant("other", Quota::default()).await;
+    let small = enqueue(&world, &other, CreateSandbox { limits: of(64), ..queued() }).await;
+    let direct = || CreateSandbox { limits: of(64), ..CreateSandbox::default() };
+    world.quiet().await;
+    assert_eq!(world.get(&small.id).await.phase, Phase::Creating, "it is not overtaken at once");
+    let refused = world.service.sandboxes().create(&other, direct(), true).await.unwrap_err();
+    assert_eq!(refused.code, Code::NoCapacity);
+    world.advance(Duration::from_secs(35)).await;
+    world.until(&small.id, Phase::Running).await;
+    world.service.sandboxes().create(&other, direct(), true).await.expect("a place is free");
+    assert_eq!(world.get(&large.id).await.phase, Phase::Creating);
+}
+
+#[tokio::test(start_paused = true)]
 async fn capacity_that_nobody_announces_is_found_within_a_second() {
     let world = World::new().await;
     world.fake.set_node(|node| node.memory_free_mib = 0);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Within a tenant the first create is served first; across tenants one create of each starts in turn. A create that
-//! does not fit at its provider is not overtaken there, so a large one is never starved by small ones; creates at other
+//! does not fit at its provider is not overtaken there while the caller says that the provider is blocked, so a large one has its chance; creates at other
 //! providers go on. A tenant whose quota is full keeps its turn while the others go on.
 
 use std::collections::{BTreeSet, VecDeque};

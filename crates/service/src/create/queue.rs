@@ -22,6 +22,7 @@ use atoll_model::{Code, EventKind, Lease, QueuePlace, SandboxId, TenantId};
 use atoll_store::{NewEvent, StoreError};
 use futures::StreamExt;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::admission::NotAdmitted;
 use crate::base::shutting_down;
@@ -32,6 +33,9 @@ use crate::{ServiceConfig, ServiceError};
 
 /// LIMIT: how late a place is noticed that nobody announces; the state of the machine is not read more often either.
 const RECHECK: Duration = Duration::from_secs(1);
+/// LIMIT: how long a create that is too large for what is free holds up the creates behind it. After that smaller creates of other
+/// tenants pass, so that no tenant can stop all others by asking for more than becomes free.
+const HOLDS_UP: Duration = Duration::from_secs(30);
 /// LIMIT: events of places that are written at once; the store groups them.
 const TOLD_AT_ONCE: usize = 32;
 
@@ -51,6 +55,8 @@ struct QueueState {
     shortage: Shortage,
     /// How many creates were ahead of each at its last event.
     told: HashMap<SandboxId, u32>,
+    /// Since when creates were at the front of their provider and did not fit.
+    held_up: HashMap<SandboxId, Instant>,
 }
 
 /// Where queued creates wait for capacity.
@@ -97,6 +103,7 @@ impl PlaceQueue {
             quota_full: BTreeSet::new(),
             shortage: Shortage::default(),
             told: HashMap::new(),
+            held_up: HashMap::new(),
         };
         Self { state: Mutex::new(state), freed: Arc::clone(freed), moved: Notify::new() }
     }
@@ -130,6 +137,7 @@ impl PlaceQueue {
             state.queue.started(&lease.id);
         }
         state.told.remove(&lease.id);
+        state.held_up.remove(&lease.id);
         drop(state);
         self.changed();
     }
@@ -153,6 +161,12 @@ impl PlaceQueue {
         if before.waits_for_place() && !lease.waits_for_place() {
             self.left(lease);
         }
+    }
+
+    /// Whether a create that does not fit at its provider lets others pass.
+    fn lets_pass(&self, create: &QueuedCreate) -> bool {
+        let since = *self.state().held_up.entry(create.id.clone()).or_insert_with(Instant::now);
+        since.elapsed() > HOLDS_UP
     }
 
     /// Whether queued creates wait for capacity at this provider, so that a create which does not queue may not take it.
@@ -288,8 +302,13 @@ impl Sandboxes {
             let Some(create) = queue.next(&blocked).filter(|_| !shortage.of_node) else { break };
             match self.give_place(&create).await {
                 Turn::Taken => {}
-                Turn::Gone => drop(queue.state().queue.leave(&create.id)),
+                Turn::Gone => {
+                    let mut state = queue.state();
+                    state.queue.leave(&create.id);
+                    state.held_up.remove(&create.id);
+                }
                 Turn::NodeFull => shortage.of_node = true,
+                Turn::ProviderFull if queue.lets_pass(&create) => drop(tried.insert(create.tenant)),
                 Turn::ProviderFull => drop(shortage.providers.insert(create.provider)),
                 Turn::QuotaFull => drop(queue.state().quota_full.insert(create.tenant)),
                 Turn::Later(error) => {
