@@ -56,6 +56,8 @@ mod pip;
 mod previews;
 mod provider_settings;
 mod registry;
+mod remote_e2b;
+mod remote_e2b_server;
 mod resources;
 mod sessions;
 mod smuggling;
