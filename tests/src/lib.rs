@@ -24,6 +24,7 @@ pub mod criu;
 pub mod data_folder;
 pub mod docker;
 pub mod dockerfiles;
+pub mod fault_proxy;
 pub mod image;
 pub mod internet;
 pub mod leaks;

@@ -59,6 +59,8 @@ mod previews;
 mod provider_settings;
 mod queue;
 mod registry;
+mod remote_e2b;
+mod remote_e2b_server;
 mod resources;
 mod sdk_python;
 mod sdk_typescript;

@@ -6,6 +6,7 @@
 //! reached the agent.
 
 mod archive;
+mod envd;
 mod files;
 mod forward;
 mod liveness;
@@ -27,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 pub use archive::{Pack, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
+pub use envd::{EnvdAddress, EnvdClient, EnvdFile};
 pub use files::{Entry, EntryKind, FileReader, Range, WatchChange, WatchKind, WatchStream};
 pub use forward::Forwarded;
 pub use logs::{LogLine, LogStream, LogTail};

@@ -101,7 +101,7 @@ macro_rules! codes {
 
             /// The most likely code for an HTTP status without a Connect body.
             pub fn from_http(status: u16) -> Self {
-                match status { $($status => Self::$name,)* 403 => Self::PermissionDenied, 507 => Self::ResourceExhausted, 416 => Self::OutOfRange, _ => Self::Unknown }
+                match status { $($status => Self::$name,)* 403 => Self::PermissionDenied, 502 => Self::Unavailable, 507 => Self::ResourceExhausted, 416 => Self::OutOfRange, _ => Self::Unknown }
             }
 
             fn kind(self) -> ErrorKind {

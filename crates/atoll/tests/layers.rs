@@ -79,6 +79,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-volume-files",
         ],
     ),
+    // Shared by the providers that are clients of a vendor's API; knows no vendor.
+    ("atoll-remote", &["atoll-model", "atoll-provider"]),
+    // Of the agent's protocol it uses the client of envd, which a vendor's sandboxes run.
+    ("atoll-remote-e2b", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model", "atoll-disk"]),

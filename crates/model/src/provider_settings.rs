@@ -138,6 +138,7 @@ const DOCKER: &[SettingsField] = &[
 const E2B: &[SettingsField] = &[
     key(&["E2B_API_KEY"]),
     field("api_url", FieldKind::Address),
+    field("sandbox_url", FieldKind::Address),
     field("template", FieldKind::Text),
     field("cwd", FieldKind::Path),
     field("timeout", FieldKind::Seconds),
@@ -509,8 +510,8 @@ mod tests {
                 "mount_path": "/workspace", "host": "unix:///run/docker.sock", "network": "bridge",
                 "pull": "missing", "remote": true}}),
             json!({"provider": "local", "enabled": true, "on_exit": "keep"}),
-            json!({"provider": "e2b", "on_exit": "pause", "e2b": {"api_key": "k", "api_url": "u", "template": "t",
-                "cwd": "/w", "timeout": 300}}),
+            json!({"provider": "e2b", "on_exit": "pause", "e2b": {"api_key": "k", "api_url": "u",
+                "sandbox_url": "s", "template": "t", "cwd": "/w", "timeout": 300}}),
             json!({"provider": "daytona", "on_exit": "destroy", "daytona": {"api_key": "k", "api_url": "u",
                 "target": "eu", "cwd": "/w"}}),
             json!({"provider": "agentbay", "on_exit": "pause", "agentbay": {"api_key": "k", "region_id": "r",

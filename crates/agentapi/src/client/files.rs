@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 
 use super::liveness::Patience;
 use super::rpc::{Frames, accept};
-use super::transport::BodyReader;
+use super::transport::{BodyReader, Transport, TransportBody};
 use super::{AgentClient, CALL_LIMIT, TREE_LIMIT};
 use crate::error::AgentError;
 use crate::proto::agent;
@@ -22,7 +23,7 @@ use crate::proto::agent;
 const UPLOAD_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// LIMIT: a local disk delivers within this, even under load.
-const READ_SILENCE: Duration = Duration::from_secs(60);
+pub(super) const READ_SILENCE: Duration = Duration::from_secs(60);
 
 /// The type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,14 +209,7 @@ impl AgentClient {
     ) -> Result<FileReader, AgentError> {
         let mut request = self.request(Method::GET, &files_uri(path.as_ref(), user, None), None)?;
         if let Some(range) = range {
-            if range.len == Some(0) {
-                return Err(AgentError::Argument("an empty range is not allowed"));
-            }
-            let end = range.len.map(|len| range.start.saturating_add(len).saturating_sub(1).to_string());
-            let text = format!("bytes={}-{}", range.start, end.unwrap_or_default());
-            let value =
-                HeaderValue::try_from(text).map_err(|_| AgentError::Argument("the range cannot be sent"))?;
-            request.headers_mut().insert(header::RANGE, value);
+            request.headers_mut().insert(header::RANGE, range_header(range)?);
         }
         let call = async {
             let answer = self.inner.transport.send(request).await?;
@@ -249,22 +243,8 @@ impl AgentClient {
     where
         S: Stream<Item = io::Result<Bytes>> + Send + 'static,
     {
-        let mut request = self.request(Method::POST, &files_uri(path.as_ref(), user, mode), None)?;
-        request
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-        if let Some(len) = len {
-            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
-        }
-        *request.body_mut() = StreamBody::new(content.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
-        let call = async {
-            let mut answer = self.inner.transport.send(request).await?;
-            if !answer.head.status.is_success() {
-                answer.body.forsake();
-            }
-            accept(answer).await?.read_all(1 << 20).await
-        };
-        self.patience.within("write_file", UPLOAD_LIMIT, call).await.map(|_| ())
+        let request = self.request(Method::POST, &files_uri(path.as_ref(), user, mode), None)?;
+        upload(&self.inner.transport, &self.patience, request, len, content).await
     }
 
     /// Writes a whole file from memory.
@@ -369,15 +349,50 @@ impl AgentClient {
     }
 }
 
+/// Sends a file as the body of a request.
+pub(super) async fn upload<S>(
+    transport: &Arc<Transport>,
+    patience: &Patience,
+    mut request: Request<TransportBody>,
+    len: Option<u64>,
+    content: S,
+) -> Result<(), AgentError>
+where
+    S: Stream<Item = io::Result<Bytes>> + Send + 'static,
+{
+    request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    if let Some(len) = len {
+        request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+    }
+    *request.body_mut() = StreamBody::new(content.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
+    let call = async {
+        let mut answer = transport.send(request).await?;
+        if !answer.head.status.is_success() {
+            answer.body.forsake();
+        }
+        accept(answer).await?.read_all(1 << 20).await
+    };
+    patience.within("write_file", UPLOAD_LIMIT, call).await.map(|_| ())
+}
+
+pub(super) fn range_header(range: Range) -> Result<HeaderValue, AgentError> {
+    if range.len == Some(0) {
+        return Err(AgentError::Argument("an empty range is not allowed"));
+    }
+    let end = range.len.map(|len| range.start.saturating_add(len).saturating_sub(1).to_string());
+    let text = format!("bytes={}-{}", range.start, end.unwrap_or_default());
+    HeaderValue::try_from(text).map_err(|_| AgentError::Argument("the range cannot be sent"))
+}
+
 fn name(user: Option<&str>) -> String {
     user.unwrap_or_default().to_owned()
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-fn files_uri(path: &[u8], user: Option<&str>, mode: Option<u32>) -> String {
+pub(super) fn files_uri(path: &[u8], user: Option<&str>, mode: Option<u32>) -> String {
     let mut uri = String::from("/files?path=");
     percent(&mut uri, path);
     if let Some(user) = user {

@@ -15,7 +15,7 @@ use crate::proto::agent::__buffa::oneof::process_event::Event;
 use crate::proto::{agent, process};
 
 /// LIMIT: the agent accepts messages of up to 4 MiB.
-const INPUT_PIECE: usize = 1 << 20;
+pub(super) const INPUT_PIECE: usize = 1 << 20;
 
 /// A request to start a process. `Default` has no command: set at least `cmd`.
 #[derive(Debug, Clone, Default)]
@@ -381,7 +381,9 @@ fn size_message(size: TerminalSize) -> agent::Size {
     agent::Size { cols: size.cols.into(), rows: size.rows.into(), ..Default::default() }
 }
 
-fn selector(pid: u32) -> MessageField<process::ProcessSelector, buffa::Inline<process::ProcessSelector>> {
+pub(super) fn selector(
+    pid: u32,
+) -> MessageField<process::ProcessSelector, buffa::Inline<process::ProcessSelector>> {
     MessageField::some(process::ProcessSelector {
         selector: Some(process::process_selector::Selector::Pid(pid)),
         ..Default::default()

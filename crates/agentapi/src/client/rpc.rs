@@ -1,5 +1,6 @@
 //! Connect RPC over the transport, binary codec: unary calls and server streams.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -9,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use serde::Deserialize;
 
 use super::liveness::Patience;
-use super::transport::{AgentResponse, BodyReader, TransportBody, full};
+use super::transport::{AgentResponse, BodyReader, Transport, TransportBody, full};
 use super::{ANSWER_MAX, AgentClient, CALL_LIMIT};
 use crate::error::{AgentError, RpcCode};
 
@@ -55,11 +56,7 @@ impl AgentClient {
             .map_err(|_| AgentError::Argument("the request has no valid address"))?;
         self.add_file_rights(request.headers_mut());
         if let Some(user) = user {
-            let basic =
-                format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:")));
-            let value =
-                HeaderValue::try_from(basic).map_err(|_| AgentError::Argument("the user cannot be sent"))?;
-            request.headers_mut().insert(header::AUTHORIZATION, value);
+            request.headers_mut().insert(header::AUTHORIZATION, basic_user(user)?);
         }
         Ok(request)
     }
@@ -80,15 +77,9 @@ impl AgentClient {
         uri: &'static str,
         message: &Q,
     ) -> Result<A, AgentError> {
-        let mut request = self.request(Method::POST, uri, None)?;
-        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/proto"));
-        *request.body_mut() = full(message.encode_to_bytes());
-        let call = async {
-            let answer = self.inner.transport.send(request).await?;
-            accept(answer).await?.read_all(ANSWER_MAX).await
-        };
-        let answer = self.patience.within(uri, limit, call).await?;
-        A::decode_from_slice(&answer).map_err(|_| AgentError::Protocol("the message does not decode"))
+        let request = self.request(Method::POST, uri, None)?;
+        let link = RpcLink { transport: &self.inner.transport, patience: &self.patience };
+        link.unary(limit, uri, request, message).await
     }
 
     /// One request, a stream of frames.
@@ -97,15 +88,60 @@ impl AgentClient {
         uri: &'static str,
         message: &Q,
     ) -> Result<Frames, AgentError> {
-        let mut request = self.request(Method::POST, uri, None)?;
+        let request = self.request(Method::POST, uri, None)?;
+        let link = RpcLink { transport: &self.inner.transport, patience: &self.patience };
+        link.stream(CALL_LIMIT, uri, request, message).await
+    }
+}
+
+/// Where calls are sent, and how long their answers may take.
+pub(super) struct RpcLink<'a> {
+    pub(super) transport: &'a Arc<Transport>,
+    pub(super) patience: &'a Patience,
+}
+
+impl RpcLink<'_> {
+    /// Sends a message with the head of `request`; reads one answer.
+    pub(super) async fn unary<Q: Message, A: Message>(
+        &self,
+        limit: Duration,
+        what: &'static str,
+        mut request: Request<TransportBody>,
+        message: &Q,
+    ) -> Result<A, AgentError> {
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/proto"));
+        *request.body_mut() = full(message.encode_to_bytes());
+        let call = async {
+            let answer = self.transport.send(request).await?;
+            accept(answer).await?.read_all(ANSWER_MAX).await
+        };
+        let answer = self.patience.within(what, limit, call).await?;
+        A::decode_from_slice(&answer).map_err(|_| AgentError::Protocol("the message does not decode"))
+    }
+
+    /// Sends a message with the head of `request`; reads a stream of frames, whose first has to begin within the limit.
+    pub(super) async fn stream<Q: Message>(
+        &self,
+        limit: Duration,
+        what: &'static str,
+        mut request: Request<TransportBody>,
+        message: &Q,
+    ) -> Result<Frames, AgentError> {
         let headers = request.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/connect+proto"));
-        headers.insert("keepalive-ping-interval", HeaderValue::from_static(KEEPALIVE_S));
+        headers.entry("keepalive-ping-interval").or_insert(HeaderValue::from_static(KEEPALIVE_S));
         *request.body_mut() = full(envelope(message)?);
-        let call = async { accept(self.inner.transport.send(request).await?).await };
-        let body = self.patience.within(uri, CALL_LIMIT, call).await?;
-        Ok(Frames { body, buffered: BytesMut::new(), ended: false, patience: self.patience.clone() })
+        let call = async { accept(self.transport.send(request).await?).await };
+        let body = self.patience.within(what, limit, call).await?;
+        let patience = self.patience.clone();
+        Ok(Frames { body, buffered: BytesMut::new(), ended: false, patience, silence: SILENCE_LIMIT })
     }
+}
+
+/// The value of `Authorization` that names a user.
+pub(super) fn basic_user(user: &str) -> Result<HeaderValue, AgentError> {
+    let basic = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{user}:")));
+    HeaderValue::try_from(basic).map_err(|_| AgentError::Argument("the user cannot be sent"))
 }
 
 fn envelope<Q: Message>(message: &Q) -> Result<Bytes, AgentError> {
@@ -167,6 +203,8 @@ pub(super) struct Frames {
     buffered: BytesMut,
     ended: bool,
     patience: Patience,
+    /// How long the peer may be silent.
+    pub(super) silence: Duration,
 }
 
 #[derive(Deserialize)]
@@ -178,7 +216,7 @@ impl Frames {
     /// The next message, or `None` after a regular end. Cancel-safe: partial frames stay buffered.
     pub(super) async fn next<A: Message>(&mut self) -> Result<Option<A>, AgentError> {
         let patience = self.patience.clone();
-        patience.within("stream", SILENCE_LIMIT, self.next_unbounded()).await
+        patience.within("stream", self.silence, self.next_unbounded()).await
     }
 
     async fn next_unbounded<A: Message>(&mut self) -> Result<Option<A>, AgentError> {

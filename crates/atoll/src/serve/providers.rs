@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use atoll_docker::{DockerConfig, DockerProvider, DockerSettings};
 use atoll_local::{CgroupUse, LocalConfig, LocalProvider};
 use atoll_model::{Code, ProviderKind};
 use atoll_provider::Provider;
+use atoll_remote_e2b::{E2bConfig, E2bProvider, E2bSandboxes, E2bSettings, E2bTiming};
 use atoll_service::{BuildProvider, ProviderFiles, ProviderRequest, ServiceError};
 
 use super::settings::Settings;
@@ -25,6 +26,7 @@ pub(super) fn files(settings: &Settings, port: Option<u16>) -> ProviderFiles {
         agent: settings.agent.clone(),
         own_ports: port.into_iter().chain(tls_port).collect(),
         local: tokio::sync::Mutex::default(),
+        e2b: Mutex::default(),
     };
     ProviderFiles::new(&settings.data, Arc::new(builder), environment::provider_variables())
         .allowing_local(settings.allow_local)
@@ -42,6 +44,8 @@ struct ProviderBuilder {
     own_ports: Vec<u16>,
     /// By name. Their settings have no fields, so one that is open stays as it is.
     local: tokio::sync::Mutex<HashMap<&'static str, Arc<LocalProvider>>>,
+    /// What the providers of kind `e2b` know, by name; a provider that is opened again goes on with it.
+    e2b: Mutex<HashMap<&'static str, E2bSandboxes>>,
 }
 
 impl ProviderBuilder {
@@ -72,18 +76,36 @@ impl ProviderBuilder {
 
     async fn docker(&self, request: &ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
         let settings = DockerSettings::from_section(request.settings.section.clone())?;
-        let folder = self.data.join("providers").join(request.name);
+        let folder = self.folder(request);
         let prepared = owner_of(&folder).and_then(|owner| {
             Ok((owner, atoll_container::install_agent(&self.data, self.agent.as_deref())?))
         });
-        let (owner, agent) = prepared.map_err(|cause| {
-            let message = format!("the folder of provider {} cannot be made: {cause}", request.name);
-            ServiceError::new(Code::Internal, message)
-        })?;
+        let (owner, agent) = prepared.map_err(|cause| no_folder(request, &cause))?;
         let data = folder.join("sandboxes");
         let config = DockerConfig { name: request.name, owner, agent, data, settings };
         Ok(Arc::new(DockerProvider::open(config).await?))
     }
+
+    fn e2b(&self, request: &ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
+        let settings = E2bSettings::from_section(request.settings.section.clone())?;
+        let folder = self.folder(request);
+        let owner = owner_of(&folder).map_err(|cause| no_folder(request, &cause))?;
+        let mut known = self.e2b.lock().unwrap_or_else(PoisonError::into_inner);
+        let sandboxes = known.entry(request.name).or_default().clone();
+        let (data, timing) = (folder.join("sandboxes"), E2bTiming::default());
+        let config = E2bConfig { name: request.name, owner, data, settings, sandboxes, timing };
+        Ok(Arc::new(E2bProvider::open(config)?))
+    }
+
+    /// The folder of a provider that has an owner of its own.
+    fn folder(&self, request: &ProviderRequest) -> PathBuf {
+        self.data.join("providers").join(request.name)
+    }
+}
+
+fn no_folder(request: &ProviderRequest, cause: &io::Error) -> ServiceError {
+    let message = format!("the folder of provider {} cannot be made: {cause}", request.name);
+    ServiceError::new(Code::Internal, message)
 }
 
 #[async_trait]
@@ -92,8 +114,9 @@ impl BuildProvider for ProviderBuilder {
         match request.kind {
             ProviderKind::Docker => self.docker(&request).await,
             ProviderKind::Local => self.local(request.name).await,
+            ProviderKind::E2b => self.e2b(&request),
             // The engine is opened before; the service never asks for a second one.
-            ProviderKind::Container | ProviderKind::E2b | ProviderKind::Daytona | ProviderKind::Agentbay => {
+            ProviderKind::Container | ProviderKind::Daytona | ProviderKind::Agentbay => {
                 Err(not_yet(&request))
             }
         }

@@ -1,0 +1,274 @@
+//! The calls of E2B's control API that this provider makes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use atoll_model::{InstanceId, SandboxId};
+use atoll_provider::ProviderError;
+use atoll_remote::{CallError, Repeat, VendorAnswer, VendorCall, VendorClient};
+use http::{HeaderName, HeaderValue, Method};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::labels;
+use crate::settings::E2bSettings;
+
+/// LIMIT: pages of a list of own objects; a hundred objects each.
+const PAGES_MAX: usize = 200;
+/// LIMIT: a sandbox starts within seconds.
+const CREATE_WITHIN: Duration = Duration::from_secs(40);
+
+/// What the service answers about a new or woken object. Contains secrets.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Opened {
+    #[serde(rename = "sandboxID")]
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) domain: Option<String>,
+    #[serde(default)]
+    pub(crate) envd_access_token: Option<String>,
+    #[serde(default)]
+    pub(crate) traffic_access_token: Option<String>,
+}
+
+/// What an object does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ServiceState {
+    Running,
+    Paused,
+}
+
+/// An object in a list.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    #[serde(rename = "sandboxID")]
+    id: String,
+    state: ServiceState,
+    started_at: String,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+}
+
+/// An object of this server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnedObject {
+    pub(crate) id: String,
+    pub(crate) sandbox: SandboxId,
+    /// As it was made.
+    pub(crate) instance: InstanceId,
+    pub(crate) state: ServiceState,
+    /// Orders the objects of one sandbox.
+    pub(crate) started_at: String,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Measurement {
+    pub(crate) cpu_count: u32,
+    /// Of all cores together.
+    pub(crate) cpu_used_pct: f64,
+    pub(crate) mem_used: u64,
+    pub(crate) mem_cache: u64,
+    pub(crate) disk_used: u64,
+}
+
+/// The body of a create.
+pub(crate) struct NewObject<'a> {
+    pub(crate) template: &'a str,
+    pub(crate) sandbox: &'a SandboxId,
+    pub(crate) instance: &'a InstanceId,
+    pub(crate) internet: bool,
+}
+
+/// The API of one account.
+#[derive(Debug)]
+pub(crate) struct E2bApi {
+    client: VendorClient,
+    owner: String,
+    timeout: u64,
+}
+
+/// Why an answer cannot be used, without its text: that may contain tokens.
+fn unreadable() -> CallError {
+    CallError::Unanswered { why: "the answer is not what the API promises".to_owned() }
+}
+
+fn parsed<T: DeserializeOwned>(answer: &VendorAnswer) -> Result<T, CallError> {
+    serde_json::from_slice(&answer.body).map_err(|_| unreadable())
+}
+
+/// An id becomes a part of paths and host names.
+fn is_id(id: &str) -> bool {
+    !id.is_empty() && id.len() <= 63 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+fn opened(answer: &VendorAnswer) -> Result<Opened, CallError> {
+    let opened: Opened = parsed(answer)?;
+    if is_id(&opened.id) { Ok(opened) } else { Err(unreadable()) }
+}
+
+/// `None` where the object is not there.
+fn unless_missing<T>(outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
+    match outcome {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_status(404) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl E2bApi {
+    pub(crate) fn new(settings: &E2bSettings, owner: String) -> Result<Self, ProviderError> {
+        let header = HeaderName::from_static("x-api-key");
+        let client = VendorClient::new(&settings.api_url, header, "", settings.api_key.expose());
+        let client = client.map_err(|why| ProviderError::Unsupported {
+            what: format!("the section e2b: {why}"),
+            hint: "correct the settings of this provider".to_owned(),
+        })?;
+        Ok(Self { client, owner, timeout: settings.timeout })
+    }
+
+    /// Makes an object. After [`CallError::Unanswered`] it may be there; it is not asked for again here.
+    pub(crate) async fn create(&self, new: &NewObject<'_>) -> Result<Opened, CallError> {
+        let body = json!({
+            "templateID": new.template,
+            "timeout": self.timeout,
+            "metadata": labels::of_new(&self.owner, new.sandbox, new.instance),
+            // When this server is away for longer than the lifetime, nothing is lost.
+            "autoPause": true,
+            "allow_internet_access": new.internet,
+            // Ports are reached through this server, which knows who may.
+            "network": { "allowPublicTraffic": false },
+        });
+        let key = HeaderValue::try_from(format!("{}-{}", new.sandbox, new.instance));
+        let key = key.map_err(|_| CallError::NotSent { why: "the ids cannot be sent".to_owned() })?;
+        let call = VendorCall {
+            headers: vec![(HeaderName::from_static("idempotency-key"), key)],
+            repeat: Repeat::Unsent,
+            attempt_within: CREATE_WITHIN,
+            within: CREATE_WITHIN * 2,
+            ..VendorCall::new(Method::POST, "/v2/sandboxes".to_owned()).body(body)
+        };
+        opened(&self.client.call(call).await?)
+    }
+
+    /// Wakes a paused object, or extends the lifetime of a running one; `None`: it is not there. Without `memory` it boots from its
+    /// files.
+    pub(crate) async fn connect(&self, id: &str, memory: bool) -> Result<Option<Opened>, CallError> {
+        let mut body = json!({ "timeout": self.timeout });
+        if !memory {
+            body["memory"] = Value::from(false);
+        }
+        let call = VendorCall {
+            attempt_within: CREATE_WITHIN,
+            within: CREATE_WITHIN * 2,
+            ..VendorCall::new(Method::POST, format!("/v2/sandboxes/{id}/connect")).body(body)
+        };
+        unless_missing(self.client.call(call).await)?.map(|answer| opened(&answer)).transpose()
+    }
+
+    /// Pauses an object; without `memory` only its files are kept. `None`: it is not there. Idempotent.
+    pub(crate) async fn pause(&self, id: &str, memory: bool) -> Result<Option<()>, CallError> {
+        let body = if memory { json!({}) } else { json!({ "memory": false }) };
+        let call = VendorCall {
+            attempt_within: CREATE_WITHIN,
+            within: CREATE_WITHIN * 2,
+            ..VendorCall::new(Method::POST, format!("/sandboxes/{id}/pause")).body(body)
+        };
+        match unless_missing(self.client.call(call).await) {
+            Err(error) if error.is_status(409) => match self.state(id).await? {
+                Some(ServiceState::Paused) => Ok(Some(())),
+                Some(ServiceState::Running) => Err(error),
+                None => Ok(None),
+            },
+            outcome => Ok(outcome?.map(drop)),
+        }
+    }
+
+    /// Removes an object. Idempotent.
+    pub(crate) async fn kill(&self, id: &str) -> Result<(), CallError> {
+        let call = VendorCall::new(Method::DELETE, format!("/sandboxes/{id}"));
+        unless_missing(self.client.call(call).await).map(drop)
+    }
+
+    /// Sets the lifetime of a running object anew; `None`: it does not run.
+    pub(crate) async fn extend(&self, id: &str) -> Result<Option<()>, CallError> {
+        let call = VendorCall::new(Method::POST, format!("/sandboxes/{id}/timeout"));
+        let done = self.client.call(call.body(json!({ "timeout": self.timeout }))).await;
+        Ok(unless_missing(done)?.map(drop))
+    }
+
+    /// What an object does; `None`: it is not there.
+    pub(crate) async fn state(&self, id: &str) -> Result<Option<ServiceState>, CallError> {
+        #[derive(Deserialize)]
+        struct Detail {
+            state: ServiceState,
+        }
+        let call = VendorCall::new(Method::GET, format!("/sandboxes/{id}"));
+        let answer = unless_missing(self.client.call(call).await)?;
+        answer.map(|answer| parsed::<Detail>(&answer).map(|detail| detail.state)).transpose()
+    }
+
+    /// The newest measurement; `None`: the object is not there.
+    pub(crate) async fn measure(&self, id: &str) -> Result<Option<Measurement>, CallError> {
+        let call = VendorCall::new(Method::GET, format!("/sandboxes/{id}/metrics"));
+        let Some(answer) = unless_missing(self.client.call(call).await)? else { return Ok(None) };
+        let all: Vec<Measurement> = parsed(&answer)?;
+        Ok(Some(all.last().copied().unwrap_or_default()))
+    }
+
+    /// Whether there is a template or alias of this name.
+    pub(crate) async fn has_template(&self, name: &str) -> Result<bool, CallError> {
+        let escaped = utf8_percent_encode(name, NON_ALPHANUMERIC).to_string();
+        for path in [format!("/templates/aliases/{escaped}"), format!("/templates/{escaped}")] {
+            match self.client.call(VendorCall::new(Method::GET, path)).await {
+                Ok(_) => return Ok(true),
+                // It exists and belongs to somebody else, who may have published it.
+                Err(error) if error.is_status(403) => return Ok(true),
+                Err(error) if error.is_status(404) || error.is_status(400) || error.is_status(405) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The objects of this server, or those of one of its sandboxes.
+    pub(crate) async fn owned(&self, sandbox: Option<&SandboxId>) -> Result<Vec<OwnedObject>, CallError> {
+        let mut found: BTreeMap<String, OwnedObject> = BTreeMap::new();
+        let mut next = String::new();
+        for _ in 0..PAGES_MAX {
+            let labels = labels::query(&self.owner, sandbox);
+            let path = format!("/v2/sandboxes?metadata={labels}&state=running%2Cpaused&limit=100{next}");
+            let answer = self.client.call(VendorCall::new(Method::GET, path)).await?;
+            let page: Vec<Listed> = parsed(&answer)?;
+            // The filter is the service's; that an object is ours is decided here.
+            let own = page.into_iter().filter_map(|listed| self.own(listed));
+            let wanted = own.filter(|object| sandbox.is_none_or(|sandbox| *sandbox == object.sandbox));
+            found.extend(wanted.map(|object| (object.id.clone(), object)));
+            let token = answer.headers.get("x-next-token").and_then(|token| token.to_str().ok());
+            match token.filter(|token| !token.is_empty()) {
+                Some(token) => next = format!("&nextToken={}", utf8_percent_encode(token, NON_ALPHANUMERIC)),
+                None => return Ok(found.into_values().collect()),
+            }
+        }
+        Err(unreadable())
+    }
+
+    fn own(&self, listed: Listed) -> Option<OwnedObject> {
+        let (sandbox, instance) = labels::read(&listed.metadata?, &self.owner)?;
+        let Listed { id, state, started_at, .. } = listed;
+        is_id(&id).then_some(OwnedObject { id, sandbox, instance, state, started_at })
+    }
+
+    /// Whether the service answers and accepts the key.
+    pub(crate) async fn check(&self) -> Result<(), CallError> {
+        let path = format!("/v2/sandboxes?metadata={}&limit=1", labels::query(&self.owner, None));
+        let call = VendorCall { within: Duration::from_secs(8), ..VendorCall::new(Method::GET, path) };
+        self.client.call(call).await.map(drop)
+    }
+}

@@ -1,0 +1,389 @@
+//! Calls of a vendor's control API over a pool of connections: the key, deadlines, bounded answers, retries, the circuit.
+
+use std::time::Duration;
+
+use atoll_model::ErrorKind;
+use atoll_provider::ProviderError;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::circuit::Circuit;
+
+/// LIMIT: calls of one provider that wait for the vendor at a time.
+const CALLS_MAX: usize = 64;
+/// LIMIT: a page of a list has some 100 KiB.
+const ANSWER_MAX: usize = 4 << 20;
+/// LIMIT: a vendor's error is one sentence.
+const MESSAGE_MAX: usize = 300;
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// LIMIT: attempts of one call.
+const ATTEMPTS: u32 = 5;
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// When a call may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// After every failure: it has the same effect when it is done twice.
+    Always,
+    /// Only where it is certain that the vendor did nothing.
+    Unsent,
+}
+
+/// A call.
+#[derive(Debug)]
+pub struct VendorCall {
+    /// The method.
+    pub method: Method,
+    /// The path below the base address, with a query.
+    pub path: String,
+    /// A JSON body.
+    pub body: Option<Value>,
+    /// Headers beside the key. Not for secrets.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// When it may be sent again.
+    pub repeat: Repeat,
+    /// The deadline of one attempt.
+    pub attempt_within: Duration,
+    /// The deadline of all attempts.
+    pub within: Duration,
+}
+
+impl VendorCall {
+    /// A call that may be repeated, with ordinary deadlines.
+    #[must_use]
+    pub fn new(method: Method, path: String) -> Self {
+        Self {
+            method,
+            path,
+            body: None,
+            headers: Vec::new(),
+            repeat: Repeat::Always,
+            attempt_within: Duration::from_secs(20),
+            within: Duration::from_secs(45),
+        }
+    }
+
+    /// With a JSON body.
+    #[must_use]
+    pub fn body(self, body: Value) -> Self {
+        Self { body: Some(body), ..self }
+    }
+}
+
+/// An answer with a status below 400.
+#[derive(Debug)]
+pub struct VendorAnswer {
+    /// The status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why a call has no answer that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The request did not reach the vendor.
+    #[error("the service cannot be reached: {why}")]
+    NotSent {
+        /// Why.
+        why: String,
+    },
+    /// The vendor may have done it.
+    #[error("the service did not answer: {why}")]
+    Unanswered {
+        /// Why.
+        why: String,
+    },
+    /// The vendor limits the rate of calls.
+    #[error("the service limits the rate of calls")]
+    Limited,
+    /// Calls are suspended after many failures.
+    #[error("the service did not answer for a while; the next attempt is in {} s", retry_in.as_secs_f64().ceil())]
+    Suspended {
+        /// The rest of the suspension.
+        retry_in: Duration,
+    },
+    /// The vendor refused.
+    #[error("the service refused ({status}): {message}")]
+    Refused {
+        /// The status.
+        status: u16,
+        /// The vendor's sentence, cleaned.
+        message: String,
+    },
+}
+
+impl CallError {
+    /// Whether the vendor may have done what was asked.
+    #[must_use]
+    pub const fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Unanswered { .. })
+    }
+
+    /// Whether the vendor refused with this status.
+    #[must_use]
+    pub fn is_status(&self, wanted: u16) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == wanted)
+    }
+
+    /// As an error of the provider.
+    #[must_use]
+    pub fn into_provider(self, what: &str) -> ProviderError {
+        let kind = match &self {
+            Self::Refused { status: 400 | 422, .. } => ErrorKind::Invalid,
+            Self::Refused { status: 409, .. } => ErrorKind::Conflict,
+            Self::Refused { status: 402 | 429 | 507, .. } => ErrorKind::Exhausted,
+            _ => {
+                let why = match &self {
+                    // The key is the operator's: a caller cannot correct it.
+                    Self::Refused { status: 401, .. } => "the service does not accept the key".to_owned(),
+                    other => other.to_string(),
+                };
+                return ProviderError::Transient { what: what.to_owned(), why };
+            }
+        };
+        ProviderError::Refused { kind, message: format!("{what}: {self}") }
+    }
+}
+
+/// A client of one vendor's control API.
+pub struct VendorClient {
+    http: reqwest::Client,
+    base: String,
+    key: String,
+    key_header: (HeaderName, HeaderValue),
+    circuit: Circuit,
+    permits: Semaphore,
+}
+
+impl std::fmt::Debug for VendorClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VendorClient").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+struct Failure {
+    error: CallError,
+    retry_after: Option<Duration>,
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self { error, retry_after: None }
+    }
+}
+
+impl VendorClient {
+    /// A client of the API at `base`, an `http` or `https` address; `header` carries the key, after `prefix`.
+    ///
+    /// # Errors
+    /// A sentence: the address or the key cannot be used.
+    pub fn new(base: &str, header: HeaderName, prefix: &str, key: &str) -> Result<Self, String> {
+        let base = base.trim_end_matches('/');
+        let parsed = reqwest::Url::parse(base).map_err(|bad| format!("{base} is not an address: {bad}"))?;
+        if !matches!(parsed.scheme(), "http" | "https") || parsed.host_str().is_none() {
+            return Err(format!("{base} is not an http or https address"));
+        }
+        if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some() {
+            return Err("an address has no user, no password and no query".to_owned());
+        }
+        let mut value = HeaderValue::from_str(&format!("{prefix}{key}"))
+            .map_err(|_| "the key has characters that cannot be sent".to_owned())?;
+        value.set_sensitive(true);
+        // An error means that another part of the process has set one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .http1_only()
+            .connect_timeout(CONNECT_WITHIN)
+            .pool_max_idle_per_host(16)
+            .pool_idle_timeout(Duration::from_secs(20))
+            .build()
+            .map_err(|error| format!("the HTTP client cannot be made: {}", error.without_url()))?;
+        Ok(Self {
+            http,
+            base: base.to_owned(),
+            key: key.to_owned(),
+            key_header: (header, value),
+            circuit: Circuit::default(),
+            permits: Semaphore::new(CALLS_MAX),
+        })
+    }
+
+    /// Makes a call, with retries.
+    ///
+    /// # Errors
+    /// [`CallError`]; a status of 400 and above is [`CallError::Refused`] unless it is one that passes.
+    pub async fn call(&self, call: VendorCall) -> Result<VendorAnswer, CallError> {
+        let deadline = Instant::now() + call.within;
+        let mut backoff = Backoff::new(FIRST_WAIT);
+        for attempt in 1.. {
+            let failure = match self.once(&call, deadline).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            let may_repeat = match &failure.error {
+                CallError::NotSent { .. } | CallError::Limited => true,
+                CallError::Unanswered { .. } => call.repeat == Repeat::Always,
+                CallError::Suspended { .. } | CallError::Refused { .. } => false,
+            };
+            let wait = backoff.wait(failure.retry_after);
+            if !may_repeat || attempt >= ATTEMPTS || Instant::now() + wait >= deadline {
+                return Err(failure.error);
+            }
+            tokio::time::sleep(wait).await;
+        }
+        Err(CallError::Limited)
+    }
+
+    async fn once(&self, call: &VendorCall, deadline: Instant) -> Result<VendorAnswer, Failure> {
+        self.circuit.admit().map_err(|retry_in| CallError::Suspended { retry_in })?;
+        let until = deadline.min(Instant::now() + call.attempt_within);
+        let permit = tokio::time::timeout_at(until, self.permits.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
+            return Err(CallError::NotSent { why: "too many calls wait for the service".to_owned() }.into());
+        };
+        let sent = tokio::time::timeout_at(until, self.exchange(call)).await;
+        let outcome =
+            sent.unwrap_or_else(|_| Err(CallError::Unanswered { why: "it took too long".to_owned() }));
+        let answer = match outcome {
+            Ok(answer) if answer.status.is_server_error() => {
+                self.circuit.fail();
+                let why = format!("{}: {}", answer.status.as_u16(), self.sentence(&answer.body));
+                let retry_after = retry_after(&answer.headers);
+                return Err(Failure { error: CallError::Unanswered { why }, retry_after });
+            }
+            Ok(answer) => answer,
+            Err(error) => {
+                self.circuit.fail();
+                return Err(error.into());
+            }
+        };
+        self.circuit.succeed();
+        match answer.status.as_u16() {
+            429 if !is_final(&answer.headers) => {
+                Err(Failure { error: CallError::Limited, retry_after: retry_after(&answer.headers) })
+            }
+            status @ 400.. => Err(CallError::Refused { status, message: self.sentence(&answer.body) }.into()),
+            _ => Ok(answer),
+        }
+    }
+
+    /// One request and its whole answer.
+    async fn exchange(&self, call: &VendorCall) -> Result<VendorAnswer, CallError> {
+        let mut request = self.http.request(call.method.clone(), format!("{}{}", self.base, call.path));
+        request = request.header(self.key_header.0.clone(), self.key_header.1.clone());
+        for (name, value) in &call.headers {
+            request = request.header(name.clone(), value.clone());
+        }
+        if let Some(body) = &call.body {
+            request = request.json(body);
+        }
+        let answer = request.send().await;
+        let mut answer = answer.map_err(|error| {
+            let is_unsent = error.is_connect() || error.is_builder();
+            let why = self.redacted(&innermost(&error.without_url()));
+            if is_unsent { CallError::NotSent { why } } else { CallError::Unanswered { why } }
+        })?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let mut body = BytesMut::new();
+        loop {
+            let chunk = answer.chunk().await.map_err(|error| CallError::Unanswered {
+                why: self.redacted(&innermost(&error.without_url())),
+            })?;
+            let Some(chunk) = chunk else { break };
+            if body.len() + chunk.len() > ANSWER_MAX {
+                return Err(CallError::Unanswered { why: "the answer is too large".to_owned() });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(VendorAnswer { status, headers, body: body.freeze() })
+    }
+
+    /// The vendor's own words in an error, cleaned.
+    fn sentence(&self, body: &[u8]) -> String {
+        let parsed = serde_json::from_slice::<Value>(body).ok();
+        let message = parsed.as_ref().and_then(|body| body["message"].as_str());
+        let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+        self.redacted(&text)
+    }
+
+    /// Without the key, control characters and excess length.
+    fn redacted(&self, text: &str) -> String {
+        let text = text.replace(&self.key, "…");
+        text.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect()
+    }
+}
+
+/// The cause that says most.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: u64 = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// A quota, which does not pass with time.
+fn is_final(headers: &HeaderMap) -> bool {
+    headers.get("should-retry").is_some_and(|value| value == "false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(base: &str) -> Result<VendorClient, String> {
+        VendorClient::new(base, HeaderName::from_static("x-api-key"), "", "secret-key")
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_used_are_refused() {
+        for bad in ["", "host", "ftp://host", "http://", "http://user:word@host", "http://host/?a=b"] {
+            assert!(client(bad).is_err(), "{bad}");
+        }
+        assert_eq!(client("https://api.host/e2b/").unwrap().base, "https://api.host/e2b");
+    }
+
+    #[test]
+    fn a_key_is_in_no_text() {
+        let client = client("http://127.0.0.1:1").unwrap();
+        assert!(!format!("{client:?}").contains("secret-key"));
+        let said = client.sentence(br#"{"message": "key secret-key is\u0007 wrong"}"#);
+        assert_eq!(said, "key … is wrong");
+        assert_eq!(client.sentence("a".repeat(5_000).as_bytes()).len(), MESSAGE_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_service_that_is_not_there_is_not_sent_to() {
+        let client = client("http://127.0.0.1:1").unwrap();
+        let call =
+            VendorCall { within: Duration::from_millis(300), ..VendorCall::new(Method::GET, "/x".into()) };
+        let error = client.call(call).await.unwrap_err();
+        assert!(matches!(error, CallError::NotSent { .. }), "{error}");
+        assert!(matches!(error.into_provider("listing"), ProviderError::Transient { .. }));
+    }
+
+    #[test]
+    fn a_refusal_has_the_kind_of_its_status() {
+        let kind =
+            |status| CallError::Refused { status, message: "no".to_owned() }.into_provider("creating").kind();
+        assert_eq!(kind(400), ErrorKind::Invalid);
+        assert_eq!(kind(409), ErrorKind::Conflict);
+        assert_eq!(kind(429), ErrorKind::Exhausted);
+        assert_eq!(kind(401), ErrorKind::Unavailable, "the key is the operator's");
+    }
+}

@@ -1,0 +1,141 @@
+//! Connections to the hosts of a vendor's sandboxes.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use atoll_provider::ByteStream;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// LIMIT: a connection with its TLS handshake, over the internet.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// A host that is connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VendorAddress {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its name or IP address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl VendorAddress {
+    /// Reads `NAME` or `NAME:PORT`, where a vendor says it. `None`: it is no such text.
+    #[must_use]
+    pub fn parse(tls: bool, authority: &str) -> Option<Self> {
+        let is_name = |host: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            !host.is_empty() && host.len() <= 253 && host.chars().all(plain)
+        };
+        let default = if tls { 443 } else { 80 };
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok()?),
+            None => (authority, default),
+        };
+        is_name(host).then(|| Self { tls, host: host.to_owned(), port })
+    }
+
+    /// The host of an `http` or `https` address.
+    #[must_use]
+    pub fn of_url(url: &str) -> Option<Self> {
+        let url = reqwest::Url::parse(url).ok()?;
+        let tls = url.scheme() == "https";
+        let host = url.host_str()?.to_owned();
+        Some(Self { tls, host, port: url.port_or_known_default()? })
+    }
+
+    /// As it is written in `Host`.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        match (self.tls, self.port) {
+            (true, 443) | (false, 80) => self.host.clone(),
+            (_, port) => format!("{}:{port}", self.host),
+        }
+    }
+}
+
+/// Opens connections. Cloning is cheap.
+#[derive(Clone, Default)]
+pub struct VendorConnector {
+    /// Made at first use: reading the certificates of the machine takes a while.
+    tls: Arc<OnceLock<Arc<rustls::ClientConfig>>>,
+}
+
+impl std::fmt::Debug for VendorConnector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VendorConnector").finish_non_exhaustive()
+    }
+}
+
+impl VendorConnector {
+    /// A new connection.
+    ///
+    /// # Errors
+    /// The host cannot be found or reached, or its certificate is not valid.
+    pub async fn connect(&self, to: &VendorAddress) -> io::Result<Box<dyn ByteStream>> {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
+        tokio::time::timeout(CONNECT_WITHIN, self.open(to)).await.map_err(late)?
+    }
+
+    async fn open(&self, to: &VendorAddress) -> io::Result<Box<dyn ByteStream>> {
+        // COMPAT(e2b): names below `localhost` are this machine, also where the system's resolver does not know them.
+        let is_local = to.host == "localhost" || to.host.ends_with(".localhost");
+        let stream = match is_local {
+            true => TcpStream::connect((IpAddr::V4(Ipv4Addr::LOCALHOST), to.port)).await?,
+            false => TcpStream::connect((to.host.as_str(), to.port)).await?,
+        };
+        stream.set_nodelay(true)?;
+        if !to.tls {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
+        let config = self.config().await?;
+        Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
+    }
+
+    async fn config(&self) -> io::Result<Arc<rustls::ClientConfig>> {
+        if let Some(config) = self.tls.get() {
+            return Ok(Arc::clone(config));
+        }
+        let made = tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)??;
+        Ok(Arc::clone(self.tls.get_or_init(|| made)))
+    }
+}
+
+fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
+    let mut roots = rustls::RootCertStore::empty();
+    // A certificate that cannot be read is left out, as browsers do.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = versions.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_as_vendors_say_them() {
+        let plain = VendorAddress::parse(false, "localhost:7070").unwrap();
+        assert_eq!(
+            (plain.host.as_str(), plain.port, plain.authority().as_str()),
+            ("localhost", 7070, "localhost:7070")
+        );
+        let cloud = VendorAddress::parse(true, "e2b.app").unwrap();
+        assert_eq!((cloud.port, cloud.authority().as_str()), (443, "e2b.app"));
+        for bad in ["", ":80", "a b", "host/path", "user@host", "host:x", "h\r\nx"] {
+            assert_eq!(VendorAddress::parse(true, bad), None, "{bad:?}");
+        }
+        let own = VendorAddress::of_url("http://127.0.0.1:7171/e2b").unwrap();
+        assert_eq!((own.tls, own.authority().as_str()), (false, "127.0.0.1:7171"));
+    }
+}

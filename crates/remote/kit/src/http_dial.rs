@@ -1,0 +1,204 @@
+//! A stream on which the caller speaks HTTP/1.1 to a port inside a sandbox, where the vendor takes requests by host name.
+//!
+//! ```text
+//! caller ═ stream in memory ═► head rewritten: host, tokens ═► connection to the vendor ═► the port inside
+//! ```
+//!
+//! Bodies are streamed and upgrades become tunnels. Requests of one stream follow each other, so one connection serves them.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::DuplexStream;
+use tokio::task::JoinSet;
+
+use crate::connect::{VendorAddress, VendorConnector};
+
+/// LIMIT: bytes on their way in each direction of one stream.
+const PIPE: usize = 64 << 10;
+/// LIMIT: open streams of one provider.
+const STREAMS_MAX: usize = 1_024;
+/// LIMIT: a refusal of the vendor's proxy is one JSON object.
+const REFUSAL_MAX: usize = 8 << 10;
+/// LIMIT: bytes of a head.
+const BUFFER_MAX: usize = 256 << 10;
+
+type DialBody = BoxBody<Bytes, hyper::Error>;
+
+/// The tasks of a provider's streams; they end with it.
+#[derive(Debug, Default)]
+pub struct DialTasks(Mutex<JoinSet<()>>);
+
+/// Where the requests of a stream go.
+#[derive(Clone)]
+pub struct HttpTarget {
+    /// The host that is connected to.
+    pub address: VendorAddress,
+    /// The value of `Host`.
+    pub host: HeaderValue,
+    /// Headers for the vendor's proxy. They replace those of the caller.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// A word in the vendor's own refusals of a port that is closed; such an answer is replaced.
+    pub closed_port_text: &'static str,
+    /// The port inside.
+    pub port: u16,
+}
+
+/// Opens a stream; `None`: the provider has as many as it may have.
+#[must_use]
+pub fn dial_http(tasks: &DialTasks, connector: &VendorConnector, target: HttpTarget) -> Option<DuplexStream> {
+    let mut tasks = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
+    while tasks.try_join_next().is_some() {}
+    if tasks.len() >= STREAMS_MAX {
+        return None;
+    }
+    let (near, far) = tokio::io::duplex(PIPE);
+    let relay =
+        Arc::new(HttpRelay { connector: connector.clone(), target, idle: tokio::sync::Mutex::new(None) });
+    tasks.spawn(serve(relay, far));
+    Some(near)
+}
+
+struct HttpRelay {
+    connector: VendorConnector,
+    target: HttpTarget,
+    /// The connection of the request before, with the task that drives it.
+    idle: tokio::sync::Mutex<Option<(SendRequest<Incoming>, JoinSet<()>)>>,
+}
+
+async fn serve(relay: Arc<HttpRelay>, stream: DuplexStream) {
+    let tunnels = Arc::new(Mutex::new(JoinSet::new()));
+    let service = service_fn(|request| {
+        let (relay, tunnels) = (Arc::clone(&relay), Arc::clone(&tunnels));
+        async move { Ok::<_, Infallible>(relay.answer(request, &tunnels).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .max_buf_size(BUFFER_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a stream to a port ended early");
+    }
+    let mut tunnels = std::mem::take(&mut *tunnels.lock().unwrap_or_else(PoisonError::into_inner));
+    while tunnels.join_next().await.is_some() {}
+}
+
+impl HttpRelay {
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        tunnels: &Mutex<JoinSet<()>>,
+    ) -> Response<DialBody> {
+        let upgrade =
+            request.headers().contains_key(http::header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
+        self.rewrite(&mut request);
+        let mut response = match self.send(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::debug!(%error, "a request to a port was not answered");
+                return refusal("the vendor of this sandbox did not answer");
+            }
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(near) = upgrade
+        {
+            let far = hyper::upgrade::on(&mut response);
+            tunnels.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move {
+                if let (Ok(near), Ok(far)) = tokio::join!(near, far) {
+                    let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+                    // Either side may end the tunnel at any time.
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                }
+            });
+        }
+        self.checked(response).await
+    }
+
+    fn rewrite(&self, request: &mut Request<Incoming>) {
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+        let path = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        *request.uri_mut() = path;
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.target.host.clone());
+        for (name, value) in &self.target.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+
+    async fn send(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, Box<dyn std::error::Error + Send + Sync>> {
+        let mut idle = self.idle.lock().await;
+        if let Some((sender, _)) = idle.as_mut()
+            && sender.ready().await.is_err()
+        {
+            *idle = None;
+        }
+        let mut unsent = request;
+        if let Some((sender, _)) = idle.as_mut() {
+            match sender.try_send_request(unsent).await {
+                Ok(response) => return Ok(response),
+                Err(mut refused) => match refused.take_message() {
+                    Some(request) => unsent = request,
+                    None => return Err(refused.into_error().into()),
+                },
+            }
+        }
+        let stream = self.connector.connect(&self.target.address).await?;
+        let mut http = http1::Builder::new();
+        http.preserve_header_case(true).max_buf_size(BUFFER_MAX);
+        let (sender, connection) = http.handshake(TokioIo::new(stream)).await?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // The sender gets the same error.
+            let _ = connection.with_upgrades().await;
+        });
+        let (sender, _) = idle.insert((sender, driver));
+        Ok(sender.send_request(unsent).await?)
+    }
+
+    /// Replaces a refusal of the vendor's proxy: it names the vendor's object, and not the sandbox.
+    async fn checked(&self, response: Response<Incoming>) -> Response<DialBody> {
+        if response.status() != StatusCode::BAD_GATEWAY || !is_small_json(response.headers()) {
+            return response.map(|body| body.boxed());
+        }
+        let (head, body) = response.into_parts();
+        let Ok(body) = Limited::new(body, REFUSAL_MAX).collect().await.map(|body| body.to_bytes()) else {
+            return refusal("the vendor of this sandbox did not answer");
+        };
+        match String::from_utf8_lossy(&body).contains(self.target.closed_port_text) {
+            true => refusal(&format!("no program listens on port {}", self.target.port)),
+            false => Response::from_parts(head, whole(body)),
+        }
+    }
+}
+
+fn is_small_json(headers: &HeaderMap) -> bool {
+    let is_json =
+        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let len = headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse::<usize>().ok());
+    is_json && len.is_some_and(|len| len <= REFUSAL_MAX)
+}
+
+fn whole(body: Bytes) -> DialBody {
+    Full::new(body).map_err(|never: Infallible| match never {}).boxed()
+}
+
+fn refusal(text: &str) -> Response<DialBody> {
+    let mut response = Response::new(whole(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

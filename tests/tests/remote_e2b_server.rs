@@ -1,0 +1,223 @@
+//! A real server whose sandboxes are those of another Atoll server, by its E2B API: from create to delete, over a crash of the
+//! server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use atoll_tests::fault_proxy::{Fault, FaultProxy};
+use atoll_tests::terminal::Screen;
+use atoll_tests::{Client, Options, Value, World, json, proc, run_with, template, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const SERVER: &str = "127.0.0.1:7070";
+const SERVICE: &str = "127.0.0.1:7171";
+
+/// The service: a server of its own, with its own folder and database.
+struct E2bService<'w> {
+    world: &'w World,
+    pid: i32,
+}
+
+impl<'w> E2bService<'w> {
+    fn data(world: &World) -> PathBuf {
+        world.folder().join("service")
+    }
+
+    fn command(world: &World) -> Command {
+        let mut command = world.command();
+        command.env("ATOLL_DATA", Self::data(world)).env("ATOLL_URL", format!("http://{SERVICE}"));
+        command
+    }
+
+    async fn start(world: &'w World) -> Self {
+        template::link(&Self::data(world).join("templates"), "busybox");
+        let log = std::fs::File::create(world.folder().join("service.log")).unwrap();
+        let child = Self::command(world)
+            .args(["serve", "--listen", SERVICE, "--tls-port", "0"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let pid = world.adopt(child);
+        until("the service answers", async || {
+            let health = reqwest::get(format!("http://{SERVICE}/health")).await;
+            health.is_ok_and(|answer| answer.status() == 200).then_some(())
+        })
+        .await;
+        Self { world, pid }
+    }
+
+    /// A client with a user key of the service.
+    async fn account(&self) -> Client {
+        let admin = std::fs::read_to_string(Self::data(self.world).join("admin.key")).unwrap();
+        let admin = self.world.admin().at(&format!("http://{SERVICE}"), admin.trim());
+        let key = admin.post("/v1/keys", json!({ "scope": "user" })).await.ok();
+        admin.with_key(key["secret"].as_str().unwrap())
+    }
+
+    /// Ends it in order, and removes all that outlives it.
+    async fn uninstall(self) {
+        kill(Pid::from_raw(self.pid), Signal::SIGTERM).unwrap();
+        until("the service ends", async || {
+            proc::Process::read(self.pid).is_none_or(|found| found.state == 'Z').then_some(())
+        })
+        .await;
+        self.world.end_adopted(self.pid);
+        let mut uninstall = Self::command(self.world);
+        uninstall.args(["server", "uninstall", "--force"]);
+        let done = self.world.output(uninstall).await;
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+/// Writes the settings of the provider `cloud` and waits until the server has opened it.
+async fn configure(world: &World, proxy: &FaultProxy, key: &str) {
+    let settings = json!({ "provider": "e2b", "e2b": {
+        "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": "busybox",
+        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/work" } });
+    let files = world.data().join("sandboxes");
+    std::fs::create_dir_all(&files).unwrap();
+    std::fs::write(files.join(".cloud.json"), settings.to_string()).unwrap();
+    std::fs::rename(files.join(".cloud.json"), files.join("cloud.json")).unwrap();
+    let admin = world.admin();
+    until("the server notices the settings", async || {
+        let listed = admin.get("/v1/providers").await.ok();
+        let is_open = |item: &Value| item["name"] == "cloud" && item["problem"].is_null();
+        listed["items"].as_array().unwrap().iter().any(is_open).then_some(())
+    })
+    .await;
+}
+
+async fn preview(client: &Client, id: &str, port: u16) -> (u16, String) {
+    let host = format!("{port}-{id}.localhost:7070");
+    let request = reqwest::Client::new().get(format!("http://{SERVER}/")).header("host", host);
+    let answer = request.bearer_auth(client.key()).send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+async fn objects(account: &Client) -> Vec<Value> {
+    account.get("/v1/sandboxes?limit=100").await.ok()["items"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
+    run_with(Options::default(), async |w| {
+        let service = E2bService::start(w).await;
+        let account = service.account().await;
+        let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
+        configure(w, &proxy, account.key()).await;
+        let client = w.first_tenant().await;
+
+        // The first create is done, and its reply lost.
+        let mut is_first = true;
+        proxy.set_rule(move |method, path| {
+            let loses = method == "POST" && path.ends_with("/v2/sandboxes") && std::mem::take(&mut is_first);
+            if loses { Fault::LoseReply } else { Fault::None }
+        });
+        let id = client.create(json!({ "provider": "cloud", "name": "box" })).await;
+        let about = client.sandbox(&id).await;
+        assert_eq!((&about["provider"], &about["isolation"]), (&json!("cloud"), &json!("vendor")), "{about}");
+        let at_service = objects(&account).await;
+        assert_eq!(at_service.len(), 1, "{at_service:?}");
+        assert_eq!(at_service[0]["labels"]["atoll.sandbox"], id.as_str());
+
+        use_it(&client, &id).await;
+        refusals(&client, &id).await;
+        let terminal = open_terminal(&client, &id).await;
+
+        client.act(&id, "pause").await.ok();
+        assert_eq!(objects(&account).await[0]["phase"], "paused");
+        w.crash_server().await;
+        assert_eq!(client.sandbox(&id).await["phase"], "paused");
+        client.act(&id, "resume").await.ok();
+        w.crash_server().await;
+        assert_eq!(client.sandbox(&id).await["phase"], "running");
+        assert_eq!(client.sh(&id, "cat /work/a").await.text(), "text of a file");
+        assert_eq!(
+            preview(&client, &id, 8080).await,
+            (200, "page\n".to_owned()),
+            "its processes are the same"
+        );
+        let mut screen = Screen::attach(&client, &id, &terminal).await;
+        screen.input("echo at=$(pwd) mark=$MARK\n").await;
+        screen.wait_for("at=/tmp mark=kept").await;
+        drop(screen);
+
+        client.act(&id, "stop").await.ok();
+        assert_eq!(objects(&account).await[0]["phase"], "stopped");
+        client.act(&id, "start").await.ok();
+        assert_eq!(client.sh(&id, "cat /work/a").await.text(), "text of a file");
+        client.remove(&id).await;
+        assert_eq!(objects(&account).await, Vec::<Value>::new());
+        assert_eq!(std::fs::read_dir(w.data().join("providers/cloud/sandboxes")).unwrap().count(), 0);
+        no_neighbour_waits(w, &client, &proxy).await;
+        assert!(!w.log().contains(account.key()), "the key is in the log");
+        std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
+        service.uninstall().await;
+    });
+}
+
+/// Commands, files and ports.
+async fn use_it(client: &Client, id: &str) {
+    assert_eq!(client.sh(id, "pwd; echo $((6 * 7)); exit 3").await.code, 3);
+    assert_eq!(client.sh(id, "pwd").await.text(), "/work");
+    client.write_file(id, "/work/a", "text of a file").await.ok();
+    assert_eq!(client.sh(id, "cat a").await.text(), "text of a file");
+    client.sh(id, "printf 'made inside' >/work/b; chmod 640 /work/b").await;
+    assert_eq!(client.read_file(id, "/work/b").await.bytes, "made inside");
+    client
+        .sh(id, "mkdir /tmp/www; echo page >/tmp/www/index.html; httpd -p 127.0.0.1:8080 -h /tmp/www")
+        .await;
+    assert_eq!(preview(client, id, 8080).await, (200, "page\n".to_owned()));
+    let (status, said) = preview(client, id, 8081).await;
+    assert!(status == 502 && said.contains("8081"), "{status} {said}");
+    let metrics = client.get(&format!("/v1/sandboxes/{id}/metrics")).await.ok();
+    assert!(metrics.to_string().contains("memory"), "{metrics}");
+}
+
+async fn open_terminal(client: &Client, id: &str) -> String {
+    let body = json!({ "thread": "t", "cols": 80, "rows": 24 });
+    let terminal = client.post(&format!("/v1/sandboxes/{id}/terminals"), body).await.ok();
+    let terminal = terminal["id"].as_str().unwrap().to_owned();
+    let mut screen = Screen::attach(client, id, &terminal).await;
+    screen.input("cd /tmp; export MARK=kept; echo re''ady\n").await;
+    screen.wait_for("ready").await;
+    terminal
+}
+
+/// What does not exist at such a service names what is missing.
+async fn refusals(client: &Client, id: &str) {
+    let rules =
+        json!({ "provider": "cloud", "network": { "mode": "custom", "allow_domains": ["pypi.org"] } });
+    let refused = client.post("/v1/sandboxes", rules).await.refused(501, "unsupported");
+    assert!(refused["message"].as_str().unwrap().contains("egress"), "{refused}");
+    let template = json!({ "provider": "cloud", "template": "no-such-template" });
+    client.post("/v1/sandboxes", template).await.refused(404, "template_not_found");
+    let shot =
+        client.post(&format!("/v1/sandboxes/{id}/snapshots"), json!({})).await.refused(501, "unsupported");
+    assert!(shot["message"].as_str().unwrap().contains("snapshot"), "{shot}");
+}
+
+/// A service that hangs delays no call for another provider.
+async fn no_neighbour_waits(w: &World, client: &Client, proxy: &FaultProxy) {
+    let own = client.create(json!({})).await;
+    let commands = async || {
+        let started = Instant::now();
+        for _ in 0..20 {
+            assert_eq!(client.sh(&own, "echo here").await.text(), "here");
+        }
+        started.elapsed()
+    };
+    let before = commands().await;
+    proxy.set_rule(|_, _| Fault::Hang);
+    let hanging = async { w.admin().post_empty("/v1/providers/cloud/test").await.ok()["problem"].clone() };
+    let (problem, during) = tokio::join!(hanging, commands());
+    assert!(problem.is_string(), "{problem}");
+    assert!(during < before * 5 + Duration::from_secs(5), "{before:?} before, {during:?} during");
+    proxy.set_rule(|_, _| Fault::None);
+    client.remove(&own).await;
+}
