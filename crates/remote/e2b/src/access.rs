@@ -119,7 +119,7 @@ impl E2bAccess {
             cpu_us: meter.usage.cpu_us.saturating_add(u64::try_from(busy.as_micros()).unwrap_or(0)),
             memory_bytes: now.mem_used,
             cache_bytes: now.mem_cache,
-            disk_bytes: now.disk_used,
+            disk_bytes: Some(now.disk_used),
             ..InstanceUsage::default()
         };
         meter.at = Some(Instant::now());
