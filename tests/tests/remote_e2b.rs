@@ -221,7 +221,7 @@ fn fifty_creates_whose_replies_are_half_lost_make_fifty_sandboxes() {
         let nth = AtomicU32::new(0);
         remote.proxy.set_rule(move |method, path| {
             let is_create = method == "POST" && path.ends_with("/v2/sandboxes");
-            match is_create && nth.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            match is_create && nth.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
                 true => Fault::LoseReply,
                 false => Fault::None,
             }
