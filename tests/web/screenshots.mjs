@@ -12,7 +12,7 @@ const widths = (process.env.WIDTHS ?? '1280').split(',').map(Number)
 const only = process.env.ONLY?.split(',')
 
 async function content() {
-  const box = await create({ name: 'data-analysis', template: 'code-interpreter-slim', labels: { team: 'red', tier: '1' }, timeout_s: 7_200, auto_pause_s: 900, network: { mode: 'custom', allow_domains: ['pypi.org', 'files.pythonhosted.org'] } })
+  const box = await create({ name: 'data-analysis', template: 'code-interpreter-slim', labels: { team: 'red', tier: '1' }, timeout_s: 7_200, auto_pause_s: 900, network: { mode: 'custom', allow_domains: ['pypi.org', 'docs.example.org'] } })
   await exec(box.id, "mkdir -p src data && printf 'import csv\\n\\ndef mean(values):\\n    return sum(values) / len(values)\\n' > src/stats.py && printf 'day,count\\nmon,12\\ntue,19\\n' > data/visits.csv && printf '# Visits\\n\\nHow many visitors came each day.\\n' > README.md")
   await api('POST', `/v1/sandboxes/${box.id}/exec`, { command: 'for n in 1 2 3 4 5 6; do echo "$(date +%T) request $n: 200 OK"; done; printf "\\033[33mwarning\\033[0m: the cache is cold\\n"; exec python3 -m http.server 8080', detach: true, tag: 'web' })
   await api('POST', `/v1/sandboxes/${box.id}/previews`, { port: 8080, expires_s: 3_600 })
