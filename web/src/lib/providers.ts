@@ -45,6 +45,7 @@ export const KINDS: ProviderKind[] = [
     fields: [
       KEY,
       { name: 'api_url', label: 'API URL', kind: 'address', placeholder: 'the service of E2B' },
+      { name: 'sandbox_url', label: 'Sandbox URL', kind: 'address', placeholder: 'a host of its own for each sandbox' },
       { name: 'template', label: 'Template', kind: 'text', placeholder: 'base' },
       { name: 'cwd', label: 'Working directory', kind: 'path', placeholder: '/home/user' },
       { name: 'timeout', label: 'Timeout, seconds', kind: 'seconds', placeholder: '300' },
