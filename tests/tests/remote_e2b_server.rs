@@ -136,7 +136,7 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         client.act(&id, "resume").await.ok();
         w.crash_server().await;
         assert_eq!(client.sandbox(&id).await["phase"], "running");
-        assert_eq!(client.sh(&id, "cat /work/a").await.text(), "text of a file");
+        assert_eq!(client.sh(&id, "cat /srv/a").await.text(), "text of a file");
         assert_eq!(
             preview(&client, &id, 8080).await,
             (200, "page\n".to_owned()),
@@ -150,7 +150,7 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         client.act(&id, "stop").await.ok();
         assert_eq!(objects(&account).await[0]["phase"], "stopped");
         client.act(&id, "start").await.ok();
-        assert_eq!(client.sh(&id, "cat /work/a").await.text(), "text of a file");
+        assert_eq!(client.sh(&id, "cat /srv/a").await.text(), "text of a file");
         client.remove(&id).await;
         assert_eq!(objects(&account).await, Vec::<Value>::new());
         assert_eq!(std::fs::read_dir(w.data().join("providers/cloud/sandboxes")).unwrap().count(), 0);
@@ -165,10 +165,10 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
 async fn use_it(client: &Client, id: &str) {
     assert_eq!(client.sh(id, "pwd; echo $((6 * 7)); exit 3").await.code, 3);
     assert_eq!(client.sh(id, "pwd").await.text(), "/work");
-    client.write_file(id, "/work/a", "text of a file").await.ok();
+    client.write_file(id, "/srv/a", "text of a file").await.ok();
     assert_eq!(client.sh(id, "cat a").await.text(), "text of a file");
-    client.sh(id, "printf 'made inside' >/work/b; chmod 640 /work/b").await;
-    assert_eq!(client.read_file(id, "/work/b").await.bytes, "made inside");
+    client.sh(id, "printf 'made inside' >/srv/b; chmod 640 /srv/b").await;
+    assert_eq!(client.read_file(id, "/srv/b").await.bytes, "made inside");
     client
         .sh(id, "mkdir /tmp/www; echo page >/tmp/www/index.html; httpd -p 127.0.0.1:8080 -h /tmp/www")
         .await;
