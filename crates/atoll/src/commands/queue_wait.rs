@@ -1,10 +1,11 @@
-//! Waits for a queued create with a status line that shows its place. Ctrl-C cancels the create.
+//! Waits for a queued create with a status line that shows its place. Ctrl-C, SIGTERM and SIGHUP cancel the create.
 
 use std::time::Duration;
 
 use atoll_client::client::Answer;
 use atoll_client::sandboxes::{QueuePlace, Sandbox};
 use atoll_client::words::{Phase, ReasonCode};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::CommandContext;
 use crate::client::Client;
@@ -27,11 +28,21 @@ pub(super) async fn until_running(
     }
     let outcome = tokio::select! {
         outcome = followed(context, client, sandbox) => outcome,
-        // Without a handler for the signal the wait goes on.
-        Ok(()) = tokio::signal::ctrl_c() => Err(cancelled(client, &id).await),
+        // Without handlers for the signals the wait goes on.
+        Ok(()) = ended() => Err(cancelled(client, &id).await),
     };
     context.out.status_done();
     outcome
+}
+
+/// Returns when this command is told to end.
+async fn ended() -> std::io::Result<()> {
+    let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+        _ = hangup.recv() => Ok(()),
+    }
 }
 
 async fn followed(
@@ -67,7 +78,10 @@ async fn cancelled(client: &Client, id: &str) -> Failure {
 
 fn place_text(place: QueuePlace) -> String {
     let QueuePlace { position, ahead } = place;
-    format!("queued: position {position}, {ahead} ahead")
+    match ahead {
+        0 => "queued: next".to_owned(),
+        _ => format!("queued: position {position} of your tenant, {ahead} ahead"),
+    }
 }
 
 fn not_running(sandbox: &Sandbox) -> Failure {
