@@ -314,7 +314,7 @@ impl From<NotAdmitted> for ServiceError {
         match error {
             NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
                 .retry_after(room.retry_after_s)
-                .hint("try again later, or delete sandboxes that you do not need"),
+                .hint("wait for a place with queue: true (atoll create --queue), try again later, or delete sandboxes that you do not need"),
             NotAdmitted::TooLarge { asked, total } => {
                 let problem =
                     format!("must be at most {total}, the memory of this machine in MiB, not {asked}");

@@ -433,8 +433,11 @@ pub(super) fn check(name: &str, document: &Value) -> Result<ProviderSettings, Ba
 }
 
 pub(super) fn unusable(name: &str, why: &str) -> ServiceError {
-    ServiceError::new(Code::ProviderNotConfigured, format!("provider {name} cannot be used: {why}"))
-        .hint("correct DATA/sandboxes/NAME.json, or use `atoll provider set`")
+    ServiceError::new(Code::ProviderNotConfigured, format!("provider {name} cannot be used: {why}")).hint(
+        format!(
+            "`atoll provider test {name}` says what is wrong; its settings are in DATA/sandboxes/{name}.json"
+        ),
+    )
 }
 
 pub(super) fn not_enabled(name: &str, kind: ProviderKind) -> ServiceError {
@@ -442,8 +445,10 @@ pub(super) fn not_enabled(name: &str, kind: ProviderKind) -> ServiceError {
     match kind {
         ProviderKind::Local => error(
             format!("provider {name} is not allowed: it runs code on this machine without isolation"),
-            "if you trust all code that will run there, start the server with --allow-local, or set \"enabled\": true in its settings",
+            "if you trust all code that will run there, start the server with --allow-local, or run `atoll provider set local --enable`",
         ),
-        _ => error(format!("provider {name} is disabled"), "set \"enabled\": true in its settings"),
+        _ => {
+            error(format!("provider {name} is disabled"), "enable it with `atoll provider set NAME --enable`")
+        }
     }
 }

@@ -265,6 +265,10 @@ impl Service {
         for name in providers.iter().flatten() {
             atoll_model::check_provider_name(name)
                 .map_err(|bad| ServiceError::field("providers", format!("{name:?} {}", bad.problem)))?;
+            // `local` may be enabled later.
+            if self.base().providers.entry(name).is_none() && name != ProviderKind::Local.as_str() {
+                return Err(self.base().providers.unknown(name));
+            }
         }
         let record = self.base().tenant(tenant).await?;
         self.base().store.set_tenant_providers(&record.id, providers.clone()).await?;
