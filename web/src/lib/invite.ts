@@ -6,7 +6,16 @@ const LINK = /^#\/open\/(inv_[0-9a-f]{40})(\/.*)?$/;
 /** Redeems the code in the address, if there is one, and takes it out of the address and the history. */
 export async function takeInvite(): Promise<void> {
   const found = LINK.exec(location.hash);
-  if (!found) return;
+  if (!found) {
+    // A link that was cut off on its way.
+    if (location.hash.startsWith('#/open/')) {
+      history.replaceState(null, '', '#/resources');
+      dispatchEvent(new HashChangeEvent('hashchange'));
+      session.spent = true;
+      session.asking = false;
+    }
+    return;
+  }
   history.replaceState(null, '', `#${found[2] ?? '/resources'}`);
   dispatchEvent(new HashChangeEvent('hashchange'));
   session.asking = true;
