@@ -78,7 +78,7 @@ impl<'w> E2bService<'w> {
 async fn configure(world: &World, proxy: &FaultProxy, key: &str) {
     let settings = json!({ "provider": "e2b", "e2b": {
         "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": "busybox",
-        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/work" } });
+        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/srv" } });
     let files = world.data().join("sandboxes");
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(".cloud.json"), settings.to_string()).unwrap();
@@ -164,7 +164,7 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
 /// Commands, files and ports.
 async fn use_it(client: &Client, id: &str) {
     assert_eq!(client.sh(id, "pwd; echo $((6 * 7)); exit 3").await.code, 3);
-    assert_eq!(client.sh(id, "pwd").await.text(), "/work");
+    assert_eq!(client.sh(id, "pwd").await.text(), "/srv");
     client.write_file(id, "/srv/a", "text of a file").await.ok();
     assert_eq!(client.sh(id, "cat a").await.text(), "text of a file");
     client.sh(id, "printf 'made inside' >/srv/b; chmod 640 /srv/b").await;
