@@ -288,7 +288,11 @@ export interface paths {
         /** Lists sandboxes, newest first. */
         get: operations["sandboxes_list"];
         put?: never;
-        /** Creates a sandbox and returns when it runs. */
+        /**
+         * Creates a sandbox and returns when it runs.
+         * @description With `queue` a create on a full server waits for a place; `wait=0` returns its place in the queue. A create that gets
+         *     none in time is answered with `queue_timed_out`.
+         */
         post: operations["sandboxes_create"];
         delete?: never;
         options?: never;
@@ -1682,6 +1686,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/server": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Checks what the machine supports, and returns the settings in effect. Needs an admin key. */
+        get: operations["server_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/snapshots": {
         parameters: {
             query?: never;
@@ -2409,6 +2430,11 @@ export interface components {
          * @enum {string}
          */
         BuildStatus: "waiting" | "building" | "ready" | "failed" | "cancelled";
+        /**
+         * @description The state of a check.
+         * @enum {string}
+         */
+        CheckState: "good" | "lacking" | "missing";
         /** @description Code to run. */
         CodeBody: {
             /** @example print(6*7) */
@@ -2648,6 +2674,20 @@ export interface components {
              * @default false
              */
             public?: boolean;
+            /**
+             * @description Wait for a place if the server or the quota of the tenant is full: the sandbox is `creating` with stage `queued`.
+             *     Default: a full server refuses at once with `no_capacity`. Cannot be combined with `archive`.
+             * @default false
+             */
+            queue?: boolean;
+            /**
+             * Format: int64
+             * @description With `queue`: how long to wait for a place. A sandbox that gets none in time is deleted with reason
+             *     `queue_timed_out`. Default 600.
+             * @default null
+             * @example 300
+             */
+            queue_timeout_s?: number | null;
             /**
              * @description Id or name of a snapshot to create the sandbox from, instead of a template.
              * @default null
@@ -3747,6 +3787,21 @@ export interface components {
              */
             image: string;
         };
+        /** @description Place of a create in the queue of a full server. */
+        QueuePlace: {
+            /**
+             * Format: int32
+             * @description How many creates of all tenants start before it, as the queue is now.
+             * @example 3
+             */
+            ahead: number;
+            /**
+             * Format: int32
+             * @description Position among the queued creates of its tenant; 1 is the next one.
+             * @example 2
+             */
+            position: number;
+        };
         /** @description Limits of a tenant; null or absent is no limit. */
         Quota: {
             /**
@@ -3816,7 +3871,7 @@ export interface components {
             message?: string;
         };
         /** @enum {string} */
-        ReasonCode: "requested" | "completed" | "timed_out" | "idle" | "aged" | "woken" | "exit" | "overdue" | "instance_died" | "lost_while_down" | "image_unavailable" | "provider";
+        ReasonCode: "requested" | "completed" | "timed_out" | "idle" | "aged" | "woken" | "exit" | "overdue" | "queue_timed_out" | "instance_died" | "lost_while_down" | "image_unavailable" | "provider";
         /** @description The key that an invite was made with. */
         RedeemedKey: {
             /**
@@ -3987,6 +4042,8 @@ export interface components {
             provider: string;
             /** @description Whether its ports are open to everyone who knows their addresses. */
             public: boolean;
+            /** @description Its place in the queue; only while it waits for one of the server's places. */
+            queue?: components["schemas"]["QueuePlace"];
             /** @description Why the sandbox is in this phase. */
             reason: components["schemas"]["Reason"];
             /** @description Snapshot that it was created from. */
@@ -4086,6 +4143,37 @@ export interface components {
         /** @description By name. */
         SecretList: {
             items: components["schemas"]["Secret"][];
+        };
+        /** @description The result of one check. */
+        ServerCheck: {
+            /** @description One line that repairs it. */
+            fix?: string | null;
+            /** @description What was found. */
+            found: string;
+            name: string;
+            state: components["schemas"]["CheckState"];
+        };
+        /** @description The server: checks of its machine, and its settings. */
+        ServerReport: {
+            /** @description The checks of `atoll doctor`. */
+            checks: components["schemas"]["ServerCheck"][];
+            /** @description The options of `atoll serve` with their values. */
+            settings: components["schemas"]["ServerSetting"][];
+            version: string;
+        };
+        /** @description An option of the server. */
+        ServerSetting: {
+            /** @description What the option is for. */
+            about: string;
+            /**
+             * @description As on the command line.
+             * @example --listen
+             */
+            name: string;
+            /** @description Where they come from: `default`, `option` or `environment (NAME)`. */
+            source: string;
+            /** @description Values in effect; empty where the option is not set and has no default. */
+            values: string[];
         };
         /** @description A shell that keeps its directory, variables and functions between commands. */
         Session: {
@@ -4863,6 +4951,10 @@ export interface components {
             /** @enum {string} */
             kind: "stage";
             stage: components["schemas"]["Stage"];
+        } | {
+            /** @enum {string} */
+            kind: "queued";
+            queue: components["schemas"]["QueuePlace"];
         } | {
             /** @enum {string} */
             kind: "out_of_memory";
@@ -8967,6 +9059,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    server_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ServerReport"];
+                };
             };
             /** @description Refused; `code` is one of the closed list in docs/errors.md */
             default: {
