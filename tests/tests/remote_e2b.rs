@@ -68,6 +68,8 @@ impl<'w> RemoteWorld<'w> {
         };
         let provider: Arc<dyn Provider> = Arc::new(E2bProvider::open(config).unwrap());
         assert!(provider.adopt(Vec::new(), Vec::new()).await.unwrap().is_empty());
+        // A server listens to its providers; the watch begins with that.
+        drop(provider.notices());
         provider
     }
 

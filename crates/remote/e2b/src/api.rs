@@ -269,6 +269,7 @@ impl E2bApi {
     pub(crate) async fn check(&self) -> Result<(), CallError> {
         let path = format!("/v2/sandboxes?metadata={}&limit=1", labels::query(&self.owner, None));
         let call = VendorCall { within: Duration::from_secs(8), ..VendorCall::new(Method::GET, path) };
-        self.client.call(call).await.map(drop)
+        let answer = self.client.call(call).await?;
+        parsed::<Vec<Listed>>(&answer).map(drop)
     }
 }

@@ -32,7 +32,8 @@ mod watch;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -101,8 +102,8 @@ pub struct E2bConfig {
 #[derive(Debug)]
 pub struct E2bProvider {
     shared: Arc<E2bShared>,
-    /// Ends with the provider.
-    _watch: JoinSet<()>,
+    /// Ends with the provider. It begins when somebody listens: a provider that was only opened to be tested reports nothing.
+    watch: Mutex<JoinSet<()>>,
 }
 
 /// State that all tasks of a provider share.
@@ -114,6 +115,8 @@ struct E2bShared {
     api: E2bApi,
     records: InstanceRecords,
     table: Arc<RemoteTable<E2bAccess>>,
+    /// The number of its watch in the table; 0 before it begins.
+    watch: AtomicU64,
     connector: VendorConnector,
     streams: DialTasks,
     /// Templates that were found at the service, and when.
@@ -135,14 +138,21 @@ impl E2bProvider {
             timing: config.timing,
             records: InstanceRecords::open(&config.data)?,
             table: config.sandboxes.0,
+            watch: AtomicU64::new(0),
             connector: VendorConnector::default(),
             streams: DialTasks::default(),
             templates: Mutex::default(),
             checked_at: Mutex::default(),
         });
-        let mut watch = JoinSet::new();
-        watch.spawn(watch::watch(Arc::clone(&shared)));
-        Ok(Self { shared, _watch: watch })
+        Ok(Self { shared, watch: Mutex::default() })
+    }
+
+    fn start_watch(&self) {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if watch.is_empty() {
+            self.shared.watch.store(self.shared.table.take_watch(), Ordering::SeqCst);
+            watch.spawn(watch::watch(Arc::clone(&self.shared)));
+        }
     }
 }
 
@@ -240,6 +250,7 @@ impl Provider for E2bProvider {
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.start_watch();
         self.shared.table.notices()
     }
 

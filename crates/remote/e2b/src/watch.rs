@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use atoll_model::SandboxId;
@@ -20,14 +21,14 @@ const TICK_MAX: Duration = Duration::from_secs(5);
 
 type WatchedSandbox = (SandboxId, Arc<E2bSlot>, E2bObject);
 
-/// Runs until the provider is dropped.
+/// Runs until the provider is dropped, or another one with newer settings watches the same sandboxes.
 pub(crate) async fn watch(shared: Arc<E2bShared>) {
     let tick = shared.timing.watch_every.min(TICK_MAX).min(shared.settings.extend_every() / 4);
     let mut tick = tokio::time::interval(tick.max(Duration::from_millis(50)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut list = tokio::time::interval(shared.timing.watch_every);
     list.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
+    while shared.is_current() {
         tokio::select! {
             _ = tick.tick() => shared.extend_lifetimes().await,
             _ = list.tick() => {
@@ -40,6 +41,11 @@ pub(crate) async fn watch(shared: Arc<E2bShared>) {
 }
 
 impl E2bShared {
+    /// Whether no provider with newer settings has taken its place. What it sees with old settings says nothing about the sandboxes.
+    fn is_current(&self) -> bool {
+        self.table.is_watched_by(self.watch.load(Ordering::SeqCst))
+    }
+
     /// Extends the lifetime of every running object that is due.
     async fn extend_lifetimes(&self) {
         let every = self.settings.extend_every();
@@ -69,6 +75,9 @@ impl E2bShared {
     async fn compare(&self) -> Result<(), CallError> {
         let before = self.table.objects();
         let listed = self.api.owned(None).await?;
+        if !self.is_current() {
+            return Ok(());
+        }
         let states: HashMap<&str, ServiceState> =
             listed.iter().map(|found| (found.id.as_str(), found.state)).collect();
         let is_wrong = |(_, _, object): &WatchedSandbox| match (object.state, states.get(object.id.as_str()))
@@ -100,7 +109,8 @@ impl E2bShared {
             return;
         }
         match self.api.state(&seen.id).await {
-            Ok(None) => self.table.report_death(sandbox, &seen.id),
+            Ok(None) if self.is_current() => self.table.report_death(sandbox, &seen.id),
+            Ok(None) => {}
             // Its lifetime ended, or somebody else paused it: it has to run until this server says otherwise.
             Ok(Some(ServiceState::Paused)) if seen.state == ObjectState::Running => {
                 let target = Target { sandbox: sandbox.clone(), instance: Some(seen.instance.clone()) };
@@ -118,10 +128,11 @@ impl E2bShared {
     /// Finds out at once whether an object that did not answer is still there, and reports it if not.
     pub(crate) async fn is_there(&self, sandbox: &SandboxId, id: &str) -> bool {
         match self.api.state(id).await {
-            Ok(None) => {
+            Ok(None) if self.is_current() => {
                 self.table.report_death(sandbox, id);
                 false
             }
+            Ok(None) => false,
             Ok(Some(_)) | Err(_) => true,
         }
     }

@@ -272,7 +272,8 @@ impl VendorClient {
             429 if !is_final(&answer.headers) => {
                 Err(Failure { error: CallError::Limited, retry_after: retry_after(&answer.headers) })
             }
-            status @ 400.. => Err(CallError::Refused { status, message: self.sentence(&answer.body) }.into()),
+            // Redirects are not followed: the key must not reach another host.
+            status @ 300.. => Err(CallError::Refused { status, message: self.sentence(&answer.body) }.into()),
             _ => Ok(answer),
         }
     }

@@ -3,7 +3,7 @@
 //! A table outlives the provider that uses it: a provider is opened again when its settings change, and both must see the same.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -143,6 +143,8 @@ pub struct RemoteTable<A> {
     /// Changes take it shared, adoption exclusively.
     adoption: Arc<tokio::sync::RwLock<()>>,
     is_adopted: AtomicBool,
+    /// The provider whose watch acts on this table, counted from 1.
+    watched_by: AtomicU64,
     /// Objects that belong to no sandbox, by the vendor's id, and since when.
     strays: Mutex<HashMap<String, Instant>>,
     /// Closed from the beginning, so that it can be waited for at any time; a closed tracker still takes tasks.
@@ -158,6 +160,7 @@ impl<A> Default for RemoteTable<A> {
             slots: Mutex::default(),
             adoption: Arc::default(),
             is_adopted: AtomicBool::new(false),
+            watched_by: AtomicU64::new(0),
             strays: Mutex::default(),
             changes,
             notices: broadcast::Sender::new(NOTICES),
@@ -166,6 +169,17 @@ impl<A> Default for RemoteTable<A> {
 }
 
 impl<A: Send + Sync + 'static> RemoteTable<A> {
+    /// Makes the caller the provider that watches the objects. Earlier ones see that by [`Self::is_watched_by`].
+    pub fn take_watch(&self) -> u64 {
+        self.watched_by.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Whether no other provider has taken the watch since.
+    #[must_use]
+    pub fn is_watched_by(&self, watch: u64) -> bool {
+        self.watched_by.load(Ordering::SeqCst) == watch
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<RemoteSlot<A>>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
