@@ -307,6 +307,42 @@ async fn a_tenant_uses_the_providers_that_it_may() {
     assert_eq!(of_thread("fake").await, OnExit::Pause);
 }
 
+/// Opens the fake of the account that a key belongs to.
+struct TwoAccounts([(&'static str, Arc<FakeProvider>); 2]);
+
+#[async_trait]
+impl BuildProvider for TwoAccounts {
+    async fn build(&self, request: ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
+        let key = &request.settings.section["api_key"];
+        Ok(self.0.iter().find(|(name, _)| key == name).unwrap().1.clone())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_of_another_account_is_not_used_while_there_are_sandboxes() {
+    let accounts = Arc::new(TwoAccounts(["a", "b"].map(|key| (key, FakeProvider::named("cloud")))));
+    let options = || Options { builder: Some(accounts.clone()), ..Options::default() };
+    let mut world = World::with(options()).await;
+    let key = |key: &str| json!({"provider": "e2b", "e2b": {"api_key": key}});
+    set(&world, "cloud", key("a")).await.unwrap();
+    let lease = world.try_create(at("cloud")).await.unwrap();
+    set(&world, "cloud", key("b")).await.unwrap();
+    let is_refused =
+        async |world: &World| problem(world, "cloud").await.is_some_and(|why| why.contains("none of them"));
+    assert!(is_refused(&world).await);
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
+    let clock = world.clock.clone();
+    let (fake, dir) = (world.fake.clone(), world.crash().await);
+    let world = World::open(dir, fake, clock, options()).await;
+    assert!(is_refused(&world).await, "also after a restart");
+    set(&world, "cloud", key("a")).await.unwrap();
+    world.until(&lease.id, Phase::Running).await;
+    world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
+    assert!(accounts.0[0].1.holds().is_empty());
+    set(&world, "cloud", key("b")).await.unwrap();
+    world.try_create(at("cloud")).await.expect("it has no sandboxes any more");
+}
+
 /// Opens the same fake each time.
 struct OneLocal(Arc<FakeProvider>);
 

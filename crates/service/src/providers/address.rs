@@ -2,12 +2,18 @@
 //! delete would answer that they are gone while they live on.
 //!
 //! The address is kept in `DATA/providers/NAME/address`, so that a file that was changed while the server was down is noticed too.
+//! The key of a service can change, because keys are replaced; its account cannot. A hash of the last key is in `account` beside
+//! the address: with another key the service has to know at least one of the sandboxes.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use atoll_model::{Code, ProviderSettings, Volume};
+use atoll_provider::Provider;
+use sha2::{Digest, Sha256};
 
+use super::ANSWERS_WITHIN;
 use super::files::ProviderFiles;
 use crate::ServiceError;
 use crate::service::Service;
@@ -25,27 +31,42 @@ impl ProviderFiles {
         }
     }
 
+    /// A hash of the key with which a service is called; `None`: the kind has no key.
+    fn account(&self, settings: &ProviderSettings) -> Option<String> {
+        let resolved = self.resolve(settings);
+        let key = resolved.section.get("api_key")?.as_str()?;
+        Some(hex::encode(Sha256::digest(key)))
+    }
+
+    fn account_file(&self, name: &str) -> PathBuf {
+        self.address_file(name).with_file_name("account")
+    }
+
     /// Notes where the sandboxes of a provider are from now on.
     pub(super) fn keep_address(&self, name: &str, settings: &ProviderSettings) {
+        if let Some(account) = self.account(settings)
+            && let Err(cause) = write_whole(&self.account_file(name), &account)
+        {
+            tracing::warn!(provider = name, %cause, "the account of a provider could not be written; a change of it would not be noticed");
+        }
         let address = self.resolve(settings).address(settings.kind);
         let is_known = self.known_address(name).is_ok_and(|known| known.as_deref() == Some(&address));
         if is_known {
             return;
         }
-        if let Err(cause) = self.write_address(name, &address) {
+        if let Err(cause) = write_whole(&self.address_file(name), &address) {
             tracing::warn!(provider = name, %cause, "the address of a provider could not be written; a change of it would not be noticed");
         }
     }
+}
 
-    fn write_address(&self, name: &str, address: &str) -> std::io::Result<()> {
-        let file = self.address_file(name);
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let fresh = file.with_extension("new");
-        std::fs::write(&fresh, address)?;
-        std::fs::rename(fresh, file)
+fn write_whole(file: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
     }
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, text)?;
+    std::fs::rename(fresh, file)
 }
 
 impl Service {
@@ -71,6 +92,41 @@ impl Service {
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+impl Service {
+    /// Refuses a key of an account that knows none of the sandboxes. A service that does not answer, or refuses the key, loses
+    /// nothing: its calls fail.
+    pub(super) async fn check_account(
+        &self,
+        files: &ProviderFiles,
+        provider: &Arc<dyn Provider>,
+        settings: &ProviderSettings,
+    ) -> Result<(), ServiceError> {
+        let name = provider.name();
+        let (account, known) = (files.account(settings), std::fs::read_to_string(files.account_file(name)));
+        let (Some(account), Ok(known)) = (account, known) else { return Ok(()) };
+        let live = self.base().store.live().await?;
+        let live: Vec<_> =
+            live.iter().filter(|(lease, row)| lease.provider == name && row.is_some()).collect();
+        if account == known || live.is_empty() {
+            return Ok(());
+        }
+        let owned = match tokio::time::timeout(ANSWERS_WITHIN * 5, provider.owned()).await {
+            Ok(Ok(owned)) => owned,
+            Ok(Err(_)) | Err(_) => return Ok(()),
+        };
+        let is_known = owned.iter().any(|found| live.iter().any(|(lease, _)| lease.id == found.sandbox));
+        if is_known {
+            return Ok(());
+        }
+        let message = format!(
+            "provider {name} has {} sandboxes, and the account of the new key has none of them",
+            live.len()
+        );
+        Err(ServiceError::new(Code::ProviderInUse, message)
+            .hint("set a key of their account, or delete the sandboxes with the old key first"))
     }
 }
 

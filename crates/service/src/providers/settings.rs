@@ -178,7 +178,7 @@ impl Service {
         for opened in registry.read_files().await {
             let (name, kind) = (opened.provider.name(), opened.settings.kind);
             let checked = match registry.files() {
-                Some(files) => self.check_address(files, name, &opened.settings).await,
+                Some(files) => self.check_place(files, &opened.provider, &opened.settings).await,
                 None => Ok(()),
             };
             if let Err(refusal) = checked {
@@ -187,6 +187,16 @@ impl Service {
                 self.close_provider(name, &error).await;
             }
         }
+    }
+
+    async fn check_place(
+        &self,
+        files: &ProviderFiles,
+        provider: &Arc<dyn Provider>,
+        settings: &ProviderSettings,
+    ) -> Result<(), ServiceError> {
+        self.check_address(files, provider.name(), settings).await?;
+        self.check_account(files, provider, settings).await
     }
 
     async fn take_provider(&self, opened: OpenedProvider) -> Result<(), OpenError> {
@@ -219,7 +229,7 @@ impl Service {
         if let Some(files) = self.base().providers.files()
             && let Ok(Some(settings)) = files.read(provider.name())
         {
-            if let Err(refusal) = self.check_address(files, provider.name(), &settings).await {
+            if let Err(refusal) = self.check_place(files, provider, &settings).await {
                 tracing::warn!(provider = provider.name(), "{refusal}");
                 self.base().providers.close(provider.name(), refusal).await;
                 return Ok(());
