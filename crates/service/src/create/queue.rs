@@ -36,6 +36,10 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// LIMIT: how long a create that is too large for what is free holds up the creates behind it. After that smaller creates of other
 /// tenants pass, so that no tenant can stop all others by asking for more than becomes free.
 const HOLDS_UP: Duration = Duration::from_secs(30);
+/// LIMIT: how long a tenant whose creates held up others cannot do so again.
+const HOLDS_UP_AGAIN_AFTER: Duration = Duration::from_secs(600);
+/// LIMIT: how long the queue waits for the capacity of one provider. A provider that is slower is asked again a second later.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 /// LIMIT: events of places that are written at once; the store groups them.
 const TOLD_AT_ONCE: usize = 32;
 
@@ -55,8 +59,8 @@ struct QueueState {
     shortage: Shortage,
     /// How many creates were ahead of each at its last event.
     told: HashMap<SandboxId, u32>,
-    /// Since when creates were at the front of their provider and did not fit.
-    held_up: HashMap<SandboxId, Instant>,
+    /// Since when a tenant holds up a provider with creates that did not fit.
+    held_up: HashMap<(TenantId, String), Instant>,
 }
 
 /// Where queued creates wait for capacity.
@@ -137,7 +141,6 @@ impl PlaceQueue {
             state.queue.started(&lease.id);
         }
         state.told.remove(&lease.id);
-        state.held_up.remove(&lease.id);
         drop(state);
         self.changed();
     }
@@ -165,7 +168,10 @@ impl PlaceQueue {
 
     /// Whether a create that does not fit at its provider lets others pass.
     fn lets_pass(&self, create: &QueuedCreate) -> bool {
-        let since = *self.state().held_up.entry(create.id.clone()).or_insert_with(Instant::now);
+        let mut state = self.state();
+        state.held_up.retain(|_, since| since.elapsed() < HOLDS_UP_AGAIN_AFTER);
+        let whose = (create.tenant.clone(), create.provider.clone());
+        let since = *state.held_up.entry(whose).or_insert_with(Instant::now);
         since.elapsed() > HOLDS_UP
     }
 
@@ -303,9 +309,7 @@ impl Sandboxes {
             match self.give_place(&create).await {
                 Turn::Taken => {}
                 Turn::Gone => {
-                    let mut state = queue.state();
-                    state.queue.leave(&create.id);
-                    state.held_up.remove(&create.id);
+                    queue.state().queue.leave(&create.id);
                 }
                 Turn::NodeFull => shortage.of_node = true,
                 Turn::ProviderFull if queue.lets_pass(&create) => drop(tried.insert(create.tenant)),
@@ -361,7 +365,12 @@ impl Sandboxes {
             Err(full) if full.code == Code::QuotaExceeded => return Err(Turn::QuotaFull),
             admitted => admitted.map_err(Turn::Later)?,
         }
-        inner.admission.reserve(provider.as_ref(), lease).await.map_err(|full| match full {
+        let reserved = inner.admission.reserve(provider.as_ref(), lease);
+        // A provider that hangs must not keep the creates of the others waiting.
+        let Ok(reserved) = tokio::time::timeout(ANSWERS_WITHIN, reserved).await else {
+            return Err(Turn::ProviderFull);
+        };
+        reserved.map_err(|full| match full {
             NotAdmitted::NoRoom(full) if full.is_of_node() => Turn::NodeFull,
             NotAdmitted::NoRoom(_) | NotAdmitted::Node(_) => Turn::ProviderFull,
             // The machine has become smaller. Others must not wait behind it.
