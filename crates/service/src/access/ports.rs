@@ -235,9 +235,27 @@ impl Grant<PortTarget> {
         // It can't fall asleep between the look and the wake.
         let _busy = handle.activity.begin(ActivityKind::Request);
         let was_asleep = handle.lease().phase != Phase::Running;
-        let session = inside.sandboxes.session_by(handle, ActivityKind::Request).await?;
+        let session = inside.sandboxes.session_by(handle, ActivityKind::Request).await;
+        let session = session.map_err(|error| self.shown_to_holder(error))?;
         let instance = session.lease.instance.clone().ok_or_else(|| not_found(sandbox))?;
         Ok(PortSession { instance, was_asleep, port: *port, session })
+    }
+}
+
+impl Grant<PortTarget> {
+    /// Why a sandbox was not woken can tell the quota of its tenant and the state of the server: only a key sees that.
+    fn shown_to_holder(&self, error: ServiceError) -> ServiceError {
+        match self.holder {
+            Holder::Key(_) => error,
+            _ if error.code != Code::WakeFailed => error,
+            Holder::Token(_) | Holder::Public => {
+                let message = format!("sandbox {} could not be woken", self.target.sandbox);
+                ServiceError::new(Code::WakeFailed, message)
+                    .hint("its owner sees the reason with a key of the server")
+                    .retry_after(error.retry_after_s.unwrap_or(5))
+                    .caused_by(error)
+            }
+        }
     }
 }
 
