@@ -90,6 +90,10 @@ pub(super) async fn run_code(call: &McpCall, args: CodeArguments) -> Result<Tool
         true => format!("{}: {}", error.name, error.value),
         false => error.traceback,
     });
+    let error = match error {
+        Some(error) => Some(excerpt(&tools, error).await?.0),
+        None => None,
+    };
     let (stdout, stdout_file) = excerpt(&tools, std::mem::take(&mut done.stdout)).await?;
     let (stderr, stderr_file) = excerpt(&tools, std::mem::take(&mut done.stderr)).await?;
     let is_error = error.is_some() || done.timed_out;
