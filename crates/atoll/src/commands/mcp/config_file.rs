@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use jsonc_parser::ParseOptions;
@@ -180,7 +180,14 @@ impl ConfigFile {
         let failed = |e: std::io::Error| {
             Failure::new("bad_config", format!("{} cannot be written: {e}", self.path.display()))
         };
-        let real = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let real = match fs::canonicalize(&self.path) {
+            Ok(real) => real,
+            Err(_) if self.path.is_symlink() => {
+                let message = format!("{} is a link to a file that does not exist", self.path.display());
+                return Err(Failure::new("bad_config", message).hint("create that file, or remove the link"));
+            }
+            Err(_) => self.path.clone(),
+        };
         let folder = real.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(failed)?;
         let name = real.file_name().unwrap_or_default().to_string_lossy();
@@ -197,6 +204,8 @@ fn write_whole(fresh: &Path, real: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(fresh)?;
     if let Ok(about) = fs::metadata(real) {
         file.set_permissions(fs::Permissions::from_mode(about.permissions().mode()))?;
+        // Root may write the file of another user, who has to be able to read it afterwards.
+        std::os::unix::fs::fchown(&file, Some(about.uid()), Some(about.gid()))?;
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
