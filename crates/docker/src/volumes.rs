@@ -260,7 +260,8 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 /// Refuses a copy that would fill the disk: no limit of a volume prevents that.
 fn need_room(source: &OwnedFd) -> io::Result<()> {
     let disk = rustix::fs::fstatvfs(source)?;
-    let bytes = live_tree_bytes(source, COPIED_MOST)?.unwrap_or(0);
+    let bytes = live_tree_bytes(source, COPIED_MOST)?
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it has too many files"))?;
     match disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes.saturating_add(LEAST_FREE) {
         true => Ok(()),
         false => Err(io::ErrorKind::StorageFull.into()),
