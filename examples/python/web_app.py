@@ -23,8 +23,9 @@ class App(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8000), App)
 print("listening", flush=True)
-http.server.ThreadingHTTPServer(("127.0.0.1", 8000), App).serve_forever()
+server.serve_forever()
 """
 
 

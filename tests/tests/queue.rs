@@ -78,7 +78,8 @@ fn a_caller_waits_for_its_place_or_is_told_that_there_was_none() {
         let in_vain = json!({ "queue": true, "queue_timeout_s": 1, "name": "box" });
         let refused = acme.post("/v1/sandboxes", in_vain).await.refused(504, "queue_timed_out");
         assert!(refused["hint"].as_str().unwrap().contains("queue_timeout_s"), "{refused}");
-        acme.get("/v1/sandboxes/box").await.refused(404, "sandbox_not_found");
+        until("it is deleted", async || (acme.get("/v1/sandboxes/box").await.status == 404).then_some(()))
+            .await;
         let wrong = json!({ "queue": true, "queue_timeout_s": 100_000 });
         acme.post("/v1/sandboxes", wrong).await.refused(400, "invalid_request");
         acme.post("/v1/sandboxes", json!({ "queue_timeout_s": 5 })).await.refused(400, "invalid_request");
@@ -146,7 +147,8 @@ fn the_command_line_shows_the_place_and_cancels() {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
         let (succeeded, _, said) = ended(cancelled).await;
         assert!(!succeeded && said.contains("cancelled"), "{said}");
-        acme.get("/v1/sandboxes/next").await.refused(404, "sandbox_not_found");
+        until("it is deleted", async || (acme.get("/v1/sandboxes/next").await.status == 404).then_some(()))
+            .await;
 
         let late = ["create", "--queue", "--queue-timeout", "1s"];
         let (succeeded, _, said) = ended(atoll(w, acme.key(), &late)).await;

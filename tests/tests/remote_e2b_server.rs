@@ -78,7 +78,7 @@ impl<'w> E2bService<'w> {
 async fn configure(world: &World, proxy: &FaultProxy, key: &str) {
     let settings = json!({ "provider": "e2b", "e2b": {
         "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": "busybox",
-        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/srv" } });
+        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/workspace" } });
     let files = world.data().join("sandboxes");
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(".cloud.json"), settings.to_string()).unwrap();
@@ -136,7 +136,7 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         client.act(&id, "resume").await.ok();
         w.crash_server().await;
         assert_eq!(client.sandbox(&id).await["phase"], "running");
-        assert_eq!(client.sh(&id, "cat /srv/a").await.text(), "text of a file");
+        assert_eq!(client.sh(&id, "cat /workspace/a").await.text(), "text of a file");
         assert_eq!(
             preview(&client, &id, 8080).await,
             (200, "page\n".to_owned()),
@@ -150,7 +150,7 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         client.act(&id, "stop").await.ok();
         assert_eq!(objects(&account).await[0]["phase"], "stopped");
         client.act(&id, "start").await.ok();
-        assert_eq!(client.sh(&id, "cat /srv/a").await.text(), "text of a file");
+        assert_eq!(client.sh(&id, "cat /workspace/a").await.text(), "text of a file");
         client.remove(&id).await;
         assert_eq!(objects(&account).await, Vec::<Value>::new());
         assert_eq!(std::fs::read_dir(w.data().join("providers/cloud/sandboxes")).unwrap().count(), 0);
@@ -164,11 +164,11 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
 /// Commands, files and ports.
 async fn use_it(client: &Client, id: &str) {
     assert_eq!(client.sh(id, "pwd; echo $((6 * 7)); exit 3").await.code, 3);
-    assert_eq!(client.sh(id, "pwd").await.text(), "/srv");
-    client.write_file(id, "/srv/a", "text of a file").await.ok();
+    assert_eq!(client.sh(id, "pwd").await.text(), "/workspace");
+    client.write_file(id, "/workspace/a", "text of a file").await.ok();
     assert_eq!(client.sh(id, "cat a").await.text(), "text of a file");
-    client.sh(id, "printf 'made inside' >/srv/b; chmod 640 /srv/b").await;
-    assert_eq!(client.read_file(id, "/srv/b").await.bytes, "made inside");
+    client.sh(id, "printf 'made inside' >/workspace/b; chmod 640 /workspace/b").await;
+    assert_eq!(client.read_file(id, "/workspace/b").await.bytes, "made inside");
     client
         .sh(id, "mkdir /tmp/www; echo page >/tmp/www/index.html; httpd -p 127.0.0.1:8080 -h /tmp/www")
         .await;
