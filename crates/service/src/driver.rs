@@ -31,7 +31,8 @@ use std::sync::Arc;
 use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
-    ArchiveRef, Code, EventKind, InstanceId, Lease, Phase, Reason, SandboxId, Timestamp, UpdateSandbox,
+    ArchiveRef, Code, EventKind, InstanceId, Lease, MemoryLocation, Phase, Reason, SandboxId, Timestamp,
+    UpdateSandbox,
 };
 use atoll_provider::{NoticeKind, Provider};
 use atoll_store::{Inserted, InstanceRow, NewEvent, StoreError};
@@ -354,7 +355,10 @@ impl Driver {
     }
 
     async fn on_notice(&mut self, instance: &InstanceId, what: NoticeKind) {
-        if self.lease.instance.as_ref() != Some(instance) {
+        // A sandbox whose memory is on disk has no process that could die. Those that were ended when the memory was on disk, or that
+        // a refused restore had begun to make, can be reported a moment late.
+        let is_on_disk = self.lease.phase == Phase::Paused && self.lease.held == Some(MemoryLocation::Disk);
+        if self.lease.instance.as_ref() != Some(instance) || is_on_disk {
             return self.count_late("notice");
         }
         match what {

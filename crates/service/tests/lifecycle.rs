@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::world::{Options, World};
 use atoll_model::policy::egress;
 use atoll_model::{
-    Code, CreateSandbox, EventKind, Limits, LimitsAsk, NetworkPolicy, OnTimeout, Phase, Quota, Reason, Scope,
-    UpdateSandbox, Wake,
+    Code, CreateSandbox, EventKind, Limits, LimitsAsk, MemoryLocation, NetworkPolicy, OnTimeout, Phase,
+    Quota, Reason, Scope, UpdateSandbox, Wake,
 };
 use atoll_provider::NoticeKind;
 use atoll_provider::fake::{ProviderCall, Script};
-use atoll_service::{Created, Exec, FailPoint, Filter, NewKey};
+use atoll_service::{Created, Exec, FailPoint, Filter, NewKey, Pause};
 use futures::StreamExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -458,4 +458,19 @@ async fn a_name_that_is_nearly_right_gets_a_hint() {
     assert_eq!(error.hint.as_deref(), Some("did you mean build-1?"));
     let taken = world.try_create(named("build-1")).await.unwrap_err();
     assert_eq!(taken.code, Code::NameTaken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_that_is_told_late_does_not_fail_a_sandbox_whose_memory_is_on_disk() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    let disk = Pause { memory: Some(MemoryLocation::Disk) };
+    let paused = world.service.sandboxes().pause(&world.admin, lease.id.as_str(), disk, true).await.unwrap();
+    assert_eq!((paused.phase, paused.held), (Phase::Paused, Some(MemoryLocation::Disk)));
+    for instance in [lease.instance, paused.instance].iter().flatten() {
+        world.fake.tell(&lease.id, instance, NoticeKind::Died);
+    }
+    world.quiet().await;
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
+    world.service.sandboxes().resume(&world.admin, lease.id.as_str(), true).await.unwrap();
 }
