@@ -2,12 +2,19 @@
 //! create for the thread returns it. The end of a thread is in `exit.rs`. A session is a sandbox as clients of threads
 //! name it: by its id, the beginning of its id, or its thread.
 
+use std::time::Duration;
+
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, check_thread};
 use atoll_store::{Page, StoreError, ThreadQuery, ThreadRecord};
+use tokio::time::Instant;
 
 use crate::base::visible;
+use crate::registry::Handle;
 use crate::sandboxes::{PAGE, PAGE_MAX, Sandboxes, printable};
 use crate::{Created, ServiceError, ThreadFilter};
+
+/// How often the driver of a new sandbox is looked for.
+const DRIVER_POLL: Duration = Duration::from_millis(2);
 
 impl Sandboxes {
     /// A page of threads, newest first.
@@ -74,7 +81,7 @@ impl Sandboxes {
     /// Answers a create with the sandbox that its thread has already; with `wait`, when that sandbox is made. One that failed, or
     /// waits for a place, is returned too: its phase says so.
     pub(crate) async fn bound(&self, lease: Lease, wait: bool) -> Result<(Lease, Created), ServiceError> {
-        let Some(handle) = self.inner.registry.get(&lease.id) else { return Ok((lease, Created::Bound)) };
+        let Some(handle) = self.driver_of(&lease).await else { return Ok((lease, Created::Bound)) };
         if wait && handle.lease().phase == Phase::Creating && !handle.lease().waits_for_place() {
             let made = self.until_made(handle.clone()).await;
             if handle.lease().phase != Phase::Failed {
@@ -82,6 +89,19 @@ impl Sandboxes {
             }
         }
         Ok((self.inner.queue.shown(&handle.lease()), Created::Bound))
+    }
+
+    /// The driver of a sandbox that was read from the store. The row of a new sandbox is visible a moment before its driver.
+    async fn driver_of(&self, lease: &Lease) -> Option<Handle> {
+        let is_new = lease.phase == Phase::Creating && lease.node == *self.inner.store.node();
+        let deadline = Instant::now() + self.inner.config.create_wait;
+        loop {
+            let found = self.inner.registry.get(&lease.id);
+            if found.is_some() || !is_new || Instant::now() >= deadline {
+                return found;
+            }
+            tokio::time::sleep(DRIVER_POLL).await;
+        }
     }
 }
 

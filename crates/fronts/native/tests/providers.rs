@@ -72,8 +72,10 @@ async fn a_tenant_has_a_list_of_providers() {
     let create = async || world.ask("POST", "/v1/sandboxes", Some(&key), Some(json!({}))).await;
     let made = create().await;
     assert_eq!((made.status, &made.json()["isolation"]), (201, &json!("none")));
-    let set = world.ask("PUT", path, Some(&world.admin), Some(json!({"providers": ["docker"]}))).await;
-    assert_eq!((set.status, &set.json()["providers"]), (200, &json!(["docker"])));
+    let set = world.ask("PUT", path, Some(&world.admin), Some(json!({"providers": ["local"]}))).await;
+    assert_eq!((set.status, &set.json()["providers"]), (200, &json!(["local"])));
+    let unknown = world.ask("PUT", path, Some(&world.admin), Some(json!({"providers": ["lokal"]}))).await;
+    assert_eq!(unknown.refusal(), (404, "provider_not_found".to_owned()));
     assert_eq!(create().await.refusal(), (403, "provider_not_allowed".to_owned()));
     let cleared = world.ask("DELETE", path, Some(&world.admin), None).await;
     assert_eq!((cleared.status, &cleared.json()["providers"]), (200, &json!(null)));
