@@ -157,6 +157,8 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         no_neighbour_waits(w, &client, &proxy).await;
         assert!(!w.log().contains(account.key()), "the key is in the log");
         std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
+        // A provider keeps its owner label and its address.
+        std::fs::remove_dir_all(w.data().join("providers")).unwrap();
         service.uninstall().await;
     });
 }
