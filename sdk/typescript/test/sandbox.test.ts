@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import WebSocket from 'ws';
-import { Atoll, ConflictError, InvalidError, NotFoundError, Sandbox, type SandboxEvent } from 'atoll-sandbox';
+import { Atoll, ConflictError, InvalidError, NotFoundError, Sandbox, type CommandEvent, type SandboxEvent } from 'atoll-sandbox';
 import { adminKey, apiKey, client, collect, INTERPRETER, sandbox, until, url, word } from './world.js';
 
 describe('sandboxes', () => {
@@ -117,7 +117,7 @@ describe('commands', () => {
 
   test('are followed as they run', async (t) => {
     const box = await sandbox(t);
-    const events = [];
+    const events: CommandEvent[] = [];
     for await (const event of box.commands.stream('echo one; read -t 0.1 x < <(sleep 1); echo two >&2; printf "\\377"; exit 4')) events.push(event);
     assert.equal(events[0]!.type, 'start');
     // Each stream is in order. What is written to both at nearly the same time can arrive in either order.
