@@ -242,9 +242,15 @@ fn make_folder(path: &Path) -> io::Result<()> {
 
 fn remove_folder(path: &Path) -> io::Result<()> {
     match std::fs::remove_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if is_removed(&error) => Ok(()),
         other => other,
     }
+}
+
+/// Whether an error says that the cgroup is removed, possibly between opening one of its files and reading it (`ENODEV`).
+fn is_removed(error: &io::Error) -> bool {
+    let removed_while_open = rustix::io::Errno::NODEV.raw_os_error();
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(removed_while_open)
 }
 
 /// LIMIT: levels of nested cgroups that are looked for.
@@ -253,7 +259,7 @@ const DEPTH_MAX: usize = 32;
 /// Adds the cgroups below `name` in one hierarchy to `found`, children before their parents.
 fn add_nested(parent: &Path, name: &str, depth: usize, found: &mut Vec<String>) -> io::Result<()> {
     let children = match folders_in(&parent.join(name)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if is_removed(&error) => return Ok(()),
         children => children?,
     };
     if depth < DEPTH_MAX {

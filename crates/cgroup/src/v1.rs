@@ -10,7 +10,7 @@ use atoll_model::Limits;
 
 use super::{
     CgroupEntry, CgroupPlacement, Cgroups, DeviceAccess, Figures, MIB, add_nested, all_memory, all_pids,
-    folders_in, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    folders_in, is_removed, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
 use atoll_storage::mountinfo::MountEntry;
@@ -237,7 +237,7 @@ impl Cgroups for V1 {
         for folder in self.folders(name) {
             match read_pids(&folder.join("cgroup.procs")) {
                 Ok(pids) => all.extend(pids),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if is_removed(&error) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -12,7 +12,7 @@ use atoll_model::Limits;
 
 use super::{
     CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, add_nested, all_memory, all_pids,
-    folders_in, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
+    folders_in, is_removed, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
     wait_until_frozen,
 };
 use atoll_storage::mountinfo::MountEntry;
@@ -129,7 +129,7 @@ impl Cgroups for V2 {
 
     fn processes(&self, name: &str) -> io::Result<Vec<i32>> {
         match read_pids(&self.file(name, "cgroup.procs")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) if is_removed(&error) => Ok(Vec::new()),
             other => other,
         }
     }
