@@ -56,6 +56,8 @@ struct QueueState {
     queue: CreateQueue,
     /// Tenants whose quota was full, until they hold less.
     quota_full: BTreeSet<TenantId>,
+    /// The tenant whose create is being tried, until it holds less or its quota is changed.
+    tried_tenant: Option<TenantId>,
     shortage: Shortage,
     /// How many creates were ahead of each at its last event.
     told: HashMap<SandboxId, u32>,
@@ -105,6 +107,7 @@ impl PlaceQueue {
         let state = QueueState {
             queue: CreateQueue::new(config.queue_limits),
             quota_full: BTreeSet::new(),
+            tried_tenant: None,
             shortage: Shortage::default(),
             told: HashMap::new(),
             held_up: HashMap::new(),
@@ -147,8 +150,19 @@ impl PlaceQueue {
 
     /// A tenant holds less than before, or its quota was changed.
     pub(crate) fn tenant_freed(&self, tenant: &TenantId) {
-        if self.state().quota_full.remove(tenant) {
+        let mut state = self.state();
+        // A try of this moment may have counted before.
+        state.tried_tenant.take_if(|tried| tried == tenant);
+        if state.quota_full.remove(tenant) {
             self.freed.notify_one();
+        }
+    }
+
+    /// A create did not fit the quota of its tenant. It is tried again at once if the tenant holds less by now.
+    fn quota_was_full(&self, create: QueuedCreate) {
+        let mut state = self.state();
+        if state.tried_tenant.take().is_some() {
+            state.quota_full.insert(create.tenant);
         }
     }
 
@@ -306,6 +320,7 @@ impl Sandboxes {
             let tenants = queue.state().quota_full.union(&tried).cloned().collect();
             let blocked = Blocked { tenants, providers: shortage.providers.clone() };
             let Some(create) = queue.next(&blocked).filter(|_| !shortage.of_node) else { break };
+            queue.state().tried_tenant = Some(create.tenant.clone());
             match self.give_place(&create).await {
                 Turn::Taken => {}
                 Turn::Gone => {
@@ -314,7 +329,7 @@ impl Sandboxes {
                 Turn::NodeFull => shortage.of_node = true,
                 Turn::ProviderFull if queue.lets_pass(&create) => drop(tried.insert(create.tenant)),
                 Turn::ProviderFull => drop(shortage.providers.insert(create.provider)),
-                Turn::QuotaFull => drop(queue.state().quota_full.insert(create.tenant)),
+                Turn::QuotaFull => queue.quota_was_full(create),
                 Turn::Later(error) => {
                     tracing::warn!(sandbox = %create.id, %error, cause = ?error.cause, "a queued create waits on");
                     tried.insert(create.tenant);
