@@ -371,6 +371,8 @@ fn every_stdio_process_has_its_own_sandbox_and_deletes_it() {
         assert_eq!(one.ask("nonsense")["error"]["code"], -32_700);
         assert_eq!(one.ask("[]")["error"]["code"], -32_600);
         assert_eq!(one.ask(r#"{"jsonrpc":"2.0","id":"x","method":"no/such"}"#)["id"], "x");
+        let long = message("resources/read", json!({ "uri": "x".repeat(200_000) })).body;
+        assert_eq!(one.ask(&long.to_string())["error"]["code"], -32_602);
         assert!(one.end() && two.end());
         assert_eq!(client.get("/v1/sandboxes").await.ok()["items"], json!([]));
         assert_eq!(client.get("/v1/threads").await.ok()["items"], json!([]));
@@ -382,6 +384,32 @@ fn every_stdio_process_has_its_own_sandbox_and_deletes_it() {
             (&json!(2), Some("unauthenticated"))
         );
         assert!(refused.end());
+    });
+}
+
+#[test]
+fn a_client_s_own_sandbox_is_not_paused_for_ever() {
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let call = |tool: &str| message("tools/call", json!({ "name": tool, "arguments": {} }));
+        let timers = async |id: &str| {
+            let shown = client.get(&format!("/v1/sandboxes/{id}")).await.ok();
+            (shown["phase"].clone(), shown["timeout_s"].clone(), shown["on_timeout"].clone())
+        };
+        let (_, made) = shell("true").send(&client).await;
+        let id = made["result"]["structuredContent"]["sandbox"].as_str().unwrap().to_owned();
+        for wakes in [call("sandbox_resume"), shell("true")] {
+            let (_, paused) = call("sandbox_pause").send(&client).await;
+            assert_eq!(paused["result"]["structuredContent"]["phase"], "paused", "{paused}");
+            assert_eq!(timers(&id).await, (json!("paused"), json!(86_400), json!("stop")));
+            let (_, woken) = wakes.send(&client).await;
+            assert_eq!(woken["result"]["isError"], json!(false), "{woken}");
+            assert_eq!(timers(&id).await.1, Value::Null, "it is in use again");
+        }
+        let other = client.post("/v1/sandboxes", json!({})).await.ok()["id"].as_str().unwrap().to_owned();
+        let pause = json!({ "name": "sandbox_pause", "arguments": { "sandbox": other } });
+        message("tools/call", pause).send(&client).await;
+        assert_eq!(timers(&other).await.1, Value::Null, "only the client's own sandbox gets a limit");
     });
 }
 

@@ -12,8 +12,8 @@ use atoll_model::Limits;
 
 use super::{
     CgroupEntry, CgroupPlacement, Cgroups, Figures, MIB, PERIOD_US, add_nested, all_memory, all_pids,
-    folders_in, is_removed, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids, remove_folder,
-    wait_until_frozen,
+    folders_in, is_removed, limit_where_known, make_folder, quota_us, read_keyed, read_number, read_pids,
+    remove_folder, wait_until_frozen,
 };
 use atoll_storage::mountinfo::MountEntry;
 

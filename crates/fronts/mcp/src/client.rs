@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{Code, CreateSandbox, Lease, OnExit, Phase, Principal, TRANSIENT_THREADS, TimersAsk};
+use atoll_model::{
+    Code, CreateSandbox, Lease, OnExit, OnTimeout, Phase, Principal, TRANSIENT_THREADS, TimersAsk,
+    UpdateSandbox,
+};
 use atoll_service::Service;
 use axum::http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
@@ -29,6 +32,8 @@ const NAME_MAX: usize = 64;
 const STOP_AFTER_S: i64 = 30 * 60;
 /// It is deleted when it has been stopped for so long.
 const DELETE_AFTER_S: i64 = 24 * 60 * 60;
+/// A client's own sandbox that `sandbox_pause` paused is stopped after so long, and then deleted as above.
+const STOP_PAUSED_AFTER_S: u64 = 24 * 60 * 60;
 
 /// A client of the server.
 #[derive(Debug, Clone)]
@@ -82,8 +87,46 @@ impl McpClient {
                 format!("the sandbox of this client, {}, has failed", lease.id),
             )
             .hint("call sandbox_delete; the next call makes a new one")),
-            _ => Ok(lease),
+            _ => self.without_pause_limit(service, who, lease).await,
         }
+    }
+
+    /// Limits how long the client's own sandbox may be paused: idle timers do not count in a pause. Other sandboxes are
+    /// left as they are.
+    pub(crate) async fn set_pause_limit(
+        &self,
+        service: &Service,
+        who: &Principal,
+        id: &str,
+    ) -> Result<(), ApiError> {
+        let lease = service.sandboxes().get(who, id).await?;
+        if self.owns(&lease) && lease.timeout_at.is_none() {
+            let change = UpdateSandbox {
+                timeout_s: Some(Some(STOP_PAUSED_AFTER_S)),
+                on_timeout: Some(OnTimeout::Stop),
+                ..UpdateSandbox::default()
+            };
+            service.sandboxes().update(who, id, change).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends that limit when the sandbox is used again.
+    pub(crate) async fn without_pause_limit(
+        &self,
+        service: &Service,
+        who: &Principal,
+        lease: Lease,
+    ) -> Result<Lease, ApiError> {
+        if !self.owns(&lease) || lease.timeout_s != Some(STOP_PAUSED_AFTER_S) {
+            return Ok(lease);
+        }
+        let change = UpdateSandbox { timeout_s: Some(None), ..UpdateSandbox::default() };
+        Ok(service.sandboxes().update(who, lease.id.as_str(), change).await?)
+    }
+
+    fn owns(&self, lease: &Lease) -> bool {
+        lease.thread.as_deref() == Some(&self.thread)
     }
 
     fn labels(&self) -> BTreeMap<String, String> {

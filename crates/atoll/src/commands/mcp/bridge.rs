@@ -27,6 +27,8 @@ use crate::out::Out;
 
 /// LIMIT: bytes of one message; the server accepts less.
 const LINE_MAX: u64 = 16 << 20;
+/// LIMIT: bytes of a header that repeats a part of a message; the server refuses a request with longer ones.
+const HEADER_MAX: usize = 4 << 10;
 /// LIMIT: requests at once.
 const REQUESTS_MAX: usize = 256;
 /// How long answers may still take when the client has closed stdin.
@@ -38,6 +40,7 @@ const PROCESS: &str = "atoll-mcp-process";
 
 const PARSE_ERROR: i32 = -32_700;
 const INVALID_REQUEST: i32 = -32_600;
+const INVALID_PARAMS: i32 = -32_602;
 const INTERNAL_ERROR: i32 = -32_603;
 
 /// Serves until stdin ends or a signal comes.
@@ -145,6 +148,10 @@ impl StdioBridge {
         match (message.id, message.method) {
             (Some(id), Some(method)) => {
                 let headers = headers(&self.process, &method, message.params.unwrap_or_default());
+                if headers.iter().any(|(_, text)| text.len() > HEADER_MAX) {
+                    let why = format!("the method, name or URI is longer than {HEADER_MAX} bytes");
+                    return self.out.line(&failed(Some(&id), INVALID_PARAMS, &why));
+                }
                 self.called_tool |= method == "tools/call";
                 self.forward(id, text.to_owned(), headers)
             }

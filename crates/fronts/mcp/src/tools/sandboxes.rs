@@ -211,12 +211,15 @@ pub(super) struct SandboxArguments {
 
 pub(super) async fn pause(call: &McpCall, args: SandboxArguments) -> Result<ToolAnswer, ApiError> {
     let id = call.existing(args.sandbox).await?;
+    // First the timer: a client may end, or the server, before the pause is done.
+    call.client.set_pause_limit(&call.mcp.service, &call.who, &id).await?;
     answer(call.mcp.service.sandboxes().pause(&call.who, &id, Pause::default(), true).await?)
 }
 
 pub(super) async fn resume(call: &McpCall, args: SandboxArguments) -> Result<ToolAnswer, ApiError> {
     let id = call.existing(args.sandbox).await?;
-    answer(call.mcp.service.sandboxes().resume(&call.who, &id, true).await?)
+    let lease = call.mcp.service.sandboxes().resume(&call.who, &id, true).await?;
+    answer(call.client.without_pause_limit(&call.mcp.service, &call.who, lease).await?)
 }
 
 #[derive(Deserialize)]
