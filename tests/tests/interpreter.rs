@@ -255,7 +255,21 @@ fn python_can_be_interrupted_runs_out_of_time_and_comes_back_from_death() {
         }
         assert_eq!(code(&interpreter, &context, "'ghost' in globals()").await.text(), "False");
         let flooded = flood(&interpreter, &context).await;
-        assert_eq!(flooded.error(), "KeyboardInterrupt", "after {} bytes", flooded.stdout.len());
+        let about = format!("after {} bytes: {:?}", flooded.stdout.len(), flooded.error);
+        assert_eq!(flooded.error(), "KeyboardInterrupt", "{about}");
+    });
+}
+
+#[test]
+fn code_that_loses_one_interrupt_gets_another() {
+    with_kernel(async |_, toolbox, _| {
+        let interpreter = toolbox.interpreter();
+        let context = interpreter.default_context(Language::Python).await.unwrap();
+        code(&interpreter, &context, "kept = 1").await;
+        let lost = "try:\n  while True: pass\nexcept KeyboardInterrupt:\n  while True: pass";
+        let ran = endless(&interpreter, &context, lost, 300).await;
+        assert_eq!(ran.error(), "KeyboardInterrupt");
+        assert_eq!(code(&interpreter, &context, "kept").await.text(), "1", "the context was not ended");
     });
 }
 

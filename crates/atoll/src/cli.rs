@@ -222,9 +222,13 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Provider {
-    /// List providers with their isolation, health, cost and capabilities
+    /// List providers with their isolation and health
     #[command(visible_alias = "list")]
-    Ls,
+    Ls {
+        /// Show cost and capabilities too
+        #[arg(short, long)]
+        wide: bool,
+    },
     /// Show the settings of a provider, without its secrets
     Show {
         /// Name of the provider

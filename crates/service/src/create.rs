@@ -192,6 +192,9 @@ impl Sandboxes {
         crate::egress::check_enforced(provider.as_ref(), &network, !spec.secrets.is_empty())?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let limits = spec.limits.resolve(base.limits)?;
+        if limits.disk_mib != base.limits.disk_mib && !provider.capabilities().has(Capability::DiskLimit) {
+            return Err(provider.missing(Capability::DiskLimit).into());
+        }
         let start = StartRequest {
             user: spec.user.clone(),
             workdir: spec.workdir.clone(),

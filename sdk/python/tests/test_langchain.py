@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import uuid
@@ -326,6 +327,14 @@ def test_a_missing_extra_is_named(environment: Server, monkeypatch: pytest.Monke
         assert len(session.tools()) == 36
         with pytest.raises(agent_infra_sandbox.SandboxUnsupportedError, match="langchain-core"):
             session.get_tools()
+
+
+@pytest.mark.parametrize(("extra", "package"), [("langchain", "langchain_core.tools"), ("deepagents", "deepagents.backends.protocol")])
+def test_importing_a_module_without_its_extra_says_which(extra: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"atoll_sandbox.{extra}", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'atoll-sandbox\[{extra}\]'"):
+        importlib.import_module(f"atoll_sandbox.{extra}")
 
 
 def test_errors_have_their_common_names() -> None:

@@ -1,5 +1,5 @@
 /** Where the server is and which key to use: from the program, or from the environment. */
-import { AuthenticationError } from './errors.js';
+import { AuthenticationError, InvalidError } from './errors.js';
 import { Transport } from './transport.js';
 
 export interface AtollOptions {
@@ -36,6 +36,14 @@ export function connect(options: AtollOptions = {}): Transport {
     });
   }
   const url = options.url ?? environment('ATOLL_URL') ?? DEFAULT_URL;
+  if (!/^https?:\/\//.test(url)) {
+    throw new InvalidError({
+      status: 0,
+      code: 'invalid_argument',
+      message: `"${url}" is not an address of a server`,
+      hint: 'it begins with http:// or https://',
+    });
+  }
   return new Transport({
     url: url.replace(/\/+$/, ''),
     apiKey,

@@ -193,3 +193,9 @@ test('the generated files are those of the documents', () => {
     assert.ok(readFileSync(join(folder, name), 'utf8') === committed, `${name} is old: npm run generate in sdk/typescript`);
   }
 });
+
+test('an address without http:// or https:// is refused at once', () => {
+  for (const url of ['localhost:7070', '127.0.0.1:7070', 'ftp://127.0.0.1']) {
+    assert.throws(() => new Atoll({ url, apiKey: 'k' }), (error) => error instanceof InvalidError && /http:\/\//.test(error.hint ?? ''));
+  }
+});

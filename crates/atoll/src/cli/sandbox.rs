@@ -53,6 +53,12 @@ pub(crate) struct Shape {
     pub(crate) user: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
+    /// Wait for a place if the server or your quota is full, and show the position; Ctrl-C cancels
+    #[arg(long)]
+    pub(crate) queue: bool,
+    /// How long to wait for a place, such as 5m [default: 10m]
+    #[arg(long, value_parser = seconds, value_name = "DURATION", requires = "queue")]
+    pub(crate) queue_timeout: Option<Seconds>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -165,12 +171,6 @@ pub(crate) struct Create {
     /// Return at once and do not wait until the sandbox runs
     #[arg(short = 'd', long, visible_alias = "no-wait")]
     pub(crate) detach: bool,
-    /// Wait for a place if the server or your quota is full, and show the position; Ctrl-C cancels
-    #[arg(long)]
-    pub(crate) queue: bool,
-    /// How long to wait for a place, such as 5m [default: 10m]
-    #[arg(long, value_parser = seconds, value_name = "DURATION", requires = "queue")]
-    pub(crate) queue_timeout: Option<Seconds>,
     /// Key of the request; a repeated create with the same key returns the same sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

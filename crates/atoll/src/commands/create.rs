@@ -39,7 +39,7 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
         template::ensure(context, &client, image, args.shape.provider.as_deref()).await?;
     }
     let key = args.idempotency_key.as_deref();
-    if args.queue && wait == Wait::Yes {
+    if args.shape.queue && wait == Wait::Yes {
         let answer = client.create_sandbox(&body, false, key).await;
         let answer = match answer {
             Ok(sandbox) => queue_wait::until_running(context, &client, sandbox).await,
@@ -120,8 +120,6 @@ fn whole(args: &Create) -> CreateBody {
         auto_delete_s: timers.auto_delete.map(|v| v.0),
         on_exit: timers.on_exit.map(Into::into),
         wake: timers.wake.map(Into::into),
-        queue: args.queue,
-        queue_timeout_s: args.queue_timeout.map(|v| v.whole()),
         ..body(&args.shape)
     }
 }
@@ -129,6 +127,8 @@ fn whole(args: &Create) -> CreateBody {
 /// The given options only: the server has the defaults. The network policy is separate.
 pub(super) fn body(shape: &Shape) -> CreateBody {
     CreateBody {
+        queue: shape.queue,
+        queue_timeout_s: shape.queue_timeout.map(|v| v.whole()),
         template: shape.template.as_ref().map(ToString::to_string),
         provider: shape.provider.clone(),
         image: shape.image.as_ref().map(ToString::to_string),

@@ -11,7 +11,7 @@ use atoll_client::{
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::{CommandContext, list::counts_down, moment, policy::Policy, suggest};
+use super::{CommandContext, list::counts_down, moment, policy::Policy, queue_wait::place_text, suggest};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -82,6 +82,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     let awake_now = sandbox.awake.as_ref().filter(|_| sandbox.phase == Phase::Running);
     let facts = [
         ("phase", Some(phase(sandbox, now))),
+        ("queue", sandbox.queue.map(place_text)),
         ("awake", awake_now.and_then(|known| awake(known, now))),
         ("next", sandbox.awake.as_ref().and_then(|known| next(known.next.as_ref()?, now))),
         ("held", sandbox.hold.as_ref().and_then(|known| hold(known, now))),

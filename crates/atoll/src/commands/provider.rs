@@ -19,7 +19,7 @@ const SETTINGS_BYTES_MAX: u64 = 64 * 1_024;
 pub(super) async fn provider(context: &CommandContext, command: Provider) -> Result<(), Failure> {
     let client = context.client()?;
     match command {
-        Provider::Ls => ls(context, &client).await,
+        Provider::Ls { wide } => ls(context, &client, wide).await,
         Provider::Show { name } => {
             let settings = client.provider_settings(&name).await?;
             if context.out.json { context.out.json(&settings) } else { show(context, &settings) }
@@ -37,24 +37,28 @@ pub(super) async fn provider(context: &CommandContext, command: Provider) -> Res
     }
 }
 
-async fn ls(context: &CommandContext, client: &Client) -> Result<(), Failure> {
+async fn ls(context: &CommandContext, client: &Client, wide: bool) -> Result<(), Failure> {
     let providers = client.providers().await?;
     if context.out.json {
         return context.out.json(&providers);
     }
-    let mut table =
-        Table::new(&["NAME", "KIND", "ISOLATION", "HEALTH", "DEFAULT", "COST", "BEST FOR", "CAPABILITIES"]);
+    let short = ["NAME", "KIND", "ISOLATION", "HEALTH", "DEFAULT", "BEST FOR"];
+    let long = ["COST", "CAPABILITIES"];
+    let columns: Vec<_> = short.into_iter().chain(long.into_iter().filter(|_| wide)).collect();
+    let mut table = Table::new(&columns);
     for provider in &providers.items {
-        table.row(vec![
+        let mut row = vec![
             provider.name.clone(),
             provider.kind.clone(),
             provider.isolation.map_or("-", Isolation::as_str).to_owned(),
             provider.health.as_str().to_owned(),
             if provider.default { "yes" } else { "-" }.to_owned(),
-            provider.cost.clone(),
             provider.best_for.clone(),
-            provider.capabilities.join(" "),
-        ]);
+        ];
+        if wide {
+            row.extend([provider.cost.clone(), provider.capabilities.join(" ")]);
+        }
+        table.row(row);
     }
     table.lines().iter().try_for_each(|line| context.out.line(line))?;
     let problems = providers.items.iter().filter_map(|one| Some((&one.name, one.problem.as_ref()?)));
@@ -106,7 +110,7 @@ async fn document(client: &Client, name: &str, change: &ProviderChange) -> Resul
             _ => return Err(failure),
         },
     };
-    let secret = if change.key_stdin { Some(read("-")?.trim().to_owned()) } else { None };
+    let secret = if change.key_stdin { Some(read_key()?) } else { None };
     changed(current, name, change, secret).map(Value::Object)
 }
 
@@ -133,6 +137,10 @@ fn changed(
         let Some((field, value)) = pair.split_once('=') else {
             return Err(Failure::new("usage", format!("{pair:?} is not FIELD=VALUE")).exit(2));
         };
+        if field == "api_key" && !value.is_empty() {
+            let why = "a key in an argument would be visible to every user of this machine";
+            return Err(Failure::new("usage", why).hint("give it on stdin: --key-stdin").exit(2));
+        }
         let typed = match field {
             "timeout" => value.parse::<u64>().ok().map(Value::from),
             "remote" => value.parse::<bool>().ok().map(Value::from),
@@ -152,6 +160,17 @@ fn changed(
         settings.insert(kind, Value::Object(section))
     };
     Ok(settings)
+}
+
+/// The key on stdin. An empty one is a mistake of the caller, such as an unset variable, and does not remove the current key.
+fn read_key() -> Result<String, Failure> {
+    let key = read("-")?.trim().to_owned();
+    match key.is_empty() {
+        true => Err(Failure::new("usage", "there is no key on stdin")
+            .hint("`--set api_key=` removes the key that is stored")
+            .exit(2)),
+        false => Ok(key),
+    }
 }
 
 fn read(file: &str) -> Result<String, Failure> {

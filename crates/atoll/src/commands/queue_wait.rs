@@ -24,7 +24,7 @@ pub(super) async fn until_running(
 ) -> Result<Answer<Sandbox>, Failure> {
     let id = sandbox.id.clone();
     if let Some(place) = sandbox.queue {
-        context.out.say(&format!("sandbox {id} is {}", place_text(place)));
+        context.out.say(&format!("sandbox {id} is queued: {}", place_text(place)));
     }
     let outcome = tokio::select! {
         outcome = followed(context, client, sandbox) => outcome,
@@ -53,7 +53,7 @@ async fn followed(
     let mut silent = 0;
     while sandbox.phase == Phase::Creating {
         context.out.status(&match sandbox.queue {
-            Some(place) => format!("{} …", place_text(place)),
+            Some(place) => format!("queued: {} …", place_text(place)),
             None => "creating …".to_owned(),
         });
         tokio::time::sleep(ASK_EVERY).await;
@@ -76,11 +76,11 @@ async fn cancelled(client: &Client, id: &str) -> Failure {
     }
 }
 
-fn place_text(place: QueuePlace) -> String {
+pub(super) fn place_text(place: QueuePlace) -> String {
     let QueuePlace { position, ahead } = place;
     match ahead {
-        0 => "queued: next".to_owned(),
-        _ => format!("queued: position {position} of your tenant, {ahead} ahead"),
+        0 => "next".to_owned(),
+        _ => format!("position {position} of your tenant, {ahead} ahead"),
     }
 }
 

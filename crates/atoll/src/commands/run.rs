@@ -14,7 +14,7 @@ use super::{
     CommandContext, create, learned_policy,
     network::{self, WithPolicy},
     process::{self, Input, Signals, signal_status, with_exit},
-    template, terminal,
+    queue_wait, template, terminal,
 };
 use crate::{
     cli::sandbox::Run,
@@ -47,7 +47,11 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
         }
     }
     let key = once();
-    let sandbox = match client.create_sandbox(&wanted, true, Some(&key)).await {
+    let created = match client.create_sandbox(&wanted, !body.queue, Some(&key)).await {
+        Ok(sandbox) if body.queue => queue_wait::until_running(context, &client, sandbox).await,
+        created => created,
+    };
+    let sandbox = match created {
         Ok(sandbox) => sandbox,
         Err(failure) => {
             forget(&client, &wanted, &key, &failure).await;

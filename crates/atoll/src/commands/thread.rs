@@ -72,6 +72,8 @@ fn page(thread: &ThreadAnswer, now: Timestamp) -> Vec<String> {
 /// Ends threads and reports what happened to their sandboxes.
 async fn end(context: &CommandContext, client: &Client, threads: &[String]) -> Result<(), Failure> {
     for thread in threads {
+        // The server ends an unknown thread without an error, so that a call can be repeated. A person may have mistyped it.
+        client.thread(thread).await?;
         let ended = client.end_thread(thread).await?;
         if context.out.json {
             context.out.json(&ended)?;

@@ -15,8 +15,10 @@ use super::decode::{Decoder, request};
 use super::{Execute, InterpreterContext, Language, Rich, SIGINT, SIGKILL};
 use crate::{Toolbox, ToolboxError};
 
-/// How long a context may be silent after an interrupt before it is ended.
+/// How long a context may be silent after an interrupt before it is interrupted again, or ended.
 const GRACE: Duration = Duration::from_secs(5);
+/// LIMIT: interrupts before a context is ended.
+const INTERRUPTS_MAX: u8 = 2;
 /// LIMIT: how long a context may continue to send output after an interrupt. Output from before is still in flight.
 const GRACE_MAX: Duration = Duration::from_secs(20);
 /// How long the end of one stream of a shell waits for the end of the other, which the code may have closed or redirected.
@@ -73,7 +75,9 @@ pub struct Execution {
     started: bool,
     ended: bool,
     deadline: Option<Instant>,
+    /// When the first interrupt was sent, and how many were.
     interrupted_at: Option<Instant>,
+    interrupts: u8,
     /// Since when the stream that has not marked its end sends nothing, while the other one has ended.
     quiet_since: Option<Instant>,
 }
@@ -109,6 +113,7 @@ impl Execution {
             ended: false,
             deadline,
             interrupted_at: None,
+            interrupts: 0,
             quiet_since: None,
         };
         let pid = execution.context.pid;
@@ -211,18 +216,24 @@ impl Execution {
         }
     }
 
-    /// First an interrupt; if that did not help, the end of the context. A queued execution is removed from the queue,
-    /// if its context supports that, and not waited for.
+    /// First an interrupt, then another one, because code can lose one (Python drops an exception in `__del__`); if both did not
+    /// help, the end of the context. A queued execution is removed from the queue, if its context supports that, and not
+    /// waited for.
     async fn expire(&mut self) -> Result<(), ToolboxError> {
-        if self.interrupted_at.replace(Instant::now()).is_some() {
+        self.interrupts += 1;
+        if self.interrupts > INTERRUPTS_MAX {
             self.sandbox.signal(self.context.pid, SIGKILL).await.map_err(ToolboxError::process)?;
             self.deadline = None;
             return Ok(());
         }
-        self.waiting.push_back(ExecutionEvent::TimedOut);
-        self.deadline = Some(Instant::now() + GRACE);
-        if !self.started {
-            self.waiting.push_back(ExecutionEvent::End);
+        let now = Instant::now();
+        self.deadline = Some(now + GRACE);
+        if self.interrupted_at.is_none() {
+            self.interrupted_at = Some(now);
+            self.waiting.push_back(ExecutionEvent::TimedOut);
+            if !self.started {
+                self.waiting.push_back(ExecutionEvent::End);
+            }
         }
         let aim = InterruptTarget::One { id: &self.id, started: self.started };
         interrupt(&*self.sandbox, &self.context, aim).await.map_err(ToolboxError::process)

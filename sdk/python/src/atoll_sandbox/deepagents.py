@@ -18,24 +18,28 @@ import posixpath
 from importlib.metadata import version
 from typing import Any, Literal
 
-from deepagents.backends.protocol import (
-    DeleteResult,
-    EditResult,
-    ExecuteResponse,
-    FileDownloadResponse,
-    FileUploadResponse,
-    GlobResult,
-    GrepResult,
-    LsResult,
-    ReadResult,
-    WriteResult,
-)
-from deepagents.backends.sandbox import BaseSandbox
-
 from .deepagents_files import MAX_BINARY_BYTES, glob_query, is_shown, looks_binary, window
 from .errors import AtollError, NotFoundError
+from .extras import missing_extra
 from .generated.models import Entry
 from .sync.sandbox import Sandbox
+
+try:
+    from deepagents.backends.protocol import (
+        DeleteResult,
+        EditResult,
+        ExecuteResponse,
+        FileDownloadResponse,
+        FileUploadResponse,
+        GlobResult,
+        GrepResult,
+        LsResult,
+        ReadResult,
+        WriteResult,
+    )
+    from deepagents.backends.sandbox import BaseSandbox
+except ImportError as cause:
+    raise missing_extra("deepagents", cause) from cause
 
 # LIMIT: a glob looks at each directory that has a match; more of them take seconds.
 MAX_GLOB_DIRECTORIES = 500

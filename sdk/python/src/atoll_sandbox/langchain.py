@@ -10,13 +10,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
-
 from .agent.session import SandboxSession
 from .agent.toolset import CODING_TOOLS, TOOL_NAMES, Tool, toolset
 from .agent.workspace import Workspace, WorkspaceError
 from .errors import AtollError
+from .extras import missing_extra
 from .sync.sandbox import Sandbox
+
+try:
+    from langchain_core.tools import BaseTool, StructuredTool, ToolException
+except ImportError as cause:
+    raise missing_extra("langchain", cause) from cause
 
 __all__ = [
     "CODING_TOOLS",
