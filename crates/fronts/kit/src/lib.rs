@@ -26,6 +26,7 @@ pub mod paging;
 mod request;
 mod response;
 mod upload;
+mod value_error;
 
 pub use auth::{Caller, FrontState, authenticate, authenticate_key, bearer};
 pub use dispatch::Dispatch;

@@ -16,6 +16,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use url::form_urlencoded;
 
 use crate::ApiError;
+use crate::value_error::ValueError;
 
 /// LIMIT: the largest bodies that vendors' SDKs send as a whole are scripts and file contents.
 pub const BODY_BYTES: usize = 10 << 20;
@@ -126,10 +127,10 @@ fn invalid_value(whole: &str, path: Option<&str>, error: &str) -> ApiError {
     // serde names a missing field in the text only.
     let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     match (path.filter(|path| !matches!(*path, "." | "?")), missing) {
-        (None, None) => ApiError::invalid(format!("{whole}: {error}")),
+        (None, None) => ValueError::of(error).without_field(whole),
         (None, Some(name)) => ApiError::field(name, "is required"),
         (Some(path), Some(name)) => ApiError::field(format!("{path}.{name}"), "is required"),
-        (Some(path), None) => ApiError::field(path, error),
+        (Some(path), None) => ValueError::of(error).with_field(path),
     }
 }
 
@@ -212,15 +213,20 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_field_is_named_with_its_position() {
+    fn a_wrong_field_is_named() {
         let wrong = |text: &str| parse_json::<Sample>(text.as_bytes()).unwrap_err();
         let error = wrong("{\n  \"size\": -1}");
         assert_eq!(error.field_name(), Some("size"));
-        assert!(error.message.starts_with("size: ") && error.message.contains("line 2"), "{error:?}");
+        assert_eq!(error.message, "size: must be a whole number from 0, not -1");
         assert_eq!(wrong("{}").message, "size: is required");
         assert_eq!(wrong("{\"size\":1,\"list\":[1,300]}").field_name(), Some("list[1]"));
-        assert!(wrong("{\"size\":1,\"sise\":2}").message.contains("`sise`"));
-        assert!(wrong("{\"size\":1} x").message.contains("trailing characters"));
+        let unknown = wrong("{\"size\":1,\"sise\":2}");
+        assert_eq!(
+            (unknown.field_name(), unknown.hint.as_deref()),
+            (Some("sise"), Some("did you mean size?"))
+        );
+        let after = wrong("{\"size\":1}\n x").message;
+        assert!(after.contains("trailing characters") && after.contains("line 2"), "{after}");
         assert!(wrong(" {").message.contains("EOF"));
         for other in ["", "[1]", "1", "null", "\u{feff}{\"size\":1}"] {
             let error = wrong(other);
