@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use atoll_tests::{Answer, Client, Options, json, run, run_with, until, until_within};
+use atoll_tests::{Answer, Client, Options, Value, json, run, run_with, until, until_within};
 use futures::future::join_all;
 use reqwest::Method;
 
@@ -476,5 +476,44 @@ fn metrics_tell_what_is_used_now_and_over_time() {
         client.raw(Method::GET, "/metrics").send().await.map(|a| assert_eq!(a.status(), 403)).unwrap();
         let docs = reqwest::get(format!("{}/docs", client.base())).await.unwrap();
         assert_eq!(docs.status(), 200);
+    });
+}
+
+#[test]
+fn every_front_records_the_key_that_created_a_sandbox() {
+    run_with(Options::debian(), async |w| {
+        let owner = w.tenant("acme").await;
+        let key = owner.post("/v1/keys", json!({ "name": "ci" })).await.ok();
+        let ci = w.client(key["secret"].as_str().unwrap());
+        let native = ci.create(json!({})).await;
+        let send = async |path: &str, body: Value| {
+            let request = ci.raw(Method::POST, path).header("x-api-key", ci.key()).json(&body);
+            let answer =
+                request.header("accept", "application/json, text/event-stream").send().await.unwrap();
+            assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap());
+            answer.json::<Value>().await.unwrap()
+        };
+        let e2b = send("/e2b/v2/sandboxes", json!({ "templateID": "base", "timeout": 300 })).await;
+        let daytona = send("/daytona/api/sandbox", json!({ "name": "daytona" })).await;
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": { "name": "shell", "arguments": { "command": "true" } } });
+        let mcp = send("/mcp", call).await;
+        let ids = [
+            &json!(native),
+            &e2b["sandboxID"],
+            &daytona["id"],
+            &mcp["result"]["structuredContent"]["sandbox"],
+        ];
+        let creator = json!({ "id": key["id"], "name": "ci" });
+        for id in ids.map(|id| id.as_str().unwrap_or_else(|| panic!("{id}: {e2b} {daytona} {mcp}"))) {
+            assert_eq!(owner.sandbox(id).await["created_by_key"], creator, "{id}");
+        }
+        owner.delete(&format!("/v1/keys/{}", key["id"].as_str().unwrap())).await.ok();
+        assert_eq!(owner.sandbox(&native).await["created_by_key"], creator, "after the key is deleted");
+        w.tenant("other")
+            .await
+            .get(&format!("/v1/sandboxes/{native}"))
+            .await
+            .refused(404, "sandbox_not_found");
     });
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BuildId, InstanceId, Isolation, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId, SnapshotId,
-    TenantId, Timestamp,
+    BuildId, CreatorKey, InstanceId, Isolation, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId,
+    SnapshotId, TenantId, Timestamp,
 };
 
 /// The state that the owner wants.
@@ -543,6 +543,9 @@ pub struct Lease {
     /// What its provider said when it was created: it is shown wherever the sandbox is.
     #[serde(default)]
     pub isolation: Isolation,
+    /// The key that created it; `None`: a key of another tenant, or the lease is older than this field.
+    #[serde(default)]
+    pub created_by_key: Option<CreatorKey>,
     /// New limits are being put in force. Published by its driver, never stored.
     #[serde(skip)]
     pub resizing: bool,

@@ -55,6 +55,6 @@ pub use spec::{
     check_thread,
 };
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
-pub use tenant::{Principal, Quota, Scope, Usage};
+pub use tenant::{CreatorKey, KEY_NAME_MAX, Principal, Quota, Scope, Usage};
 pub use time::Timestamp;
 pub use volume::{MOUNTS_MAX, Mount, MountAsk, Volume, VolumeState, check_mounts};

@@ -19,9 +19,33 @@ pub enum Scope {
 pub struct Principal {
     /// The presented key.
     pub key: KeyId,
+    /// The name of the key.
+    #[serde(default)]
+    pub key_name: Option<String>,
     /// Its tenant.
     pub tenant: TenantId,
     pub scope: Scope,
+}
+
+/// LIMIT: characters in the name of a key; every sandbox that is created with it stores the name.
+pub const KEY_NAME_MAX: usize = 200;
+
+/// The key that created a sandbox. It is a copy: it stays when the key is deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreatorKey {
+    pub id: KeyId,
+    /// The name of the key.
+    pub name: Option<String>,
+}
+
+impl Principal {
+    /// The caller's key as the creator of an object of `tenant`. A tenant does not see keys of another one: `None` if an
+    /// admin key creates something for another tenant.
+    #[must_use]
+    pub fn as_creator(&self, tenant: &TenantId) -> Option<CreatorKey> {
+        let name = self.key_name.as_ref().map(|name| name.chars().take(KEY_NAME_MAX).collect());
+        (self.tenant == *tenant).then(|| CreatorKey { id: self.key.clone(), name })
+    }
 }
 
 /// The most that a tenant may hold at once; `None` is no limit.

@@ -298,6 +298,7 @@ impl Sandboxes {
             awaits: None,
             queue: spec.queue.map(|ask| self.queue_wait(ask, &now)),
             isolation: atoll_model::Isolation::Container,
+            created_by_key: who.as_creator(&who.tenant),
         })
     }
 

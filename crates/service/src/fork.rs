@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use atoll_model::{
-    Code, EventKind, InstanceId, Intent, Lease, Phase, Principal, Reason, SandboxId, Snapshot, SnapshotState,
-    Source,
+    Code, CreatorKey, EventKind, InstanceId, Intent, Lease, Phase, Principal, Reason, SandboxId, Snapshot,
+    SnapshotState, Source,
 };
 use atoll_store::{NewEvent, NewLease};
 use futures::future::join_all;
@@ -30,12 +30,17 @@ impl Sandboxes {
     pub async fn fork(&self, who: &Principal, ident: &str, ask: Fork) -> Result<Forked, ServiceError> {
         check(&ask)?;
         let handle = self.driven(who, ident).await?;
-        let own = self.clone();
+        let (own, creator) = (self.clone(), who.as_creator(&handle.lease().tenant));
         // The caller may go away at any time; all or nothing holds nevertheless.
-        self.inner.run_detached(async move { own.fork_of(handle, ask).await }).await
+        self.inner.run_detached(async move { own.fork_of(handle, creator, ask).await }).await
     }
 
-    async fn fork_of(&self, source: Handle, ask: Fork) -> Result<Forked, ServiceError> {
+    async fn fork_of(
+        &self,
+        source: Handle,
+        creator: Option<CreatorKey>,
+        ask: Fork,
+    ) -> Result<Forked, ServiceError> {
         let lease = source.lease();
         // A policy that the operator no longer allows is not inherited either.
         self.admitted(&lease.tenant, lease.network.clone(), None).await?;
@@ -54,7 +59,7 @@ impl Sandboxes {
                 Err(error) => return Err(error),
             };
         self.inner.failpoint.reach("fork.snapshot").await;
-        let made = self.children_of(&lease, &snapshot, &ask).await;
+        let made = self.children_of(&lease, &snapshot, &ask, creator.as_ref()).await;
         let done = match made {
             Ok(children) => self.finish_fork(&lease, &snapshot, children).await,
             Err(failure) => Err(failure),
@@ -73,9 +78,10 @@ impl Sandboxes {
         source: &Lease,
         snapshot: &Snapshot,
         ask: &Fork,
+        creator: Option<&CreatorKey>,
     ) -> Result<Vec<Handle>, ServiceError> {
         let seed = Arc::new(Seed::of(&self.inner, &snapshot.id, snapshot.memory).await?);
-        let children = (0..ask.count).map(|_| self.child_of(source, snapshot, ask));
+        let children = (0..ask.count).map(|_| self.child_of(source, snapshot, ask, creator));
         let children = children.collect::<Result<Vec<_>, _>>()?;
         let begun = children.into_iter().map(|child| self.make_child(child, Arc::clone(&seed)));
         let begun = join_all(begun).await;
@@ -174,7 +180,13 @@ impl Sandboxes {
         });
     }
 
-    fn child_of(&self, source: &Lease, snapshot: &Snapshot, ask: &Fork) -> Result<Lease, ServiceError> {
+    fn child_of(
+        &self,
+        source: &Lease,
+        snapshot: &Snapshot,
+        ask: &Fork,
+        creator: Option<&CreatorKey>,
+    ) -> Result<Lease, ServiceError> {
         let now = self.inner.clock.now();
         let timeout_s = ask.timeout_s.or(source.timeout_s);
         Ok(Lease {
@@ -207,6 +219,7 @@ impl Sandboxes {
             image_build: None,
             awaits: None,
             resizing: false,
+            created_by_key: creator.cloned(),
             ..source.clone()
         })
     }

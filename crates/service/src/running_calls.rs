@@ -99,6 +99,7 @@ mod tests {
     fn principal(key: u8) -> Principal {
         Principal {
             key: KeyId::from_entropy([key; 20]),
+            key_name: None,
             tenant: TenantId::from_entropy([1; 20]),
             scope: Scope::User,
         }

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::world::World;
-use atoll_model::{Code, CreateSandbox, Lease, Origin, Phase, SandboxId, UpdateSandbox, Wake};
-use atoll_service::{Fork, Holder, NewSnapshot, Pause, PortQuestion, TokenOf};
+use atoll_model::{
+    Code, CreateSandbox, CreatorKey, KEY_NAME_MAX, Lease, Origin, Phase, SandboxId, Scope, UpdateSandbox,
+    Wake,
+};
+use atoll_service::{CreatedKey, Fork, Holder, NewKey, NewSnapshot, Pause, PortQuestion, TokenOf};
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
 
@@ -239,4 +242,29 @@ async fn sessions_by_a_pass_are_bounded_and_leave_nothing() {
     held.push(grant.session().await.unwrap());
     drop(held);
     assert!(grant.session().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_keeps_the_key_that_created_it_and_names_no_key_of_another_tenant() {
+    let world = World::new().await;
+    let owner = world.stranger().await;
+    let new = |name: String| NewKey { tenant: None, scope: Scope::User, name: Some(name) };
+    let long =
+        world.service.access().create_key(&owner, new("k".repeat(KEY_NAME_MAX + 1))).await.unwrap_err();
+    assert_eq!(long.code, Code::InvalidRequest);
+    let CreatedKey { key, secret } =
+        world.service.access().create_key(&owner, new("ci".to_owned())).await.unwrap();
+    let ci = world.service.access().authenticate(&secret).await.unwrap();
+    let (made, _) = world.service.sandboxes().create(&ci, CreateSandbox::default(), true).await.unwrap();
+    let creator = CreatorKey { id: key.id.clone(), name: Some("ci".to_owned()) };
+    assert_eq!(made.created_by_key.as_ref(), Some(&creator));
+    let fork = async |who| {
+        let forked = world.service.sandboxes().fork(who, made.id.as_str(), Fork::default()).await.unwrap();
+        forked.sandboxes.into_iter().next().unwrap().created_by_key
+    };
+    assert_eq!(fork(&owner).await, Some(CreatorKey { id: owner.key.clone(), name: None }));
+    assert_eq!(fork(&world.admin).await, None, "the admin key belongs to another tenant");
+    world.service.access().delete_key(&owner, &key.id).await.unwrap();
+    let world = world.crash_and_reopen().await;
+    assert_eq!(world.get(&made.id).await.created_by_key, Some(creator), "after the key is deleted");
 }

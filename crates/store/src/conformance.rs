@@ -191,6 +191,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         awaits: None,
         queue: None,
         isolation: atoll_model::Isolation::Container,
+        created_by_key: None,
     }
 }
 

@@ -26,6 +26,10 @@ pub struct Sandbox {
     pub name: Option<String>,
     /// The tenant's id.
     pub tenant: String,
+    /// Key that created it, which may be deleted since. Null for a sandbox that is older than this field, and for one that
+    /// an admin key of another tenant forked.
+    #[serde(default)]
+    pub created_by_key: Option<CreatorKey>,
     pub labels: BTreeMap<String, String>,
     /// Names of environment variables; values are never shown.
     pub env_names: Vec<String>,
@@ -133,6 +137,21 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub awake: Option<Awake>,
+}
+
+/// The key that created a sandbox, never its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreatorKey {
+    pub id: String,
+    /// The name that the key had.
+    pub name: Option<String>,
+}
+
+impl From<atoll_model::CreatorKey> for CreatorKey {
+    fn from(key: atoll_model::CreatorKey) -> Self {
+        let atoll_model::CreatorKey { id, name } = key;
+        Self { id: id.into(), name }
+    }
 }
 
 /// Place of a create in the queue of a full server.

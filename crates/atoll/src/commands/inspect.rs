@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use atoll_client::{
     client::Answer,
-    sandboxes::{Archive, Awake, Hold, Lineage, Mount, NextTimer, Sandbox},
+    sandboxes::{Archive, Awake, CreatorKey, Hold, Lineage, Mount, NextTimer, Sandbox},
     words::{AwakeReason, Isolation, MemoryLocation, OnExit, Phase, Wake},
 };
 use futures::{StreamExt, stream};
@@ -92,6 +92,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
         ("thread", sandbox.thread.clone()),
         ("wake", (sandbox.wake != Wake::Any).then(|| sandbox.wake.as_str().to_owned())),
         ("made", Some(made(sandbox, lineage, now))),
+        ("by key", sandbox.created_by_key.as_ref().map(key)),
         ("version", some(&sandbox.template_version)),
         ("provider", some(&provider(sandbox))),
         ("limits", Some(limits(sandbox))),
@@ -118,6 +119,14 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
     lines.extend(lineage.map(|lineage| tree(sandbox, lineage, kin)).unwrap_or_default());
     lines
+}
+
+/// `NAME (ID)`, or the id of a key without a name.
+fn key(key: &CreatorKey) -> String {
+    match &key.name {
+        Some(name) => format!("{name} ({})", key.id),
+        None => key.id.clone(),
+    }
 }
 
 /// `/data from volume ID, read-only`.

@@ -186,8 +186,12 @@ pub(crate) mod samples {
     /// A sandbox in creation that waits for its build.
     pub(crate) fn waiting(stage: Stage) -> Lease {
         let lease = lease(Phase::Creating);
-        let requested_by =
-            Principal { key: KeyId::from_entropy([4; 20]), tenant: lease.tenant.clone(), scope: Scope::User };
+        let requested_by = Principal {
+            key: KeyId::from_entropy([4; 20]),
+            key_name: None,
+            tenant: lease.tenant.clone(),
+            scope: Scope::User,
+        };
         let awaits = Some(AwaitedImage { requested_by, start: StartRequest::default() });
         Lease { stage, awaits, image_build: Some(BuildId::from_entropy([3; 20])), ..lease }
     }

@@ -41,7 +41,12 @@ mod tests {
     use crate::KeyId;
 
     fn who(scope: Scope, tenant: u8) -> Principal {
-        Principal { key: KeyId::from_entropy([9; 20]), tenant: TenantId::from_entropy([tenant; 20]), scope }
+        Principal {
+            key: KeyId::from_entropy([9; 20]),
+            key_name: None,
+            tenant: TenantId::from_entropy([tenant; 20]),
+            scope,
+        }
     }
 
     #[test]

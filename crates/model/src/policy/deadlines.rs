@@ -155,6 +155,7 @@ pub(crate) mod tests {
         assert_eq!((waiting.stage, waiting.waits_for_image()), (Stage::Booting, false));
         let requested_by = Principal {
             key: KeyId::from_entropy([1; 20]),
+            key_name: None,
             tenant: waiting.tenant.clone(),
             scope: Scope::User,
         };
@@ -178,6 +179,7 @@ pub(crate) mod tests {
         assert!(queued.waits_for_place() && queued.waits_to_boot() && !queued.holds_compute());
         let requested_by = Principal {
             key: KeyId::from_entropy([1; 20]),
+            key_name: None,
             tenant: queued.tenant.clone(),
             scope: Scope::User,
         };

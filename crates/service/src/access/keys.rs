@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::policy::authz;
-use atoll_model::{Code, KeyId, Principal, Quota, Scope, TenantId, Usage};
+use atoll_model::{Code, KEY_NAME_MAX, KeyId, Principal, Quota, Scope, TenantId, Usage};
 use atoll_store::{Hash, KeyRecord, StoreError, TenantRecord};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -136,13 +136,16 @@ impl Access {
             }
         };
         cache.note_use(&key.id, self.inner.clock.now().wall_ms);
-        Ok(Principal { key: key.id, tenant: key.tenant, scope: key.scope })
+        Ok(Principal { key: key.id, key_name: key.name, tenant: key.tenant, scope: key.scope })
     }
 
     /// Creates a key. A user key may create more user keys of its own tenant; anything else needs the admin scope.
     pub async fn create_key(&self, who: &Principal, new: NewKey) -> Result<CreatedKey, ServiceError> {
         if new.scope == Scope::Admin || new.tenant.is_some() {
             authz::admin(who)?;
+        }
+        if new.name.as_ref().is_some_and(|name| name.chars().count() > KEY_NAME_MAX) {
+            return Err(ServiceError::field("name", format!("must have at most {KEY_NAME_MAX} characters")));
         }
         let tenant = match &new.tenant {
             Some(ident) => self.inner.tenant(ident).await?.id,

@@ -260,7 +260,7 @@ pub(super) async fn a_sandbox_that_waits_for_its_build_takes_name_and_quota(stor
     let mine = tenant(&store, 1, Quota { sandboxes: Some(1), ..Default::default() }).await;
     let build = BuildId::from_entropy(entropy(3));
     let key = KeyId::from_entropy(entropy(9));
-    let requested_by = Principal { key, tenant: mine.clone(), scope: Scope::User };
+    let requested_by = Principal { key, key_name: None, tenant: mine.clone(), scope: Scope::User };
     let waiting = Lease {
         name: Some("app".to_owned()),
         template_version: String::new(),

@@ -2730,6 +2730,12 @@ export interface components {
              */
             secret: string;
         };
+        /** @description The key that created a sandbox, never its secret. */
+        CreatorKey: {
+            id: string;
+            /** @description The name that the key had. */
+            name?: string | null;
+        };
         /** @description A detached process, or the first event of a stream. */
         Detached: {
             /**
@@ -3988,6 +3994,7 @@ export interface components {
             cpu: number;
             /** Format: date-time */
             created_at: string;
+            created_by_key?: components["schemas"]["CreatorKey"] | null;
             /** Format: int32 */
             disk_mib: number;
             /** @description Names of environment variables; values are never shown. */

@@ -25,6 +25,7 @@ impl FromCore<Lease> for Sandbox {
             id: lease.id.into(),
             name: lease.name,
             tenant: lease.tenant.into(),
+            created_by_key: lease.created_by_key.map(Into::into),
             labels: lease.labels,
             env_names: lease.env.into_keys().collect(),
             private_env: lease.private_env.into_iter().collect(),

@@ -33,6 +33,7 @@ __all__ = [
     "Collected",
     "CreateOptions",
     "CreatedKey",
+    "CreatorKey",
     "Detached",
     "EditResult",
     "Egress",
@@ -402,6 +403,14 @@ class CreatedKey(Model):
     }
 
 
+class CreatorKey(Model):
+    """The key that created a sandbox, never its secret."""
+
+    id: str
+    name: str | None = None
+    """The name that the key had."""
+
+
 class Detached(Model):
     """A detached process, or the first event of a stream."""
 
@@ -604,6 +613,7 @@ class SandboxInfo(Model):
     cpu: float
     """Cores."""
     created_at: datetime
+    created_by_key: CreatorKey | None = None
     disk_mib: int
     env_names: list[str]
     """Names of environment variables; values are never shown."""
@@ -678,6 +688,7 @@ class SandboxInfo(Model):
         "archive": ("archive", Archive),
         "awake": ("awake", Awake),
         "created_at": ("created_at", parse_time),
+        "created_by_key": ("created_by_key", CreatorKey),
         "hold": ("hold", Hold),
         "mounts": ("mounts", each(Mount)),
         "phase_at": ("phase_at", parse_time),
