@@ -9,7 +9,7 @@ use atoll_tests::connection_probes::{
     try_one,
 };
 use atoll_tests::internet::{EVIL, GOOD, GREETING, OTHER, SHARED, Say};
-use atoll_tests::{Options, Value, World, json, run_with};
+use atoll_tests::{Options, Value, World, json, run_with, until};
 use reqwest::Method;
 
 fn run(body: impl AsyncFnOnce(&World) + Send) {
@@ -477,5 +477,39 @@ fn private_ranges_that_a_list_names_are_the_first_tenants_and_the_floor_below_st
             .send(Method::PUT, "/v1/tenants/acme/network", Some(&named))
             .await
             .refused(400, "invalid_request");
+    });
+}
+
+#[test]
+fn metrics_count_the_bytes_that_a_sandbox_receives_and_sends() {
+    const SIZE: u64 = 2_000_000;
+    run(async |w| {
+        let client = &w.tenant("acme").await;
+        let id = guarded(w, client, json!("allow-all")).await;
+        let measured = async || {
+            let sample = client.get(&format!("/v1/sandboxes/{id}/metrics")).await.ok();
+            [&sample["received_bytes"], &sample["sent_bytes"]].map(|bytes| bytes.as_u64().unwrap())
+        };
+        let transfer = async |code: &str| {
+            let code = format!("import urllib.request as u; u.urlopen({code}, timeout=60).read()");
+            assert_eq!(
+                client.exec(&id, json!({ "argv": ["python3", "-c", code], "timeout_s": 110 })).await.code,
+                0
+            );
+        };
+        let before = measured().await;
+        transfer(&format!("'http://good.test/bytes/{SIZE}'")).await;
+        let downloaded = measured().await;
+        assert!(downloaded[0] - before[0] > SIZE, "{before:?} {downloaded:?}");
+        assert!(downloaded[1] - before[1] < SIZE, "{before:?} {downloaded:?}");
+        transfer(&format!("u.Request('http://good.test/sink', data=bytes({SIZE}))")).await;
+        let uploaded = measured().await;
+        assert!(uploaded[1] - downloaded[1] > SIZE, "{downloaded:?} {uploaded:?}");
+        let samples = until("a sample with traffic is stored", async || {
+            let history = client.get(&format!("/v1/sandboxes/{id}/metrics/history")).await.ok();
+            let last = history["items"].as_array().unwrap().last().cloned()?;
+            (last["received_bytes"].as_u64()? > SIZE && last["sent_bytes"].as_u64()? > SIZE).then_some(())
+        });
+        samples.await;
     });
 }

@@ -101,7 +101,7 @@ async fn measured(client: &Client, id: &str) {
     assert!(metrics["disk_used_gb"].as_f64().unwrap() > 0.001, "{metrics}");
     assert!(metrics["cpu_percent"].as_f64().unwrap() >= 0.0, "{metrics}");
     assert!(metrics["network_tx_kbps"].as_f64().unwrap() >= 0.0, "two samples: {metrics}");
-    assert_eq!(metrics["network_rx_kbps"], Value::Null, "no provider counts received bytes");
+    assert!(metrics["network_rx_kbps"].as_f64().unwrap() >= 0.0, "two samples: {metrics}");
     client.act(id, "stop").await.ok();
     let (status, body) = ask(client, Method::GET, &format!("/{id}/metrics")).await;
     assert_eq!((status, &body["metrics"]["cpu_percent"]), (200, &Value::Null), "it does not run: {body}");

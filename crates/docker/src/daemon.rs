@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use atoll_model::{InstanceId, Limits, SandboxId};
-use atoll_provider::{InstanceActivity, InstanceSpec, InstanceUsage, ProviderError, ProviderImage};
+use atoll_provider::{
+    InstanceActivity, InstanceSpec, InstanceUsage, NetworkBytes, ProviderError, ProviderImage,
+};
 use bollard::container::LogOutput;
 use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
@@ -468,7 +470,12 @@ fn usage(stats: &ContainerStatsResponse) -> InstanceUsage {
     let cache = figures.and_then(|all| all.get("total_inactive_file").or_else(|| all.get("inactive_file")));
     let cpu = stats.cpu_stats.as_ref().and_then(|cpu| cpu.cpu_usage.as_ref()?.total_usage);
     let pids = stats.pids_stats.as_ref().and_then(|pids| pids.current);
-    let networks = stats.networks.iter().flat_map(HashMap::values);
+    let networks = stats.networks.as_ref().map(|all| {
+        all.values().fold(NetworkBytes::default(), |sum, one| NetworkBytes {
+            received: sum.received + one.rx_bytes.unwrap_or(0),
+            sent: sum.sent + one.tx_bytes.unwrap_or(0),
+        })
+    });
     InstanceUsage {
         cpu_us: cpu.unwrap_or(0) / 1_000,
         memory_bytes: memory.and_then(|memory| memory.usage).unwrap_or(0),
@@ -476,7 +483,7 @@ fn usage(stats: &ContainerStatsResponse) -> InstanceUsage {
         pids: pids.and_then(|pids| u32::try_from(pids).ok()).unwrap_or(0),
         // The daemon measures the files of a container by walking over all of them.
         disk_bytes: None,
-        sent_bytes: networks.filter_map(|network| network.tx_bytes).sum(),
+        network: networks,
     }
 }
 /// Whether a text can be the name or the id of an image. Anything else must not become a part of a path of the daemon's API:

@@ -358,7 +358,7 @@ impl FakeProvider {
         let mut world = self.world.lock().unwrap();
         if let Some(live) = world.sandboxes.get_mut(sandbox).and_then(|sandbox| sandbox.instance.as_mut()) {
             live.worked.cpu_us += u64::try_from(cpu.as_micros()).unwrap();
-            live.worked.sent_bytes += sent_bytes;
+            live.worked.network.get_or_insert_default().sent += sent_bytes;
         }
     }
 

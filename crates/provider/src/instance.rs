@@ -253,9 +253,25 @@ pub struct InstanceUsage {
     pub pids: u32,
     /// Bytes in its own layer; `None`: the provider does not measure it.
     pub disk_bytes: Option<u64>,
-    /// Bytes that left it over the network, loopback excepted, since its start.
-    #[serde(default)]
-    pub sent_bytes: u64,
+    /// Its traffic; `None`: the provider does not measure it.
+    pub network: Option<NetworkBytes>,
+}
+
+/// Bytes that an instance moved over the network since its start, loopback excepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NetworkBytes {
+    /// Bytes that reached it.
+    pub received: u64,
+    /// Bytes that left it.
+    pub sent: u64,
+}
+
+impl InstanceUsage {
+    /// Bytes that left it; 0 where they are not measured.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.network.map_or(0, |network| network.sent)
+    }
 }
 
 /// What a snapshot became.

@@ -208,7 +208,7 @@ impl Activity {
                 let busy_us = usage.cpu_us.saturating_sub(before.cpu_us);
                 let milli = busy_us / u64::try_from(ms).unwrap_or(1).max(1);
                 cpu_milli = u32::try_from(milli).unwrap_or(u32::MAX);
-                sent_bytes = usage.sent_bytes.saturating_sub(before.sent_bytes);
+                sent_bytes = usage.sent_bytes().saturating_sub(before.sent_bytes);
             }
             _ => {}
         }
@@ -217,7 +217,7 @@ impl Activity {
                 instance: instance.cloned(),
                 boot_ms: now.boot_ms,
                 cpu_us: usage.cpu_us,
-                sent_bytes: usage.sent_bytes,
+                sent_bytes: usage.sent_bytes(),
             });
         }
         let was_held = seen.held_inside.is_some();

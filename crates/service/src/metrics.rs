@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_model::{InstanceId, Lease, MemoryLocation, Phase, Principal, SandboxId};
-use atoll_provider::{InstanceUsage, ProviderError, Target};
+use atoll_provider::{InstanceUsage, NetworkBytes, ProviderError, Target};
 use atoll_store::ResourceSample;
 
 use crate::ServiceError;
@@ -25,7 +25,7 @@ struct CpuSample {
     instance: Option<InstanceId>,
     boot_ms: i64,
     cpu_us: u64,
-    sent_bytes: u64,
+    network: Option<NetworkBytes>,
     rates: Rates,
 }
 
@@ -33,8 +33,9 @@ struct CpuSample {
 #[derive(Clone, Copy, Default)]
 struct Rates {
     cpu_pct: f64,
-    /// `None`: there is only one sample.
+    /// `None`: there is only one sample, or the provider does not measure it.
     sent_kbps: Option<f64>,
+    received_kbps: Option<f64>,
 }
 
 /// Two samples within this time measure the clock rather than the sandbox.
@@ -51,13 +52,21 @@ impl CpuMemory {
             Some(before) => {
                 let passed_ms = (boot_ms - before.boot_ms) as f64;
                 let busy_ms = usage.cpu_us.saturating_sub(before.cpu_us) as f64 / 1_000.0;
-                let sent_bits = usage.sent_bytes.saturating_sub(before.sent_bytes) as f64 * 8.0;
                 // Bits per millisecond are kilobits per second.
-                Rates { cpu_pct: busy_ms * 100.0 / passed_ms, sent_kbps: Some(sent_bits / passed_ms) }
+                let kbps = |of: fn(&NetworkBytes) -> u64| {
+                    let bytes = of(&usage.network?).saturating_sub(of(&before.network?));
+                    Some(bytes as f64 * 8.0 / passed_ms)
+                };
+                Rates {
+                    cpu_pct: busy_ms * 100.0 / passed_ms,
+                    sent_kbps: kbps(|network| network.sent),
+                    received_kbps: kbps(|network| network.received),
+                }
             }
         };
-        let (instance, cpu_us, sent_bytes) = (lease.instance.clone(), usage.cpu_us, usage.sent_bytes);
-        seen.insert(lease.id.clone(), CpuSample { instance, boot_ms, cpu_us, sent_bytes, rates });
+        let InstanceUsage { cpu_us, network, .. } = *usage;
+        let instance = lease.instance.clone();
+        seen.insert(lease.id.clone(), CpuSample { instance, boot_ms, cpu_us, network, rates });
         rates
     }
 
@@ -100,7 +109,7 @@ async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, S
     let provider = inner.providers.of(lease)?;
     let usage = tokio::time::timeout(LOOK, provider.usage(&target)).await.unwrap_or(Err(late))?;
     let now = inner.clock.now();
-    let Rates { cpu_pct, sent_kbps } = inner.cpu.rates(lease, now.boot_ms, &usage);
+    let Rates { cpu_pct, sent_kbps, received_kbps } = inner.cpu.rates(lease, now.boot_ms, &usage);
     Ok(ResourceSample {
         at_ms: now.wall_ms,
         cpu_us: usage.cpu_us,
@@ -110,6 +119,9 @@ async fn look(inner: &SandboxesState, lease: &Lease) -> Result<ResourceSample, S
         pids: usage.pids,
         disk_bytes: usage.disk_bytes,
         sent_kbps,
+        received_kbps,
+        received_bytes: usage.network.map(|network| network.received),
+        sent_bytes: usage.network.map(|network| network.sent),
         limits: lease.limits,
     })
 }

@@ -431,11 +431,16 @@ async fn samples_are_taken_and_bounded() {
     .await;
     let lease = world.create().await;
     for _ in 0..5 {
+        world.fake.work(&lease.id, Duration::ZERO, 1_000);
         world.advance(Duration::from_secs(10)).await;
     }
     let history =
         world.service.sandboxes().metrics_history(&world.admin, lease.id.as_str(), None, 0).await.unwrap();
     assert_eq!(history.len(), 3);
+    let sent: Vec<_> = history.iter().map(|sample| sample.sent_bytes).collect();
+    assert_eq!(sent, [Some(3_000), Some(4_000), Some(5_000)]);
+    assert_eq!((history[2].received_bytes, history[2].received_kbps), (Some(0), Some(0.0)));
+    assert!(history[2].sent_kbps.is_some_and(|kbps| (kbps - 0.8).abs() < 0.01), "{:?}", history[2]);
     let now = world.service.sandboxes().metrics_now(&world.admin, lease.id.as_str()).await.unwrap();
     assert_eq!((now.pids, now.limits), (1, Limits::default()));
 }

@@ -464,6 +464,9 @@ async fn samples_are_bounded_and_go_with_the_sandbox(store: Subject) {
         pids: 3,
         disk_bytes: Some(4),
         sent_kbps: None,
+        received_kbps: None,
+        received_bytes: None,
+        sent_bytes: None,
         limits: Limits::default(),
     };
     for at_ms in 0..10 {

@@ -193,9 +193,19 @@ pub struct ResourceSample {
     /// Bytes in its own layer; `None`: its provider does not measure it.
     #[serde(default)]
     pub disk_bytes: Option<u64>,
-    /// Kilobits per second that left it over the network since the previous sample; `None`: there was none.
+    /// Kilobits per second that left it over the network since the previous sample; `None`: there was none, or its
+    /// provider does not measure it.
     #[serde(default)]
     pub sent_kbps: Option<f64>,
+    /// Kilobits per second that reached it over the network since the previous sample; `None` as above.
+    #[serde(default)]
+    pub received_kbps: Option<f64>,
+    /// Bytes that reached it over the network since the instance's start; `None`: its provider does not measure it.
+    #[serde(default)]
+    pub received_bytes: Option<u64>,
+    /// Bytes that left it over the network since the instance's start; `None`: its provider does not measure it.
+    #[serde(default)]
+    pub sent_bytes: Option<u64>,
     /// Its limits.
     pub limits: Limits,
 }

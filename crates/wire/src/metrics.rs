@@ -21,6 +21,12 @@ pub struct Sample {
     pub pids: u32,
     /// Bytes in its own layer; null: its provider does not measure it.
     pub disk_bytes: Option<u64>,
+    /// Bytes that it received over the network since it started, loopback excepted; null: its provider does not measure it.
+    #[serde(default)]
+    pub received_bytes: Option<u64>,
+    /// Bytes that it sent over the network since it started, loopback excepted; null: its provider does not measure it.
+    #[serde(default)]
+    pub sent_bytes: Option<u64>,
     pub limits: SampleLimits,
 }
 

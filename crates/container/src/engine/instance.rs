@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use atoll_instances::RunningInstance;
 use atoll_model::Storage;
 use atoll_network::SandboxLink;
+use atoll_provider::NetworkBytes;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
@@ -64,11 +65,11 @@ impl Live {
         self.pidfd.get_ref().as_fd()
     }
 
-    /// Bytes that the instance has sent over its link since its start; 0 if it has no link or is gone.
-    pub(super) fn sent_bytes(&self) -> u64 {
+    /// Bytes that the instance has moved over its link since its start; `None` if it has no link or is gone.
+    pub(super) fn network_bytes(&self) -> Option<NetworkBytes> {
         // The kernel's view of the network namespace; programs in the sandbox cannot change or replace the link.
-        let text = std::fs::read_to_string(format!("/proc/{}/net/dev", self.facts.pid)).unwrap_or_default();
-        sent_by_eth0(&text).unwrap_or(0)
+        let text = std::fs::read_to_string(format!("/proc/{}/net/dev", self.facts.pid)).ok()?;
+        bytes_of_eth0(&text)
     }
 
     /// Ends the instance with all its processes: the kernel ends the pid namespace with its first process.
@@ -101,10 +102,11 @@ impl RunningInstance for Live {
     }
 }
 
-/// Bytes sent: the ninth number after the interface name.
-fn sent_by_eth0(text: &str) -> Option<u64> {
+/// Bytes received and sent: the first and the ninth number after the interface name.
+fn bytes_of_eth0(text: &str) -> Option<NetworkBytes> {
     let figures = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"))?;
-    figures.split_whitespace().nth(8)?.parse().ok()
+    let figure = |at| figures.split_whitespace().nth(at)?.parse().ok();
+    Some(NetworkBytes { received: figure(0)?, sent: figure(8)? })
 }
 
 /// Sends SIGKILL; a process that has ended already is no error.
@@ -143,10 +145,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_a_sandbox_is_read_out_of_the_kernels_table() {
+    fn the_traffic_of_a_sandbox_is_read_from_the_kernels_table() {
         let text = "Inter-|   Receive  | Transmit\n    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  eth0: 10 1 0 0 0 0 0 0 4321 2 0 0 0 0 0 0\n";
-        assert_eq!(sent_by_eth0(text), Some(4_321));
-        assert_eq!(sent_by_eth0("  eth0: 1 2"), None);
+        assert_eq!(bytes_of_eth0(text), Some(NetworkBytes { received: 10, sent: 4_321 }));
+        assert_eq!(bytes_of_eth0("  eth0: 1 2"), None);
+        assert_eq!(bytes_of_eth0("    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0"), None);
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Provider for Engine {
                 cache_bytes: figures.cache_bytes,
                 pids: figures.pids,
                 disk_bytes: Some(disk_bytes),
-                sent_bytes: live.sent_bytes(),
+                network: live.network_bytes(),
             })
         };
         self.inner.blocking.run(work).await.map_err(failed("reading figures"))

@@ -142,6 +142,9 @@ mod tests {
             pids: 1,
             disk_bytes: Some(5),
             sent_kbps: None,
+            received_kbps: None,
+            received_bytes: None,
+            sent_bytes: None,
             limits,
         };
         assert_eq!(

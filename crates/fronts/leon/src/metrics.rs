@@ -19,8 +19,8 @@ pub(crate) struct SessionMetrics {
     web_url: Option<String>,
 }
 
-/// What was not measured is null: everything but the limits while the sandbox does not run, the rate of sent bytes until there
-/// are two samples, and the rate of received bytes, which no provider counts.
+/// What was not measured is null: everything but the limits while the sandbox does not run, the rates of the network until there
+/// are two samples, and what its provider does not measure.
 #[derive(Debug, PartialEq, Serialize)]
 struct UsageFigures {
     cpu_percent: Option<f64>,
@@ -40,7 +40,7 @@ impl UsageFigures {
             memory_total_mb: f64::from(limits.memory_mib),
             disk_used_gb: sample.and_then(|sample| sample.disk_bytes).map(|used| scaled(used, GIB)),
             disk_total_gb: rounded(f64::from(limits.disk_mib) / 1_024.0),
-            network_rx_kbps: None,
+            network_rx_kbps: sample.and_then(|sample| sample.received_kbps).map(rounded),
             network_tx_kbps: sample.and_then(|sample| sample.sent_kbps).map(rounded),
         }
     }
@@ -94,6 +94,9 @@ mod tests {
             pids: 1,
             disk_bytes: Some(1 << 29),
             sent_kbps: None,
+            received_kbps: None,
+            received_bytes: None,
+            sent_bytes: None,
             limits,
         };
         let first = UsageFigures::of(limits, Some(&sample));
@@ -102,7 +105,8 @@ mod tests {
             (Some(12.346), Some(3.0), Some(0.5))
         );
         assert_eq!((first.network_rx_kbps, first.network_tx_kbps), (None, None));
-        let second = UsageFigures::of(limits, Some(&ResourceSample { sent_kbps: Some(8.0), ..sample }));
-        assert_eq!(second.network_tx_kbps, Some(8.0));
+        let rates = ResourceSample { sent_kbps: Some(8.0), received_kbps: Some(16.0), ..sample };
+        let second = UsageFigures::of(limits, Some(&rates));
+        assert_eq!((second.network_tx_kbps, second.network_rx_kbps), (Some(8.0), Some(16.0)));
     }
 }

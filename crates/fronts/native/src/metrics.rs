@@ -30,6 +30,8 @@ impl FromCore<ResourceSample> for Sample {
             cache_bytes: sample.cache_bytes,
             pids: sample.pids,
             disk_bytes: sample.disk_bytes,
+            received_bytes: sample.received_bytes,
+            sent_bytes: sample.sent_bytes,
             limits: sample.limits.into(),
         }
     }

@@ -388,7 +388,7 @@ impl World {
             cache_bytes: 1 << 10,
             pids: 1,
             disk_bytes: Some(4_096 + bytes_of(&sandbox.files.lock().unwrap())),
-            sent_bytes: live.worked.sent_bytes,
+            network: Some(live.worked.network.unwrap_or_default()),
         })
     }
 

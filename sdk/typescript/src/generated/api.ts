@@ -3932,6 +3932,16 @@ export interface components {
              * @description Processes and threads.
              */
             pids: number;
+            /**
+             * Format: int64
+             * @description Bytes that it received over the network since it started, loopback excepted; null: its provider does not measure it.
+             */
+            received_bytes?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes that it sent over the network since it started, loopback excepted; null: its provider does not measure it.
+             */
+            sent_bytes?: number | null;
         };
         /** @description Limits of the sandbox. */
         SampleLimits: {

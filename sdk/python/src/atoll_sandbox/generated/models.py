@@ -1136,6 +1136,12 @@ class Sample(Model):
     """Memory charged to it, page cache included."""
     pids: int
     """Processes and threads."""
+    received_bytes: int | None = None
+    """Bytes that it received over the network since it started, loopback excepted; null: its provider does not
+    measure it."""
+    sent_bytes: int | None = None
+    """Bytes that it sent over the network since it started, loopback excepted; null: its provider does not measure
+    it."""
 
     _convert = {
         "at": ("at", parse_time),
