@@ -155,6 +155,9 @@ fn a_detached_process_lives_on_and_can_be_attached_fed_and_signalled() {
         }
         client.delete(&stdin).await.ok();
         assert_eq!(stream.find("exit").await.data["exit_code"], 0);
+        let late =
+            client.judged(client.raw(Method::POST, &stdin).body("x\n"), &Method::POST, &stdin, None).await;
+        late.refused(404, "process_not_found");
         client
             .post(&format!("{base}/{pid}/signal"), json!({ "signal": 15 }))
             .await

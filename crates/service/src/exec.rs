@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use atoll_agentapi::{
-    ExitStatus, ProcessEvent, ProcessStream, RESERVED_TAGS, Session, StartProcess, is_reserved_tag,
+    AgentError, ExitStatus, ProcessEvent, ProcessStream, RESERVED_TAGS, RpcCode, Session, StartProcess,
+    is_reserved_tag,
 };
 use atoll_budget::{Account, Collector, Keep};
 use atoll_model::{Code, Principal};
@@ -139,7 +140,7 @@ impl Sandboxes {
     ) -> Result<(), ServiceError> {
         let sandbox = self.session(who, ident).await?;
         for chunk in data.chunks(STDIN_CHUNK) {
-            sandbox.send_stdin(pid, chunk).await.map_err(|error| refusal(AgentOperation::Process, error))?;
+            sandbox.send_stdin(pid, chunk).await.map_err(|error| stdin_refusal(pid, error))?;
         }
         Ok(())
     }
@@ -225,6 +226,21 @@ pub(crate) async fn start(sandbox: &dyn Session, exec: Exec) -> Result<(u32, Pro
 
 pub(crate) const fn size(size: TerminalSize) -> atoll_agentapi::TerminalSize {
     atoll_agentapi::TerminalSize { cols: size.cols, rows: size.rows }
+}
+
+/// The agent's code for a stdin that cannot be written is that of E2B's agent, `internal`: the server has not failed.
+fn stdin_refusal(pid: u32, error: AgentError) -> ServiceError {
+    match &error {
+        AgentError::Refused { code: RpcCode::Internal, message } if message.contains("not requested") => {
+            ServiceError::new(Code::InvalidArgument, format!("process {pid} was started without stdin"))
+                .hint("start it with open_stdin")
+        }
+        AgentError::Refused { code: RpcCode::Internal, message } if message.contains("stdin") => {
+            ServiceError::new(Code::ProcessNotFound, format!("process {pid} has ended or closed its stdin"))
+                .hint("list the running processes, or start it again")
+        }
+        _ => refusal(AgentOperation::Process, error),
+    }
 }
 
 /// Writes input and closes it. A process that does not accept it is no error.
