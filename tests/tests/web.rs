@@ -4,18 +4,25 @@
 #![allow(clippy::print_stderr, reason = "a suite that does not run says so")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
-use atoll_tests::{Options, World, run, run_with, until};
+use atoll_model::{Lease, Phase, SandboxId};
+use atoll_store::{NewLease, SqliteStore, Store};
+use atoll_tests::{Client, Options, World, json, run, run_with, until};
 use nix::sys::signal::Signal;
 use reqwest::Method;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Each leaves no sandbox behind.
-const SUITES: [&str; 4] =
-    ["page.test.mjs", "providers_threads.test.mjs", "wake_page.test.mjs", "bars.test.mjs"];
+const SUITES: [&str; 5] = [
+    "page.test.mjs",
+    "providers_threads.test.mjs",
+    "owner_and_traffic.test.mjs",
+    "wake_page.test.mjs",
+    "bars.test.mjs",
+];
 
 fn here(path: &str) -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join(path)
@@ -104,44 +111,116 @@ fn without_the_page_a_browser_gets_the_documentation() {
     });
 }
 
-/// Attack N12 is one of its flows: names, labels, files, output, logs and titles that try to be more than text.
-#[test]
-fn the_page_shows_and_does_everything_in_a_real_browser() {
-    let Some((node, modules)) = playwright() else { return };
-    let options = Options { templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() };
-    run_with(options, async |world| {
+/// Programs of `tests/web` for a world, with the packages that they use beside them.
+struct BrowserSuite {
+    node: PathBuf,
+    folder: PathBuf,
+}
+
+impl BrowserSuite {
+    fn new(world: &World, (node, modules): (PathBuf, PathBuf)) -> Self {
         let folder = world.folder().join("web");
         std::fs::create_dir_all(&folder).unwrap();
-        // Packages are looked for beside the programs.
         std::fs::copy(here("web/world.mjs"), folder.join("world.mjs")).unwrap();
-        for name in SUITES {
-            std::fs::copy(here("web").join(name), folder.join(name)).unwrap();
-        }
-        std::os::unix::fs::symlink(&modules, folder.join("node_modules")).unwrap();
-        let (tenant, other) = (world.tenant("web").await, world.tenant("other").await);
-        let mut suite = Command::new(&node);
+        std::os::unix::fs::symlink(modules, folder.join("node_modules")).unwrap();
+        Self { node, folder }
+    }
+
+    /// The command that runs these programs with the key of a tenant.
+    fn command(&self, world: &World, names: &[&str], tenant: &Client) -> Command {
+        let mut suite = Command::new(&self.node);
         suite
             .args(["--test", "--test-reporter=spec", "--test-concurrency=1"])
-            .args(SUITES.map(|name| folder.join(name)))
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("HOME", world.folder())
             .env("ATOLL_URL", tenant.base())
             .env("ATOLL_API_KEY", tenant.key())
-            .env("ATOLL_OTHER_KEY", other.key())
-            .env("ATOLL_ADMIN_KEY", world.admin().key())
             .env("CHROMIUM", CHROMIUM)
-            .env("FOLDER", &folder);
+            .env("FOLDER", &self.folder);
+        for name in names {
+            std::fs::copy(here("web").join(name), self.folder.join(name)).unwrap();
+            suite.arg(self.folder.join(name));
+        }
+        suite
+    }
+}
+
+fn succeeded(done: &Output) {
+    eprintln!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "the suite failed ({})", done.status);
+}
+
+/// Attack N12 is one of its flows: names, labels, files, output, logs and titles that try to be more than text.
+#[test]
+fn the_page_shows_and_does_everything_in_a_real_browser() {
+    let Some(browser) = playwright() else { return };
+    let options = Options { templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() };
+    run_with(options, async |world| {
+        let suite = BrowserSuite::new(world, browser);
+        // A suite makes the server wait by a file.
+        let hold_at = format!("@{}", suite.folder.join("hold-at").display());
+        world.crash_server_with(&[("ATOLL_FAIL_AT", &hold_at)]).await;
+        let (tenant, other) = (world.tenant("web").await, world.tenant("other").await);
+        let mut command = suite.command(world, &SUITES, &tenant);
+        command.env("ATOLL_OTHER_KEY", other.key()).env("ATOLL_ADMIN_KEY", world.admin().key());
         let done = tokio::select! {
-            done = world.output(suite) => done,
-            () = restart_when_asked(world, &folder) => unreachable!("it never ends"),
+            done = world.output(command) => done,
+            () = restart_when_asked(world, &suite.folder) => unreachable!("it never ends"),
         };
-        eprintln!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        assert!(done.status.success(), "the suite failed ({})", done.status);
+        succeeded(&done);
         let left = until("every sandbox of the suite is gone", async || {
             let page = tenant.get("/v1/sandboxes").await.ok();
             page["items"].as_array().is_some_and(Vec::is_empty).then_some(())
         });
         left.await;
+    });
+}
+
+/// Stores sandboxes beside a stopped one, as if they had been created by its key. A third of them has failed, a fifth has a thread.
+async fn store_rows(world: &World, sample: &str, count: u16) {
+    let store = SqliteStore::open(&world.data()).unwrap();
+    let live = store.live().await.unwrap();
+    let (sample, _) = live.into_iter().find(|(lease, _)| lease.id.as_str() == sample).unwrap();
+    let rows = (0..count).map(|at| {
+        let mut entropy = [0; 20];
+        // Each byte becomes one of 36 characters.
+        for (place, byte) in entropy[1..4].iter_mut().enumerate() {
+            *byte = u8::try_from(at / [1_296, 36, 1][place] % 36).unwrap();
+        }
+        let lease = Lease {
+            id: SandboxId::from_entropy(entropy),
+            name: Some(format!("box-{at}")),
+            phase: if at % 3 == 0 { Phase::Failed } else { Phase::Stopped },
+            thread: (at % 5 == 0).then(|| format!("thread-{at}")),
+            generation: 1,
+            instance: None,
+            ..sample.clone()
+        };
+        store.insert(NewLease { lease, idempotency: None })
+    });
+    for inserted in futures::future::join_all(rows).await {
+        inserted.unwrap();
+    }
+    store.close().await;
+}
+
+#[test]
+fn five_thousand_sandboxes_of_a_server_are_filtered_and_scrolled() {
+    let Some(browser) = playwright() else { return };
+    // There is no end with an audit: it would delete them one by one.
+    run_with(Options { audit: false, ..Options::default() }, async |world| {
+        let suite = BrowserSuite::new(world, browser);
+        let tenant = world.tenant("web").await;
+        let sample = tenant.create(json!({ "name": "sample" })).await;
+        let key = tenant.sandbox(&sample).await["created_by_key"]["id"].as_str().unwrap().to_owned();
+        tenant.act(&sample, "stop").await.ok();
+        world.stop_server(Signal::SIGTERM).await;
+        store_rows(world, &sample, 5_000).await;
+        world.start_server().await;
+        tenant.remove(&sample).await;
+        let mut command = suite.command(world, &["rows.test.mjs"], &tenant);
+        command.env("ATOLL_KEY_ID", key);
+        succeeded(&world.output(command).await);
     });
 }

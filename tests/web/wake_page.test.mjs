@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Browser, URL, accessible, api, create, exec } from './world.mjs'
+import { Browser, URL, accessible, api, create, exec, holdServer } from './world.mjs'
 
 let browser
 before(async () => { browser = await Browser.start() })
@@ -60,6 +60,23 @@ test('a preview says why there is no app, in both themes, and becomes the app', 
   await api('PATCH', `/v1/sandboxes/${id}`, { wake: 'any' })
   await api('POST', `/v1/sandboxes/${id}/pause`)
   await page.reload()
+  await page.getByText('the app itself').waitFor()
+
+  // A wake that takes long has a page of its own, which reloads itself and becomes the app.
+  await api('POST', `/v1/sandboxes/${id}/pause`)
+  const release = holdServer('resume.before')
+  const waking = await page.reload()
+  assert.equal(waking.status(), 503)
+  assert.equal(waking.headers()['retry-after'], '1')
+  await page.getByRole('heading', { name: 'The sandbox is waking up' }).waitFor()
+  assert.equal(await page.locator('meta[http-equiv="refresh"]').getAttribute('content'), '1')
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme })
+    await accessible(page, `waking, ${colorScheme}`)
+  }
+  const again = await page.waitForResponse((response) => response.url() === page.url())
+  assert.equal(again.status(), 503, 'it reloads itself while the sandbox wakes')
+  release()
   await page.getByText('the app itself').waitFor()
   await api('DELETE', `/v1/sandboxes/${id}`)
   await page.reload()

@@ -2,7 +2,7 @@
 // (another tenant), ATOLL_ADMIN_KEY, CHROMIUM and FOLDER (a folder for files).
 
 import assert from 'node:assert/strict'
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { chromium } from 'playwright-core'
@@ -109,4 +109,21 @@ export async function restartServer() {
   await until('the server is back', () => existsSync(join(FOLDER, 'restarted')), 60_000)
 }
 
+/** Makes the server wait at a place (crates/service/src/failpoint.rs) until the function that this returns is called. */
+export function holdServer(place) {
+  const file = join(FOLDER, 'hold-at')
+  writeFileSync(file, `${place}:wait`)
+  return () => rmSync(file)
+}
+
 export const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)]
+
+/** How far above a bar a busy machine may be. */
+const BUSY = 20
+
+/** Prints a measurement beside its bar. The machine may be busy with other tests, and the server is a debug build, so a bar is
+ * asserted only where load cannot miss it; the others have a limit far above. */
+export function report(t, what, value, unit, bar) {
+  t.diagnostic(`bar: ${what}: ${value.toFixed(1)} ${unit} (at most ${bar} ${unit})${value > bar ? ' MISSED' : ''}`)
+  assert(value <= bar * BUSY, `${what}: ${value} ${unit}`)
+}

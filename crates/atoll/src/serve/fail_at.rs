@@ -1,12 +1,14 @@
-//! Ends this server at a place that a test chooses. Debug builds only; a release ignores it.
+//! Ends this server, or makes it wait, at a place that a test chooses. Debug builds only; a release ignores it.
 //!
 //! - `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`: when it reaches that place for the nth time.
 //! - `ATOLL_FAIL_AT=@FILE`: it aborts when it reaches the place that the file names, and removes the file first. So a
-//!   test can name one place after the other without a new server for each.
+//!   test can name one place after the other without a new server for each. If the file says `PLACE:wait`, drivers that
+//!   reach the place wait there until the file is gone or says something else.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::environment;
 
@@ -45,7 +47,10 @@ impl FailAt {
             None => atoll_service::FailPoint::none(),
             Some(wish) => atoll_service::FailPoint::new(move |place| {
                 let wish = Arc::clone(&wish);
-                Box::pin(async move { wish.reach(place) })
+                Box::pin(async move {
+                    wish.wait(place).await;
+                    wish.reach(place);
+                })
             }),
         }
     }
@@ -60,6 +65,15 @@ impl FailAt {
 }
 
 impl Wish {
+    async fn wait(&self, place: &'static str) {
+        let FailpointSpec::Named { file } = &self.at else { return };
+        while std::fs::read_to_string(file)
+            .is_ok_and(|named| named.trim().strip_suffix(":wait") == Some(place))
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     fn reach(&self, place: &'static str) {
         let how = match &self.at {
             FailpointSpec::Place { name, time, how } => {
