@@ -1,4 +1,5 @@
 // Every request to the server goes through this file: authentication, errors, event streams, uploads.
+import { pageHint } from './hints';
 import type { components } from './schema';
 import { session } from './session.svelte';
 
@@ -50,15 +51,18 @@ type Query = Record<string, string | number | boolean | null | undefined>;
 
 /** An error of the server, or `unreachable` where there was no answer. */
 export class ApiFailure extends Error {
+  readonly hint: string | undefined;
+
   constructor(
     readonly status: number,
     readonly code: string,
     message: string,
-    readonly hint?: string,
+    hint?: string,
     readonly requestId?: string,
     readonly field?: string,
   ) {
     super(message);
+    this.hint = pageHint(hint);
   }
 }
 

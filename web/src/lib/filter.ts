@@ -1,5 +1,6 @@
-// The filters of the list: text, phases, template, provider, isolation, thread and order, all of them in the address.
+// The filters of the list: text, phases, template, provider, isolation, thread, key and order, all of them in the address.
 import type { Phase, Sandbox } from './api';
+import { creatorText } from './phases';
 
 export interface Filter {
   text: string;
@@ -9,6 +10,8 @@ export interface Filter {
   isolation: string;
   /** A name, or `*` for every sandbox that has a thread. */
   thread: string;
+  /** The id of the key that created it. */
+  key: string;
   sort: string;
 }
 
@@ -20,6 +23,7 @@ export function readFilter(query: URLSearchParams): Filter {
     provider: query.get('provider') ?? '',
     isolation: query.get('isolation') ?? '',
     thread: query.get('thread') ?? '',
+    key: query.get('key') ?? '',
     sort: query.get('sort') ?? 'created',
   };
 }
@@ -31,7 +35,7 @@ function haystack(sandbox: Sandbox): string {
   let text = searched.get(sandbox);
   if (text === undefined) {
     const labels = Object.entries(sandbox.labels).map(([key, value]) => `${key}=${value}`);
-    text = [sandbox.name, sandbox.id, sandbox.template, sandbox.provider, sandbox.isolation, sandbox.thread, sandbox.phase, sandbox.user, ...labels].join('\n').toLowerCase();
+    text = [sandbox.name, sandbox.id, sandbox.template, sandbox.provider, sandbox.isolation, sandbox.thread, creatorText(sandbox), sandbox.phase, sandbox.user, ...labels].join('\n').toLowerCase();
     searched.set(sandbox, text);
   }
   return text;
@@ -60,10 +64,10 @@ export const SORTS: [string, string][] = [
 ];
 
 /** Whether anything is filtered; the order is no filter. */
-export const isFiltering = (filter: Filter) => Boolean(filter.text || filter.phases.length || filter.template || filter.provider || filter.isolation || filter.thread);
+export const isFiltering = (filter: Filter) => Boolean(filter.text || filter.phases.length || filter.template || filter.provider || filter.isolation || filter.thread || filter.key);
 
 /** What the address loses when the filters are cleared. */
-export const NO_FILTERS = { q: null, phase: null, template: null, provider: null, isolation: null, thread: null };
+export const NO_FILTERS = { q: null, phase: null, template: null, provider: null, isolation: null, thread: null, key: null };
 
 /** The filtered list in its order. */
 export function applyFilter(all: Iterable<Sandbox>, filter: Filter): Sandbox[] {
@@ -76,6 +80,7 @@ export function applyFilter(all: Iterable<Sandbox>, filter: Filter): Sandbox[] {
     if (filter.provider && sandbox.provider !== filter.provider) continue;
     if (filter.isolation && sandbox.isolation !== filter.isolation) continue;
     if (filter.thread && (filter.thread === '*' ? !sandbox.thread : sandbox.thread !== filter.thread)) continue;
+    if (filter.key && sandbox.created_by_key?.id !== filter.key) continue;
     const text = words.length ? haystack(sandbox) : '';
     if (words.every((word) => text.includes(word))) found.push(sandbox);
   }

@@ -14,3 +14,12 @@ export function phaseColour(phase: Phase): string {
 export function timeoutText(sandbox: Sandbox): string {
   return { delete: 'deleted', stop: 'stopped', pause: 'paused' }[sandbox.on_timeout];
 }
+
+/** Where the memory of a paused sandbox is. */
+export const memoryText = (held: NonNullable<Sandbox['held']>) => (held === 'disk' ? 'on disk' : 'in memory, frozen');
+
+/** What happens to a sandbox at the end of the server, or of its thread. */
+export const ON_EXIT_TEXT: Record<string, string> = { keep: 'it is kept', pause: 'it is paused', destroy: 'it is deleted' };
+
+/** The key that created a sandbox, by its name if it has one. */
+export const creatorText = (sandbox: Sandbox) => sandbox.created_by_key?.name || sandbox.created_by_key?.id;

@@ -88,6 +88,9 @@ export const ISOLATION: Record<string, string> = {
   vendor: 'the service of another company',
 };
 
+/** The same in a word or two, below the name of a provider. */
+export const ISOLATION_SHORT: Record<string, string> = { none: 'no isolation', container: 'containers', vm: 'virtual machines', vendor: 'another company' };
+
 /** What a form holds: the text of each field. */
 export type FieldValues = Record<string, string>;
 
