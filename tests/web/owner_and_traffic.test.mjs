@@ -44,7 +44,7 @@ test('traffic is plotted over time', async () => {
   const page = await browser.page({ hash: `#/sandboxes/${id}/metrics` })
   const card = page.locator('.card').filter({ has: page.getByRole('heading', { name: 'Network' }) })
   // The server takes a sample every ten seconds, and a rate needs two.
-  await card.getByText(/\d (KiB|MiB)\/s$/).first().waitFor({ timeout: 60_000 })
+  await card.getByText(/Received \d[\d.]* (KiB|MiB)\/s, Sent \d/).waitFor({ timeout: 60_000 })
   await card.getByRole('img', { name: 'Network over time' }).waitFor()
   const { items } = await api('GET', `/v1/sandboxes/${id}/metrics/history`)
   assert(items.at(-1).received_bytes > 200_000 && items.at(-1).sent_bytes > 0, JSON.stringify(items.at(-1)))

@@ -94,12 +94,12 @@ export async function go(page, hash) {
 }
 
 /** No serious violation of the rules for screen readers and contrast. */
-export async function accessible(page, what) {
-  const found = await page.evaluate(async () => {
-    const result = await window.axe.run(document, { resultTypes: ['violations'] })
+export async function accessible(page, what, rules = {}) {
+  const found = await page.evaluate(async (rules) => {
+    const result = await window.axe.run(document, { resultTypes: ['violations'], rules })
     return result.violations.filter((one) => one.impact === 'serious' || one.impact === 'critical')
       .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(' | ')}`)
-  })
+  }, rules)
   assert.deepEqual(found, [], what)
 }
 
