@@ -30,6 +30,13 @@ pub enum EventKind {
         /// The error; the sandbox is still paused with its memory in place.
         failure: Option<String>,
     },
+    /// It was moved to another provider, or that failed.
+    Moved {
+        from: String,
+        to: String,
+        /// The error; the sandbox stayed where it was.
+        failure: Option<String>,
+    },
     /// Labels, limits, timeout or network policy were changed.
     Updated {
         /// The names of the changed fields.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BuildId, CreatorKey, InstanceId, Isolation, Limits, Mount, NetworkPolicy, NodeName, Principal, SandboxId,
-    SnapshotId, TenantId, Timestamp,
+    BuildId, CreatorKey, InstanceId, Isolation, Limits, Mount, MoveReport, NetworkPolicy, NodeName, Principal,
+    SandboxId, SandboxMove, SnapshotId, TenantId, Timestamp,
 };
 
 /// The state that the owner wants.
@@ -80,7 +80,7 @@ pub enum Phase {
     Archiving,
     /// Its files are only in object storage.
     Archived,
-    /// Its files are being restored: from object storage, or to a snapshot.
+    /// Its files are being restored: from object storage, to a snapshot, or at another provider ([`Lease::moving`]).
     Restoring,
     /// Everything of it is being removed.
     Deleting,
@@ -546,6 +546,12 @@ pub struct Lease {
     /// The key that created it; `None`: a key of another tenant, or the lease is older than this field.
     #[serde(default)]
     pub created_by_key: Option<CreatorKey>,
+    /// Its move to another provider, until nothing is left of it at the other one.
+    #[serde(default)]
+    pub moving: Option<SandboxMove>,
+    /// What its last move to another provider carried, or why it failed.
+    #[serde(default)]
+    pub last_move: Option<MoveReport>,
     /// New limits are being put in force. Published by its driver, never stored.
     #[serde(skip)]
     pub resizing: bool,
@@ -576,11 +582,18 @@ impl Lease {
         self.phase == Phase::Failed && self.awaits.is_some() && self.image_build.is_some()
     }
 
-    /// Whether it counts against CPU and memory quotas. A sandbox on disk and one that is queued use neither.
+    /// Whether it counts against CPU and memory quotas. A sandbox on disk and one that is queued use neither; one that is being
+    /// copied to another provider has an instance for the copy.
     #[must_use]
     pub fn holds_compute(&self) -> bool {
         let is_on_disk = self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk);
-        self.phase.has_instance() && !is_on_disk && !self.waits_for_place()
+        (self.phase.has_instance() && !is_on_disk && !self.waits_for_place()) || self.is_being_copied()
+    }
+
+    /// Whether it is on its way to another provider and still where it was.
+    #[must_use]
+    pub fn is_being_copied(&self) -> bool {
+        self.moving.as_ref().is_some_and(SandboxMove::is_copying) && !self.phase.is_gone()
     }
 
     /// Whether some of its requests are changed on their way out, so that it has to trust Atoll's certificate

@@ -16,6 +16,7 @@ mod isolation;
 mod lease;
 pub mod lifecycle;
 mod limits;
+mod moving;
 mod network;
 mod node;
 pub mod policy;
@@ -39,6 +40,10 @@ pub use lease::{
     QueuePlace, QueueWait, Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
+pub use moving::{
+    LEFT_BEHIND_NAMES_MAX, LeftBehind, LeftBehindKind, MoveCarried, MoveProgress, MoveReport, MoveStage,
+    MoveStep, SandboxMove,
+};
 pub use network::{
     BadCidr, BadDomain, BadSecret, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, HeaderText,
     NetworkLimits, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, Transform, check_secret_name,

@@ -53,6 +53,8 @@ pub enum Event {
     Archived,
     /// A rollback to a snapshot is requested.
     Rollback,
+    /// The files are to be copied to another provider.
+    Move,
     /// Deletion is requested.
     Delete,
     /// Everything of it is removed.
@@ -61,7 +63,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, for tables and tests.
-    pub const ALL: [Event; 14] = [
+    pub const ALL: [Event; 15] = [
         Event::Ready,
         Event::Failed,
         Event::Died,
@@ -74,6 +76,7 @@ impl Event {
         Event::Archive,
         Event::Archived,
         Event::Rollback,
+        Event::Move,
         Event::Delete,
         Event::Deleted,
     ];
@@ -96,7 +99,7 @@ pub enum Effect {
     Resume,
     /// Send its files to object storage.
     Archive,
-    /// Restore its files from object storage, or reset them to a snapshot.
+    /// Restore its files from object storage, reset them to a snapshot, or copy them to another provider.
     Restore,
     /// Remove everything.
     Destroy,
@@ -165,6 +168,7 @@ const TABLE: &[(Phase, Event, Phase, Effect)] = &[
     (P::Stopped,   E::Stop,       P::Stopped,   X::None),
     (P::Stopped,   E::Archive,    P::Archiving, X::Archive),
     (P::Stopped,   E::Rollback,   P::Restoring, X::Restore),
+    (P::Stopped,   E::Move,       P::Restoring, X::Restore),
     (P::Stopped,   E::Delete,     P::Deleting,  X::Destroy),
 
     (P::Starting,  E::Ready,      P::Running,   X::None),

@@ -48,6 +48,13 @@ pub enum EventKind {
         /// The error; the sandbox stays frozen with its memory.
         failure: Option<String>,
     },
+    /// The sandbox was moved to another provider, or that failed.
+    Moved {
+        from: String,
+        to: String,
+        /// The error; the sandbox stayed where it was.
+        failure: Option<String>,
+    },
     /// Labels, limits, timers, timeout or network policy were changed.
     Updated { fields: Vec<String> },
     /// A kind of a newer server.
@@ -67,6 +74,7 @@ impl EventKind {
             Self::Snapshotted { .. } => "snapshotted",
             Self::Forked { .. } => "forked",
             Self::Checkpointed { .. } => "checkpointed",
+            Self::Moved { .. } => "moved",
             Self::Updated { .. } => "updated",
             Self::Unknown => "unknown",
         }

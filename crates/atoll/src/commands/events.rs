@@ -68,6 +68,8 @@ fn sentence(event: &Event) -> String {
         EventKind::Checkpointed { failure: Some(why) } => {
             format!("memory could not be written to disk ({why})")
         }
+        EventKind::Moved { from, to, failure: None } => format!("moved from {from} to {to}"),
+        EventKind::Moved { to, failure: Some(why), .. } => format!("could not be moved to {to} ({why})"),
         EventKind::OutOfMemory => "out of memory".to_owned(),
         EventKind::Unknown => {
             "an event that this version of atoll does not support; --json shows it".to_owned()

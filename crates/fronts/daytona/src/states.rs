@@ -123,6 +123,7 @@ pub(crate) const fn expected(verb: Verb) -> PhaseSet {
         | Verb::Restart
         | Verb::Restore
         | Verb::Rollback
+        | Verb::Move
         | Verb::Resize
         | Verb::Update
         | Verb::Delete => verb.accepts(),
@@ -138,6 +139,7 @@ const fn participle(verb: Verb) -> &'static str {
         Verb::Archive => "archived",
         Verb::Restore => "restored",
         Verb::Rollback => "rolled back",
+        Verb::Move => "moved",
         Verb::Resize => "resized",
         Verb::Snapshot => "snapshotted",
         Verb::Fork => "forked",

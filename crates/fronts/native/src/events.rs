@@ -34,6 +34,7 @@ impl FromCore<SandboxEvent> for Event {
                 EventKind::Forked { children: children.into_iter().map(Into::into).collect() }
             }
             Happened::Checkpointed { failure } => EventKind::Checkpointed { failure },
+            Happened::Moved { from, to, failure } => EventKind::Moved { from, to, failure },
             Happened::Updated { fields } => EventKind::Updated { fields },
         };
         Self {

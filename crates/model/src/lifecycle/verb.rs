@@ -84,6 +84,8 @@ pub enum Verb {
     Restore,
     /// Put it back to one of its snapshots.
     Rollback,
+    /// Bring it to another provider.
+    Move,
     /// Keep a copy of it.
     Snapshot,
     /// Make other sandboxes from it.
@@ -113,7 +115,7 @@ const STOP: PhaseSet = HAS_PROCESSES.or(PhaseSet::of(&[P::Stopped, P::Archiving,
 
 impl Verb {
     /// Every verb, for tables and tests.
-    pub const ALL: [Verb; 14] = [
+    pub const ALL: [Verb; 15] = [
         Verb::Start,
         Verb::Wake,
         Verb::Recover,
@@ -123,6 +125,7 @@ impl Verb {
         Verb::Archive,
         Verb::Restore,
         Verb::Rollback,
+        Verb::Move,
         Verb::Snapshot,
         Verb::Fork,
         Verb::Resize,
@@ -143,6 +146,7 @@ impl Verb {
             Self::Archive => "archive",
             Self::Restore => "restore",
             Self::Rollback => "rollback",
+            Self::Move => "move",
             Self::Snapshot => "snapshot",
             Self::Fork => "fork",
             Self::Resize => "resize",
@@ -164,7 +168,7 @@ impl Verb {
             Self::Archive => HAS_PROCESSES.or(PhaseSet::of(&[P::Stopped, P::Archiving, P::Archived])),
             Self::Restore => PhaseSet::of(&[P::Stopped, P::Archived, P::Restoring]),
             Self::Rollback => PhaseSet::of(&[P::Running, P::Paused, P::Stopped, P::Failed]),
-            Self::Snapshot | Self::Fork => PhaseSet::of(&[P::Running, P::Paused, P::Stopped]),
+            Self::Move | Self::Snapshot | Self::Fork => PhaseSet::of(&[P::Running, P::Paused, P::Stopped]),
             Self::Resize => PhaseSet::of(&[P::Running, P::Stopped]),
             Self::Update => PhaseSet::LIVE,
             Self::Delete => PhaseSet::ALL,
@@ -196,6 +200,7 @@ mod tests {
             Verb::Stop => &[Event::Stop],
             Verb::Pause => &[Event::Pause],
             Verb::Archive => &[Event::Archive, Event::Stop],
+            Verb::Move => &[Event::Move, Event::Stop],
             Verb::Rollback => &[Event::Rollback],
             Verb::Delete => &[Event::Delete],
             Verb::Restore | Verb::Snapshot | Verb::Fork | Verb::Resize | Verb::Update => &[],

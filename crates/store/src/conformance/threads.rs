@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use atoll_model::{Lease, OnExit, Phase, Quota, SnapshotId, Source, TenantId};
+use atoll_model::{
+    Lease, MoveProgress, MoveStage, OnExit, Phase, Quota, SandboxMove, SnapshotId, Source, TenantId,
+};
 
 use super::{Subject, advanced, entropy, lease, new, tenant};
-use crate::{Inserted, NewLease, StoreError, Sweep, ThreadQuery};
+use crate::{Inserted, LeaseQuery, NewLease, StoreError, Sweep, ThreadQuery};
 
 fn in_thread(n: u32, of: &TenantId, thread: &str) -> Lease {
     Lease { thread: Some(thread.to_owned()), ..lease(n, of) }
@@ -47,6 +49,34 @@ pub(super) async fn a_thread_has_one_sandbox_and_one_provider(store: Subject) {
     assert_eq!(store.insert(new(&second)).await.unwrap(), Inserted::New);
     let found = store.find_thread(Some(&mine), "t'1").await.unwrap();
     assert_eq!((found[0].sandbox.clone(), found[0].created_at_ms), (Some((second.id, Phase::Creating)), 1));
+}
+
+pub(super) async fn a_thread_follows_its_sandbox_to_another_provider(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let (first, fork) = (in_thread(1, &mine, "t"), fork_of(2, &in_thread(1, &mine, "t")));
+    store.insert(new(&first)).await.unwrap();
+    store.insert(new(&fork)).await.unwrap();
+    let moved = |lease: &Lease, stage| {
+        let moving = SandboxMove {
+            from: "fake".to_owned(),
+            to: "second".to_owned(),
+            template: lease.template.clone(),
+            stage,
+            started_at: lease.created_at.clone(),
+            progress: MoveProgress::default(),
+        };
+        Lease { provider: "second".to_owned(), moving: Some(moving), ..lease.clone() }
+    };
+    let provider = async || store.find_thread(Some(&mine), "t").await.unwrap()[0].provider.clone();
+    advanced(&store, &moved(&fork, MoveStage::Removing), Phase::Stopped).await;
+    assert_eq!(provider().await, "fake", "a fork is not the thread's sandbox");
+    let copying = Lease { provider: "fake".to_owned(), ..moved(&first, MoveStage::Copying) };
+    let copying = advanced(&store, &copying, Phase::Restoring).await;
+    assert_eq!(provider().await, "fake", "it is not moved yet");
+    advanced(&store, &moved(&copying, MoveStage::Removing), Phase::Stopped).await;
+    assert_eq!(provider().await, "second");
+    let query = LeaseQuery { provider: Some("second".to_owned()), limit: 9, ..LeaseQuery::default() };
+    assert_eq!(store.list(query).await.unwrap().items.len(), 2, "lists find it there");
 }
 
 pub(super) async fn a_refused_insert_binds_no_thread(store: Subject) {

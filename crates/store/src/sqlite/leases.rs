@@ -200,7 +200,8 @@ pub(crate) fn advance(
         .prepare_cached(
             "UPDATE sandbox_leases SET desired = ?1, observed = ?2, holds_compute = ?3, cpu_milli = ?4,
                memory_mib = ?5, disk_mib = ?6, generation = ?7, due_at = ?8, phase_ms = ?9, lease = ?10,
-               thread = ?11, started_ms = ?14, template = ?15, template_version = ?16
+               thread = ?11, started_ms = ?14, template = ?15, template_version = ?16,
+               provider = ?18
              WHERE id = ?12 AND generation = ?13 AND node = ?17",
         )?
         .execute(params![
@@ -221,6 +222,7 @@ pub(crate) fn advance(
             lease.template,
             lease.template_version,
             lease.node.as_str(),
+            lease.provider,
         ])?;
     if changed == 0 {
         return Err(StoreError::Stale { sandbox: lease.id.clone() });
@@ -230,6 +232,12 @@ pub(crate) fn advance(
         conn.prepare_cached("DELETE FROM lease_resource_snapshots WHERE sandbox = ?1")?
             .execute([lease.id.as_str()])?;
         volumes::unmount(conn, lease)?;
+    }
+    if lease.moving.as_ref().is_some_and(|moving| !moving.is_copying()) {
+        thread_bindings::follow(conn, lease)?;
+        if lease.mounts.is_empty() {
+            volumes::unmount_all(conn, lease)?;
+        }
     }
     for event in &change.events {
         events::append(conn, &lease.tenant, &lease.id, event)?;

@@ -74,6 +74,16 @@ pub(super) fn bind(conn: &Connection, lease: &Lease) -> Result<Option<Lease>, St
     Ok(None)
 }
 
+/// The thread of a sandbox that was moved is bound to its new provider.
+pub(super) fn follow(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    let Some(thread) = &lease.thread else { return Ok(()) };
+    conn.prepare_cached(
+        "UPDATE threads SET provider = ?4 WHERE tenant = ?1 AND thread = ?2 AND sandbox = ?3",
+    )?
+    .execute(params![lease.tenant.as_str(), thread, lease.id.as_str(), lease.provider])?;
+    Ok(())
+}
+
 const fn is_fork(lease: &Lease) -> bool {
     matches!(lease.source, Source::Snapshot { fork: true, .. })
 }

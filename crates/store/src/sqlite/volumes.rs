@@ -203,8 +203,11 @@ pub(super) fn mount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> 
 
 /// Removes the mounts of a deleted sandbox.
 pub(super) fn unmount(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
-    if !lease.mounts.is_empty() {
-        conn.prepare_cached("DELETE FROM lease_mounts WHERE sandbox = ?1")?.execute([lease.id.as_str()])?;
-    }
+    if lease.mounts.is_empty() { Ok(()) } else { unmount_all(conn, lease) }
+}
+
+/// The same for a lease that no longer names its mounts.
+pub(super) fn unmount_all(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    conn.prepare_cached("DELETE FROM lease_mounts WHERE sandbox = ?1")?.execute([lease.id.as_str()])?;
     Ok(())
 }
