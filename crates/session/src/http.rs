@@ -29,6 +29,8 @@ use crate::state::{AdapterState, now_ms};
 
 /// LIMIT: bytes of settings with a large environment.
 const INIT_MAX: usize = 4 << 20;
+/// LIMIT: bytes of the sources and patterns of one pack.
+const PACK_ASK_MAX: usize = 1 << 20;
 /// LIMIT: bytes that one connection buffers.
 const BUFFER_MAX: usize = 128 * 1024;
 /// LIMIT: a connection without a request for this long is closed. Clients drop idle ones earlier.
@@ -83,9 +85,8 @@ impl AdapterHandler {
             (&Method::GET, "/metrics") => Ok(json(&state.metrics(now_ms()).await?)),
             (&Method::GET, "/files") => self.download(&request).await,
             (&Method::POST, "/files") => self.upload(request).await,
-            (_, "/archive/pack" | "/archive/unpack") => {
-                Err(state.agent_only("sending a tree of files as one archive"))
-            }
+            (&Method::POST, "/archive/pack") => self.pack(request).await,
+            (&Method::POST, "/archive/unpack") => self.unpack(request).await,
             (_, "/health" | "/hold" | "/init" | "/envs" | "/metrics" | "/files") => {
                 Ok(empty(StatusCode::METHOD_NOT_ALLOWED))
             }
@@ -189,6 +190,26 @@ impl AdapterHandler {
             .iter()
             .map(|path| serde_json::json!({ "name": name(path), "path": path, "type": "file" }));
         Ok(json(&entries.collect::<Vec<_>>()))
+    }
+
+    async fn pack(&self, request: Request<Incoming>) -> Answer {
+        let query = parameters(request.uri().query());
+        let layout = query.get("layout").map_or("contents", String::as_str).to_owned();
+        let ask = Limited::new(request.into_body(), PACK_ASK_MAX).collect().await;
+        let ask =
+            ask.map_err(|_| SessionRefusal::invalid("the list of sources is too long or incomplete"))?;
+        let chunks = self.state.pack(&layout, &ask.to_bytes()).await?;
+        let mut response = Response::new(StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync());
+        insert(response.headers_mut(), "content-type", "application/x-tar");
+        Ok(response)
+    }
+
+    async fn unpack(&self, request: Request<Incoming>) -> Answer {
+        let query = parameters(request.uri().query());
+        let body = request.into_body().into_data_stream().map_err(std::io::Error::other);
+        let bytes = self.state.unpack(&query, body.boxed()).await?;
+        // `tar` does not count entries.
+        Ok(json(&serde_json::json!({ "entries": 0, "bytes": bytes })))
     }
 
     async fn write_parts(

@@ -13,6 +13,7 @@
 #![allow(clippy::needless_update, reason = "messages gain fields; the rest of a literal is always default")]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests"))]
 
+mod archive;
 mod error;
 mod files;
 mod http;
