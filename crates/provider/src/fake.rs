@@ -8,6 +8,7 @@
 mod access;
 mod agent;
 mod provide;
+mod trees;
 mod volumes;
 mod world;
 
@@ -21,6 +22,7 @@ use atoll_model::{InstanceId, Limits, SandboxId, SnapshotId, VolumeId};
 use tokio::sync::{Notify, broadcast};
 
 use crate::{Capabilities, DialMode, InstanceMount, Notice, NoticeKind, PoolWish, ProviderError};
+pub use trees::TreeFault;
 use world::{World, failed};
 
 /// Its only template.
@@ -183,6 +185,11 @@ impl FakeProvider {
     /// Scripts the next call of a kind; several scripts are used in order.
     pub fn script(&self, call: ProviderCall, script: Script) {
         self.world.lock().unwrap().scripts.entry(call).or_default().push(script);
+    }
+
+    /// Makes the next unpack of a tree into one of its sandboxes fail.
+    pub fn fail_unpack(&self, fault: TreeFault) {
+        self.world.lock().unwrap().tree_faults.lock().unwrap().push(fault);
     }
 
     /// Lets one held call continue.

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::watch;
 
-use super::FakeFiles;
 use super::volumes::MountedVolume;
+use super::{FakeFiles, TreeFault, trees};
 
 /// The state of an agent, shared with the tests.
 pub(super) struct FakeAgentState {
@@ -38,10 +38,17 @@ pub(super) struct FakeAgentState {
     pub(super) asked: Mutex<Vec<String>>,
     /// While it is frozen no request is answered.
     pub(super) frozen: watch::Sender<bool>,
+    /// What goes wrong in its next unpack.
+    faults: Arc<Mutex<Vec<TreeFault>>>,
 }
 
 impl FakeAgentState {
-    pub(super) fn new(token: String, files: Arc<Mutex<FakeFiles>>, mounts: Vec<MountedVolume>) -> Arc<Self> {
+    pub(super) fn new(
+        token: String,
+        files: Arc<Mutex<FakeFiles>>,
+        mounts: Vec<MountedVolume>,
+        faults: Arc<Mutex<Vec<TreeFault>>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             token: Mutex::new(token),
             held_s: AtomicU64::new(0),
@@ -50,6 +57,7 @@ impl FakeAgentState {
             env: Mutex::default(),
             asked: Mutex::default(),
             frozen: watch::Sender::new(false),
+            faults,
         })
     }
 
@@ -121,7 +129,7 @@ async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;
     let (method, path) = (first.split(' ').next()?.to_owned(), first.split(' ').nth(1)?.to_owned());
-    let (mut token, mut length) = (String::new(), 0usize);
+    let (mut token, mut length, mut chunked) = (String::new(), 0usize, false);
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).await.ok()?;
@@ -129,11 +137,21 @@ async fn read(stream: &mut BufReader<DuplexStream>) -> Option<Request> {
         match name.to_ascii_lowercase().as_str() {
             "x-access-token" => token = value.trim().to_owned(),
             "content-length" => length = value.trim().parse().ok()?,
+            "transfer-encoding" => chunked = true,
             _ => {}
         }
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
+    while chunked {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok()?;
+        let size = usize::from_str_radix(line.trim(), 16).ok()?;
+        let mut chunk = vec![0; size + 2];
+        stream.read_exact(&mut chunk).await.ok()?;
+        body.extend_from_slice(&chunk[..size]);
+        chunked = size > 0;
+    }
     Some(Request { method, path, token, body })
 }
 
@@ -147,6 +165,11 @@ fn answer(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
         "/atoll.agent.v1.Agent/Attach" => attach(request.body.get(5..)?),
         "/atoll.agent.v1.Agent/List" => plain(200, ""),
         path if path.starts_with("/files?path=") => file(request, mind),
+        path if path.starts_with("/archive/") => archive(request, mind),
+        "/atoll.agent.v1.Agent/Stat"
+        | "/atoll.agent.v1.Agent/ListDir"
+        | "/atoll.agent.v1.Agent/Remove"
+        | "/atoll.agent.v1.Agent/Change" => tree(request, mind),
         _ => plain(404, r#"{"code":"unimplemented","message":"the fake cannot do that"}"#),
     }
 }
@@ -167,6 +190,59 @@ fn file(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
         }
         None => plain(404, r#"{"code":"not_found","message":"no such file"}"#),
     }
+}
+
+/// Describes, lists, removes or changes a path. Modes and owners are not kept.
+fn tree(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
+    let texts = fields(&request.body)?;
+    let text = |number| texts.iter().find(|(n, _)| *n == number).map_or("", |(_, text)| text.as_str());
+    let path = trees::resolve(text(1), text(2));
+    let mut files = mind.files.lock().unwrap();
+    let is_folder = trees::is_folder(&files, &path);
+    if !is_folder && !files.contains_key(&path) {
+        return plain(404, r#"{"code":"not_found","message":"no such file"}"#);
+    }
+    let entry = |path: &str, is_folder: bool| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        [field(1, name.as_bytes()), field(2, path.as_bytes()), vec![3 << 3, if is_folder { 2 } else { 1 }]]
+            .concat()
+    };
+    let message = match request.path.rsplit('/').next()? {
+        "ListDir" => {
+            let names = trees::names_in(&files, &path).into_iter();
+            names
+                .flat_map(|(name, is_folder)| field(1, &entry(&format!("{path}/{name}"), is_folder)))
+                .collect()
+        }
+        "Remove" => {
+            trees::remove(&mut files, &path);
+            Vec::new()
+        }
+        _ => field(1, &entry(&path, is_folder)),
+    };
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", message.len());
+    Some([head.into_bytes(), message].concat())
+}
+
+/// Packs or unpacks a tree.
+fn archive(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
+    let parameter = |name: &str| {
+        let pairs = request.path.split_once('?')?.1.split('&');
+        pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+    };
+    let user = parameter("username").unwrap_or_default();
+    if request.path.starts_with("/archive/pack") {
+        let tar = trees::pack(&mind.files.lock().unwrap(), &request.body, user)?;
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", tar.len());
+        return Some([head.into_bytes(), tar].concat());
+    }
+    let fault = mind.faults.lock().unwrap().pop();
+    if fault == Some(TreeFault::Full) {
+        return plain(507, r#"{"code":"resource_exhausted","message":"the disk is full"}"#);
+    }
+    let dest = trees::resolve(parameter("dest")?, user);
+    let (entries, bytes) = trees::unpack(&mut mind.files.lock().unwrap(), &dest, &request.body, fault)?;
+    plain(200, &format!(r#"{{"entries":{entries},"bytes":{bytes}}}"#))
 }
 
 fn plain(status: u16, body: &str) -> Option<Vec<u8>> {
