@@ -192,6 +192,16 @@ impl Admission {
         }
     }
 
+    /// Releases the promises of one provider to a sandbox that is not there, or no longer. Idempotent.
+    pub(crate) fn forget_at(&self, provider: &str, id: &SandboxId) {
+        let mut all = self.held();
+        let held = all.of(provider);
+        let (memory, files) = (held.take(id), held.disk_mib.remove(id).is_some());
+        if memory || files {
+            self.freed.notify_one();
+        }
+    }
+
     /// The node with the resources that its provider has promised. The number of sandboxes is limited for the whole server.
     fn promised(&self, all: &Promises, provider: &str, machine: Node) -> Node {
         let held = all.0.get(provider);
@@ -266,14 +276,15 @@ impl Promises {
 
     /// Releases the memory of a sandbox; whether it had any.
     fn release(&mut self, id: &SandboxId) -> bool {
-        // A sandbox has one provider.
-        self.0.values_mut().any(|held| held.take(id))
+        // A sandbox that is being moved has two providers.
+        self.0.values_mut().filter_map(|held| held.take(id).then_some(())).count() > 0
     }
 
     /// Releases the memory and the files of a sandbox; whether it had any.
     fn forget(&mut self, id: &SandboxId) -> bool {
         let had_memory = self.release(id);
-        self.0.values_mut().any(|held| held.disk_mib.remove(id).is_some()) || had_memory
+        let files = self.0.values_mut().filter_map(|held| held.disk_mib.remove(id)).count();
+        files > 0 || had_memory
     }
 }
 

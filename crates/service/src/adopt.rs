@@ -17,6 +17,7 @@
 //! | stopping  | alive / gone  | halted, then stopped |
 //! | archiving | (files only)  | archived again; uploaded parts are found |
 //! | archived  | (not asked)   | archived; files that are still here are removed |
+//! | stopped or restoring, being copied to another provider | (files only) | stopped where it was; the copy is removed |
 //! | restoring | (files only, or not asked) | rolled back again, or brought back again |
 //! | deleting  | any           | destroyed, then deleted |
 //! | stopped, failed | (files only) | unchanged; an interrupted operation continues |
@@ -192,7 +193,7 @@ async fn known(
     let of_row = || row.map(|row| (row.instance.clone(), row.facts.clone()));
     let instance = match lease.phase {
         Phase::Creating | Phase::Archived | Phase::Deleted => return Ok(None),
-        Phase::Restoring if lease.rollback_to.is_none() => return Ok(None),
+        Phase::Restoring if lease.rollback_to.is_none() && !lease.is_being_copied() => return Ok(None),
         Phase::Running
         | Phase::Pausing
         | Phase::Paused
@@ -234,6 +235,7 @@ fn resumption(lease: &Lease, adopted: Option<&Adopted>) -> Resumption {
         },
         (Phase::Stopping, _) => Resumption::Halt,
         (Phase::Archiving, _) => Resumption::Archive,
+        (Phase::Restoring | Phase::Stopped, _) if lease.is_being_copied() => Resumption::AbortMove,
         (Phase::Restoring, _) => Resumption::Restore,
         (Phase::Deleting, _) => Resumption::Destroy,
         (Phase::Stopped, _) if matches!(lease.intent, Intent::Run | Intent::Archive) => Resumption::GoOn,

@@ -296,6 +296,8 @@ impl Sandboxes {
             started_at: None,
             image_build: None,
             awaits: None,
+            moving: None,
+            last_move: None,
             queue: spec.queue.map(|ask| self.queue_wait(ask, &now)),
             isolation: atoll_model::Isolation::Container,
             created_by_key: who.as_creator(&who.tenant),

@@ -11,9 +11,11 @@
 //! instance than the lease's, is late and dropped. The instance id is in the store before its effect starts.
 
 mod adoption;
+mod copy;
 mod effects;
 mod files;
 mod image;
+mod moving;
 mod queue;
 mod reach;
 mod results;
@@ -31,8 +33,8 @@ use std::sync::Arc;
 use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
-    ArchiveRef, Code, EventKind, InstanceId, Lease, MemoryLocation, Phase, Reason, SandboxId, Timestamp,
-    UpdateSandbox,
+    ArchiveRef, Code, EventKind, InstanceId, Lease, MemoryLocation, MoveProgress, Phase, Reason, SandboxId,
+    Timestamp, UpdateSandbox,
 };
 use atoll_provider::{NoticeKind, Provider};
 use atoll_store::{Inserted, InstanceRow, NewEvent, StoreError};
@@ -43,6 +45,7 @@ use tokio::task::JoinHandle;
 use crate::ServiceError;
 use crate::activity::Activity;
 use crate::create::{ImageWait, NewSandbox};
+use crate::moving::MovePlan;
 use crate::registry::{DriverState, Handle, MAILBOX};
 use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
@@ -50,6 +53,7 @@ use crate::timed::timed;
 pub(crate) use adoption::{AdoptedSandbox, Resumption, resume};
 use effects::{Done, UnderWay, Work};
 pub(crate) use image::ImageProgress;
+pub(crate) use moving::MoveEnd;
 use steps::Transition;
 pub(crate) use take_snapshot::SnapshotJob;
 pub(crate) use verbs::Action;
@@ -66,6 +70,12 @@ pub(crate) enum DriverMessage {
     Edit { edit: Edit, reply: Reply },
     /// A caller requests a snapshot.
     Snapshot(SnapshotJob),
+    /// A caller moves it to another provider; `done` is told the end.
+    Move { plan: Box<MovePlan>, done: MoveEnd, reply: Reply },
+    /// How far its copy to another provider is.
+    MoveProgress(MoveProgress),
+    /// Nothing of it is left at the other provider of the move that began at this time.
+    OtherRemoved { started_at: Timestamp },
     /// This archive was removed from object storage.
     Tidied { archive: ArchiveRef },
     /// Progress of its image.
@@ -106,7 +116,7 @@ pub(crate) enum CreationOutcome {
 
 pub(crate) struct Driver {
     inner: Arc<SandboxesState>,
-    /// The provider of the sandbox. Its name never changes; it is opened again when its settings change.
+    /// The provider of the sandbox. Only a move changes its name; it is opened again when its settings change.
     provider: Arc<dyn Provider>,
     lease: Lease,
     /// The instance's row in the store; its token may be several, see `agent::Tokens`.
@@ -123,6 +133,8 @@ pub(crate) struct Driver {
     snapshots: VecDeque<Arc<SnapshotJob>>,
     /// What the sandbox is being made from or rolled back to.
     seed: Option<Arc<Seed>>,
+    /// Its move to another provider, while this server does it.
+    moving: Option<moving::ActiveMove>,
     /// The wait for its image, which begins when the sandbox has its place.
     image: Option<ImageWait>,
     /// Whether its memory could not be written to disk in this pause.
@@ -250,6 +262,7 @@ impl Driver {
             attempts: 0,
             snapshots: VecDeque::new(),
             seed: None,
+            moving: None,
             image: None,
             checkpoint_failed: false,
             resizing: false,
@@ -332,6 +345,12 @@ impl Driver {
             DriverMessage::Place { reply } => {
                 let _ = reply.send(self.on_place().await);
             }
+            DriverMessage::Move { plan, done, reply } => {
+                let outcome = self.on_move(plan, done).await;
+                let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
+            }
+            DriverMessage::MoveProgress(progress) => self.on_move_progress(progress),
+            DriverMessage::OtherRemoved { started_at } => self.on_other_removed(&started_at).await,
             DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
             DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
             DriverMessage::Due => self.on_due().await,

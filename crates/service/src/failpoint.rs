@@ -60,6 +60,19 @@ impl FailPoint {
         "rollback.after",
     ];
 
+    /// All places of a move to another provider, beside those of the life of a sandbox.
+    pub const MOVES: &[&'static str] = &[
+        "move.stopped",
+        "move.begun",
+        "move.source_booted",
+        "move.target_made",
+        "move.copied",
+        "move.compared",
+        "move.halted",
+        "move.committed",
+        "move.removed",
+    ];
+
     /// All places outside of the life of one sandbox: templates, volumes, terminals, the queue of creates and the end of the
     /// server.
     pub const BESIDE: &[&'static str] = &[
@@ -80,7 +93,7 @@ impl FailPoint {
     pub(crate) async fn reach(&self, place: &'static str) {
         if let Some(hook) = &self.0 {
             debug_assert!(
-                Self::PLACES.contains(&place) || Self::BESIDE.contains(&place),
+                [Self::PLACES, Self::MOVES, Self::BESIDE].iter().any(|places| places.contains(&place)),
                 "{place} is not listed"
             );
             hook(place).await;

@@ -218,6 +218,8 @@ impl Sandboxes {
             started_at: None,
             image_build: None,
             awaits: None,
+            moving: None,
+            last_move: None,
             resizing: false,
             created_by_key: creator.cloned(),
             ..source.clone()
@@ -236,6 +238,15 @@ impl Sandboxes {
         let snapshot = self.get_snapshot(who, snapshot).await?;
         if snapshot.sandbox != lease.id {
             let message = format!("snapshot {} belongs to sandbox {}", snapshot.id, snapshot.sandbox);
+            return Err(
+                ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
+            );
+        }
+        if snapshot.provider != lease.provider {
+            let message = format!(
+                "snapshot {} is at provider {}, where the sandbox was",
+                snapshot.id, snapshot.provider
+            );
             return Err(
                 ServiceError::new(Code::InvalidRequest, message).hint("create a new sandbox from it instead")
             );

@@ -38,6 +38,7 @@ mod housekeeping;
 mod idle;
 mod logs;
 mod metrics;
+mod moving;
 mod notices;
 mod providers;
 mod random;

@@ -199,6 +199,11 @@ impl ProviderRegistry {
         self.owner(&thread.provider, || format!("thread {}", printable(&thread.thread)))
     }
 
+    /// The provider of this name, if it is open, also if it takes nothing new.
+    pub(crate) fn open(&self, name: &str) -> Option<Arc<dyn Provider>> {
+        self.get(name)
+    }
+
     /// Whether a provider of this name is open.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()

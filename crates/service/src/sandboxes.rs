@@ -477,7 +477,7 @@ pub(crate) enum EndWait {
 }
 
 impl EndWait {
-    const fn times(self) -> u32 {
+    pub(crate) const fn times(self) -> u32 {
         match self {
             Self::Boot => 1,
             Self::Memory => 4,
@@ -489,7 +489,7 @@ impl EndWait {
 /// Whether the phase will change by itself soon: a passing phase, or an intermediate step of an operation.
 pub(crate) fn is_under_way(state: &DriverState) -> bool {
     let lease = &state.lease;
-    if phase_deadline_ms(lease.phase).is_some() {
+    if phase_deadline_ms(lease.phase).is_some() || lease.is_being_copied() {
         return true;
     }
     let half_way = matches!(

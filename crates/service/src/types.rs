@@ -206,6 +206,15 @@ pub struct SnapshotFilter {
     pub cursor: Option<String>,
 }
 
+/// A move of a sandbox to another provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoveRequest {
+    /// The provider that it goes to.
+    pub provider: String,
+    /// The template or image there; `None`: the sandbox's own if the provider has it, else the provider's default.
+    pub template: Option<String>,
+}
+
 /// Sandboxes to create from a live one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fork {

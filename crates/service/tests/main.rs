@@ -12,6 +12,7 @@ mod full_disk;
 mod images;
 mod lifecycle;
 mod lifetimes;
+mod moving;
 mod nodes;
 mod previews;
 mod provider_settings;

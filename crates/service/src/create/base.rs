@@ -18,7 +18,7 @@ use crate::{ServiceError, TemplateRecord};
 
 impl Sandboxes {
     /// The source of a sandbox, before its own settings.
-    pub(super) async fn base_of(
+    pub(crate) async fn base_of(
         &self,
         who: &Principal,
         spec: &CreateSandbox,

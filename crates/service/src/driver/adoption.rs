@@ -69,6 +69,8 @@ pub(crate) enum Resumption {
     Archive,
     /// Its files were being downloaded, or rolled back to a snapshot.
     Restore,
+    /// It was being copied to another provider: it stays where it is.
+    AbortMove,
     /// Its fork was not complete.
     Unmake,
 }
@@ -76,6 +78,7 @@ pub(crate) enum Resumption {
 impl Driver {
     async fn take_up(&mut self, first: Resumption) {
         self.tidy_after_restart();
+        self.remove_other();
         match first {
             // The installation of a certificate authority may have been interrupted.
             Resumption::Nothing if self.lease.is_intercepted() => {
@@ -107,6 +110,7 @@ impl Driver {
             Resumption::Archive => self.launch(Work::Archive),
             Resumption::Restore if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
             Resumption::Restore => self.launch(Work::Unarchive),
+            Resumption::AbortMove => self.begin_copy().await,
             Resumption::Unmake => {
                 let unmake = Transition::asked(Event::Delete, Intent::Delete, Reason::LostWhileDown);
                 self.note(unmake).await;
@@ -156,6 +160,9 @@ impl Driver {
         let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
         match self.lease.phase {
             Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
+            Phase::Restoring | Phase::Stopped if self.lease.is_being_copied() => {
+                self.launch(Work::AbortMove);
+            }
             // Nothing of it was under way.
             Phase::Creating if self.lease.waits_for_place() => {}
             Phase::Creating

@@ -21,6 +21,7 @@ use super::Driver;
 use super::take_snapshot::SnapshotJob;
 use crate::ServiceError;
 use crate::agent::Tokens;
+use crate::moving::{MoveOutcome, MovePlan};
 use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
 use crate::timed::timed;
@@ -58,6 +59,10 @@ pub(super) enum Work {
     ClearFiles,
     Unarchive,
     Rollback,
+    /// Copy the files to another provider and compare them.
+    Move,
+    /// Remove what an interrupted copy left at the other provider.
+    AbortMove,
     Snapshot(Arc<SnapshotJob>),
     Halt {
         instance: Option<InstanceId>,
@@ -103,6 +108,7 @@ pub(super) enum Outcome {
     Cleared(Result<(), ServiceError>),
     Unarchived(Result<(), ServiceError>),
     RolledBack(Result<RolledBack, ServiceError>),
+    Copied(Result<MoveOutcome, ServiceError>),
     Snapshotted,
     Halted(Result<(), ServiceError>),
     Destroyed(Result<(), ServiceError>),
@@ -117,6 +123,7 @@ pub(super) struct EffectJob {
     pub(super) lease: Lease,
     pub(super) row: Option<InstanceRow>,
     seed: Option<Arc<Seed>>,
+    pub(super) plan: Option<Arc<MovePlan>>,
     /// Whether objects of it may be in object storage that the lease does not name.
     pub(super) uploads: bool,
     pub(super) stop: CancellationToken,
@@ -139,6 +146,7 @@ impl Driver {
             lease: self.lease.clone(),
             row: self.row.clone(),
             seed: self.seed.clone(),
+            plan: self.moving.as_ref().map(|active| Arc::clone(&active.plan)),
             uploads: self.uploads,
             stop: stop.clone(),
         };
@@ -187,6 +195,7 @@ impl Work {
             | Self::Freeze { disk: true }
             | Self::Archive
             | Self::Unarchive
+            | Self::Move
             | Self::Snapshot(_)
             | Self::ClearFiles => true,
             Self::Create
@@ -195,6 +204,7 @@ impl Work {
             | Self::Resume
             | Self::Restore { .. }
             | Self::Rollback
+            | Self::AbortMove
             | Self::Halt { .. }
             | Self::Destroy => false,
         }
@@ -245,6 +255,7 @@ fn failed(work: &Work, failure: ServiceError) -> Outcome {
         Work::ClearFiles => Outcome::Cleared(Err(failure)),
         Work::Unarchive => Outcome::Unarchived(Err(failure)),
         Work::Rollback => Outcome::RolledBack(Err(failure)),
+        Work::Move | Work::AbortMove => Outcome::Copied(Err(failure)),
         Work::Snapshot(_) => Outcome::Snapshotted,
         Work::Halt { .. } => Outcome::Halted(Err(failure)),
         Work::Destroy => Outcome::Destroyed(Err(failure)),
@@ -276,6 +287,11 @@ async fn perform(job: &EffectJob, work: &Work) -> Outcome {
         }
         Work::Unarchive => Outcome::Unarchived(job.unarchive().await),
         Work::Rollback => Outcome::RolledBack(rollback(job).await),
+        Work::Move => Outcome::Copied(job.copy_to_other().await),
+        Work::AbortMove => {
+            job.abort_copy().await;
+            Outcome::Copied(Err(ServiceError::new(Code::SandboxUnavailable, "the move was interrupted")))
+        }
         Work::Snapshot(wanted) => {
             job.snapshot(wanted).await;
             Outcome::Snapshotted
@@ -286,6 +302,10 @@ async fn perform(job: &EffectJob, work: &Work) -> Outcome {
         }
         Work::Destroy => {
             let destroyed = gone_is_fine(provider.destroy(&job.target()).await);
+            let destroyed = match destroyed {
+                Ok(()) => job.destroy_other().await,
+                failed => failed,
+            };
             Outcome::Destroyed(match destroyed {
                 Ok(()) => {
                     crate::egress::log::remove(inner, &lease.id).await;
@@ -307,6 +327,18 @@ pub(super) fn gone_is_fine(ended: Result<(), ProviderError>) -> Result<(), Servi
 impl EffectJob {
     pub(super) fn target(&self) -> Target {
         Target { sandbox: self.lease.id.clone(), instance: self.lease.instance.clone() }
+    }
+
+    /// Removes what a move left, or has not finished, at another provider. A provider that is not open removes it when it is.
+    async fn destroy_other(&self) -> Result<(), ServiceError> {
+        let Some(moving) = &self.lease.moving else { return Ok(()) };
+        match self.inner.providers.open(moving.other_than(&self.lease.provider)) {
+            Some(other) => {
+                let files = Target { sandbox: self.lease.id.clone(), instance: None };
+                gone_is_fine(other.destroy(&files).await)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Runs an effect that may be asked to end early.
@@ -572,7 +604,7 @@ async fn talk(job: &EffectJob, instance: InstanceId, facts: Value, tokens: &str)
     }
 }
 
-fn spec(
+pub(super) fn spec(
     lease: &Lease,
     instance: InstanceId,
     seed: Option<&Seed>,

@@ -37,6 +37,7 @@ impl Driver {
             Outcome::Cleared(Err(failure)) => self.try_again(Work::ClearFiles, &failure),
             Outcome::Unarchived(fetched) => self.on_unarchived(fetched).await,
             Outcome::RolledBack(became) => self.on_rolled_back(became).await,
+            Outcome::Copied(copied) => self.on_copied(copied).await,
             Outcome::Gone => {
                 self.failure =
                     Some(ServiceError::new(Code::SandboxUnavailable, "its processes no longer exist"));
@@ -258,6 +259,14 @@ impl Driver {
         if self.lease.phase != Phase::Stopped {
             return;
         }
+        if self.lease.is_being_copied() {
+            return self.begin_copy().await;
+        }
+        self.end_of_stop().await;
+    }
+
+    /// What the intent says after a stop.
+    pub(super) async fn end_of_stop(&mut self) {
         self.tidy_objects();
         match self.lease.intent {
             Intent::Run => self.go_on().await,

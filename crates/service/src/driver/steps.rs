@@ -155,6 +155,7 @@ impl Driver {
             Effect::Resume if on_disk => Work::Restore { made: None },
             Effect::Resume => Work::Resume,
             Effect::Archive => Work::Archive,
+            Effect::Restore if self.lease.is_being_copied() => Work::Move,
             Effect::Restore if self.lease.rollback_to.is_some() => Work::Rollback,
             Effect::Restore => Work::Unarchive,
             Effect::Destroy => Work::Destroy,
@@ -254,6 +255,10 @@ impl Driver {
             }
             Phase::Stopped | Phase::Failed if next.phase != from => {
                 next.held = None;
+                if next.phase == Phase::Failed {
+                    // It was to be stopped for its move: nothing is at the other provider yet.
+                    next.moving.take_if(|moving| moving.is_copying());
+                }
                 if next.phase == Phase::Failed && next.awaits.is_some() {
                     // Its lifetime would have begun with the boot.
                     next.timeout_at = next.timeout_s.map(|s| crate::create::timeout_at(&next.phase_at, s));
@@ -281,6 +286,7 @@ impl Driver {
                 next.network.transforms.clear();
                 next.annotations.retain(|name, _| name.ends_with(MADE));
                 next.awaits = None;
+                next.moving = None;
                 next.queue = next.queue.take().filter(|wait| wait.timed_out_at.is_some());
             }
             Phase::Creating
@@ -339,6 +345,7 @@ impl Driver {
         if self.lease.phase != Phase::Paused && self.lease.phase != Phase::Pausing {
             self.checkpoint_failed = false;
         }
+        self.forget_move();
         if !self.lease.holds_compute() {
             self.inner.admission.release(&self.lease.id);
         }

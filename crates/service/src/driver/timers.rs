@@ -67,6 +67,11 @@ impl Driver {
     }
 
     async fn on_overdue(&mut self, at: &Timestamp) {
+        if self.lease.is_being_copied() && self.lease.phase == Phase::Restoring {
+            // The end of the copy is the end of the move.
+            self.cut_short();
+            return self.inner.deadlines.again(self.id(), &self.inner.clock.now());
+        }
         let message = format!("the sandbox was {} for too long", self.lease.phase.as_str());
         self.failure = Some(ServiceError::new(Code::DeadlineExceeded, message));
         // A rollback leaves either the old or the new files; there is no archive to return to.

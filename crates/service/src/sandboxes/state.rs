@@ -25,6 +25,9 @@ use crate::snapshots::Uses;
 use crate::templates::Templates;
 use crate::volumes::Volumes;
 
+/// LIMIT: each copy reads and writes at full speed; further ones wait.
+const MOVES_AT_ONCE: usize = 4;
+
 /// Sandboxes, their snapshots, and what runs in them. Cloning is cheap.
 #[derive(Clone)]
 pub struct Sandboxes {
@@ -44,6 +47,8 @@ pub(crate) struct SandboxesState {
     pub(crate) looks: IdleCheckLimiter,
     pub(crate) uses: Uses,
     pub(crate) creates: Semaphore,
+    /// Turns of copies to other providers.
+    pub(crate) moves: Semaphore,
     /// Creates that wait for a place.
     pub(crate) queue: PlaceQueue,
     pub(crate) cpu: CpuMemory,
@@ -96,6 +101,7 @@ impl Sandboxes {
             deadlines: Deadlines::default(),
             looks: IdleCheckLimiter::default(),
             creates: Semaphore::new(base.config.creates_at_once),
+            moves: Semaphore::new(MOVES_AT_ONCE),
             queue: PlaceQueue::new(&base.config, &base.place_freed),
             cpu: CpuMemory::default(),
             counters: Counters::default(),

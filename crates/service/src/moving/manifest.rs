@@ -1,0 +1,274 @@
+//! The content of a tar stream as a digest: path, type, mode, owner, size, target of a link and SHA-256 of every entry. The
+//! agent packs in a fixed order, so two folders are the same if their digests are. Memory does not depend on the size.
+
+use atoll_tar::stream::{Receiver, StreamError, StreamReader};
+use atoll_tar::{TarEntry, TarKind, shown};
+use sha2::{Digest, Sha256};
+
+/// LIMIT: entries whose digests are kept to name the first one that differs; 2 MiB.
+const MARKS_MAX: usize = 1 << 18;
+
+/// The digest of a stream.
+#[derive(Default)]
+pub(crate) struct Manifest {
+    reader: Option<StreamReader>,
+    records: Records,
+}
+
+#[derive(Default)]
+struct Records {
+    /// Everything but owners.
+    content: Sha256,
+    owners: Sha256,
+    entries: u64,
+    bytes: u64,
+    top: Option<TopFolder>,
+    entry: Option<(TarEntry, Sha256)>,
+    /// The beginnings of the digests of the first entries.
+    marks: Vec<u64>,
+    /// Those of the manifest that this one has to equal.
+    expected: Option<Vec<u64>>,
+    differs_at: Option<String>,
+}
+
+/// The folder itself. It is not part of the digest: the target may have its own, such as the home of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TopFolder {
+    pub(crate) mode: u32,
+    pub(crate) uid: u64,
+    pub(crate) gid: u64,
+}
+
+/// A finished manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FolderDigest {
+    content: [u8; 32],
+    owners: [u8; 32],
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    pub(crate) top: Option<TopFolder>,
+    marks: Vec<u64>,
+    differs_at: Option<String>,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Same,
+    /// Only owners are different.
+    OtherOwners,
+    /// The name of the first entry that differs, as far as it is known.
+    Different(Option<String>),
+}
+
+impl Manifest {
+    /// A manifest that is to equal another one.
+    pub(crate) fn like(other: &FolderDigest) -> Self {
+        let records = Records { expected: Some(other.marks.clone()), ..Records::default() };
+        Self { reader: None, records }
+    }
+
+    /// Processes the next bytes of the stream.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.reader.get_or_insert_default().push(bytes, &mut self.records)
+    }
+
+    /// Entries and bytes of files so far.
+    pub(crate) const fn counts(&self) -> (u64, u64) {
+        (self.records.entries, self.records.bytes)
+    }
+
+    /// The digest, if the stream is complete.
+    pub(crate) fn finish(self) -> Result<FolderDigest, StreamError> {
+        self.reader.unwrap_or_default().finish()?;
+        let Records { content, owners, entries, bytes, top, marks, differs_at, .. } = self.records;
+        let (content, owners) = (content.finalize().into(), owners.finalize().into());
+        Ok(FolderDigest { content, owners, entries, bytes, top, marks, differs_at })
+    }
+}
+
+impl FolderDigest {
+    /// Compares the copy with its source.
+    pub(crate) fn compare(&self, copy: &Self) -> Comparison {
+        if (self.content, self.entries, self.bytes) != (copy.content, copy.entries, copy.bytes) {
+            return Comparison::Different(copy.differs_at.clone());
+        }
+        if self.owners == copy.owners { Comparison::Same } else { Comparison::OtherOwners }
+    }
+}
+
+impl Records {
+    fn record(&mut self, entry: &TarEntry, sha256: [u8; 32]) {
+        let mut record = Sha256::new();
+        let link = if entry.kind == TarKind::HardLink { plain(&entry.link) } else { &entry.link[..] };
+        // A length before each text: no two lists of entries are written the same.
+        for text in [plain(&entry.name), link] {
+            record.update((text.len() as u64).to_be_bytes());
+            record.update(text);
+        }
+        // A link has no permissions of its own.
+        let mode = if entry.kind == TarKind::Symlink { 0 } else { entry.mode & 0o7777 };
+        record.update([kind(entry.kind)]);
+        record.update(mode.to_be_bytes());
+        record.update(entry.size.to_be_bytes());
+        record.update(sha256);
+        let record: [u8; 32] = record.finalize().into();
+        self.content.update(record);
+        self.owners.update(entry.uid.to_be_bytes());
+        self.owners.update(entry.gid.to_be_bytes());
+        self.mark(record, entry);
+        self.entries += 1;
+    }
+
+    fn mark(&mut self, record: [u8; 32], entry: &TarEntry) {
+        let mut mark = [0; 8];
+        mark.copy_from_slice(&record[..8]);
+        let mark = u64::from_be_bytes(mark);
+        let at = usize::try_from(self.entries).unwrap_or(usize::MAX);
+        let is_other = match &self.expected {
+            Some(expected) if at < MARKS_MAX => expected.get(at) != Some(&mark),
+            Some(_) | None => false,
+        };
+        if is_other && self.differs_at.is_none() {
+            self.differs_at = Some(shown(&entry.name));
+        }
+        if self.expected.is_none() && at < MARKS_MAX {
+            self.marks.push(mark);
+        }
+    }
+}
+
+impl Receiver for Records {
+    type Error = StreamError;
+
+    fn begin(&mut self, entry: TarEntry) -> Result<(), StreamError> {
+        if entry.kind == TarKind::Folder && entry.name.iter().all(|byte| matches!(byte, b'.' | b'/')) {
+            self.top = Some(TopFolder { mode: entry.mode & 0o7777, uid: entry.uid, gid: entry.gid });
+            return Ok(());
+        }
+        self.entry = Some((entry, Sha256::new()));
+        Ok(())
+    }
+
+    fn sparse(&mut self, _entry: &TarEntry) -> Result<(), StreamError> {
+        // An agent writes none.
+        Err(StreamError::Damaged)
+    }
+
+    fn content(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        if let Some((_, sha256)) = &mut self.entry {
+            sha256.update(bytes);
+            self.bytes += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), StreamError> {
+        if let Some((entry, sha256)) = self.entry.take() {
+            self.record(&entry, sha256.finalize().into());
+        }
+        Ok(())
+    }
+}
+
+/// A name without the signs that only some writers add: `./` before it and `/` after a folder.
+fn plain(name: &[u8]) -> &[u8] {
+    let name = name.strip_prefix(b"./").unwrap_or(name);
+    name.strip_suffix(b"/").unwrap_or(name)
+}
+
+const fn kind(kind: TarKind) -> u8 {
+    match kind {
+        TarKind::File => b'f',
+        TarKind::Folder => b'd',
+        TarKind::Symlink => b'l',
+        TarKind::HardLink => b'h',
+        TarKind::Fifo => b'p',
+        TarKind::CharDevice => b'c',
+        TarKind::BlockDevice => b'b',
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use atoll_tar::write::push_header;
+    use atoll_tar::{BLOCK, padding};
+
+    use super::*;
+
+    fn file(name: &str, content: &[u8]) -> (TarEntry, Vec<u8>) {
+        let size = content.len() as u64;
+        let entry = TarEntry { name: name.into(), mode: 0o640, uid: 7, size, ..TarEntry::default() };
+        (entry, content.to_vec())
+    }
+
+    fn tar(entries: &[(TarEntry, Vec<u8>)]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let top =
+            TarEntry { name: b"./".to_vec(), kind: TarKind::Folder, mode: 0o700, ..TarEntry::default() };
+        push_header(&mut out, &top);
+        for (entry, content) in entries {
+            push_header(&mut out, entry);
+            out.extend_from_slice(content);
+            out.resize(out.len() + padding(content.len() as u64), 0);
+        }
+        out.resize(out.len() + 2 * BLOCK, 0);
+        out
+    }
+
+    fn digest(mut manifest: Manifest, stream: &[u8]) -> FolderDigest {
+        for chunk in stream.chunks(700) {
+            manifest.push(chunk).unwrap();
+        }
+        manifest.finish().unwrap()
+    }
+
+    #[test]
+    fn every_property_of_an_entry_counts() {
+        let base = vec![file("a", b"1"), file("b\nc", b"")];
+        let first = digest(Manifest::default(), &tar(&base));
+        assert_eq!((first.entries, first.bytes), (2, 1));
+        assert_eq!(first.top, Some(TopFolder { mode: 0o700, uid: 0, gid: 0 }));
+        let compared = |change: fn(&mut TarEntry)| {
+            let mut other = base.clone();
+            change(&mut other[1].0);
+            first.compare(&digest(Manifest::like(&first), &tar(&other)))
+        };
+        assert_eq!(compared(|_| {}), Comparison::Same);
+        let different = Comparison::Different(Some(shown(b"b\nc")));
+        assert_eq!(compared(|entry| entry.mode = 0o4640), different);
+        assert_eq!(compared(|entry| entry.kind = TarKind::Fifo), different);
+        assert_eq!(
+            compared(|entry| (entry.kind, entry.link) = (TarKind::HardLink, b"a".to_vec())),
+            different
+        );
+        assert_eq!(compared(|entry| entry.uid = 8), Comparison::OtherOwners);
+        assert_eq!(compared(|entry| entry.gid = 8), Comparison::OtherOwners);
+        assert_eq!(compared(|entry| entry.mtime = (5, 0)), Comparison::Same, "times are not compared");
+        assert!(matches!(compared(|entry| entry.name = b"bc".to_vec()), Comparison::Different(_)));
+        assert_eq!(
+            compared(|entry| entry.name = b"./b\nc".to_vec()),
+            Comparison::Same,
+            "as GNU tar writes it"
+        );
+    }
+
+    #[test]
+    fn other_content_and_missing_or_additional_entries_are_found() {
+        let first = digest(Manifest::default(), &tar(&[file("a", b"1"), file("b", b"2")]));
+        let compare = |entries: &[_]| first.compare(&digest(Manifest::like(&first), &tar(entries)));
+        let at = |name: &str| Comparison::Different(Some(shown(name.as_bytes())));
+        assert_eq!(compare(&[file("a", b"1"), file("b", b"3")]), at("b"));
+        assert_eq!(compare(&[file("a", b"1"), file("b", b"2"), file("c", b"")]), at("c"));
+        assert_eq!(compare(&[file("a", b"1")]), Comparison::Different(None));
+    }
+
+    #[test]
+    fn a_stream_that_ends_early_is_no_manifest() {
+        let stream = tar(&[file("a", &[1; 2_000])]);
+        let mut manifest = Manifest::default();
+        manifest.push(&stream[..1_500]).unwrap();
+        assert_eq!(manifest.finish().unwrap_err(), StreamError::Incomplete);
+    }
+}
