@@ -142,6 +142,8 @@ pub(crate) enum Command {
     /// Create copies of a sandbox
     #[command(alias = "clone")]
     Fork(life::Fork),
+    /// Move a sandbox to another provider; it keeps its id, name, files, environment and thread
+    Move(life::Move),
     /// Put a sandbox back to one of its snapshots; later changes are lost
     Rollback(life::Rollback),
     /// Move the files of sandboxes to object storage; running ones are stopped first

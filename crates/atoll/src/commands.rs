@@ -27,6 +27,7 @@ mod lifecycle;
 mod list;
 mod logs;
 mod mcp;
+mod moving;
 mod network;
 mod open;
 mod policy;
@@ -102,6 +103,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Resize(args) => update::resize(context, args).await.map(done),
         Command::Snapshot(args) => snapshot::snapshot(context, args).await.map(done),
         Command::Fork(args) => fork::fork(context, args).await.map(done),
+        Command::Move(args) => moving::move_sandbox(context, args).await.map(done),
         Command::Rollback(args) => lifecycle::rollback(context, args).await.map(done),
         Command::Hold(args) => lifecycle::hold(context, args).await.map(done),
         Command::Extend(args) => lifecycle::extend(context, args).await.map(done),

@@ -24,6 +24,7 @@ pub mod health;
 pub mod keys;
 pub mod lsp;
 pub mod metrics;
+pub mod moving;
 pub mod network;
 pub mod previews;
 pub mod processes;

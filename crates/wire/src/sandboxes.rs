@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::flag::Flag;
+use crate::moving::{MoveReport, Moving};
 use crate::network::{self, Network};
 use crate::words::{
     AwakeReason, Intent, Isolation, MemoryLocation, OnExit, OnTimeout, Phase, Reason, Stage, Storage,
@@ -119,6 +120,14 @@ pub struct Sandbox {
     pub snapshot: Option<String>,
     /// Its files in object storage.
     pub archive: Option<Archive>,
+    /// Its move to another provider; only until nothing is left of it at the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub moving: Option<Moving>,
+    /// Its last move to another provider; absent if it was never moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub last_move: Option<MoveReport>,
     #[schema(format = DateTime)]
     pub created_at: String,
     /// When the phase last changed.

@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 mod model {
     pub(super) use atoll_model::policy::idle::AwakeReason;
     pub(super) use atoll_model::{
-        BuildLevel as Level, BuildStatus, EgressVerdict, EgressWhat, Intent, Isolation, MadeFrom,
-        MemoryLocation, OnExit, OnTimeout, Phase, Scope, SnapshotState, Stage, Storage, TimeoutCounts,
-        VolumeState, Wake,
+        BuildLevel as Level, BuildStatus, EgressVerdict, EgressWhat, Intent, Isolation, LeftBehindKind,
+        MadeFrom, MemoryLocation, MoveCarried, MoveStage, MoveStep, OnExit, OnTimeout, Phase, Scope,
+        SnapshotState, Stage, Storage, TimeoutCounts, VolumeState, Wake,
     };
 }
 
@@ -114,6 +114,46 @@ answer_words! {
         Container = "container",
         Vm = "vm",
         Vendor = "vendor",
+    }
+}
+
+answer_words! {
+    /// How far a move is: `copying`, or `removing` what is left at the provider that the sandbox is not at.
+    MoveStage "snake_case" {
+        Copying = "copying",
+        Removing = "removing",
+    }
+}
+
+answer_words! {
+    /// Step of the copy of a move.
+    MoveStep "snake_case" {
+        Stopping = "stopping",
+        Preparing = "preparing",
+        Copying = "copying",
+        Comparing = "comparing",
+    }
+}
+
+answer_words! {
+    /// What a move carried of the files: the `layer` of everything that differs from the template, or the `folders` home and
+    /// working directory.
+    MoveCarried "snake_case" {
+        Layer = "layer",
+        Folders = "folders",
+    }
+}
+
+answer_words! {
+    /// What can stay behind in a move.
+    LeftBehindKind "snake_case" {
+        Processes = "processes",
+        Files = "files",
+        Mounts = "mounts",
+        Snapshots = "snapshots",
+        Template = "template",
+        User = "user",
+        Owners = "owners",
     }
 }
 

@@ -241,6 +241,18 @@ pub(crate) struct Fork {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct Move {
+    /// Name or id prefix of the sandbox
+    pub(crate) sandbox: String,
+    /// Provider that it goes to; `atoll provider ls` lists them
+    #[arg(long, value_name = "PROVIDER")]
+    pub(crate) to: String,
+    /// Template or image there [default: its own if the provider has it, else the provider's default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) template: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Rollback {
     /// Name or id prefix of the sandbox
     pub(crate) sandbox: String,

@@ -1,5 +1,5 @@
 //! Sandboxes: create, get, list, update, delete. Changes of the phase are in [`life`], holds and timeouts in [`awake`],
-//! copies in [`fork`].
+//! copies in [`fork`], moves to another provider in [`moving`].
 
 use atoll_client::sandbox_requests::{CreateBody, UpdateBody};
 use atoll_client::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
@@ -18,6 +18,7 @@ use crate::convert::{FromCore, IntoApi};
 mod awake;
 mod fork;
 mod life;
+mod moving;
 mod request;
 mod response;
 
@@ -28,6 +29,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(life::routes())
         .merge(awake::routes())
         .merge(fork::routes())
+        .merge(moving::routes())
 }
 
 fn filter(pairs: Vec<(String, String)>) -> Result<Filter, ApiError> {

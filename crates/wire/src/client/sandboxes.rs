@@ -10,6 +10,7 @@ use crate::egress::Egress;
 use crate::egress::{EgressList, LogQuery};
 use crate::events::{Event, EventList, EventsQuery};
 use crate::metrics::Sample;
+use crate::moving::MoveBody;
 use crate::network::NetworkPolicy;
 use crate::previews::{NewPreviewAnswer, Preview, PreviewBody, PreviewList};
 use crate::sandboxes::{
@@ -120,6 +121,18 @@ impl<M: MapError> Client<M> {
 
     pub async fn fork(&self, ident: &str, body: &ForkBody) -> Result<Answer<Forked>, M::Error> {
         self.post(&sandbox_path(ident, "/fork"), body).await
+    }
+
+    /// Moves a sandbox to another provider. Without `wait` it returns once the move is recorded.
+    pub async fn move_sandbox(
+        &self,
+        ident: &str,
+        body: &MoveBody,
+        wait: bool,
+    ) -> Result<Answer<Sandbox>, M::Error> {
+        let wait = if wait { "1" } else { "0" };
+        let request = self.request(Method::POST, &sandbox_path(ident, "/move"));
+        self.answer(request.query(&[("wait", wait)]).json(body)).await
     }
 
     pub async fn lineage(&self, ident: &str) -> Result<Answer<Lineage>, M::Error> {

@@ -1,5 +1,6 @@
 //! A sandbox in responses: its settings, its intent, its phase, and its next timer.
 
+use atoll_client::moving::{MoveReport, Moving};
 use atoll_client::sandboxes::{Archive, Awake, Hold, Sandbox};
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::PolicyLayer;
@@ -77,6 +78,8 @@ impl FromCore<Lease> for Sandbox {
                 bytes: at.bytes,
                 stored_bytes: at.stored_bytes,
             }),
+            moving: lease.moving.map(Moving::from_core),
+            last_move: lease.last_move.map(MoveReport::from_core),
             created_at: rfc3339_millis(lease.created_at.wall_ms),
             phase_at: rfc3339_millis(lease.phase_at.wall_ms),
             started_at: lease.started_at.map(|at| rfc3339_millis(at.wall_ms)),
