@@ -212,6 +212,12 @@ export class Sandbox implements AsyncDisposable {
     return this.change('rollback', options, { snapshot: typeof snapshot === 'string' ? snapshot : snapshot.id });
   }
 
+  /** Moves it to another provider; it keeps its id. `last_move` lists what stayed behind. */
+  async move(provider: string, options: RequestOptions & { template?: string } = {}): Promise<SandboxInfo> {
+    const [request, rest] = splitOptions(options);
+    return this.change('move', request, { provider, ...rest });
+  }
+
   async snapshot(name?: string | null, options: RequestOptions & { memory?: boolean } = {}): Promise<SnapshotInfo> {
     const [request, rest] = splitOptions(options);
     const json = { name: name ?? undefined, ...rest };

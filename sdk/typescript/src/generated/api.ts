@@ -1213,6 +1213,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sandboxes/{ident}/move": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Moves a sandbox to another provider. It keeps its id, name, labels, environment, thread, timers and previews.
+         * @description A running sandbox is stopped, copied and started there; its processes end. Its home and its working directory are copied,
+         *     or everything that differs from the template where both providers can do that. `last_move` of the answer lists what stayed
+         *     behind. The old copy is removed only when the new one was read back and is the same. After any error the sandbox is where it
+         *     was. With `wait=0` the answer comes at once; `moving` shows the progress.
+         */
+        post: operations["sandboxes_move"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sandboxes/{ident}/pause": {
         parameters: {
             query?: never;
@@ -3366,6 +3389,22 @@ export interface components {
         KeyList: {
             items: components["schemas"]["Key"][];
         };
+        /** @description Something of a sandbox that did not move with it. */
+        LeftBehind: {
+            /**
+             * Format: int64
+             * @description How many there are.
+             */
+            count: number;
+            kind: components["schemas"]["LeftBehindKind"];
+            /** @description The first of them: paths, ids, or a sentence. */
+            names: string[];
+        };
+        /**
+         * @description What can stay behind in a move.
+         * @enum {string}
+         */
+        LeftBehindKind: "processes" | "files" | "mounts" | "snapshots" | "template" | "user" | "owners";
         /**
          * @description Source of a line: the builder (`info`, `warn`, `error`) or the command of a step.
          * @enum {string}
@@ -3532,12 +3571,79 @@ export interface components {
              */
             volume: string;
         };
+        /** @description Request to move a sandbox to another provider. */
         MoveBody: {
+            /**
+             * @description Name of the provider that the sandbox goes to.
+             * @example docker
+             */
+            provider: string;
+            /** @description Template or image there. Default: the sandbox's own if the provider has it, else the provider's default. */
+            template?: string | null;
+        };
+        /**
+         * @description What a move carried of the files: the `layer` of everything that differs from the template, or the `folders` home and
+         *     working directory.
+         * @enum {string}
+         */
+        MoveCarried: "layer" | "folders";
+        MoveEntryBody: {
             from: string;
             to: string;
         };
-        MoveEntryBody: {
+        /** @description Result of the last move. */
+        MoveReport: {
+            /**
+             * Format: int64
+             * @description Bytes of files.
+             */
+            bytes: number;
+            carried: components["schemas"]["MoveCarried"];
+            /** Format: date-time */
+            ended_at: string;
+            /**
+             * Format: int64
+             * @description Files, folders and links.
+             */
+            entries: number;
+            /** @description Why the sandbox stayed where it was; null: it was moved. */
+            failure?: string | null;
             from: string;
+            /** @description What is not at the new provider. */
+            left_behind: components["schemas"]["LeftBehind"][];
+            to: string;
+        };
+        /**
+         * @description How far a move is: `copying`, or `removing` what is left at the provider that the sandbox is not at.
+         * @enum {string}
+         */
+        MoveStage: "copying" | "removing";
+        /**
+         * @description Step of the copy of a move.
+         * @enum {string}
+         */
+        MoveStep: "stopping" | "preparing" | "copying" | "comparing";
+        /** @description A move that is not finished. */
+        Moving: {
+            /**
+             * Format: int64
+             * @description Bytes of files that were sent, or compared.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description Files, folders and links that were sent, or compared.
+             */
+            entries: number;
+            /** @description Provider that the sandbox leaves. */
+            from: string;
+            stage: components["schemas"]["MoveStage"];
+            /** Format: date-time */
+            started_at: string;
+            step: components["schemas"]["MoveStep"];
+            /** @description Template or image that it gets there. */
+            template: string;
+            /** @description Provider that it goes to. */
             to: string;
         };
         /**
@@ -4027,10 +4133,14 @@ export interface components {
             labels: {
                 [key: string]: string;
             };
+            /** @description Its last move to another provider; absent if it was never moved. */
+            last_move?: components["schemas"]["MoveReport"];
             /** Format: int32 */
             memory_mib: number;
             /** @description Volumes to mount. */
             mounts: components["schemas"]["Mount"][];
+            /** @description Its move to another provider; only until nothing is left of it at the other one. */
+            moving?: components["schemas"]["Moving"];
             /** @description Unique among the tenant's sandboxes. */
             name?: string | null;
             network: components["schemas"]["Network"];
@@ -4990,6 +5100,13 @@ export interface components {
             failure?: string | null;
             /** @enum {string} */
             kind: "checkpointed";
+        } | {
+            /** @description The error; the sandbox stayed where it was. */
+            failure?: string | null;
+            from: string;
+            /** @enum {string} */
+            kind: "moved";
+            to: string;
         } | {
             fields: string[];
             /** @enum {string} */
@@ -7945,6 +8062,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SampleList"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    sandboxes_move: {
+        parameters: {
+            query?: {
+                /** @description `0` returns at once, before the operation is finished. Default `1`. */
+                wait?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Id, unique prefix of an id, or name */
+                ident: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveBody"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Sandbox"];
                 };
             };
             /** @description Refused; `code` is one of the closed list in docs/errors.md */

@@ -151,6 +151,10 @@ class AsyncSandbox:
         """Puts the sandbox back to one of its own snapshots. Later changes are lost."""
         return await self._verb("rollback", {"snapshot": snapshot})
 
+    async def move(self, provider: str, *, template: str | None = None, wait: bool = True) -> SandboxInfo:
+        """Moves the sandbox to another provider; it keeps its id. `last_move` lists what stayed behind."""
+        return await self._verb("move", {"provider": provider, **({"template": template} if template else {})}, wait=wait)
+
     async def extend(self, seconds: int) -> SandboxInfo:
         """Extends the lifetime to at least this long from now. Never shortens it."""
         return await self._verb("extend", {"seconds": seconds})

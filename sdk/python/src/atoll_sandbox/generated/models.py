@@ -63,6 +63,8 @@ __all__ = [
     "Intent",
     "Isolation",
     "Key",
+    "LeftBehind",
+    "LeftBehindKind",
     "Level",
     "Lineage",
     "ListedPreview",
@@ -70,6 +72,11 @@ __all__ = [
     "MemoryLocation",
     "Mount",
     "MountBody",
+    "MoveCarried",
+    "MoveReport",
+    "MoveStage",
+    "MoveStep",
+    "Moving",
     "Network",
     "NetworkLimits",
     "NetworkMode",
@@ -493,6 +500,75 @@ class Mount(Model):
     """The volume's id."""
 
 
+LeftBehindKind = Literal["processes", "files", "mounts", "snapshots", "template", "user", "owners"]
+"""What can stay behind in a move."""
+
+class LeftBehind(Model):
+    """Something of a sandbox that did not move with it."""
+
+    count: int
+    """How many there are."""
+    kind: LeftBehindKind
+    names: list[str]
+    """The first of them: paths, ids, or a sentence."""
+
+
+MoveCarried = Literal["layer", "folders"]
+"""What a move carried of the files: the `layer` of everything that differs from the template, or the `folders` home
+and working directory."""
+
+class MoveReport(Model):
+    """Result of the last move."""
+
+    bytes: int
+    """Bytes of files."""
+    carried: MoveCarried
+    ended_at: datetime
+    entries: int
+    """Files, folders and links."""
+    failure: str | None = None
+    """Why the sandbox stayed where it was; null: it was moved."""
+    from_: str
+    left_behind: list[LeftBehind]
+    """What is not at the new provider."""
+    to: str
+
+    _convert = {
+        "ended_at": ("ended_at", parse_time),
+        "from": ("from_", same),
+        "left_behind": ("left_behind", each(LeftBehind)),
+    }
+
+
+MoveStage = Literal["copying", "removing"]
+"""How far a move is: `copying`, or `removing` what is left at the provider that the sandbox is not at."""
+
+MoveStep = Literal["stopping", "preparing", "copying", "comparing"]
+"""Step of the copy of a move."""
+
+class Moving(Model):
+    """A move that is not finished."""
+
+    bytes: int
+    """Bytes of files that were sent, or compared."""
+    entries: int
+    """Files, folders and links that were sent, or compared."""
+    from_: str
+    """Provider that the sandbox leaves."""
+    stage: MoveStage
+    started_at: datetime
+    step: MoveStep
+    template: str
+    """Template or image that it gets there."""
+    to: str
+    """Provider that it goes to."""
+
+    _convert = {
+        "from": ("from_", same),
+        "started_at": ("started_at", parse_time),
+    }
+
+
 class NetworkLimits(TypedDict, total=False):
     """Traffic limits. Default: the server's limits."""
     bytes_per_destination: int | None
@@ -629,9 +705,13 @@ class SandboxInfo(Model):
     isolation: Isolation | None = None
     """What separates it from the machine that it runs on."""
     labels: dict[str, str]
+    last_move: MoveReport | None = None
+    """Its last move to another provider; absent if it was never moved."""
     memory_mib: int
     mounts: list[Mount]
     """Volumes to mount."""
+    moving: Moving | None = None
+    """Its move to another provider; only until nothing is left of it at the other one."""
     name: str | None = None
     """Unique among the tenant's sandboxes."""
     network: Network
@@ -690,7 +770,9 @@ class SandboxInfo(Model):
         "created_at": ("created_at", parse_time),
         "created_by_key": ("created_by_key", CreatorKey),
         "hold": ("hold", Hold),
+        "last_move": ("last_move", MoveReport),
         "mounts": ("mounts", each(Mount)),
+        "moving": ("moving", Moving),
         "phase_at": ("phase_at", parse_time),
         "queue": ("queue", QueuePlace),
         "reason": ("reason", Reason),
@@ -744,10 +826,10 @@ What = dict[str, Any]
 class Event(Model):
     """An event of a sandbox."""
 
-    from_: Phase | None = None
-    kind: Literal["phase", "stage", "queued", "out_of_memory", "snapshotted", "forked", "checkpointed", "updated"]
+    from_: str | None = None
+    kind: Literal["phase", "stage", "queued", "out_of_memory", "snapshotted", "forked", "checkpointed", "moved", "updated"]
     reason: Reason | None = None
-    to: Phase | None = None
+    to: str | None = None
     stage: Stage | None = None
     queue: QueuePlace | None = None
     memory: bool | None = None
@@ -755,7 +837,7 @@ class Event(Model):
     snapshot: str | None = None
     children: list[str] | None = None
     failure: str | None = None
-    """The error; the sandbox stays frozen with its memory."""
+    """The error; the sandbox stayed where it was."""
     fields: list[str] | None = None
     at: datetime
     instance: str | None = None

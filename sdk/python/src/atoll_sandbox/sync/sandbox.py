@@ -153,6 +153,10 @@ class Sandbox:
         """Puts the sandbox back to one of its own snapshots. Later changes are lost."""
         return self._verb("rollback", {"snapshot": snapshot})
 
+    def move(self, provider: str, *, template: str | None = None, wait: bool = True) -> SandboxInfo:
+        """Moves the sandbox to another provider; it keeps its id. `last_move` lists what stayed behind."""
+        return self._verb("move", {"provider": provider, **({"template": template} if template else {})}, wait=wait)
+
     def extend(self, seconds: int) -> SandboxInfo:
         """Extends the lifetime to at least this long from now. Never shortens it."""
         return self._verb("extend", {"seconds": seconds})
