@@ -50,6 +50,7 @@ mod lifecycle;
 mod local_provider;
 mod mcp;
 mod memory;
+mod moving;
 mod native_toolbox;
 mod network;
 mod network_api;

@@ -13,10 +13,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const SERVER: &str = "127.0.0.1:7070";
-const SERVICE: &str = "127.0.0.1:7171";
+pub(crate) const SERVICE: &str = "127.0.0.1:7171";
 
 /// The service: a server of its own, with its own folder and database.
-struct E2bService<'w> {
+pub(crate) struct E2bService<'w> {
     world: &'w World,
     pid: i32,
 }
@@ -32,8 +32,8 @@ impl<'w> E2bService<'w> {
         command
     }
 
-    async fn start(world: &'w World) -> Self {
-        template::link(&Self::data(world).join("templates"), "busybox");
+    pub(crate) async fn start(world: &'w World, template: &'static str) -> Self {
+        template::link(&Self::data(world).join("templates"), template);
         let log = std::fs::File::create(world.folder().join("service.log")).unwrap();
         let child = Self::command(world)
             .args(["serve", "--listen", SERVICE, "--tls-port", "0"])
@@ -52,7 +52,7 @@ impl<'w> E2bService<'w> {
     }
 
     /// A client with a user key of the service.
-    async fn account(&self) -> Client {
+    pub(crate) async fn account(&self) -> Client {
         let admin = std::fs::read_to_string(Self::data(self.world).join("admin.key")).unwrap();
         let admin = self.world.admin().at(&format!("http://{SERVICE}"), admin.trim());
         let key = admin.post("/v1/keys", json!({ "scope": "user" })).await.ok();
@@ -60,7 +60,7 @@ impl<'w> E2bService<'w> {
     }
 
     /// Ends it in order, and removes all that outlives it.
-    async fn uninstall(self) {
+    pub(crate) async fn uninstall(self) {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM).unwrap();
         until("the service ends", async || {
             proc::Process::read(self.pid).is_none_or(|found| found.state == 'Z').then_some(())
@@ -75,9 +75,9 @@ impl<'w> E2bService<'w> {
 }
 
 /// Writes the settings of the provider `cloud` and waits until the server has opened it.
-async fn configure(world: &World, proxy: &FaultProxy, key: &str) {
+pub(crate) async fn configure(world: &World, proxy: &FaultProxy, key: &str, template: &str) {
     let settings = json!({ "provider": "e2b", "e2b": {
-        "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": "busybox",
+        "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": template,
         "sandbox_url": format!("http://{}", proxy.address), "cwd": "/workspace" } });
     let files = world.data().join("sandboxes");
     std::fs::create_dir_all(&files).unwrap();
@@ -99,17 +99,17 @@ async fn preview(client: &Client, id: &str, port: u16) -> (u16, String) {
     (answer.status().as_u16(), answer.text().await.unwrap())
 }
 
-async fn objects(account: &Client) -> Vec<Value> {
+pub(crate) async fn objects(account: &Client) -> Vec<Value> {
     account.get("/v1/sandboxes?limit=100").await.ok()["items"].as_array().unwrap().clone()
 }
 
 #[test]
 fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
     run_with(Options::default(), async |w| {
-        let service = E2bService::start(w).await;
+        let service = E2bService::start(w, "busybox").await;
         let account = service.account().await;
         let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
-        configure(w, &proxy, account.key()).await;
+        configure(w, &proxy, account.key(), "busybox").await;
         let client = w.first_tenant().await;
 
         // The first create is done, and its reply lost.

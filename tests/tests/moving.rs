@@ -1,0 +1,258 @@
+//! Moves between real providers: from a container of this server to this machine, to Docker, and back, with files that a tar
+//! can spoil, and with a server that is killed in the middle.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::process::Output;
+
+use atoll_tests::fault_proxy::{Fault, FaultProxy};
+use atoll_tests::{Client, Options, Value, World, json, run_with, until};
+
+use crate::docker_server;
+use crate::remote_e2b_server::{self as service, E2bService};
+
+/// Files, modes, links, owners and odd names in the home; one file outside.
+const WRITE: &str = r#"
+set -e
+cd ~
+mkdir -p project/deep/er empty .hidden
+chmod 0711 empty
+printf 'one' > project/a.txt
+chmod 0600 project/a.txt
+ln project/a.txt project/second-name
+ln -s a.txt project/link
+ln -s /does/not/exist dangling
+mkfifo pipe
+printf 'odd' > "$(printf 'new\nline')"
+printf 'dash' > ./-rf
+printf 'bytes' > "$(printf 'not\377utf8')"
+printf '#!/bin/sh\n' > setuid
+chown 1000:1001 setuid
+chmod 4755 setuid
+dd if=/dev/zero of=sparse bs=1 count=1 seek=1000000 2>/dev/null
+dd if=/dev/urandom of=project/deep/er/large bs=1M count=24 2>/dev/null
+touch -t 200102030405 project/deep
+printf 'outside' > /etc/own.conf
+"#;
+
+/// Everything about the files in the home that a move keeps, in one text.
+const DESCRIBE: &str = r#"
+cd ~ && find . -mindepth 1 | LC_ALL=C sort | while IFS= read -r path; do
+  [ -e "$path" ] || [ -h "$path" ] || { echo "part of a name: $path"; continue; }
+  stat -c '%n %f %u:%g' "$path"
+  if [ -h "$path" ]; then readlink "$path"; elif [ -f "$path" ]; then stat -c '%s %h' "$path"; sha256sum < "$path"; fi
+done"#;
+
+async fn atoll(w: &World, words: &[&str]) -> Output {
+    let mut command = w.command();
+    command.args(words);
+    w.output(command).await
+}
+
+async fn create(client: &Client, name: &str) -> String {
+    let body = json!({
+        "name": name, "provider": "container", "labels": { "team": "a" }, "env": { "OWN": "kept" },
+        "thread": format!("thread of {name}"), "timeout_s": 3600,
+    });
+    client.create(body).await
+}
+
+/// Checks that a sandbox is whole at a provider, under its name and thread.
+async fn is_at(client: &Client, id: &str, provider: &str, described: &str) -> Value {
+    let about = until("the move is over", async || {
+        let about = client.sandbox(id).await;
+        (about["phase"] == "running" && about["moving"] == Value::Null).then_some(about)
+    })
+    .await;
+    assert_eq!((&about["provider"], &about["labels"]["team"]), (&json!(provider), &json!("a")), "{about}");
+    let thread =
+        client.get(&format!("/v1/threads/{}", about["thread"].as_str().unwrap().replace(' ', "%20"))).await;
+    assert_eq!(thread.ok()["provider"], provider);
+    assert_eq!(client.sh(id, DESCRIBE).await.text(), described);
+    assert_eq!(client.sh(id, "echo $OWN; pwd").await.text().lines().next(), Some("kept"));
+    about
+}
+
+#[test]
+fn a_container_moves_to_this_machine_and_back() {
+    let options = Options::default().env("ATOLL_ALLOW_LOCAL", "true");
+    run_with(options, async |w| {
+        let client = w.first_tenant().await;
+        let id = create(&client, "box").await;
+        client.sh(&id, WRITE).await;
+        let described = client.sh(&id, DESCRIBE).await.text().to_owned();
+        assert!(described.contains("setuid 89ed 1000:1001"), "{described}");
+        refusals(w, &client, &id).await;
+
+        let moved = atoll(w, &["move", "box", "--to", "local"]).await;
+        let said = String::from_utf8_lossy(&moved.stderr).into_owned();
+        assert!(moved.status.success(), "{said}");
+        assert_eq!(String::from_utf8_lossy(&moved.stdout), "box\n");
+        assert!(
+            said.contains("moved from container to local") && said.contains("left behind, processes"),
+            "{said}"
+        );
+        assert!(said.contains("/etc/own.conf"), "{said}");
+        let about = is_at(&client, &id, "local", &described).await;
+        assert_eq!((&about["isolation"], &about["id"]), (&json!("none"), &json!(id)), "{about}");
+        let workspace = w.data().join("local").join(&id).join("workspace");
+        assert_eq!(std::fs::read(workspace.join("project/a.txt")).unwrap(), b"one");
+
+        let back = atoll(w, &["move", "box", "--to", "container", "--json"]).await;
+        let text = String::from_utf8_lossy(&back.stdout).into_owned();
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{back:?}"));
+        assert_eq!(
+            (&answer["provider"], &answer["last_move"]["from"]),
+            (&json!("container"), &json!("local"))
+        );
+        is_at(&client, &id, "container", &described).await;
+        assert!(!workspace.exists(), "nothing is left on this machine");
+        client.remove(&id).await;
+    });
+}
+
+async fn refusals(w: &World, client: &Client, id: &str) {
+    let path = format!("/v1/sandboxes/{id}/move");
+    let to = |provider: &str| json!({ "provider": provider });
+    client.post(&path, to("nowhere")).await.refused(404, "provider_not_found");
+    client.post(&path, to("container")).await.refused(400, "invalid_request");
+    let template = json!({ "provider": "local", "template": "no-such-template" });
+    client.post(&path, template).await.refused(404, "template_not_found");
+    client.post(&path, json!({ "provider": "local", "what": 1 })).await.refused(400, "invalid_request");
+    let other = w.tenant("acme").await;
+    other.post(&path, to("local")).await.refused(404, "sandbox_not_found");
+    let own = other.create(json!({})).await;
+    other.post(&format!("/v1/sandboxes/{own}/move"), to("local")).await.refused(403, "provider_not_allowed");
+    other.remove(&own).await;
+    assert_eq!(client.sandbox(id).await["phase"], "running");
+}
+
+#[test]
+fn a_container_moves_to_docker_and_back() {
+    run_with(docker_server::options(), async |w| {
+        let docker = docker_server::docker(w).await;
+        let client = w.first_tenant().await;
+        let id = create(&client, "box").await;
+        client.sh(&id, WRITE).await;
+        let described = client.sh(&id, DESCRIBE).await.text().to_owned();
+        let path = format!("/v1/sandboxes/{id}/move");
+        let policy = json!({ "network": { "mode": "custom", "allow_domains": ["pypi.org"] } });
+        client.patch(&format!("/v1/sandboxes/{id}"), policy).await.ok();
+        let refused = client.post(&path, json!({ "provider": "docker" })).await.refused(501, "unsupported");
+        assert!(refused["message"].as_str().unwrap().contains("egress"), "{refused}");
+        let open = json!({ "network": { "mode": "allow-all" } });
+        client.patch(&format!("/v1/sandboxes/{id}"), open).await.ok();
+
+        let moved = client.post(&path, json!({ "provider": "docker" })).await.ok();
+        assert_eq!(moved["last_move"]["failure"], Value::Null, "{moved}");
+        let about = is_at(&client, &id, "docker", &described).await;
+        assert_eq!(about["template"], "atoll-test/busybox:latest");
+        assert_eq!(docker_server::containers(&docker).len(), 1);
+        client.sh(&id, "mkdir -p /workspace && echo there > /workspace/made").await;
+        client.post(&path, json!({ "provider": "container" })).await.ok();
+        is_at(&client, &id, "container", &described).await;
+        until("the container is removed", async || {
+            docker_server::containers(&docker).is_empty().then_some(())
+        })
+        .await;
+        client.remove(&id).await;
+
+        // Docker's own working directory travels beside the home.
+        let made = client.create(json!({ "provider": "docker", "name": "second" })).await;
+        client.sh(&made, "echo work > /workspace/file; echo home > ~/file").await;
+        client.post(&format!("/v1/sandboxes/{made}/move"), json!({ "provider": "container" })).await.ok();
+        assert_eq!(client.sh(&made, "pwd; cat file ~/file").await.text(), "/workspace\nwork\nhome");
+        client.remove(&made).await;
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_during_a_move_leaves_one_whole_sandbox() {
+    // Instances of a server that was killed are counted by the audit of its own tests.
+    let options = Options { audit: false, ..Options::default() }.env("ATOLL_ALLOW_LOCAL", "true");
+    run_with(options, async |w| {
+        let client = w.first_tenant().await;
+        let id = create(&client, "box").await;
+        client.sh(&id, WRITE).await;
+        client.sh(&id, "dd if=/dev/urandom of=~/larger bs=1M count=150 2>/dev/null").await;
+        let described = client.sh(&id, DESCRIBE).await.text().to_owned();
+        for step in ["preparing", "copying", "comparing"] {
+            let begun =
+                client.post(&format!("/v1/sandboxes/{id}/move?wait=0"), json!({ "provider": "local" })).await;
+            assert_eq!(begun.ok()["moving"]["stage"], "copying");
+            until("the step is reached", async || {
+                let about = client.sandbox(&id).await;
+                let is_there = about["moving"]["step"] == step || about["moving"]["stage"] != "copying";
+                is_there.then_some(())
+            })
+            .await;
+            w.crash_server().await;
+            let about = until("it runs again", async || {
+                let about = client.sandbox(&id).await;
+                (about["phase"] == "running" && about["moving"] == Value::Null).then_some(about)
+            })
+            .await;
+            let provider = about["provider"].as_str().unwrap().to_owned();
+            is_at(&client, &id, &provider, &described).await;
+            assert_eq!(w.data().join("local").join(&id).exists(), provider == "local", "{about}");
+            if provider == "local" {
+                client
+                    .post(&format!("/v1/sandboxes/{id}/move"), json!({ "provider": "container" }))
+                    .await
+                    .ok();
+                is_at(&client, &id, "container", &described).await;
+            }
+        }
+        client.remove(&id).await;
+    });
+}
+
+/// A vendor has no agent of ours: its own `tar` packs and unpacks.
+#[test]
+fn a_container_moves_to_a_vendor_that_loses_a_reply_and_back() {
+    run_with(Options::debian(), async |w| {
+        let vendor = E2bService::start(w, "debian").await;
+        let account = vendor.account().await;
+        let proxy = FaultProxy::start(service::SERVICE.parse().unwrap()).await;
+        service::configure(w, &proxy, account.key(), "debian").await;
+        let client = w.first_tenant().await;
+        let id = create(&client, "box").await;
+        client.sh(&id, VENDOR_FILES).await;
+        let described = client.sh(&id, DESCRIBE).await.text().to_owned();
+        let mut is_first = true;
+        proxy.set_rule(move |method, path| {
+            let loses = method == "POST" && path.ends_with("/v2/sandboxes") && std::mem::take(&mut is_first);
+            if loses { Fault::LoseReply } else { Fault::None }
+        });
+        let path = format!("/v1/sandboxes/{id}/move");
+        client.post(&path, json!({ "provider": "cloud" })).await.ok();
+        let about = client.sandbox(&id).await;
+        let folder = about["workdir"].as_str().unwrap().to_owned();
+        assert_eq!((&about["provider"], &about["isolation"]), (&json!("cloud"), &json!("vendor")), "{about}");
+        let there = client.sh(&id, &DESCRIBE.replace("cd ~", &format!("cd {folder}"))).await;
+        assert_eq!(there.text(), described);
+        assert_eq!(service::objects(&account).await.len(), 1, "one object, although a reply was lost");
+        client.post(&path, json!({ "provider": "container" })).await.ok();
+        is_at(&client, &id, "container", &described).await;
+        until("the vendor's object is removed", async || service::objects(&account).await.is_empty().then_some(()))
+            .await;
+        client.remove(&id).await;
+        drop(proxy);
+        vendor.uninstall().await;
+    });
+}
+
+/// Without what needs root.
+const VENDOR_FILES: &str = r#"
+set -e
+cd ~
+mkdir -p project/deep/er empty
+chmod 0711 empty
+printf 'one' > project/a.txt
+chmod 0600 project/a.txt
+ln project/a.txt project/second-name
+ln -s a.txt project/link
+ln -s /does/not/exist dangling
+printf 'odd' > "$(printf 'new\nline')"
+printf 'dash' > ./-rf
+head -c 3000000 /dev/urandom > project/deep/er/large
+"#;
