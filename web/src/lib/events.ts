@@ -19,6 +19,8 @@ export function eventText(event: SandboxEvent): string {
       return `forked into ${event.children.length} ${event.children.length === 1 ? 'sandbox' : 'sandboxes'}`;
     case 'checkpointed':
       return event.failure ? `memory could not be written to disk: ${event.failure}` : 'memory was written to disk';
+    case 'moved':
+      return event.failure ? `could not be moved to ${event.to}: ${event.failure}` : `moved from ${event.from} to ${event.to}`;
     case 'updated':
       return `changed: ${event.fields.join(', ')}`;
   }
