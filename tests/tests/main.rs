@@ -60,6 +60,8 @@ mod previews;
 mod provider_settings;
 mod queue;
 mod registry;
+mod remote;
+mod remote_daytona;
 mod remote_e2b;
 mod remote_e2b_server;
 mod resources;

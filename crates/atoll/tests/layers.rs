@@ -81,6 +81,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Shared by the providers that are clients of a vendor's API; knows no vendor.
     ("atoll-remote", &["atoll-model", "atoll-provider"]),
+    // Of the agent's protocol it uses the types of processes and files that a session has.
+    ("atoll-remote-daytona", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Of the agent's protocol it uses the client of envd, which a vendor's sandboxes run.
     ("atoll-remote-e2b", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Carried by container as bytes, loaded into another program; independent of all other crates.

@@ -150,7 +150,10 @@ const DAYTONA: &[SettingsField] = &[
         ..field("api_url", FieldKind::Address)
     },
     SettingsField { variables: &["DAYTONA_TARGET"], ..field("target", FieldKind::Text) },
+    SettingsField { variables: &["DAYTONA_ORGANIZATION_ID"], ..field("organization", FieldKind::Text) },
+    field("snapshot", FieldKind::Text),
     field("cwd", FieldKind::Path),
+    field("timeout", FieldKind::Seconds),
 ];
 const AGENTBAY: &[SettingsField] = &[
     key(&["AGENTBAY_API_KEY"]),
@@ -513,7 +516,7 @@ mod tests {
             json!({"provider": "e2b", "on_exit": "pause", "e2b": {"api_key": "k", "api_url": "u",
                 "sandbox_url": "s", "template": "t", "cwd": "/w", "timeout": 300}}),
             json!({"provider": "daytona", "on_exit": "destroy", "daytona": {"api_key": "k", "api_url": "u",
-                "target": "eu", "cwd": "/w"}}),
+                "target": "eu", "organization": "o", "snapshot": "s", "cwd": "/w", "timeout": 600}}),
             json!({"provider": "agentbay", "on_exit": "pause", "agentbay": {"api_key": "k", "region_id": "r",
                 "endpoint": "e", "image_id": "i", "context_path": "/c"}}),
         ] {

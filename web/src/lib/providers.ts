@@ -58,7 +58,10 @@ export const KINDS: ProviderKind[] = [
       KEY,
       { name: 'api_url', label: 'API URL', kind: 'address', placeholder: 'https://daytona.example.com/api', required: true, form: 'self-hosted' },
       { name: 'target', label: 'Target', kind: 'text', placeholder: 'us' },
+      { name: 'organization', label: 'Organization', kind: 'text', placeholder: 'that of the key' },
+      { name: 'snapshot', label: 'Snapshot', kind: 'text', placeholder: 'the default of the service', hint: 'Used when a request names none.' },
       { name: 'cwd', label: 'Working directory', kind: 'path', placeholder: '/home/daytona' },
+      { name: 'timeout', label: 'Timeout, seconds', kind: 'seconds', placeholder: '3600' },
     ],
   },
   {

@@ -11,6 +11,9 @@ use atoll_docker::{DockerConfig, DockerProvider, DockerSettings};
 use atoll_local::{CgroupUse, LocalConfig, LocalProvider};
 use atoll_model::{Code, ProviderKind};
 use atoll_provider::Provider;
+use atoll_remote_daytona::{
+    DaytonaConfig, DaytonaProvider, DaytonaSandboxes, DaytonaSettings, DaytonaTiming,
+};
 use atoll_remote_e2b::{E2bConfig, E2bProvider, E2bSandboxes, E2bSettings, E2bTiming};
 use atoll_service::{BuildProvider, ProviderFiles, ProviderRequest, ServiceError};
 
@@ -27,6 +30,7 @@ pub(super) fn files(settings: &Settings, port: Option<u16>) -> ProviderFiles {
         own_ports: port.into_iter().chain(tls_port).collect(),
         local: tokio::sync::Mutex::default(),
         e2b: Mutex::default(),
+        daytona: Mutex::default(),
     };
     ProviderFiles::new(&settings.data, Arc::new(builder), environment::provider_variables())
         .allowing_local(settings.allow_local)
@@ -46,6 +50,8 @@ struct ProviderBuilder {
     local: tokio::sync::Mutex<HashMap<&'static str, Arc<LocalProvider>>>,
     /// What the providers of kind `e2b` know, by name; a provider that is opened again goes on with it.
     e2b: Mutex<HashMap<&'static str, E2bSandboxes>>,
+    /// The same of kind `daytona`.
+    daytona: Mutex<HashMap<&'static str, DaytonaSandboxes>>,
 }
 
 impl ProviderBuilder {
@@ -97,6 +103,16 @@ impl ProviderBuilder {
         Ok(Arc::new(E2bProvider::open(config)?))
     }
 
+    fn daytona(&self, request: &ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
+        let settings = DaytonaSettings::from_section(request.settings.section.clone())?;
+        let owner = owner_of(&self.folder(request)).map_err(|cause| no_folder(request, &cause))?;
+        let mut known = self.daytona.lock().unwrap_or_else(PoisonError::into_inner);
+        let sandboxes = known.entry(request.name).or_default().clone();
+        let timing = DaytonaTiming::default();
+        let config = DaytonaConfig { name: request.name, owner, settings, sandboxes, timing };
+        Ok(Arc::new(DaytonaProvider::open(config)?))
+    }
+
     /// The folder of a provider that has an owner of its own.
     fn folder(&self, request: &ProviderRequest) -> PathBuf {
         self.data.join("providers").join(request.name)
@@ -115,10 +131,9 @@ impl BuildProvider for ProviderBuilder {
             ProviderKind::Docker => self.docker(&request).await,
             ProviderKind::Local => self.local(request.name).await,
             ProviderKind::E2b => self.e2b(&request),
+            ProviderKind::Daytona => self.daytona(&request),
             // The engine is opened before; the service never asks for a second one.
-            ProviderKind::Container | ProviderKind::Daytona | ProviderKind::Agentbay => {
-                Err(not_yet(&request))
-            }
+            ProviderKind::Container | ProviderKind::Agentbay => Err(not_yet(&request)),
         }
     }
 }

@@ -5,12 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use atoll_agentapi::{AgentToken, EnvdAddress, EnvdClient};
-use atoll_provider::{AGENT_PORT, InstanceUsage, ProviderError};
-use atoll_remote::{HttpTarget, VendorAddress, VendorConnector};
+use atoll_provider::{AGENT_PORT, ProviderError};
+use atoll_remote::{HttpTarget, UsageMeter, VendorAddress, VendorConnector};
 use http::{HeaderName, HeaderValue};
-use tokio::time::Instant;
 
-use crate::api::{Measurement, Opened};
+use crate::api::Opened;
 use crate::settings::E2bSettings;
 
 /// LIMIT: terminals that are remembered; of older ones the kind of input is found out again.
@@ -26,14 +25,7 @@ pub(crate) struct E2bAccess {
     pub(crate) envd: EnvdClient,
     /// Processes that were started with a terminal.
     terminals: Mutex<HashSet<u32>>,
-    meter: Mutex<Meter>,
-}
-
-/// What was measured last.
-#[derive(Debug, Clone, Copy, Default)]
-struct Meter {
-    usage: InstanceUsage,
-    at: Option<Instant>,
+    pub(crate) meter: UsageMeter,
 }
 
 impl std::fmt::Debug for E2bAccess {
@@ -91,7 +83,7 @@ impl E2bAccess {
             traffic_token: opened.traffic_access_token.as_deref().and_then(secret_header),
             envd: envd.with_silence(silence),
             terminals: Mutex::default(),
-            meter: Mutex::default(),
+            meter: UsageMeter::default(),
         })
     }
 
@@ -102,28 +94,6 @@ impl E2bAccess {
         headers.extend(token.map(|token| (HeaderName::from_static("e2b-traffic-access-token"), token)));
         let host = HeaderValue::try_from(address.authority()).map_err(|_| unusable("a host"))?;
         Ok(HttpTarget { address, host, headers, closed_port_text: CLOSED_PORT, port })
-    }
-
-    pub(crate) fn last_usage(&self) -> InstanceUsage {
-        self.meter.lock().unwrap_or_else(PoisonError::into_inner).usage
-    }
-
-    /// Adds a measurement. The service tells the share of the cores in use, so the CPU time since the measurement before is an
-    /// estimate.
-    pub(crate) fn measured(&self, now: Measurement) -> InstanceUsage {
-        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = meter.at.map(|at| at.elapsed()).unwrap_or_default();
-        let cores = now.cpu_used_pct.max(0.0) / 100.0 * f64::from(now.cpu_count.max(1));
-        let busy = since.mul_f64(cores.min(1_024.0));
-        meter.usage = InstanceUsage {
-            cpu_us: meter.usage.cpu_us.saturating_add(u64::try_from(busy.as_micros()).unwrap_or(0)),
-            memory_bytes: now.mem_used,
-            cache_bytes: now.mem_cache,
-            disk_bytes: Some(now.disk_used),
-            ..InstanceUsage::default()
-        };
-        meter.at = Some(Instant::now());
-        meter.usage
     }
 
     pub(crate) fn remember_terminal(&self, pid: u32) {

@@ -7,7 +7,7 @@ use atoll_model::SandboxId;
 use atoll_provider::{
     Adopted, AdoptionOutcome, InstanceActivity, KnownSandbox, OwnedSandbox, ProviderError, Target,
 };
-use atoll_remote::{CallError, ObjectState};
+use atoll_remote::{CallError, ObjectState, choose_object};
 use futures::StreamExt;
 
 use crate::E2bShared;
@@ -66,7 +66,7 @@ impl E2bShared {
         let mut fates = Vec::new();
         for known in known {
             let mut objects = owned.remove(&known.sandbox).unwrap_or_default();
-            let chosen = choose(&mut objects, &known);
+            let chosen = choose_object(&mut objects, &known);
             strays.extend(objects);
             fates.push(self.adopt_one(known, chosen));
         }
@@ -133,12 +133,4 @@ impl E2bShared {
         }
         Ok(AdoptionOutcome::Alive)
     }
-}
-
-/// Takes the object of a sandbox out of its objects: the one that the facts name, else the oldest.
-fn choose(objects: &mut Vec<OwnedObject>, known: &KnownSandbox) -> Option<OwnedObject> {
-    objects.sort_by(|one, other| (&one.started_at, &one.id).cmp(&(&other.started_at, &other.id)));
-    let named = known.instance.as_ref().and_then(|(_, facts)| facts["object"].as_str());
-    let place = named.and_then(|named| objects.iter().position(|object| object.id == named)).unwrap_or(0);
-    (place < objects.len()).then(|| objects.remove(place))
 }

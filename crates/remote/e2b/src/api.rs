@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use atoll_model::{InstanceId, SandboxId};
 use atoll_provider::ProviderError;
-use atoll_remote::{CallError, Repeat, VendorAnswer, VendorCall, VendorClient};
+use atoll_remote::{
+    CallError, Measurement, OWNER_LABEL, Repeat, SANDBOX_LABEL, VendorAnswer, VendorCall, VendorClient, object_labels, parsed_answer,
+    read_labels, unless_missing, unreadable_answer,
+};
 use http::{HeaderName, HeaderValue, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::labels;
 use crate::settings::E2bSettings;
 
 /// LIMIT: pages of a list of own objects; a hundred objects each.
@@ -54,29 +55,8 @@ struct Listed {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// An object of this server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnedObject {
-    pub(crate) id: String,
-    pub(crate) sandbox: SandboxId,
-    /// As it was made.
-    pub(crate) instance: InstanceId,
-    pub(crate) state: ServiceState,
-    /// Orders the objects of one sandbox.
-    pub(crate) started_at: String,
-}
-
-/// One measurement.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Measurement {
-    pub(crate) cpu_count: u32,
-    /// Of all cores together.
-    pub(crate) cpu_used_pct: f64,
-    pub(crate) mem_used: u64,
-    pub(crate) mem_cache: u64,
-    pub(crate) disk_used: u64,
-}
+/// An object of this server. Its instance is the one that it was made as.
+pub(crate) type OwnedObject = atoll_remote::OwnedObject<ServiceState>;
 
 /// The body of a create.
 pub(crate) struct NewObject<'a> {
@@ -94,32 +74,21 @@ pub(crate) struct E2bApi {
     timeout: u64,
 }
 
-/// Why an answer cannot be used, without its text: that may contain tokens.
-fn unreadable() -> CallError {
-    CallError::Unanswered { why: "the answer is not what the API promises".to_owned() }
-}
-
-fn parsed<T: DeserializeOwned>(answer: &VendorAnswer) -> Result<T, CallError> {
-    serde_json::from_slice(&answer.body).map_err(|_| unreadable())
-}
-
 /// An id becomes a part of paths and host names.
 fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= 63 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
 }
 
 fn opened(answer: &VendorAnswer) -> Result<Opened, CallError> {
-    let opened: Opened = parsed(answer)?;
-    if is_id(&opened.id) { Ok(opened) } else { Err(unreadable()) }
+    let opened: Opened = parsed_answer(answer)?;
+    if is_id(&opened.id) { Ok(opened) } else { Err(unreadable_answer()) }
 }
 
-/// `None` where the object is not there.
-fn unless_missing<T>(outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
-    match outcome {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.is_status(404) => Ok(None),
-        Err(error) => Err(error),
-    }
+/// The value of the query parameter `metadata`. The names and values have only characters that need no escape, so the several
+/// layers of escapes that the API expects are one.
+fn label_query(owner: &str, sandbox: Option<&SandboxId>) -> String {
+    let sandbox = sandbox.map_or_else(String::new, |sandbox| format!("%26{SANDBOX_LABEL}%3D{sandbox}"));
+    format!("{OWNER_LABEL}%3D{owner}{sandbox}")
 }
 
 impl E2bApi {
@@ -138,7 +107,7 @@ impl E2bApi {
         let body = json!({
             "templateID": new.template,
             "timeout": self.timeout,
-            "metadata": labels::of_new(&self.owner, new.sandbox, new.instance),
+            "metadata": object_labels(&self.owner, new.sandbox, new.instance),
             // When this server is away for longer than the lifetime, nothing is lost.
             "autoPause": true,
             "allow_internet_access": new.internet,
@@ -211,14 +180,14 @@ impl E2bApi {
         }
         let call = VendorCall::new(Method::GET, format!("/sandboxes/{id}"));
         let answer = unless_missing(self.client.call(call).await)?;
-        answer.map(|answer| parsed::<Detail>(&answer).map(|detail| detail.state)).transpose()
+        answer.map(|answer| parsed_answer::<Detail>(&answer).map(|detail| detail.state)).transpose()
     }
 
     /// The newest measurement; `None`: the object is not there.
     pub(crate) async fn measure(&self, id: &str) -> Result<Option<Measurement>, CallError> {
         let call = VendorCall::new(Method::GET, format!("/sandboxes/{id}/metrics"));
         let Some(answer) = unless_missing(self.client.call(call).await)? else { return Ok(None) };
-        let all: Vec<Measurement> = parsed(&answer)?;
+        let all: Vec<Measurement> = parsed_answer(&answer)?;
         Ok(Some(all.last().copied().unwrap_or_default()))
     }
 
@@ -242,10 +211,10 @@ impl E2bApi {
         let mut found: BTreeMap<String, OwnedObject> = BTreeMap::new();
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
-            let labels = labels::query(&self.owner, sandbox);
+            let labels = label_query(&self.owner, sandbox);
             let path = format!("/v2/sandboxes?metadata={labels}&state=running%2Cpaused&limit=100{next}");
             let answer = self.client.call(VendorCall::new(Method::GET, path)).await?;
-            let page: Vec<Listed> = parsed(&answer)?;
+            let page: Vec<Listed> = parsed_answer(&answer)?;
             // The filter is the service's; that an object is ours is decided here.
             let own = page.into_iter().filter_map(|listed| self.own(listed));
             let wanted = own.filter(|object| sandbox.is_none_or(|sandbox| *sandbox == object.sandbox));
@@ -256,20 +225,20 @@ impl E2bApi {
                 None => return Ok(found.into_values().collect()),
             }
         }
-        Err(unreadable())
+        Err(unreadable_answer())
     }
 
     fn own(&self, listed: Listed) -> Option<OwnedObject> {
-        let (sandbox, instance) = labels::read(&listed.metadata?, &self.owner)?;
+        let (sandbox, instance) = read_labels(&listed.metadata?, &self.owner)?;
         let Listed { id, state, started_at, .. } = listed;
         is_id(&id).then_some(OwnedObject { id, sandbox, instance, state, started_at })
     }
 
     /// Whether the service answers and accepts the key.
     pub(crate) async fn check(&self) -> Result<(), CallError> {
-        let path = format!("/v2/sandboxes?metadata={}&limit=1", labels::query(&self.owner, None));
+        let path = format!("/v2/sandboxes?metadata={}&limit=1", label_query(&self.owner, None));
         let call = VendorCall { within: Duration::from_secs(8), ..VendorCall::new(Method::GET, path) };
         let answer = self.client.call(call).await?;
-        parsed::<Vec<Listed>>(&answer).map(drop)
+        parsed_answer::<Vec<Listed>>(&answer).map(drop)
     }
 }

@@ -22,7 +22,6 @@
 mod access;
 mod adoption;
 mod api;
-mod labels;
 mod lifecycle;
 mod ports;
 mod records;
@@ -30,7 +29,6 @@ mod session;
 mod settings;
 mod watch;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,17 +42,19 @@ use atoll_provider::{
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
     ProviderError, ProviderImage, SessionSupport, Target,
 };
-use atoll_remote::{DialTasks, RemoteTable, VendorConnector};
+use atoll_remote::{
+    DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, check_vendor_demands,
+};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use access::E2bAccess;
 use api::E2bApi;
 use lifecycle::E2bSlot;
 use records::InstanceRecords;
 
-pub use settings::{ApiKey, E2bSettings};
+pub use atoll_remote::ApiKey;
+pub use settings::E2bSettings;
 
 /// The sandboxes of one provider. It is kept while the provider is opened again with other settings.
 #[derive(Debug, Clone, Default)]
@@ -119,10 +119,10 @@ struct E2bShared {
     watch: AtomicU64,
     connector: VendorConnector,
     streams: DialTasks,
-    /// Templates that were found at the service, and when.
-    templates: Mutex<HashMap<String, Instant>>,
+    /// Templates that were found at the service.
+    templates: FoundNames,
     /// When the service last answered a check.
-    checked_at: Mutex<Option<Instant>>,
+    checked: LastSuccess,
 }
 
 impl E2bProvider {
@@ -141,8 +141,8 @@ impl E2bProvider {
             watch: AtomicU64::new(0),
             connector: VendorConnector::default(),
             streams: DialTasks::default(),
-            templates: Mutex::default(),
-            checked_at: Mutex::default(),
+            templates: FoundNames::default(),
+            checked: LastSuccess::default(),
         });
         Ok(Self { shared, watch: Mutex::default() })
     }
@@ -189,7 +189,7 @@ impl Provider for E2bProvider {
     }
 
     fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
-        self.shared.check_demands(demands)
+        check_vendor_demands(self.shared.name, demands)
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Result<Booted, ProviderError> {

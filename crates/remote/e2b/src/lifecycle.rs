@@ -1,17 +1,18 @@
 //! Create, boot, halt, pause, resume and destroy. The table gives each change of a sandbox its turn.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::policy::egress::Egress;
 use atoll_model::policy::placement::Node;
-use atoll_model::{ErrorKind, InstanceId, MemoryLocation, SandboxId, Storage};
+use atoll_model::{ErrorKind, InstanceId, MemoryLocation, SandboxId};
 use atoll_provider::{
-    Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, InstanceUsage, PauseSupport,
-    ProviderError, ProviderImage, Target,
+    Booted, InstanceSpec, InstanceUsage, PauseSupport, ProviderError, ProviderImage, Target,
 };
-use atoll_remote::{Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, random_hex};
+use atoll_remote::{
+    Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_vendor_spec, gone, is_closed,
+    oldest_first, random_hex, unknown_node,
+};
 use tokio::time::Instant;
 
 use crate::access::E2bAccess;
@@ -27,55 +28,14 @@ const CREATE_ATTEMPTS: u32 = 3;
 /// LIMIT: how often an object is looked for before it is made again.
 const LOOKS: u32 = 5;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// How long a template that was found is believed to be there.
-const TEMPLATE_FRESH: Duration = Duration::from_secs(60);
 /// How long an answer of the service shows that it is there.
 const CHECK_FRESH: Duration = Duration::from_secs(10);
-/// LIMIT: names of templates that are remembered.
-const TEMPLATES_MAX: usize = 256;
-/// The service does not tell its capacity; what is used up there is an error of the create.
-const UNKNOWN_MIB: u64 = 1 << 24;
-const UNKNOWN_CPU_MILLI: u64 = 1 << 24;
 /// The user of E2B's templates.
 const USER: &str = "user";
 
-pub(crate) fn gone(sandbox: &SandboxId) -> ProviderError {
-    ProviderError::Gone { sandbox: sandbox.clone() }
-}
-
 impl E2bShared {
-    pub(crate) fn missing(&self, capability: Capability) -> ProviderError {
-        let hint = "choose a provider that has it; `atoll provider ls` lists them".to_owned();
-        ProviderError::MissingCapability { provider: self.name, capability, hint }
-    }
-
-    /// The service's own policy is all or nothing, and an object keeps it.
-    pub(crate) fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
-        let made_with = demands.made_with.unwrap_or(demands.network);
-        if !is_closed(made_with) && *demands.network != Egress::open() {
-            return Err(self.missing(Capability::Egress));
-        }
-        match demands.storage {
-            Storage::Disk => Ok(()),
-            Storage::Memory => Err(ProviderError::Unsupported {
-                what: format!("storage memory at provider {}", self.name),
-                hint: "use storage disk".to_owned(),
-            }),
-        }
-    }
-
-    fn refuse_what_cannot_be(&self, spec: &InstanceSpec) -> Result<(), ProviderError> {
-        if spec.origin != FilesOrigin::Template {
-            return Err(self.missing(Capability::Snapshot));
-        }
-        if !spec.mounts.is_empty() {
-            return Err(self.missing(Capability::Volume));
-        }
-        self.check_demands(&spec.demands())
-    }
-
     pub(crate) async fn create(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
-        self.refuse_what_cannot_be(spec)?;
+        check_vendor_spec(self.name, spec)?;
         let made = match self.make(spec, slot).await {
             Ok(opened) => self.begin(spec, slot, &opened).await,
             Err(error) => Err(self.create_error(spec, error)),
@@ -140,7 +100,7 @@ impl E2bShared {
         for _ in 0..LOOKS {
             let mut found = self.api.owned(Some(sandbox)).await?;
             found.retain(|object| object.instance == *instance);
-            found.sort_by(|one, other| (&one.started_at, &one.id).cmp(&(&other.started_at, &other.id)));
+            oldest_first(&mut found);
             if let Some(first) = found.first()
                 && let Some(opened) = self.api.connect(&first.id, true).await?
             {
@@ -199,7 +159,7 @@ impl E2bShared {
     }
 
     pub(crate) async fn boot(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
-        self.refuse_what_cannot_be(spec)?;
+        check_vendor_spec(self.name, spec)?;
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
         self.end(&spec.sandbox, slot, &found).await?;
         let instance = spec.instance.clone();
@@ -282,12 +242,12 @@ impl E2bShared {
     pub(crate) async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let (_, object) = self.table.live(target)?;
         if object.state == ObjectState::Paused {
-            return Ok(object.access.map(|access| access.last_usage()).unwrap_or_default());
+            return Ok(object.access.map(|access| access.meter.last()).unwrap_or_default());
         }
         let (object, access) = self.access(target).await?;
         let measured = self.api.measure(&object.id).await;
         match measured.map_err(|error| error.into_provider("measuring the sandbox"))? {
-            Some(measurement) => Ok(access.measured(measurement)),
+            Some(measurement) => Ok(access.meter.add(measurement)),
             None => {
                 self.table.report_death(&target.sandbox, &object.id);
                 Err(gone(&target.sandbox))
@@ -296,18 +256,13 @@ impl E2bShared {
     }
 
     pub(crate) async fn has_template(&self, name: &str) -> Result<bool, ProviderError> {
-        let lock = || self.templates.lock().unwrap_or_else(PoisonError::into_inner);
-        if lock().get(name).is_some_and(|found| found.elapsed() < TEMPLATE_FRESH) {
+        if self.templates.has(name) {
             return Ok(true);
         }
         let found = self.api.has_template(name).await;
         let found = found.map_err(|error| error.into_provider("looking for the template"))?;
         if found {
-            let mut templates = lock();
-            templates.retain(|_, found| found.elapsed() < TEMPLATE_FRESH);
-            if templates.len() < TEMPLATES_MAX {
-                templates.insert(name.to_owned(), Instant::now());
-            }
+            self.templates.add(name);
         }
         Ok(found)
     }
@@ -328,26 +283,12 @@ impl E2bShared {
     }
 
     pub(crate) async fn node(&self) -> Result<Node, ProviderError> {
-        let lock = || self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lock().is_some_and(|checked| checked.elapsed() < CHECK_FRESH) {
+        if !self.checked.is_within(CHECK_FRESH) {
             let checked = self.api.check().await;
             checked.map_err(|error| error.into_provider("asking the service"))?;
-            *lock() = Some(Instant::now());
+            self.checked.note();
         }
-        Ok(Node {
-            memory_free_mib: UNKNOWN_MIB,
-            memory_total_mib: UNKNOWN_MIB,
-            cpu_total_milli: UNKNOWN_CPU_MILLI,
-            disk_free_mib: UNKNOWN_MIB,
-            disk_copy_mib: UNKNOWN_MIB,
-            disk_total_mib: UNKNOWN_MIB,
-            disk_limits_mib: 0,
-            disk_overcommit: 0.0,
-            live: 0,
-            memory_limits_mib: 0,
-            live_max: 0,
-            overcommit: 0.0,
-        })
+        Ok(unknown_node())
     }
 
     pub(crate) async fn resume(&self, target: &Target, slot: &E2bSlot) -> Result<(), ProviderError> {
@@ -394,10 +335,6 @@ impl E2bShared {
 
 pub(crate) fn paused() -> ProviderError {
     ProviderError::Transient { what: "reaching the sandbox".to_owned(), why: "it is paused".to_owned() }
-}
-
-fn is_closed(policy: &Egress) -> bool {
-    policy.denied_by.is_some() || *policy == Egress::closed()
 }
 
 #[async_trait]

@@ -14,12 +14,12 @@ use atoll_provider::{
     FileContent, ProcessOutput, ProcessSpec, ProviderError, RunningProcess, SessionSupport, StartedProcess,
     Target,
 };
-use atoll_remote::{ObjectState, random_hex};
+use atoll_remote::{ObjectState, gone, random_hex};
 use bytes::Bytes;
 use futures::StreamExt;
 
 use crate::access::E2bAccess;
-use crate::lifecycle::{E2bObject, gone};
+use crate::lifecycle::E2bObject;
 use crate::{E2bProvider, E2bShared};
 
 /// Before the tags of processes: a server with this API may keep some tags for itself.

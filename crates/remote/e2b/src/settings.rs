@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_provider::ProviderError;
-use atoll_remote::VendorAddress;
+use atoll_remote::{ApiKey, VendorAddress};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,29 +14,6 @@ const TEMPLATE: &str = "base";
 /// The home of the user of E2B's templates.
 const HOME: &str = "/home/user";
 const TIMEOUT_S: u64 = 300;
-
-/// A key; not printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct ApiKey(String);
-
-impl ApiKey {
-    /// Wraps a key.
-    #[must_use]
-    pub const fn new(key: String) -> Self {
-        Self(key)
-    }
-
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ApiKey(..)")
-    }
-}
 
 /// The part `e2b` of a provider's settings file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

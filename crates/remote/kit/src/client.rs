@@ -1,11 +1,15 @@
 //! Calls of a vendor's control API over a pool of connections: the key, deadlines, bounded answers, retries, the circuit.
 
+use std::io;
 use std::time::Duration;
 
 use atoll_model::ErrorKind;
 use atoll_provider::ProviderError;
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -83,6 +87,24 @@ pub struct VendorAnswer {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
+}
+
+/// A body that is streamed.
+pub struct VendorBody {
+    /// Its content type.
+    pub kind: String,
+    /// Its bytes.
+    pub content: BoxStream<'static, io::Result<Bytes>>,
+}
+
+/// An answer whose body is streamed.
+pub struct VendorStream {
+    /// The status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub content: BoxStream<'static, Result<Bytes, CallError>>,
 }
 
 /// Why a call has no answer that can be used.
@@ -185,14 +207,7 @@ impl VendorClient {
     /// # Errors
     /// A sentence: the address or the key cannot be used.
     pub fn new(base: &str, header: HeaderName, prefix: &str, key: &str) -> Result<Self, String> {
-        let base = base.trim_end_matches('/');
-        let parsed = reqwest::Url::parse(base).map_err(|bad| format!("{base} is not an address: {bad}"))?;
-        if !matches!(parsed.scheme(), "http" | "https") || parsed.host_str().is_none() {
-            return Err(format!("{base} is not an http or https address"));
-        }
-        if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some() {
-            return Err("an address has no user, no password and no query".to_owned());
-        }
+        let base = checked_base(base)?;
         let mut value = HeaderValue::from_str(&format!("{prefix}{key}"))
             .map_err(|_| "the key has characters that cannot be sent".to_owned())?;
         value.set_sensitive(true);
@@ -210,12 +225,79 @@ impl VendorClient {
             .map_err(|error| format!("the HTTP client cannot be made: {}", error.without_url()))?;
         Ok(Self {
             http,
-            base: base.to_owned(),
+            base,
             key: key.to_owned(),
             key_header: (header, value),
             circuit: Circuit::default(),
             permits: Semaphore::new(CALLS_MAX),
         })
+    }
+
+    /// A client of another base address, with the same key and connections. Its circuit and its limit of calls are its own.
+    ///
+    /// # Errors
+    /// A sentence: the address cannot be used.
+    pub fn sibling(&self, base: &str) -> Result<Self, String> {
+        Ok(Self {
+            http: self.http.clone(),
+            base: checked_base(base)?,
+            key: self.key.clone(),
+            key_header: self.key_header.clone(),
+            circuit: Circuit::default(),
+            permits: Semaphore::new(CALLS_MAX),
+        })
+    }
+
+    /// The header that carries the key, for a connection that this client does not make.
+    #[must_use]
+    pub fn key_header(&self) -> (HeaderName, HeaderValue) {
+        self.key_header.clone()
+    }
+
+    /// Makes a call once and streams its body and its answer. `within` is the deadline of the answer's head; the body of the answer
+    /// may take any time, and is given up after `attempt_within` without a byte.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn stream(
+        &self,
+        call: VendorCall,
+        body: Option<VendorBody>,
+    ) -> Result<VendorStream, CallError> {
+        self.circuit.admit().map_err(|retry_in| CallError::Suspended { retry_in })?;
+        let mut request = self.request(&call);
+        if let Some(VendorBody { kind, content }) = body {
+            request = request.header(header::CONTENT_TYPE, kind).body(reqwest::Body::wrap_stream(content));
+        }
+        let late = || CallError::Unanswered { why: "it took too long".to_owned() };
+        let sent = tokio::time::timeout(call.within, request.send()).await.map_err(|_| late());
+        let answer = sent.and_then(|sent| sent.map_err(|error| self.unsent(error)));
+        let mut answer = answer.inspect_err(|_| self.circuit.fail())?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        if status.as_u16() >= 300 {
+            let read = tokio::time::timeout(call.attempt_within, self.whole(&mut answer)).await;
+            let body = read.map_err(|_| late()).and_then(|body| body).unwrap_or_default();
+            let message = self.sentence(&body);
+            if status.is_server_error() {
+                self.circuit.fail();
+                return Err(CallError::Unanswered { why: format!("{}: {message}", status.as_u16()) });
+            }
+            self.circuit.succeed();
+            return Err(match status.as_u16() {
+                429 if !is_final(&headers) => CallError::Limited,
+                status => CallError::Refused { status, message },
+            });
+        }
+        self.circuit.succeed();
+        let silence = call.attempt_within;
+        let content = futures::stream::try_unfold(answer, move |mut answer| async move {
+            let broken = |why: String| CallError::Unanswered { why };
+            let chunk = tokio::time::timeout(silence, answer.chunk()).await;
+            let chunk = chunk.map_err(|_| broken("the answer broke off".to_owned()))?;
+            let chunk = chunk.map_err(|error| broken(innermost(&error.without_url())))?;
+            Ok(chunk.map(|chunk| (chunk, answer)))
+        });
+        Ok(VendorStream { status, headers, content: content.boxed() })
     }
 
     /// Makes a call, with retries.
@@ -280,33 +362,43 @@ impl VendorClient {
 
     /// One request and its whole answer.
     async fn exchange(&self, call: &VendorCall) -> Result<VendorAnswer, CallError> {
+        let mut request = self.request(call);
+        if let Some(body) = &call.body {
+            request = request.json(body);
+        }
+        let mut answer = request.send().await.map_err(|error| self.unsent(error))?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = self.whole(&mut answer).await?;
+        Ok(VendorAnswer { status, headers, body })
+    }
+
+    fn request(&self, call: &VendorCall) -> reqwest::RequestBuilder {
         let mut request = self.http.request(call.method.clone(), format!("{}{}", self.base, call.path));
         request = request.header(self.key_header.0.clone(), self.key_header.1.clone());
         for (name, value) in &call.headers {
             request = request.header(name.clone(), value.clone());
         }
-        if let Some(body) = &call.body {
-            request = request.json(body);
-        }
-        let answer = request.send().await;
-        let mut answer = answer.map_err(|error| {
-            let is_unsent = error.is_connect() || error.is_builder();
-            let why = self.redacted(&innermost(&error.without_url()));
-            if is_unsent { CallError::NotSent { why } } else { CallError::Unanswered { why } }
-        })?;
-        let (status, headers) = (answer.status(), answer.headers().clone());
+        request
+    }
+
+    fn unsent(&self, error: reqwest::Error) -> CallError {
+        let is_unsent = error.is_connect() || error.is_builder();
+        let why = self.redacted(&innermost(&error.without_url()));
+        if is_unsent { CallError::NotSent { why } } else { CallError::Unanswered { why } }
+    }
+
+    async fn whole(&self, answer: &mut reqwest::Response) -> Result<Bytes, CallError> {
         let mut body = BytesMut::new();
         loop {
             let chunk = answer.chunk().await.map_err(|error| CallError::Unanswered {
                 why: self.redacted(&innermost(&error.without_url())),
             })?;
-            let Some(chunk) = chunk else { break };
+            let Some(chunk) = chunk else { return Ok(body.freeze()) };
             if body.len() + chunk.len() > ANSWER_MAX {
                 return Err(CallError::Unanswered { why: "the answer is too large".to_owned() });
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(VendorAnswer { status, headers, body: body.freeze() })
     }
 
     /// The vendor's own words in an error, cleaned.
@@ -321,6 +413,44 @@ impl VendorClient {
     fn redacted(&self, text: &str) -> String {
         let text = text.replace(&self.key, "…");
         text.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect()
+    }
+}
+
+fn checked_base(base: &str) -> Result<String, String> {
+    let base = base.trim_end_matches('/');
+    let parsed = reqwest::Url::parse(base).map_err(|bad| format!("{base} is not an address: {bad}"))?;
+    if !matches!(parsed.scheme(), "http" | "https") || parsed.host_str().is_none() {
+        return Err(format!("{base} is not an http or https address"));
+    }
+    if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some() {
+        return Err("an address has no user, no password and no query".to_owned());
+    }
+    Ok(base.to_owned())
+}
+
+/// Why an answer cannot be used, without its text: that may contain tokens.
+#[must_use]
+pub fn unreadable_answer() -> CallError {
+    CallError::Unanswered { why: "the answer is not what the API promises".to_owned() }
+}
+
+/// The JSON of an answer.
+///
+/// # Errors
+/// [`unreadable_answer`].
+pub fn parsed_answer<T: DeserializeOwned>(answer: &VendorAnswer) -> Result<T, CallError> {
+    serde_json::from_slice(&answer.body).map_err(|_| unreadable_answer())
+}
+
+/// `None` where the object is not there.
+///
+/// # Errors
+/// Every other one of the outcome.
+pub fn unless_missing<T>(outcome: Result<T, CallError>) -> Result<Option<T>, CallError> {
+    match outcome {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_status(404) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

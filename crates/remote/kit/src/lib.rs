@@ -14,13 +14,29 @@ mod backoff;
 mod circuit;
 mod client;
 mod connect;
+mod demands;
 mod http_dial;
+mod key;
+mod labels;
+mod meter;
+mod owned;
 mod table;
 
 pub use backoff::Backoff;
-pub use client::{CallError, Repeat, VendorAnswer, VendorCall, VendorClient};
+pub use client::{
+    CallError, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream, parsed_answer,
+    unless_missing, unreadable_answer,
+};
 pub use connect::{VendorAddress, VendorConnector};
+pub use demands::{
+    FoundNames, LastSuccess, check_vendor_demands, check_vendor_spec, gone, is_closed, missing_capability,
+    unknown_node,
+};
 pub use http_dial::{DialTasks, HttpTarget, dial_http};
+pub use key::ApiKey;
+pub use labels::{OWNER_LABEL, SANDBOX_LABEL, object_labels, read_labels};
+pub use meter::{Measurement, UsageMeter};
+pub use owned::{OwnedObject, choose_object, oldest_first};
 pub use table::{ObjectState, RemoteObject, RemoteSlot, RemoteTable};
 
 /// A random text of 32 hex digits.

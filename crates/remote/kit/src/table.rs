@@ -303,6 +303,24 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
         }
     }
 
+    /// Reports once that the processes of an object ended without a call of this server; its files are kept.
+    pub fn report_stop(&self, sandbox: &SandboxId, id: &str) {
+        let Some(slot) = self.existing(sandbox) else { return };
+        let ended = {
+            let mut state = slot.lock();
+            let running =
+                state.object.as_mut().filter(|object| object.id == id && object.state != ObjectState::Halted);
+            running.map(|object| {
+                object.state = ObjectState::Halted;
+                object.access = None;
+                object.instance.clone()
+            })
+        };
+        if let Some(instance) = ended {
+            let _ = self.notices.send(Notice { sandbox: sandbox.clone(), instance, what: NoticeKind::Died });
+        }
+    }
+
     /// Deaths of instances.
     #[must_use]
     pub fn notices(&self) -> broadcast::Receiver<Notice> {

@@ -1,0 +1,317 @@
+//! Terminals over the sockets of the toolbox.
+//!
+//! The service's terminal runs a login shell and nothing else. So a script is left in the sandbox and typed into the shell, which it
+//! replaces; what the shell printed before is dropped.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use atoll_agentapi::{ExitStatus, ProcessEvent, TerminalSize};
+use atoll_model::ErrorKind;
+use atoll_provider::{ByteStream, ProcessOutput, ProcessSpec, ProviderError, StartedProcess};
+use atoll_remote::VendorAddress;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use http::HeaderValue;
+use http::header::SEC_WEBSOCKET_PROTOCOL;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use crate::process::{Call, ProcessMeta, new_token, no_process, refused};
+use crate::scripts::{self, quoted};
+use crate::toolbox::{KnownProcess, ScriptRun, word};
+
+type Socket = WebSocketStream<Box<dyn ByteStream>>;
+
+/// With it the service tells how a terminal ended.
+const EXIT_CONTROL: HeaderValue = HeaderValue::from_static("X-Daytona-Pty-Exit-Control");
+/// LIMIT: a shell starts within seconds.
+const OPEN_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: what a shell prints before its first command.
+const GREETING_MAX: usize = 64 << 10;
+/// LIMIT: pieces of input that wait for the socket.
+const INPUT_MAX: usize = 64;
+/// LIMIT: how often a terminal is connected again after its socket broke.
+const ATTEMPTS: u32 = 3;
+const PING_EVERY: Duration = Duration::from_secs(20);
+/// Around the line by which the script says that it runs. A shell's echo of a command does not contain it.
+const MARK: char = '\x1e';
+
+/// A message about a terminal.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Control {
+    status: String,
+    exit_code: Option<i32>,
+    exit_reason: Option<String>,
+    error: Option<String>,
+}
+
+impl Control {
+    fn ended(&self) -> Option<ExitStatus> {
+        let code = self.exit_code?;
+        let reason = self.exit_reason.as_deref();
+        let signal = reason.and_then(|reason| match reason {
+            "SIGKILL" => Some(9),
+            "SIGTERM" => Some(15),
+            "SIGHUP" => Some(1),
+            other => other.strip_prefix("signal ")?.parse().ok(),
+        });
+        let code = signal.is_none().then_some(code);
+        Some(ExitStatus { code, signal, timed_out: false, core_dumped: false })
+    }
+}
+
+/// The script that replaces the shell.
+fn program(token: &str, what: &ProcessSpec, folder: &str) -> Result<String, ProviderError> {
+    let mut text = format!("echo $$ >{}/{token}/pid\ncd {} 2>/dev/null\n", scripts::FOLDER, quoted(folder));
+    for (name, value) in &what.env {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(is_plain) {
+            return Err(refused(ErrorKind::Invalid, format!("{name:?} cannot name a variable")));
+        }
+        text.push_str(&format!("export {name}={}\n", quoted(value)));
+    }
+    if let Some(limit) = what.timeout {
+        text.push_str(&format!("(sleep {}; kill -9 -$$) </dev/null >/dev/null 2>&1 &\n", limit.as_secs_f64()));
+    }
+    let argv: Vec<String> = what.argv.iter().map(|word| quoted(word)).collect();
+    text.push_str(&format!("printf '\\036%s:%s\\036' {token} $$\nexec {}\n", argv.join(" ")));
+    Ok(text)
+}
+
+/// The process id behind the mark, and what follows it.
+fn after_mark(greeting: &[u8], token: &str) -> Option<(u32, Bytes)> {
+    let mark = format!("{MARK}{token}:");
+    let start = greeting.windows(mark.len()).position(|part| part == mark.as_bytes())? + mark.len();
+    let rest = &greeting[start..];
+    let end = rest.iter().position(|byte| *byte == MARK as u8)?;
+    let pid = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+    Some((pid, Bytes::copy_from_slice(&rest[end + 1..])))
+}
+
+impl Call {
+    pub(crate) async fn open_terminal(
+        self,
+        what: ProcessSpec,
+        size: TerminalSize,
+    ) -> Result<StartedProcess, ProviderError> {
+        let token = new_token()?;
+        let folder = what.cwd.as_deref().unwrap_or_else(|| self.shared.settings.workdir());
+        let program = STANDARD.encode(program(&token, &what, folder)?);
+        let (meta, name) = (ProcessMeta::of(&what).encoded(), what.argv[0].as_str());
+        let run = ScriptRun::new(scripts::TERMINAL, vec![&token, &program, &meta, name]);
+        let printed = self.script(run).await?;
+        if self.told(word(&printed)).await? != "ok" {
+            return Err(refused(ErrorKind::NotFound, format!("there is no program {name}")));
+        }
+        let (cols, rows) = (size.cols.clamp(1, 1_000), size.rows.clamp(1, 1_000));
+        let path = format!("/process/pty/create-connect?id={token}&cols={cols}&rows={rows}");
+        let opening = async {
+            let mut socket = self.connect(&path).await?;
+            let line = format!(" exec /bin/sh {}/{token}/run\r", scripts::FOLDER);
+            socket.send(Message::Binary(line.into())).await.map_err(|error| broken(&error))?;
+            let mut greeting = Vec::new();
+            loop {
+                match next(&mut socket).await? {
+                    Heard::Output(data) => greeting.extend_from_slice(&data),
+                    Heard::Nothing | Heard::Sent => continue,
+                    Heard::Exit(_) | Heard::Closed => return Err(broken(&"the shell ended")),
+                }
+                if let Some((pid, first)) = after_mark(&greeting, &token) {
+                    return Ok((socket, pid, first));
+                }
+                if greeting.len() > GREETING_MAX {
+                    return Err(broken(&"the shell does not run a command"));
+                }
+            }
+        };
+        let late = |_| ProviderError::Late { what: "the shell of a terminal".into(), after: OPEN_WITHIN };
+        let (socket, pid, first) = tokio::time::timeout(OPEN_WITHIN, opening).await.map_err(late)??;
+        self.access.remember_process(pid, KnownProcess { token: token.clone(), is_terminal: true });
+        let output = Terminal::new(self, pid, token, socket).into_stream(first);
+        Ok(StartedProcess { id: pid.to_string(), output })
+    }
+
+    pub(crate) async fn attach_terminal(self, pid: u32, token: String) -> Result<ProcessOutput, ProviderError> {
+        let socket = self.connect(&format!("/process/pty/{token}/connect")).await?;
+        Ok(Terminal::new(self, pid, token, socket).into_stream(Bytes::new()))
+    }
+
+    /// Input to a terminal: through the socket that is open, or one of its own.
+    pub(crate) async fn type_in(&self, pid: u32, token: &str, data: Bytes) -> Result<(), ProviderError> {
+        let open = self.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned();
+        if let Some(input) = open
+            && input.send(data.clone()).await.is_ok()
+        {
+            return Ok(());
+        }
+        let mut socket = self.connect(&format!("/process/pty/{token}/connect")).await?;
+        socket.send(Message::Binary(data)).await.map_err(|error| broken(&error))?;
+        // The service has read the input when it answers the close.
+        let _ = socket.close(None).await;
+        Ok(())
+    }
+
+    async fn connect(&self, path: &str) -> Result<Socket, ProviderError> {
+        let url = format!("{}/{}{path}", self.access.base, self.access.id);
+        let address = VendorAddress::of_url(&url).ok_or_else(|| broken(&"the address cannot be used"))?;
+        let stream = self.shared.connector.connect(&address).await.map_err(|error| broken(&error))?;
+        let request = url.replacen("http", "ws", 1).into_client_request();
+        let mut request = request.map_err(|error| broken(&error))?;
+        let (name, key) = self.access.client.key_header();
+        request.headers_mut().insert(name, key);
+        request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, EXIT_CONTROL);
+        request.headers_mut().extend(self.access.headers());
+        let opened = tokio::time::timeout(OPEN_WITHIN, client_async(request, stream)).await;
+        match opened.map_err(|_| broken(&"it took too long"))? {
+            Ok((socket, _)) => Ok(socket),
+            Err(SocketError::Http(answer)) if answer.status() == 404 => {
+                let asked = self.shared.is_running(&self.target.sandbox, &self.object.id).await;
+                Err(if asked { no_process("of this terminal") } else { atoll_remote::gone(&self.target.sandbox) })
+            }
+            Err(SocketError::Http(answer)) => Err(broken(&format!("the service refused ({})", answer.status()))),
+            Err(error) => Err(broken(&error)),
+        }
+    }
+}
+
+fn broken(why: &dyn std::fmt::Display) -> ProviderError {
+    ProviderError::Transient { what: "the connection to a terminal".to_owned(), why: why.to_string() }
+}
+
+/// What came from a socket.
+enum Heard {
+    Output(Bytes),
+    Exit(ExitStatus),
+    Nothing,
+    Closed,
+    /// Something was sent.
+    Sent,
+}
+
+async fn next(socket: &mut Socket) -> Result<Heard, ProviderError> {
+    let message = match socket.next().await {
+        None => return Ok(Heard::Closed),
+        Some(message) => message.map_err(|error| broken(&error))?,
+    };
+    Ok(match message {
+        Message::Binary(data) => Heard::Output(data),
+        Message::Text(text) => {
+            let control: Control = serde_json::from_str(&text).unwrap_or_default();
+            match (control.ended(), control.status.as_str()) {
+                (Some(status), _) => Heard::Exit(status),
+                (None, "error") => return Err(broken(&control.error.unwrap_or_default())),
+                (None, _) => Heard::Nothing,
+            }
+        }
+        Message::Close(frame) => {
+            let control: Control =
+                frame.and_then(|frame| serde_json::from_str(&frame.reason).ok()).unwrap_or_default();
+            control.ended().map_or(Heard::Closed, Heard::Exit)
+        }
+        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Heard::Nothing,
+    })
+}
+
+/// A terminal that is followed.
+struct Terminal {
+    call: Call,
+    pid: u32,
+    token: String,
+    socket: Socket,
+    input: mpsc::Receiver<Bytes>,
+    heard_at: Instant,
+    pinged_at: Instant,
+    attempts: u32,
+    is_over: bool,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.input.close();
+        let mut terminals = self.call.access.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+        terminals.retain(|_, input| !input.is_closed());
+    }
+}
+
+impl Terminal {
+    fn new(call: Call, pid: u32, token: String, socket: Socket) -> Self {
+        let (sender, input) = mpsc::channel(INPUT_MAX);
+        call.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, sender);
+        let now = Instant::now();
+        Self { call, pid, token, socket, input, heard_at: now, pinged_at: now, attempts: ATTEMPTS, is_over: false }
+    }
+
+    fn into_stream(self, first: Bytes) -> ProcessOutput {
+        let first = (!first.is_empty()).then(|| Ok(ProcessEvent::Pty(first)));
+        let rest = futures::stream::unfold(self, |mut terminal| async move {
+            let event = terminal.event().await?;
+            Some((event, terminal))
+        });
+        futures::stream::iter(first).chain(rest).boxed()
+    }
+
+    async fn event(&mut self) -> Option<Result<ProcessEvent, ProviderError>> {
+        let silence = self.call.shared.timing.stream_silence;
+        let ping_every = PING_EVERY.min(silence / 3);
+        while !self.is_over {
+            // Both are cancel-safe: a message stays in the socket or in the queue.
+            let outcome = tokio::select! {
+                heard = next(&mut self.socket) => heard,
+                Some(data) = self.input.recv() => self.send(Message::Binary(data)).await,
+                () = tokio::time::sleep_until(self.pinged_at + ping_every) => {
+                    self.pinged_at = Instant::now();
+                    self.send(Message::Ping(Bytes::new())).await
+                }
+                () = tokio::time::sleep_until(self.heard_at + silence) => Err(broken(&"it was silent for too long")),
+            };
+            let error = match outcome {
+                Ok(Heard::Output(data)) => {
+                    (self.heard_at, self.attempts) = (Instant::now(), ATTEMPTS);
+                    return Some(Ok(ProcessEvent::Pty(data)));
+                }
+                Ok(Heard::Exit(status)) => {
+                    self.is_over = true;
+                    self.call.access.forget_process(self.pid, &self.token);
+                    return Some(Ok(ProcessEvent::Exit(status)));
+                }
+                Ok(Heard::Nothing) => {
+                    self.heard_at = Instant::now();
+                    continue;
+                }
+                Ok(Heard::Sent) => continue,
+                Ok(Heard::Closed) => broken(&"the service closed it"),
+                Err(error) => error,
+            };
+            if let Err(error) = self.connect_again(error).await {
+                self.is_over = true;
+                return Some(Err(error));
+            }
+        }
+        None
+    }
+
+    async fn send(&mut self, message: Message) -> Result<Heard, ProviderError> {
+        self.socket.send(message).await.map_err(|error| broken(&error))?;
+        Ok(Heard::Sent)
+    }
+
+    async fn connect_again(&mut self, error: ProviderError) -> Result<(), ProviderError> {
+        // Gone where it was halted or destroyed.
+        self.call.shared.table.live(&self.call.target)?;
+        if self.attempts == 0 {
+            return Err(error);
+        }
+        self.attempts -= 1;
+        self.socket = self.call.connect(&format!("/process/pty/{}/connect", self.token)).await?;
+        self.heard_at = Instant::now();
+        Ok(())
+    }
+}

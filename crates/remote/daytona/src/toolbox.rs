@@ -1,0 +1,272 @@
+//! The toolbox of one object: the calls of Daytona's daemon in a sandbox that this provider makes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use atoll_remote::{
+    CallError, Measurement, Repeat, UsageMeter, VendorBody, VendorCall, VendorClient, VendorStream,
+    parsed_answer, unreadable_answer,
+};
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{HeaderName, HeaderValue, Method};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::api::PortLink;
+use crate::scripts;
+
+/// LIMIT: a script that waits for nothing.
+const SCRIPT_WITHIN: Duration = Duration::from_secs(30);
+/// LIMIT: silence of a file that is transferred.
+const TRANSFER_SILENCE: Duration = Duration::from_secs(60);
+/// LIMIT: the whole transfer of an upload.
+const UPLOAD_WITHIN: Duration = Duration::from_secs(30 * 60);
+/// LIMIT: bytes of a command line; the kernel takes 128 KiB for one argument.
+const LINE_MAX: usize = 120 << 10;
+/// LIMIT: processes and links that are remembered.
+const REMEMBERED_MAX: usize = 512;
+
+/// Access to one object while it runs. Contains tokens.
+pub(crate) struct DaytonaAccess {
+    pub(crate) client: VendorClient,
+    pub(crate) id: String,
+    pub(crate) base: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) meter: UsageMeter,
+    /// Processes by process id.
+    known: Mutex<HashMap<u32, KnownProcess>>,
+    /// Processes whose end was read: their folders are removed by the next start.
+    ended: Mutex<Vec<String>>,
+    links: Mutex<HashMap<u16, PortLink>>,
+    /// Input to terminals that are followed.
+    pub(crate) terminals: Mutex<HashMap<u32, mpsc::Sender<Bytes>>>,
+}
+
+impl std::fmt::Debug for DaytonaAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DaytonaAccess").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A process that was started here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KnownProcess {
+    /// The name of its folder, or of its terminal.
+    pub(crate) token: String,
+    pub(crate) is_terminal: bool,
+}
+
+/// A file, as the daemon describes it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FileInfo {
+    pub(crate) name: String,
+    pub(crate) is_dir: bool,
+    pub(crate) size: u64,
+    /// In the form of `ls`.
+    #[serde(default)]
+    pub(crate) mode: String,
+    /// Octal digits.
+    #[serde(default)]
+    pub(crate) permissions: String,
+    #[serde(default)]
+    pub(crate) owner: String,
+    #[serde(default)]
+    pub(crate) group: String,
+    #[serde(default)]
+    pub(crate) modified_at: Option<String>,
+}
+
+/// A script to run.
+pub(crate) struct ScriptRun<'a> {
+    pub(crate) script: &'a str,
+    pub(crate) arguments: Vec<&'a str>,
+    pub(crate) env: Option<&'a BTreeMap<String, String>>,
+    pub(crate) repeat: Repeat,
+    /// The deadline of one attempt.
+    pub(crate) attempt_within: Duration,
+}
+
+impl<'a> ScriptRun<'a> {
+    /// A script that may be repeated.
+    pub(crate) fn new(script: &'a str, arguments: Vec<&'a str>) -> Self {
+        let repeat = Repeat::Always;
+        Self { script, arguments, env: None, repeat, attempt_within: SCRIPT_WITHIN }
+    }
+}
+
+fn query(path: &str) -> String {
+    utf8_percent_encode(path, NON_ALPHANUMERIC).to_string()
+}
+
+impl DaytonaAccess {
+    pub(crate) fn new(
+        client: VendorClient,
+        base: String,
+        id: String,
+        headers: Vec<(HeaderName, HeaderValue)>,
+    ) -> Self {
+        Self {
+            client,
+            id,
+            base,
+            headers,
+            meter: UsageMeter::default(),
+            known: Mutex::default(),
+            ended: Mutex::default(),
+            links: Mutex::default(),
+            terminals: Mutex::default(),
+        }
+    }
+
+    /// Headers beside the key.
+    pub(crate) fn headers(&self) -> Vec<(HeaderName, HeaderValue)> {
+        self.headers.clone()
+    }
+
+    fn request(&self, method: Method, path: &str) -> VendorCall {
+        let path = format!("/{}{path}", self.id);
+        VendorCall { headers: self.headers(), ..VendorCall::new(method, path) }
+    }
+
+    /// Runs a script in the sandbox; its output. A status other than 0 is an error with what it said.
+    pub(crate) async fn run(&self, run: ScriptRun<'_>) -> Result<String, CallError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Executed {
+            #[serde(default)]
+            exit_code: i32,
+            result: String,
+        }
+        let line = scripts::line(run.script, run.arguments);
+        if line.len() > LINE_MAX {
+            let message = "the command and its arguments are too long".to_owned();
+            return Err(CallError::Refused { status: 400, message });
+        }
+        let mut body = json!({ "command": line, "cwd": "/" });
+        if let Some(env) = run.env.filter(|env| !env.is_empty()) {
+            body["envs"] = json!(env);
+        }
+        let call = self.request(Method::POST, "/process/execute").body(body);
+        let within = run.attempt_within * 3;
+        let call = VendorCall { repeat: run.repeat, attempt_within: run.attempt_within, within, ..call };
+        let done: Executed = parsed_answer(&self.client.call(call).await?)?;
+        match done.exit_code {
+            0 => Ok(done.result),
+            code => {
+                let said: String = done.result.chars().filter(|c| !c.is_control()).take(300).collect();
+                Err(CallError::Refused { status: 500, message: format!("a script ended with {code}: {said}") })
+            }
+        }
+    }
+
+    pub(crate) async fn stat(&self, path: &str) -> Result<FileInfo, CallError> {
+        let call = self.request(Method::GET, &format!("/files/info?path={}", query(path)));
+        parsed_answer(&self.client.call(call).await?)
+    }
+
+    pub(crate) async fn list(&self, path: &str) -> Result<Vec<FileInfo>, CallError> {
+        let call = self.request(Method::GET, &format!("/files?path={}", query(path)));
+        parsed_answer(&self.client.call(call).await?)
+    }
+
+    pub(crate) async fn make_folder(&self, path: &str, mode: u32) -> Result<(), CallError> {
+        let path = format!("/files/folder?path={}&mode={mode:04o}", query(path));
+        self.client.call(self.request(Method::POST, &path)).await.map(drop)
+    }
+
+    pub(crate) async fn remove(&self, path: &str) -> Result<(), CallError> {
+        let path = format!("/files?path={}&recursive=true", query(path));
+        self.client.call(self.request(Method::DELETE, &path)).await.map(drop)
+    }
+
+    pub(crate) async fn download(&self, path: &str) -> Result<VendorStream, CallError> {
+        let call = self.request(Method::GET, &format!("/files/download?path={}", query(path)));
+        let call = VendorCall { attempt_within: TRANSFER_SILENCE, within: TRANSFER_SILENCE, ..call };
+        self.client.stream(call, None).await
+    }
+
+    /// Uploads a file; missing folders above it are made. A stream that breaks off leaves a part of it, or nothing.
+    pub(crate) async fn upload(
+        &self,
+        path: &str,
+        boundary: &str,
+        content: atoll_agentapi::UploadStream,
+    ) -> Result<(), CallError> {
+        let head = format!(
+            "--{boundary}\r\ncontent-disposition: form-data; name=\"files[0].path\"\r\n\r\n{path}\r\n--{boundary}\r\n\
+             content-disposition: form-data; name=\"files[0].file\"; filename=\"file\"\r\n\
+             content-type: application/octet-stream\r\n\r\n"
+        );
+        let end = format!("\r\n--{boundary}--\r\n");
+        let whole = |text: String| futures::stream::once(async move { Ok(Bytes::from(text)) });
+        let content = whole(head).chain(content).chain(whole(end)).boxed();
+        let body = VendorBody { kind: format!("multipart/form-data; boundary={boundary}"), content };
+        let call = self.request(Method::POST, "/files/bulk-upload");
+        let call = VendorCall { attempt_within: TRANSFER_SILENCE, within: UPLOAD_WITHIN, ..call };
+        let mut answer = self.client.stream(call, Some(body)).await?;
+        while let Some(piece) = answer.content.next().await {
+            piece?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn measure(&self) -> Result<Measurement, CallError> {
+        parsed_answer(&self.client.call(self.request(Method::GET, "/system/metrics")).await?)
+    }
+
+    pub(crate) async fn resize_terminal(&self, name: &str, cols: u16, rows: u16) -> Result<(), CallError> {
+        let call = self.request(Method::POST, &format!("/process/pty/{name}/resize"));
+        self.client.call(call.body(json!({ "cols": cols, "rows": rows }))).await.map(drop)
+    }
+
+    /// The way to a port, if it was asked for before.
+    pub(crate) fn link(&self, port: u16) -> Option<PortLink> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).get(&port).cloned()
+    }
+
+    pub(crate) fn remember_link(&self, port: u16, link: PortLink) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if links.len() < REMEMBERED_MAX {
+            links.insert(port, link);
+        }
+    }
+
+    pub(crate) fn known_process(&self, pid: u32) -> Option<KnownProcess> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned()
+    }
+
+    pub(crate) fn remember_process(&self, pid: u32, process: KnownProcess) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < REMEMBERED_MAX {
+            known.insert(pid, process);
+        }
+    }
+
+    /// The end of a process was read.
+    pub(crate) fn forget_process(&self, pid: u32, token: &str) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known, process| *known != pid || process.token != token);
+        drop(known);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.len() < REMEMBERED_MAX {
+            ended.push(token.to_owned());
+        }
+    }
+
+    /// The processes whose folders can be removed.
+    pub(crate) fn take_ended(&self) -> String {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = ended.len().min(64);
+        ended.drain(..count).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// An answer of a script that has only words.
+pub(crate) fn word(output: &str) -> Result<&str, CallError> {
+    output.lines().last().map(str::trim).ok_or_else(unreadable_answer)
+}
