@@ -63,7 +63,7 @@ mod registry;
 mod remote;
 mod remote_daytona;
 mod remote_e2b;
-mod remote_e2b_server;
+mod remote_server;
 mod resources;
 mod sdk_python;
 mod sdk_typescript;

@@ -8,7 +8,7 @@ use atoll_tests::fault_proxy::{Fault, FaultProxy};
 use atoll_tests::{Client, Options, Value, World, json, run_with, until};
 
 use crate::docker_server;
-use crate::remote_e2b_server::{self as service, E2bService};
+use crate::remote_server::{self as service, RemoteService};
 
 /// Files, modes, links, owners and odd names in the home; one file outside.
 const WRITE: &str = r#"
@@ -210,10 +210,10 @@ fn a_server_that_is_killed_during_a_move_leaves_one_whole_sandbox() {
 #[test]
 fn a_container_moves_to_a_vendor_that_loses_a_reply_and_back() {
     run_with(Options::debian(), async |w| {
-        let vendor = E2bService::start(w, "debian").await;
+        let vendor = RemoteService::start(w, "debian").await;
         let account = vendor.account().await;
         let proxy = FaultProxy::start(service::SERVICE.parse().unwrap()).await;
-        service::configure(w, &proxy, account.key(), "debian").await;
+        service::configure(w, &service::E2B, &proxy, account.key(), "debian").await;
         let client = w.first_tenant().await;
         let id = create(&client, "box").await;
         client.sh(&id, VENDOR_FILES).await;

@@ -13,7 +13,7 @@ use atoll_agentapi::ProcessEvent;
 use atoll_model::ErrorKind;
 use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
 use atoll_provider::{
-    InstanceSpec, NoticeKind, ProcessSpec, Provider, ProviderError, SessionSupport, StartedProcess, Target,
+    InstanceSpec, ProcessSpec, Provider, ProviderError, SessionSupport, StartedProcess, Target,
 };
 use atoll_tests::fault_proxy::{Fault, FaultProxy};
 use atoll_tests::{Client, Value, World, run, until};

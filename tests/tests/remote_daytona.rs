@@ -30,6 +30,7 @@ fn open(remote: &RemoteWorld<'_>, owner: &str) -> Arc<dyn Provider> {
         target: Some("local".to_owned()),
         organization: None,
         snapshot: Some(TEMPLATE.to_owned()),
+        user: Some("root".to_owned()),
         cwd: Some("/workspace".to_owned()),
         timeout: 300,
     };

@@ -152,6 +152,7 @@ const DAYTONA: &[SettingsField] = &[
     SettingsField { variables: &["DAYTONA_TARGET"], ..field("target", FieldKind::Text) },
     SettingsField { variables: &["DAYTONA_ORGANIZATION_ID"], ..field("organization", FieldKind::Text) },
     field("snapshot", FieldKind::Text),
+    field("user", FieldKind::Text),
     field("cwd", FieldKind::Path),
     field("timeout", FieldKind::Seconds),
 ];
@@ -516,7 +517,7 @@ mod tests {
             json!({"provider": "e2b", "on_exit": "pause", "e2b": {"api_key": "k", "api_url": "u",
                 "sandbox_url": "s", "template": "t", "cwd": "/w", "timeout": 300}}),
             json!({"provider": "daytona", "on_exit": "destroy", "daytona": {"api_key": "k", "api_url": "u",
-                "target": "eu", "organization": "o", "snapshot": "s", "cwd": "/w", "timeout": 600}}),
+                "target": "eu", "organization": "o", "snapshot": "s", "user": "root", "cwd": "/w", "timeout": 600}}),
             json!({"provider": "agentbay", "on_exit": "pause", "agentbay": {"api_key": "k", "region_id": "r",
                 "endpoint": "e", "image_id": "i", "context_path": "/c"}}),
         ] {

@@ -60,6 +60,7 @@ export const KINDS: ProviderKind[] = [
       { name: 'target', label: 'Target', kind: 'text', placeholder: 'us' },
       { name: 'organization', label: 'Organization', kind: 'text', placeholder: 'that of the key' },
       { name: 'snapshot', label: 'Snapshot', kind: 'text', placeholder: 'the default of the service', hint: 'Used when a request names none.' },
+      { name: 'user', label: 'User', kind: 'text', placeholder: 'daytona' },
       { name: 'cwd', label: 'Working directory', kind: 'path', placeholder: '/home/daytona' },
       { name: 'timeout', label: 'Timeout, seconds', kind: 'seconds', placeholder: '3600' },
     ],

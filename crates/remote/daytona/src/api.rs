@@ -105,6 +105,7 @@ pub(crate) struct DaytonaApi {
     client: VendorClient,
     owner: String,
     target: Option<String>,
+    user: Option<String>,
     organization: Option<HeaderValue>,
     auto_stop_minutes: u64,
 }
@@ -140,6 +141,7 @@ impl DaytonaApi {
             client: client.map_err(|why| unusable(&why))?,
             owner,
             target: settings.target.clone(),
+            user: settings.user.clone(),
             organization: organization.map_err(|_| unusable("organization cannot be sent"))?,
             auto_stop_minutes: settings.auto_stop_minutes(),
         })
@@ -182,8 +184,10 @@ impl DaytonaApi {
         if !new.snapshot.is_empty() {
             body["snapshot"] = Value::from(new.snapshot);
         }
-        if let Some(target) = &self.target {
-            body["target"] = Value::from(target.as_str());
+        for (name, value) in [("target", &self.target), ("user", &self.user)] {
+            if let Some(value) = value {
+                body[name] = Value::from(value.as_str());
+            }
         }
         let call = self.slow(Method::POST, "/sandbox".to_owned()).body(body);
         described(&self.client.call(VendorCall { repeat: Repeat::Unsent, ..call }).await?)

@@ -31,8 +31,6 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const CHECK_FRESH: Duration = Duration::from_secs(10);
 /// The name of the service's default snapshot, which a create does not name.
 const DEFAULT_SNAPSHOT: &str = "default";
-/// The user of Daytona's images.
-const USER: &str = "daytona";
 
 impl DaytonaShared {
     pub(crate) async fn create(
@@ -380,7 +378,7 @@ impl DaytonaShared {
         if !self.has_template(name).await? {
             return Err(ProviderError::NoTemplate { template: name.to_owned() });
         }
-        let (user, workdir) = (USER.to_owned(), self.settings.workdir().to_owned());
+        let (user, workdir) = (self.settings.user().to_owned(), self.settings.workdir().to_owned());
         Ok(ProviderImage {
             version: name.to_owned(),
             name: name.to_owned(),

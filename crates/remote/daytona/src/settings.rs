@@ -12,6 +12,7 @@ use serde_json::Value;
 const API_URL: &str = "https://app.daytona.io/api";
 /// The home of the user of Daytona's images.
 const HOME: &str = "/home/daytona";
+const USER: &str = "daytona";
 const TIMEOUT_S: u64 = 3_600;
 
 /// The part `daytona` of a provider's settings file.
@@ -32,6 +33,9 @@ pub struct DaytonaSettings {
     /// The snapshot of sandboxes whose request names none; `None`: the service's default.
     #[serde(default)]
     pub snapshot: Option<String>,
+    /// The user of sandboxes; `None`: the service's default, which is the user of Daytona's images.
+    #[serde(default)]
+    pub user: Option<String>,
     /// The working directory of sandboxes, made when missing; `None`: the home of the user of Daytona's images.
     #[serde(default)]
     pub cwd: Option<String>,
@@ -65,6 +69,10 @@ impl DaytonaSettings {
     /// Whether the API speaks TLS: then its sandboxes have to, too.
     pub(crate) fn is_tls(&self) -> bool {
         VendorAddress::of_url(&self.api_url).is_some_and(|address| address.tls)
+    }
+
+    pub(crate) fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or(USER)
     }
 
     pub(crate) fn workdir(&self) -> &str {

@@ -1,5 +1,5 @@
-//! A real server whose sandboxes are those of another Atoll server, by its E2B API: from create to delete, over a crash of the
-//! server.
+//! A real server whose sandboxes are those of another Atoll server, by its E2B or its Daytona API: from create to delete, over
+//! crashes of the server at every named step.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::PathBuf;
@@ -15,13 +15,43 @@ use nix::unistd::Pid;
 const SERVER: &str = "127.0.0.1:7070";
 pub(crate) const SERVICE: &str = "127.0.0.1:7171";
 
+/// What differs between the kinds of providers.
+pub(crate) struct ServerKind {
+    /// The settings of the provider `cloud`: the address of the service, the key of the account, the template.
+    settings: fn(address: &str, key: &str, template: &str) -> Value,
+    /// Where objects are made.
+    create_path: &'static str,
+    /// Whether the service keeps memory over a pause.
+    pauses: bool,
+}
+
+pub(crate) static E2B: ServerKind = ServerKind {
+    settings: |address, key, template| {
+        json!({ "provider": "e2b", "e2b": {
+            "api_key": key, "api_url": format!("{address}/e2b"), "template": template, "sandbox_url": address,
+            "cwd": "/workspace" } })
+    },
+    create_path: "/e2b/v2/sandboxes",
+    pauses: true,
+};
+
+static DAYTONA: ServerKind = ServerKind {
+    settings: |address, key, template| {
+        json!({ "provider": "daytona", "daytona": {
+            "api_key": key, "api_url": format!("{address}/daytona/api"), "snapshot": template,
+            "user": "root", "cwd": "/workspace" } })
+    },
+    create_path: "/daytona/api/sandbox",
+    pauses: false,
+};
+
 /// The service: a server of its own, with its own folder and database.
-pub(crate) struct E2bService<'w> {
+pub(crate) struct RemoteService<'w> {
     world: &'w World,
     pid: i32,
 }
 
-impl<'w> E2bService<'w> {
+impl<'w> RemoteService<'w> {
     fn data(world: &World) -> PathBuf {
         world.folder().join("service")
     }
@@ -75,10 +105,14 @@ impl<'w> E2bService<'w> {
 }
 
 /// Writes the settings of the provider `cloud` and waits until the server has opened it.
-pub(crate) async fn configure(world: &World, proxy: &FaultProxy, key: &str, template: &str) {
-    let settings = json!({ "provider": "e2b", "e2b": {
-        "api_key": key, "api_url": format!("http://{}/e2b", proxy.address), "template": template,
-        "sandbox_url": format!("http://{}", proxy.address), "cwd": "/workspace" } });
+pub(crate) async fn configure(
+    world: &World,
+    kind: &ServerKind,
+    proxy: &FaultProxy,
+    key: &str,
+    template: &str,
+) {
+    let settings = (kind.settings)(&format!("http://{}", proxy.address), key, template);
     let files = world.data().join("sandboxes");
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(".cloud.json"), settings.to_string()).unwrap();
@@ -104,18 +138,27 @@ pub(crate) async fn objects(account: &Client) -> Vec<Value> {
 }
 
 #[test]
-fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
+fn a_sandbox_at_e2b_is_used_paused_adopted_and_deleted() {
+    a_sandbox_is_used_adopted_and_deleted(&E2B);
+}
+
+#[test]
+fn a_sandbox_at_daytona_is_used_stopped_adopted_and_deleted() {
+    a_sandbox_is_used_adopted_and_deleted(&DAYTONA);
+}
+
+fn a_sandbox_is_used_adopted_and_deleted(kind: &'static ServerKind) {
     run_with(Options::default(), async |w| {
-        let service = E2bService::start(w, "busybox").await;
+        let service = RemoteService::start(w, "busybox").await;
         let account = service.account().await;
         let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
-        configure(w, &proxy, account.key(), "busybox").await;
+        configure(w, kind, &proxy, account.key(), "busybox").await;
         let client = w.first_tenant().await;
 
         // The first create is done, and its reply lost.
         let mut is_first = true;
         proxy.set_rule(move |method, path| {
-            let loses = method == "POST" && path.ends_with("/v2/sandboxes") && std::mem::take(&mut is_first);
+            let loses = method == "POST" && path == kind.create_path && std::mem::take(&mut is_first);
             if loses { Fault::LoseReply } else { Fault::None }
         });
         let id = client.create(json!({ "provider": "cloud", "name": "box" })).await;
@@ -129,11 +172,16 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         refusals(&client, &id).await;
         let terminal = open_terminal(&client, &id).await;
 
-        client.act(&id, "pause").await.ok();
-        assert_eq!(objects(&account).await[0]["phase"], "paused");
-        w.crash_server().await;
-        assert_eq!(client.sandbox(&id).await["phase"], "paused");
-        client.act(&id, "resume").await.ok();
+        if kind.pauses {
+            client.act(&id, "pause").await.ok();
+            assert_eq!(objects(&account).await[0]["phase"], "paused");
+            w.crash_server().await;
+            assert_eq!(client.sandbox(&id).await["phase"], "paused");
+            client.act(&id, "resume").await.ok();
+        } else {
+            let refused = client.act(&id, "pause").await.refused(501, "unsupported");
+            assert!(refused["message"].as_str().unwrap().contains("pause"), "{refused}");
+        }
         w.crash_server().await;
         assert_eq!(client.sandbox(&id).await["phase"], "running");
         assert_eq!(client.sh(&id, "cat /workspace/a").await.text(), "text of a file");
@@ -153,7 +201,8 @@ fn a_sandbox_at_a_service_is_used_paused_adopted_and_deleted() {
         assert_eq!(client.sh(&id, "cat /workspace/a").await.text(), "text of a file");
         client.remove(&id).await;
         assert_eq!(objects(&account).await, Vec::<Value>::new());
-        assert_eq!(std::fs::read_dir(w.data().join("providers/cloud/sandboxes")).unwrap().count(), 0);
+        let records = std::fs::read_dir(w.data().join("providers/cloud/sandboxes"));
+        assert_eq!(records.map_or(0, Iterator::count), 0);
         no_neighbour_waits(w, &client, &proxy).await;
         assert!(!w.log().contains(account.key()), "the key is in the log");
         std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
@@ -222,4 +271,141 @@ async fn no_neighbour_waits(w: &World, client: &Client, proxy: &FaultProxy) {
     assert!(during < before * 5 + Duration::from_secs(5), "{before:?} before, {during:?} during");
     proxy.set_rule(|_, _| Fault::None);
     client.remove(&own).await;
+}
+
+/// What is asked when the server dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CrashRequest {
+    Create,
+    Pause,
+    Stop,
+    Start,
+    Delete,
+}
+
+/// The places of a remote create, pause, stop, start and delete. Some lie behind the answer.
+const CRASHES: &[(&str, &[CrashRequest])] = &[
+    ("insert.before", &[CrashRequest::Create]),
+    ("insert.after", &[CrashRequest::Create]),
+    ("effect.before", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
+    ("effect.made", &[CrashRequest::Create, CrashRequest::Start]),
+    ("effect.after", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
+    ("advance.before", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
+    ("advance.after", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
+    ("pause.before", &[CrashRequest::Pause]),
+    ("pause.frozen", &[CrashRequest::Pause]),
+];
+/// LIMIT: how long a place behind the answer is waited for.
+const BEHIND_THE_ANSWER: Duration = Duration::from_millis(1_500);
+
+#[test]
+fn a_crash_at_every_step_leaves_one_object_or_none_at_e2b() {
+    a_crash_at_every_step_leaves_one_object_or_none(&E2B);
+}
+
+#[test]
+fn a_crash_at_every_step_leaves_one_object_or_none_at_daytona() {
+    a_crash_at_every_step_leaves_one_object_or_none(&DAYTONA);
+}
+
+fn a_crash_at_every_step_leaves_one_object_or_none(kind: &'static ServerKind) {
+    run_with(Options::default(), async |w| {
+        let service = RemoteService::start(w, "busybox").await;
+        let account = service.account().await;
+        let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
+        configure(w, kind, &proxy, account.key(), "busybox").await;
+        let client = w.first_tenant().await;
+        let fail_at = w.folder().join("fail-at");
+        w.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", fail_at.display()))]).await;
+        let mut missed = Vec::new();
+        for (place, requests) in CRASHES {
+            for request in requests.iter().filter(|request| kind.pauses || **request != CrashRequest::Pause) {
+                if !die_at(w, &client, &fail_at, place, *request).await {
+                    missed.push(format!("{place} by {request:?}"));
+                }
+                judge(&client, &account, place, *request).await;
+            }
+        }
+        assert!(missed.len() <= 2, "places that were not reached: {missed:?}");
+        w.crash_server_with(&[("ATOLL_FAIL_AT", "")]).await;
+        std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
+        std::fs::remove_dir_all(w.data().join("providers")).unwrap();
+        service.uninstall().await;
+    });
+}
+
+/// Asks for a change while the server dies at a place of it; answers whether the place was reached. The server runs again.
+async fn die_at(
+    w: &World,
+    client: &Client,
+    fail_at: &std::path::Path,
+    place: &str,
+    request: CrashRequest,
+) -> bool {
+    if request != CrashRequest::Create {
+        let id = client.create(json!({ "provider": "cloud", "name": "box" })).await;
+        client.write_file(&id, "/workspace/kept", "kept").await.ok();
+        if request == CrashRequest::Start {
+            client.act(&id, "stop").await.ok();
+        }
+    }
+    let (method, path, body) = match request {
+        CrashRequest::Create => {
+            ("POST", "/v1/sandboxes".to_owned(), Some(json!({ "provider": "cloud", "name": "box" })))
+        }
+        CrashRequest::Pause => ("POST", "/v1/sandboxes/box/pause".to_owned(), None),
+        CrashRequest::Stop => ("POST", "/v1/sandboxes/box/stop".to_owned(), None),
+        CrashRequest::Start => ("POST", "/v1/sandboxes/box/start".to_owned(), None),
+        CrashRequest::Delete => ("DELETE", "/v1/sandboxes/box".to_owned(), None),
+    };
+    std::fs::write(fail_at, place).unwrap();
+    let asked = reqwest::Client::new()
+        .request(method.parse().unwrap(), format!("http://{SERVER}{path}"))
+        .bearer_auth(client.key());
+    let asked = body.into_iter().fold(asked, |asked, body| asked.json(&body));
+    // The connection breaks where the server dies.
+    let _ = asked.send().await;
+    let answered = Instant::now();
+    let is_over = until("the server dies, or the place was not reached", async || {
+        let is_dead = w.server_exit().is_some();
+        (is_dead || answered.elapsed() > BEHIND_THE_ANSWER).then_some(is_dead)
+    })
+    .await;
+    if is_over {
+        w.forget_server();
+        w.start_server().await;
+    } else {
+        let _ = std::fs::remove_file(fail_at);
+        w.crash_server().await;
+    }
+    is_over
+}
+
+/// After the start of the next server there is one sandbox with one object, or neither; then everything is removed.
+async fn judge(client: &Client, account: &Client, place: &str, request: CrashRequest) {
+    let what = format!("{place} by {request:?}");
+    let (own, at_service) = until(&what, async || {
+        let own = objects(client).await;
+        let passing = ["creating", "starting", "stopping", "deleting", "pausing", "resuming"];
+        let rests = own.iter().all(|item| !passing.contains(&item["phase"].as_str().unwrap()));
+        let at_service = objects(account).await;
+        (rests && own.len() == at_service.len()).then_some((own, at_service))
+    })
+    .await;
+    assert!(own.len() <= 1, "{what}: {own:?}");
+    if request != CrashRequest::Create && request != CrashRequest::Delete {
+        assert_eq!(own.len(), 1, "{what}: nothing is lost");
+    }
+    for (sandbox, object) in own.iter().zip(&at_service) {
+        let id = sandbox["id"].as_str().unwrap();
+        assert_eq!(object["labels"]["atoll.sandbox"], id, "{what}");
+        if request != CrashRequest::Create && sandbox["phase"] != "failed" {
+            if sandbox["phase"] != "running" {
+                client.act(id, "start").await.ok();
+            }
+            assert_eq!(client.sh(id, "cat /workspace/kept").await.text(), "kept", "{what}");
+        }
+        client.remove(id).await;
+    }
+    assert_eq!(objects(account).await, Vec::<Value>::new(), "{what}");
 }
