@@ -123,7 +123,6 @@ pub(crate) async fn begun(provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
     provider
 }
 
-
 fn session<'a>(live: &Live<'a>) -> &'a dyn SessionSupport {
     live.provider.session_support().unwrap()
 }

@@ -89,7 +89,8 @@ fn a_service_that_forgot_or_stopped_a_sandbox_is_noticed() {
         assert_eq!((notice.instance, notice.what), (spec.instance.clone(), NoticeKind::Died));
         let gone = provider.session_support().unwrap().processes(&target(&spec)).await;
         assert!(matches!(gone, Err(ProviderError::Gone { .. })), "{gone:?}");
-        let next = atoll_provider::InstanceSpec { instance: remote.fixture(&provider).spec().instance, ..spec };
+        let next =
+            atoll_provider::InstanceSpec { instance: remote.fixture(&provider).spec().instance, ..spec };
         let booted = provider.boot(&next).await.unwrap();
         assert_eq!(booted.facts["object"], id.as_str(), "the same object runs again");
         // What this server stops stays so.

@@ -290,7 +290,10 @@ const CRASHES: &[(&str, &[CrashRequest])] = &[
     ("effect.before", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
     ("effect.made", &[CrashRequest::Create, CrashRequest::Start]),
     ("effect.after", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
-    ("advance.before", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
+    (
+        "advance.before",
+        &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete],
+    ),
     ("advance.after", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
     ("pause.before", &[CrashRequest::Pause]),
     ("pause.frozen", &[CrashRequest::Pause]),

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use atoll_model::SandboxId;
-use atoll_provider::{
-    Adopted, AdoptionOutcome, InstanceActivity, KnownSandbox, OwnedSandbox, ProviderError,
-};
+use atoll_provider::{Adopted, AdoptionOutcome, InstanceActivity, KnownSandbox, OwnedSandbox, ProviderError};
 use atoll_remote::{CallError, ObjectState, choose_object};
 use futures::StreamExt;
 

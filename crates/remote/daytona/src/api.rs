@@ -334,7 +334,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_a_list_are_read() {
-        let new = page(&answer(r#"{"items": [{"id": "a", "state": "started"}], "nextCursor": "x"}"#)).unwrap();
+        let new =
+            page(&answer(r#"{"items": [{"id": "a", "state": "started"}], "nextCursor": "x"}"#)).unwrap();
         assert_eq!((new.items.len(), new.next_cursor.as_deref()), (1, Some("x")));
         let old = page(&answer(r#"[{"id": "a"}, {"id": "b"}]"#)).unwrap();
         assert_eq!((old.items.len(), old.next_cursor), (2, None));

@@ -204,10 +204,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_part_of_a_stream_is_cut_out() {
-        for (start, len, wanted) in [(0, None, "abcdef"), (2, Some(3), "cde"), (4, None, "ef"), (1, Some(0), "")] {
+        for (start, len, wanted) in
+            [(0, None, "abcdef"), (2, Some(3), "cde"), (4, None, "ef"), (1, Some(0), "")]
+        {
             let pieces = ["ab", "cd", "ef"].map(|piece| Ok(Bytes::from(piece)));
             let content = futures::stream::iter(pieces).boxed();
-            let read: Vec<Bytes> = cut(content, Range { start, len }).filter_map(|piece| async { piece.ok() }).collect().await;
+            let read: Vec<Bytes> =
+                cut(content, Range { start, len }).filter_map(|piece| async { piece.ok() }).collect().await;
             assert_eq!(read.concat(), wanted.as_bytes(), "{start} {len:?}");
         }
     }

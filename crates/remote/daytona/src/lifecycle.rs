@@ -161,7 +161,10 @@ impl DaytonaShared {
                 | ServiceState::Destroyed => {}
             }
             if Instant::now() >= deadline {
-                return Err(ProviderError::Late { what: "the start of the sandbox".into(), after: CHANGE_WITHIN });
+                return Err(ProviderError::Late {
+                    what: "the start of the sandbox".into(),
+                    after: CHANGE_WITHIN,
+                });
             }
             tokio::time::sleep(backoff.wait(None)).await;
             let found = self.api.find(&seen.id).await;
@@ -182,7 +185,8 @@ impl DaytonaShared {
             }),
             Err(CallError::Refused { message, .. }) => Err(ProviderError::Unsupported {
                 what: format!("the working directory {folder}: {message}"),
-                hint: "set cwd of this provider to a folder that the user of the snapshot can make".to_owned(),
+                hint: "set cwd of this provider to a folder that the user of the snapshot can make"
+                    .to_owned(),
             }),
             Err(error) => Err(error.clone().into_provider("running the first command")),
         }
@@ -298,7 +302,9 @@ impl DaytonaShared {
             match (state, refused) {
                 (None | Some(ServiceState::Destroyed), _) => return Ok(false),
                 (Some(ServiceState::Stopped | ServiceState::Failed), _) => return Ok(true),
-                (Some(ServiceState::Started), Some(error)) if Instant::now() >= deadline => return Err(error),
+                (Some(ServiceState::Started), Some(error)) if Instant::now() >= deadline => {
+                    return Err(error);
+                }
                 (Some(_), _) if Instant::now() >= deadline => {
                     return Err(CallError::Unanswered { why: "it does not stop".to_owned() });
                 }

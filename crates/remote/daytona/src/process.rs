@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use atoll_agentapi::{ExitStatus, ProcessEvent};
 use atoll_model::ErrorKind;
-use atoll_provider::{
-    ProcessOutput, ProcessSpec, ProviderError, RunningProcess, StartedProcess, Target,
-};
+use atoll_provider::{ProcessOutput, ProcessSpec, ProviderError, RunningProcess, StartedProcess, Target};
 use atoll_remote::{CallError, Repeat, gone, random_hex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -206,7 +204,8 @@ impl Call {
 
     /// The output of a process from now on.
     pub(crate) async fn follow(self, pid: u32, token: String) -> Result<ProcessOutput, ProviderError> {
-        let script = r#"[ -s "/tmp/.atoll/$1/pid" ] && stat -c %s "/tmp/.atoll/$1/out" "/tmp/.atoll/$1/err"; exit 0"#;
+        let script =
+            r#"[ -s "/tmp/.atoll/$1/pid" ] && stat -c %s "/tmp/.atoll/$1/out" "/tmp/.atoll/$1/err"; exit 0"#;
         let printed = self.script(ScriptRun::new(script, vec![token.as_str()])).await?;
         let sizes: Vec<u64> = printed.lines().filter_map(|line| line.trim().parse().ok()).collect();
         match sizes.as_slice() {
@@ -266,8 +265,10 @@ impl Follower {
         let is_all = report.out.len() < WINDOW && report.err.len() < WINDOW;
         self.read.0 += report.out.len() as u64;
         self.read.1 += report.err.len() as u64;
-        let output = [(report.out, ProcessEvent::Stdout as fn(Bytes) -> _), (report.err, ProcessEvent::Stderr)];
-        self.events.extend(output.into_iter().filter(|(data, _)| !data.is_empty()).map(|(data, of)| of(data)));
+        let output =
+            [(report.out, ProcessEvent::Stdout as fn(Bytes) -> _), (report.err, ProcessEvent::Stderr)];
+        self.events
+            .extend(output.into_iter().filter(|(data, _)| !data.is_empty()).map(|(data, of)| of(data)));
         if let Some(exit) = report.exit.filter(|_| is_all) {
             self.events.push_back(ProcessEvent::Exit(status(exit)));
             self.is_over = true;
@@ -350,7 +351,10 @@ mod tests {
         let argv = vec!["sh".to_owned(), "-c".to_owned(), "x".repeat(META_MAX)];
         let meta = ProcessMeta::of(&ProcessSpec { argv, tag: "t".to_owned(), ..ProcessSpec::default() });
         let again = ProcessMeta::decoded(&meta.encoded());
-        assert_eq!((again.argv, again.tag.as_str(), again.terminal), (vec!["sh".to_owned(), "-c".to_owned()], "t", false));
+        assert_eq!(
+            (again.argv, again.tag.as_str(), again.terminal),
+            (vec!["sh".to_owned(), "-c".to_owned()], "t", false)
+        );
         assert!(ProcessMeta::decoded("!").argv.is_empty());
     }
 }

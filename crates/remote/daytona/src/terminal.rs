@@ -79,7 +79,10 @@ fn program(token: &str, what: &ProcessSpec, folder: &str) -> Result<String, Prov
         text.push_str(&format!("export {name}={}\n", quoted(value)));
     }
     if let Some(limit) = what.timeout {
-        text.push_str(&format!("(sleep {}; kill -9 -$$) </dev/null >/dev/null 2>&1 &\n", limit.as_secs_f64()));
+        text.push_str(&format!(
+            "(sleep {}; kill -9 -$$) </dev/null >/dev/null 2>&1 &\n",
+            limit.as_secs_f64()
+        ));
     }
     let argv: Vec<String> = what.argv.iter().map(|word| quoted(word)).collect();
     text.push_str(&format!("printf '\\036%s:%s\\036' {token} $$\nexec {}\n", argv.join(" ")));
@@ -139,7 +142,11 @@ impl Call {
         Ok(StartedProcess { id: pid.to_string(), output })
     }
 
-    pub(crate) async fn attach_terminal(self, pid: u32, token: String) -> Result<ProcessOutput, ProviderError> {
+    pub(crate) async fn attach_terminal(
+        self,
+        pid: u32,
+        token: String,
+    ) -> Result<ProcessOutput, ProviderError> {
         let socket = self.connect(&format!("/process/pty/{token}/connect")).await?;
         Ok(Terminal::new(self, pid, token, socket).into_stream(Bytes::new()))
     }
@@ -174,9 +181,15 @@ impl Call {
             Ok((socket, _)) => Ok(socket),
             Err(SocketError::Http(answer)) if answer.status() == 404 => {
                 let asked = self.shared.is_running(&self.target.sandbox, &self.object.id).await;
-                Err(if asked { no_process("of this terminal") } else { atoll_remote::gone(&self.target.sandbox) })
+                Err(if asked {
+                    no_process("of this terminal")
+                } else {
+                    atoll_remote::gone(&self.target.sandbox)
+                })
             }
-            Err(SocketError::Http(answer)) => Err(broken(&format!("the service refused ({})", answer.status()))),
+            Err(SocketError::Http(answer)) => {
+                Err(broken(&format!("the service refused ({})", answer.status())))
+            }
             Err(error) => Err(broken(&error)),
         }
     }
@@ -246,7 +259,17 @@ impl Terminal {
         let (sender, input) = mpsc::channel(INPUT_MAX);
         call.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, sender);
         let now = Instant::now();
-        Self { call, pid, token, socket, input, heard_at: now, pinged_at: now, attempts: ATTEMPTS, is_over: false }
+        Self {
+            call,
+            pid,
+            token,
+            socket,
+            input,
+            heard_at: now,
+            pinged_at: now,
+            attempts: ATTEMPTS,
+            is_over: false,
+        }
     }
 
     fn into_stream(self, first: Bytes) -> ProcessOutput {

@@ -159,7 +159,10 @@ impl DaytonaAccess {
             0 => Ok(done.result),
             code => {
                 let said: String = done.result.chars().filter(|c| !c.is_control()).take(300).collect();
-                Err(CallError::Refused { status: 500, message: format!("a script ended with {code}: {said}") })
+                Err(CallError::Refused {
+                    status: 500,
+                    message: format!("a script ended with {code}: {said}"),
+                })
             }
         }
     }

@@ -49,8 +49,9 @@ impl DaytonaShared {
 
     async fn give_signs_of_life(&self) {
         let every = self.settings.sign_every();
-        let is_due =
-            |object: &DaytonaObject| object.state == ObjectState::Running && object.kept_at.elapsed() >= every;
+        let is_due = |object: &DaytonaObject| {
+            object.state == ObjectState::Running && object.kept_at.elapsed() >= every
+        };
         let due = self.table.objects().into_iter().filter(|(_, _, object)| is_due(object));
         let signs = due.map(|(sandbox, slot, object)| async move {
             // A change is activity itself.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use atoll_model::{InstanceId, SandboxId};
 use atoll_provider::ProviderError;
 use atoll_remote::{
-    CallError, Measurement, OWNER_LABEL, Repeat, SANDBOX_LABEL, VendorAnswer, VendorCall, VendorClient, object_labels, parsed_answer,
-    read_labels, unless_missing, unreadable_answer,
+    CallError, Measurement, OWNER_LABEL, Repeat, SANDBOX_LABEL, VendorAnswer, VendorCall, VendorClient,
+    object_labels, parsed_answer, read_labels, unless_missing, unreadable_answer,
 };
 use http::{HeaderName, HeaderValue, Method};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

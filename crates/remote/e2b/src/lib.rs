@@ -42,9 +42,7 @@ use atoll_provider::{
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
     ProviderError, ProviderImage, SessionSupport, Target,
 };
-use atoll_remote::{
-    DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, check_vendor_demands,
-};
+use atoll_remote::{DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, check_vendor_demands};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 

@@ -33,8 +33,7 @@ const ENVS: &str = "X-Daytona-Pty-Envs~";
 const SIZE_MAX: u16 = 1_000;
 const USUAL: TerminalSize = TerminalSize { cols: 80, rows: 24 };
 /// COMPAT(daytona): a login shell: bash, or sh where there is none.
-const SHELL: [&str; 3] =
-    ["/bin/sh", "-c", "[ -x /bin/bash ] && exec /bin/bash -il; exec /bin/sh -il"];
+const SHELL: [&str; 3] = ["/bin/sh", "-c", "[ -x /bin/bash ] && exec /bin/bash -il; exec /bin/sh -il"];
 const SIGKILL: i32 = 9;
 
 pub(super) fn routes() -> Router<DaytonaApp> {
