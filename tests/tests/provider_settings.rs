@@ -40,14 +40,16 @@ fn problem(w: &World, name: &str) -> Option<String> {
 fn settings_are_changed_by_command_and_by_hand_while_the_server_runs() {
     run(async |w| {
         assert_eq!(problem(w, "container").as_deref(), Some(""));
-        let words = ["provider", "set", "cloud", "--kind", "daytona", "--set", "target=eu", "--key-stdin"];
-        let shown = ok(w, &words, "key-1\n");
+        // No program listens there.
+        let api_url = "api_url=http://127.0.0.1:1/api";
+        let words = ["provider", "set", "cloud", "--kind", "daytona", "--set", "target=eu", "--set", api_url];
+        let shown = ok(w, &[&words[..], &["--key-stdin"]].concat(), "key-1\n");
         assert!(shown.contains("api_key: from file") && !shown.contains("key-1"), "{shown}");
         let file = w.data().join("sandboxes/cloud.json");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(std::fs::read_to_string(&file).unwrap().contains("key-1"));
-        assert!(refusal(w, &["provider", "test", "cloud"]).contains("cannot drive the kind daytona yet"));
-        assert!(refusal(w, &["create", "--provider", "cloud"]).contains("cannot drive the kind daytona yet"));
+        assert!(refusal(w, &["provider", "test", "cloud"]).contains("the service cannot be reached"));
+        assert!(refusal(w, &["create", "--provider", "cloud"]).contains("the service cannot be reached"));
         assert_eq!(ok(w, &["provider", "test", "container"], "").trim(), "container: ok");
 
         std::fs::write(
