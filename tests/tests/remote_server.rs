@@ -247,7 +247,8 @@ async fn refusals(client: &Client, id: &str) {
     let refused = client.post("/v1/sandboxes", rules).await.refused(501, "unsupported");
     assert!(refused["message"].as_str().unwrap().contains("egress"), "{refused}");
     let template = json!({ "provider": "cloud", "template": "no-such-template" });
-    client.post("/v1/sandboxes", template).await.refused(404, "template_not_found");
+    let refused = client.post("/v1/sandboxes", template).await.refused(404, "template_not_found");
+    assert!(refused["hint"].as_str().unwrap().contains("of the account at that service"), "{refused}");
     let shot =
         client.post(&format!("/v1/sandboxes/{id}/snapshots"), json!({})).await.refused(501, "unsupported");
     assert!(shot["message"].as_str().unwrap().contains("snapshot"), "{shot}");

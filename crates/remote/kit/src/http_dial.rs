@@ -171,7 +171,9 @@ impl HttpRelay {
 
     /// Replaces a refusal of the vendor's proxy: it names the vendor's object, and not the sandbox.
     async fn checked(&self, response: Response<Incoming>) -> Response<DialBody> {
-        if response.status() != StatusCode::BAD_GATEWAY || !is_small_json(response.headers()) {
+        let is_refusal =
+            matches!(response.status(), StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE);
+        if !is_refusal || !is_small_json(response.headers()) {
             return response.map(|body| body.boxed());
         }
         let (head, body) = response.into_parts();

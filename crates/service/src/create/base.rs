@@ -9,7 +9,7 @@ use atoll_model::{
     ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, NetworkPolicy, Origin, Principal,
     ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
 };
-use atoll_provider::{Provider, ProviderError, ProviderImage};
+use atoll_provider::{Isolation, Provider, ProviderError, ProviderImage};
 
 use crate::sandboxes::{Sandboxes, printable};
 use crate::snapshots::Seed;
@@ -176,7 +176,7 @@ impl Sandboxes {
         let image = spec.image.as_deref().filter(|name| default_names::candidates(name).is_none());
         let named = image.or(template);
         match provider.image(named).await {
-            Err(ProviderError::NoTemplate { template }) => Err(no_image(&template, provider.name())),
+            Err(ProviderError::NoTemplate { template }) => Err(no_image(&template, provider.as_ref())),
             found => Ok(found?),
         }
     }
@@ -214,11 +214,17 @@ fn no_copy(template: &str, provider: &str) -> ServiceError {
         .hint("that provider cannot use the layers of this server; choose another provider, or a template that it has")
 }
 
-fn no_image(image: &str, provider: &str) -> ServiceError {
-    let message = format!("provider {provider} has no image {}", printable(image));
-    ServiceError::new(Code::TemplateNotFound, message).hint(
-        "load or pull it at that provider first, as with docker pull or docker load; or choose another image",
-    )
+fn no_image(image: &str, provider: &dyn Provider) -> ServiceError {
+    let message = format!("provider {} has no image {}", provider.name(), printable(image));
+    let hint = match provider.description().isolation {
+        Isolation::Vendor => {
+            "name a template or snapshot of the account at that service, or leave it out: then the provider's default is used"
+        }
+        Isolation::None | Isolation::Container | Isolation::Vm => {
+            "load or pull it at that provider first, as with docker pull or docker load; or choose another image"
+        }
+    };
+    ServiceError::new(Code::TemplateNotFound, message).hint(hint)
 }
 
 /// The source of a sandbox.
