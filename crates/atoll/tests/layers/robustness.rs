@@ -72,6 +72,8 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/toolbox", "git_commit"),
     ("crates/toolbox", "git_status"),
     ("crates/toolbox", "lsp_frames"),
+    ("crates/remote/daytona", "process_report"),
+    ("crates/remote/daytona", "terminal_greeting"),
     ("crates/toolbox", "marked_output"),
     ("crates/toolbox", "socket_table"),
 ];

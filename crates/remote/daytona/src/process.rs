@@ -29,6 +29,7 @@ const META_MAX: usize = 4 << 10;
 const START_WAIT: &str = "0.1";
 /// LIMIT: how long a call waits for new output.
 const READ_HOLD: Duration = Duration::from_secs(10);
+const SIGKILL: i32 = 9;
 /// LIMIT: a process that does not read its input.
 const INPUT_WITHIN: Duration = Duration::from_secs(60);
 
@@ -327,7 +328,8 @@ pub(crate) fn status(exit: NotedExit) -> ExitStatus {
     let by_signal = exit.is_late || exit.signal > 0 && exit.status == 128 + exit.signal;
     ExitStatus {
         code: (!by_signal).then_some(exit.status),
-        signal: by_signal.then_some(exit.status - 128),
+        // A late process was killed, also where its status came before.
+        signal: by_signal.then_some(if exit.is_late { SIGKILL } else { exit.signal }),
         timed_out: exit.is_late,
         core_dumped: false,
     }

@@ -215,9 +215,9 @@ fn content<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Option<Bytes> {
 }
 
 fn noted_exit(text: &str) -> Option<NotedExit> {
-    let mut words = text.split(' ').map(|word| word.parse::<i32>().ok());
+    let mut words = text.split(' ').map(|word| word.parse::<u8>().ok());
     let (status, late, signal) = (words.next()??, words.next()??, words.next()??);
-    Some(NotedExit { status, is_late: late != 0, signal })
+    Some(NotedExit { status: i32::from(status), is_late: late != 0, signal: i32::from(signal) })
 }
 
 #[cfg(test)]
@@ -238,8 +238,17 @@ mod tests {
         assert_eq!(report.exit, Some(NotedExit { status: 143, is_late: false, signal: 15 }));
         assert_eq!(Report::parse("m\n").unwrap().missing, Some(MissingPart::Program));
         assert_eq!(Report::parse("").unwrap(), Report::default());
-        for bad in ["sh: base64: not found", "o\naGVs", "o\n!\n.", "x 1", "p x"] {
+        for bad in ["sh: base64: not found", "o\naGVs", "o\n!\n.", "x 1", "x 2147483647 0 1", "p x"] {
             assert_eq!(Report::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn any_text_of_a_script_is_read_or_refused() {
+        atoll_robustness::check("process_report", |bytes| {
+            if let Some(exit) = Report::parse(&String::from_utf8_lossy(bytes)).and_then(|report| report.exit) {
+                crate::process::status(exit);
+            }
+        });
     }
 }

@@ -338,3 +338,31 @@ impl Terminal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_of_a_shell_is_dropped() {
+        let printed = b"$ exec /bin/sh /tmp/.atoll/ab/run\r\n\x1eab:42\x1e# ";
+        assert_eq!(after_mark(printed, "ab"), Some((42, Bytes::from_static(b"# "))));
+        assert_eq!(after_mark(&printed[..40], "ab"), None, "the mark is not whole yet");
+        assert_eq!(after_mark(printed, "cd"), None);
+    }
+
+    #[test]
+    fn any_greeting_is_read_or_waited_for() {
+        atoll_robustness::check("terminal_greeting", |bytes| {
+            after_mark(bytes, "ab");
+        });
+    }
+
+    #[test]
+    fn ends_of_terminals_are_read() {
+        let of = |text: &str| serde_json::from_str::<Control>(text).unwrap_or_default().ended();
+        assert_eq!(of(r#"{"exitCode": 3}"#).and_then(|end| end.code), Some(3));
+        assert_eq!(of(r#"{"exitCode": 137, "exitReason": "SIGKILL"}"#).and_then(|end| end.signal), Some(9));
+        assert_eq!(of(r#"{"status": "connected"}"#), None);
+    }
+}
