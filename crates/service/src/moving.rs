@@ -25,7 +25,8 @@ use tokio::sync::oneshot;
 
 use crate::base::shutting_down;
 use crate::create::CreationBase;
-use crate::driver::DriverMessage;
+use crate::driver::{DriverMessage, MoveEnd};
+use crate::registry::Handle;
 use crate::sandboxes::{EndWait, PAGE_MAX, Sandboxes, ask};
 use crate::templates::VersionHold;
 use crate::{MoveRequest, ServiceError};
@@ -88,8 +89,10 @@ impl Sandboxes {
         let plan = Box::new(self.plan_move(who, &lease, &request).await?);
         let (target, id) = (plan.target.name(), lease.id.clone());
         let (done, ended) = oneshot::channel();
-        let told = ask(&handle, |reply| DriverMessage::Move { plan, done, reply }).await;
-        let recorded = told.inspect_err(|_| self.inner.admission.forget_at(target, &id))?;
+        let (own, driver) = (self.clone(), handle.clone());
+        // The caller may go away at any time; what was promised to a refused move is released nevertheless.
+        let recorded =
+            self.inner.run_detached(async move { own.begin_move(&driver, plan, done).await }).await?;
         tracing::info!(sandbox = %id, from = lease.provider, to = target, "a move was requested");
         if !wait {
             return Ok(recorded.as_ref().clone());
@@ -109,7 +112,21 @@ impl Sandboxes {
         self.settled(handle).await
     }
 
-    /// Checks everything that can be checked before anything is changed, and reserves room at the target.
+    /// Reserves room at the target and records the move.
+    async fn begin_move(
+        &self,
+        handle: &Handle,
+        plan: Box<MovePlan>,
+        done: MoveEnd,
+    ) -> Result<Arc<Lease>, ServiceError> {
+        let (target, id) = (Arc::clone(&plan.target), plan.after.id.clone());
+        self.refuse_overtaking(&plan.after).map_err(|full| full.hint("move it later"))?;
+        self.inner.admission.reserve(target.as_ref(), &plan.after).await?;
+        let told = ask(handle, |reply| DriverMessage::Move { plan, done, reply }).await;
+        told.inspect_err(|_| self.inner.admission.forget_at(target.name(), &id))
+    }
+
+    /// Checks everything that can be checked before anything is changed.
     async fn plan_move(
         &self,
         who: &Principal,
@@ -127,7 +144,6 @@ impl Sandboxes {
         crate::deadlines::check_possible(&target.capabilities(), &after)?;
         crate::egress::check_demands(inner, target.as_ref(), &after).await?;
         let left_behind = self.left_behind(lease, &after).await?;
-        inner.admission.reserve(target.as_ref(), &after).await?;
         Ok(MovePlan {
             carried: carried(lease, source.as_ref(), &after, target.as_ref()),
             target,

@@ -259,7 +259,7 @@ impl Sandboxes {
     }
 
     /// Refuses a create that would overtake queued ones.
-    pub(super) fn refuse_overtaking(&self, lease: &Lease) -> Result<(), ServiceError> {
+    pub(crate) fn refuse_overtaking(&self, lease: &Lease) -> Result<(), ServiceError> {
         if lease.build.is_some() || !self.inner.queue.is_short(&lease.provider) {
             return Ok(());
         }

@@ -43,6 +43,8 @@ const CLEAN_UP: Duration = Duration::from_secs(30);
 /// LIMIT: rounds of emptying a folder of a new sandbox; each list is cut by the agent.
 const EMPTY_ROUNDS: u32 = 64;
 const ROOT: &str = "root";
+/// LIMIT: bytes of a list of users.
+const PASSWD_MAX: u64 = 1 << 20;
 /// How often the progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(300);
 
@@ -51,6 +53,8 @@ struct CopyEnd {
     agent: AgentClient,
     user: String,
     home: String,
+    /// The number of the user, where the provider has users and it is known.
+    uid: Option<u32>,
 }
 
 impl EffectJob {
@@ -153,7 +157,8 @@ impl EffectJob {
         let carried = self.choose(plan, &from, &to).await?;
         let copies = self.send(plan, &from, &to, &carried).await?;
         self.inner.failpoint.reach("move.copied").await;
-        let owners_kept = self.compare(plan, &to, &carried, &copies).await?;
+        let keeps_owners = self.keeps_owners(&from, &to);
+        let owners_kept = self.compare(plan, &to, keeps_owners, &carried, &copies).await?;
         self.inner.failpoint.reach("move.compared").await;
         for (provider, instance) in [(&self.provider, source), (&plan.target, target)] {
             let ended = Target { sandbox: self.lease.id.clone(), instance: Some(instance.clone()) };
@@ -167,7 +172,7 @@ impl EffectJob {
             left.push(LeftBehind::one(LeftBehindKind::User, sentence));
         }
         if !owners_kept {
-            let sentence = "files belong to the one user that the provider without users has";
+            let sentence = format!("files belong to {} there, whose number is another one", to.user);
             left.push(LeftBehind::one(LeftBehindKind::Owners, sentence));
         }
         let (entries, bytes) =
@@ -195,6 +200,13 @@ impl EffectJob {
         last.and_then(|last| last.former_user.clone())
     }
 
+    /// Whether files keep the numbers of their owners. Otherwise all of them belong to the user of commands: files that were
+    /// made at a provider with one user, and those of a user that has another number at the target.
+    fn keeps_owners(&self, from: &CopyEnd, to: &CopyEnd) -> bool {
+        let is_other = matches!((from.uid, to.uid), (Some(from), Some(to)) if from != to);
+        self.wanted_user().is_some() && !is_other
+    }
+
     /// The source with its agent alone: its command is not started.
     async fn boot_source(&self, instance: &InstanceId) -> Result<CopyEnd, ServiceError> {
         let lease = Lease { command: None, instance: Some(instance.clone()), ..self.lease.clone() };
@@ -206,7 +218,8 @@ impl EffectJob {
         };
         let agent = greeted(&self.provider, &lease, instance, booted.agent_token).await?;
         let home = home_of(&agent, &lease.user).await?;
-        Ok(CopyEnd { agent, user: lease.user, home })
+        let uid = uid_of(&agent, &lease.user, self.provider.as_ref()).await;
+        Ok(CopyEnd { agent, user: lease.user, home, uid })
     }
 
     /// An empty sandbox at the target, which runs commands as the source's user if there is one of that name.
@@ -223,7 +236,8 @@ impl EffectJob {
             Some(_) | None => lease.user,
         };
         let home = home_of(&agent, &user).await?;
-        Ok(CopyEnd { agent, user, home })
+        let uid = uid_of(&agent, &user, plan.target.as_ref()).await;
+        Ok(CopyEnd { agent, user, home, uid })
     }
 
     async fn choose(
@@ -258,9 +272,8 @@ impl EffectJob {
         to: &CopyEnd,
         carried: &CarriedFolders,
     ) -> Result<Vec<FolderDigest>, ServiceError> {
-        // Files that were made at a provider with one user belong to the user of commands.
-        let is_plain = self.wanted_user().is_some();
-        let owner = if is_plain { UnpackOwner::Kept } else { UnpackOwner::Named(to.user.clone()) };
+        let keeps_owners = self.keeps_owners(from, to);
+        let owner = if keeps_owners { UnpackOwner::Kept } else { UnpackOwner::Named(to.user.clone()) };
         let mut copies: Vec<FolderDigest> = Vec::with_capacity(carried.folders.len());
         for folder in &carried.folders {
             let before = copies.iter().fold((0, 0), |sum, copy| (sum.0 + copy.entries, sum.1 + copy.bytes));
@@ -272,7 +285,14 @@ impl EffectJob {
             }
             let copy = self.send_folder(from, to, folder, owner.clone(), before).await?;
             if let Some(top) = copy.top.filter(|_| plan.after.isolation != Isolation::None) {
-                settle_top(&to.agent, &folder.to, top, is_plain && plan.target.capabilities().users).await?;
+                // The folder of a sandbox without isolation is closed to everyone but the server.
+                let is_copied = self.lease.isolation != Isolation::None;
+                let owner = match (keeps_owners && is_copied, plan.target.capabilities().users) {
+                    (_, false) => None,
+                    (true, true) => Some((top.uid.to_string(), Some(top.gid.to_string()))),
+                    (false, true) => Some((to.user.clone(), None)),
+                };
+                settle_top(&to.agent, &folder.to, is_copied.then_some(top), owner).await?;
             }
             copies.push(copy);
         }
@@ -329,10 +349,12 @@ impl EffectJob {
         &self,
         plan: &MovePlan,
         to: &CopyEnd,
+        keeps_owners: bool,
         carried: &CarriedFolders,
         copies: &[FolderDigest],
     ) -> Result<bool, ServiceError> {
-        let has_users = self.provider.capabilities().users && plan.target.capabilities().users;
+        let has_users =
+            keeps_owners && self.provider.capabilities().users && plan.target.capabilities().users;
         let (mut owners_kept, mut before) = (true, (0, 0));
         for (folder, sent) in carried.folders.iter().zip(copies) {
             let mut teller = self.teller(MoveStep::Comparing, before);
@@ -483,20 +505,34 @@ async fn empty(agent: &AgentClient, folder: &str, user: Option<&str>) -> Result<
     Err(ServiceError::new(Code::SandboxUnavailable, format!("{folder} of the target could not be emptied")))
 }
 
-/// Gives the folder itself the mode and the owner of the source's.
+/// Gives the folder itself its mode and its owner.
 async fn settle_top(
     agent: &AgentClient,
     folder: &str,
-    top: TopFolder,
-    owner: bool,
+    top: Option<TopFolder>,
+    owner: Option<(String, Option<String>)>,
 ) -> Result<(), ServiceError> {
-    let (uid, gid) = (top.uid.to_string(), top.gid.to_string());
-    let (uid, gid) = (Some(uid.as_str()).filter(|_| owner), Some(gid.as_str()).filter(|_| owner));
-    match agent.change(folder, None, Some(top.mode), uid, gid).await {
+    let (mode, (user, group)) = (top.map(|top| top.mode), owner.unzip());
+    if mode.is_none() && user.is_none() {
+        return Ok(());
+    }
+    match agent.change(folder, None, mode, user.as_deref(), group.flatten().as_deref()).await {
         // Where no agent of ours runs, the unpack has done it.
         Ok(_) | Err(AgentError::Refused { code: RpcCode::Unimplemented, .. }) => Ok(()),
         Err(error) => Err(refusal(AgentOperation::File, error)),
     }
+}
+
+/// The number of a user by the sandbox's own list. `None`: it is not known, or the provider has one user only.
+async fn uid_of(agent: &AgentClient, user: &str, provider: &dyn Provider) -> Option<u32> {
+    if !provider.capabilities().users {
+        return None;
+    }
+    let list = agent.read_file("/etc/passwd", None, None).await.ok()?.read_to_end(PASSWD_MAX).await.ok()?;
+    String::from_utf8_lossy(&list).lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
 }
 
 fn ended_early() -> ServiceError {
