@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::{BuildId, Lease, SandboxId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::ServiceError;
 use crate::access::TokenCache;
@@ -45,6 +45,8 @@ impl Handle {
 #[derive(Default)]
 pub(crate) struct Registry {
     handles: RwLock<HashMap<SandboxId, Handle>>,
+    /// Told when there is a new one.
+    added: Notify,
 }
 
 impl Registry {
@@ -54,6 +56,21 @@ impl Registry {
 
     pub(crate) fn put(&self, id: SandboxId, handle: Handle) {
         self.handles.write().unwrap_or_else(PoisonError::into_inner).insert(id, handle);
+        self.added.notify_waiters();
+    }
+
+    /// Waits for the handle of a sandbox that is about to get one.
+    pub(crate) async fn until_added(&self, id: &SandboxId) -> Handle {
+        loop {
+            let added = self.added.notified();
+            tokio::pin!(added);
+            // From here on no notification is missed.
+            added.as_mut().enable();
+            if let Some(handle) = self.get(id) {
+                return handle;
+            }
+            added.await;
+        }
     }
 
     pub(crate) fn remove(&self, id: &SandboxId) {

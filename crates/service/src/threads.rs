@@ -2,19 +2,13 @@
 //! create for the thread returns it. The end of a thread is in `exit.rs`. A session is a sandbox as clients of threads
 //! name it: by its id, the beginning of its id, or its thread.
 
-use std::time::Duration;
-
 use atoll_model::{Code, CreateSandbox, Lease, Phase, Principal, check_thread};
 use atoll_store::{Page, StoreError, ThreadQuery, ThreadRecord};
-use tokio::time::Instant;
 
 use crate::base::visible;
 use crate::registry::Handle;
 use crate::sandboxes::{PAGE, PAGE_MAX, Sandboxes, printable};
 use crate::{Created, ServiceError, ThreadFilter};
-
-/// How often the driver of a new sandbox is looked for.
-const DRIVER_POLL: Duration = Duration::from_millis(2);
 
 impl Sandboxes {
     /// A page of threads, newest first.
@@ -93,15 +87,12 @@ impl Sandboxes {
 
     /// The driver of a sandbox that was read from the store. The row of a new sandbox is visible a moment before its driver.
     async fn driver_of(&self, lease: &Lease) -> Option<Handle> {
-        let is_new = lease.phase == Phase::Creating && lease.node == *self.inner.store.node();
-        let deadline = Instant::now() + self.inner.config.create_wait;
-        loop {
-            let found = self.inner.registry.get(&lease.id);
-            if found.is_some() || !is_new || Instant::now() >= deadline {
-                return found;
-            }
-            tokio::time::sleep(DRIVER_POLL).await;
+        let found = self.inner.registry.get(&lease.id);
+        if found.is_some() || lease.phase != Phase::Creating || lease.node != *self.inner.store.node() {
+            return found;
         }
+        let added = self.inner.registry.until_added(&lease.id);
+        tokio::time::timeout(self.inner.config.create_wait, added).await.ok()
     }
 }
 
