@@ -46,6 +46,12 @@ pub struct VendorCall {
     pub path: String,
     /// A JSON body.
     pub body: Option<Value>,
+    /// The fields of a form as the body, instead of JSON. Not for secrets.
+    pub form: Option<Vec<(&'static str, String)>>,
+    /// A parameter of the query that gets a new random value for each attempt.
+    pub nonce: Option<&'static str>,
+    /// Whether an answer says that the vendor limits the rate of calls, beside status 429.
+    pub is_limited: fn(&VendorAnswer) -> bool,
     /// Headers beside the key. Not for secrets.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// When it may be sent again.
@@ -64,6 +70,9 @@ impl VendorCall {
             method,
             path,
             body: None,
+            form: None,
+            nonce: None,
+            is_limited: |_| false,
             headers: Vec::new(),
             repeat: Repeat::Always,
             attempt_within: Duration::from_secs(20),
@@ -76,6 +85,21 @@ impl VendorCall {
     pub fn body(self, body: Value) -> Self {
         Self { body: Some(body), ..self }
     }
+
+    /// With the fields of a form as its body.
+    #[must_use]
+    pub fn form(self, fields: Vec<(&'static str, String)>) -> Self {
+        Self { form: Some(fields), ..self }
+    }
+}
+
+/// Where a vendor takes its key.
+#[derive(Debug, Clone)]
+pub enum KeyPlace {
+    /// In a header.
+    Header(HeaderName),
+    /// In a field of every form.
+    FormField(&'static str),
 }
 
 /// An answer with a status below 400.
@@ -179,7 +203,9 @@ pub struct VendorClient {
     http: reqwest::Client,
     base: String,
     key: String,
-    key_header: (HeaderName, HeaderValue),
+    key_header: Option<(HeaderName, HeaderValue)>,
+    /// The name of the form's field, and the key with its prefix.
+    key_field: Option<(&'static str, String)>,
     circuit: Circuit,
     permits: Semaphore,
 }
@@ -207,13 +233,38 @@ impl VendorClient {
     /// # Errors
     /// A sentence: the address or the key cannot be used.
     pub fn new(base: &str, header: HeaderName, prefix: &str, key: &str) -> Result<Self, String> {
+        Self::open(base, KeyPlace::Header(header), prefix, key, &[])
+    }
+
+    /// As [`Self::new`], with the key in the place that the vendor wants, and trusting these authorities (DER) beside those of
+    /// the machine.
+    ///
+    /// # Errors
+    /// A sentence: the address, the key or a certificate cannot be used.
+    pub fn open(
+        base: &str,
+        place: KeyPlace,
+        prefix: &str,
+        key: &str,
+        authorities: &[Vec<u8>],
+    ) -> Result<Self, String> {
         let base = checked_base(base)?;
-        let mut value = HeaderValue::from_str(&format!("{prefix}{key}"))
+        let whole = format!("{prefix}{key}");
+        let mut value = HeaderValue::from_str(&whole)
             .map_err(|_| "the key has characters that cannot be sent".to_owned())?;
         value.set_sensitive(true);
+        let (key_header, key_field) = match place {
+            KeyPlace::Header(header) => (Some((header, value)), None),
+            KeyPlace::FormField(field) => (None, Some((field, whole))),
+        };
         // An error means that another part of the process has set one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder()
+        let mut http = reqwest::Client::builder();
+        for authority in authorities {
+            let bad = |_| "an authority's certificate cannot be read".to_owned();
+            http = http.add_root_certificate(reqwest::Certificate::from_der(authority).map_err(bad)?);
+        }
+        let http = http
             .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
@@ -227,7 +278,8 @@ impl VendorClient {
             http,
             base,
             key: key.to_owned(),
-            key_header: (header, value),
+            key_header,
+            key_field,
             circuit: Circuit::default(),
             permits: Semaphore::new(CALLS_MAX),
         })
@@ -243,6 +295,7 @@ impl VendorClient {
             base: checked_base(base)?,
             key: self.key.clone(),
             key_header: self.key_header.clone(),
+            key_field: self.key_field.clone(),
             circuit: Circuit::default(),
             permits: Semaphore::new(CALLS_MAX),
         })
@@ -250,7 +303,7 @@ impl VendorClient {
 
     /// The header that carries the key, for a connection that this client does not make.
     #[must_use]
-    pub fn key_header(&self) -> (HeaderName, HeaderValue) {
+    pub fn key_header(&self) -> Option<(HeaderName, HeaderValue)> {
         self.key_header.clone()
     }
 
@@ -265,7 +318,7 @@ impl VendorClient {
         body: Option<VendorBody>,
     ) -> Result<VendorStream, CallError> {
         self.circuit.admit().map_err(|retry_in| CallError::Suspended { retry_in })?;
-        let mut request = self.request(&call);
+        let mut request = self.request(&call)?;
         if let Some(VendorBody { kind, content }) = body {
             request = request.header(header::CONTENT_TYPE, kind).body(reqwest::Body::wrap_stream(content));
         }
@@ -337,6 +390,10 @@ impl VendorClient {
         let outcome =
             sent.unwrap_or_else(|_| Err(CallError::Unanswered { why: "it took too long".to_owned() }));
         let answer = match outcome {
+            Ok(answer) if (call.is_limited)(&answer) => {
+                self.circuit.succeed();
+                return Err(Failure { error: CallError::Limited, retry_after: retry_after(&answer.headers) });
+            }
             Ok(answer) if answer.status.is_server_error() => {
                 self.circuit.fail();
                 let why = format!("{}: {}", answer.status.as_u16(), self.sentence(&answer.body));
@@ -362,9 +419,15 @@ impl VendorClient {
 
     /// One request and its whole answer.
     async fn exchange(&self, call: &VendorCall) -> Result<VendorAnswer, CallError> {
-        let mut request = self.request(call);
+        let mut request = self.request(call)?;
         if let Some(body) = &call.body {
             request = request.json(body);
+        }
+        if let Some(fields) = &call.form {
+            let key = self.key_field.iter().map(|(name, key)| (*name, key.as_str()));
+            let fields: Vec<_> =
+                key.chain(fields.iter().map(|(name, value)| (*name, value.as_str()))).collect();
+            request = request.form(&fields);
         }
         let mut answer = request.send().await.map_err(|error| self.unsent(error))?;
         let (status, headers) = (answer.status(), answer.headers().clone());
@@ -372,13 +435,21 @@ impl VendorClient {
         Ok(VendorAnswer { status, headers, body })
     }
 
-    fn request(&self, call: &VendorCall) -> reqwest::RequestBuilder {
-        let mut request = self.http.request(call.method.clone(), format!("{}{}", self.base, call.path));
-        request = request.header(self.key_header.0.clone(), self.key_header.1.clone());
+    fn request(&self, call: &VendorCall) -> Result<reqwest::RequestBuilder, CallError> {
+        let mut address = format!("{}{}", self.base, call.path);
+        if let Some(name) = call.nonce {
+            let nonce = crate::random_hex().map_err(|error| CallError::NotSent { why: error.to_string() })?;
+            let joint = if call.path.contains('?') { '&' } else { '?' };
+            address.push_str(&format!("{joint}{name}={nonce}"));
+        }
+        let mut request = self.http.request(call.method.clone(), address);
+        if let Some((name, value)) = &self.key_header {
+            request = request.header(name.clone(), value.clone());
+        }
         for (name, value) in &call.headers {
             request = request.header(name.clone(), value.clone());
         }
-        request
+        Ok(request)
     }
 
     fn unsent(&self, error: reqwest::Error) -> CallError {
@@ -404,13 +475,18 @@ impl VendorClient {
     /// The vendor's own words in an error, cleaned.
     fn sentence(&self, body: &[u8]) -> String {
         let parsed = serde_json::from_slice::<Value>(body).ok();
-        let message = parsed.as_ref().and_then(|body| body["message"].as_str());
-        let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
+        let named = |name: &str| parsed.as_ref().and_then(|body| body[name].as_str());
+        let text = match (named("message"), named("Code"), named("Message")) {
+            (Some(message), ..) => message.to_owned(),
+            (None, Some(code), message) => format!("[{code}] {}", message.unwrap_or_default()),
+            _ => String::from_utf8_lossy(body).into_owned(),
+        };
         self.redacted(&text)
     }
 
-    /// Without the key, control characters and excess length.
-    fn redacted(&self, text: &str) -> String {
+    /// A text of the vendor without the key, control characters and excess length.
+    #[must_use]
+    pub fn redacted(&self, text: &str) -> String {
         let text = text.replace(&self.key, "…");
         text.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect()
     }

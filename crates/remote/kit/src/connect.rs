@@ -64,6 +64,8 @@ impl VendorAddress {
 pub struct VendorConnector {
     /// Made at first use: reading the certificates of the machine takes a while.
     tls: Arc<OnceLock<Arc<rustls::ClientConfig>>>,
+    /// Authorities (DER) that are trusted beside those of the machine.
+    authorities: Arc<[Vec<u8>]>,
 }
 
 impl std::fmt::Debug for VendorConnector {
@@ -73,6 +75,12 @@ impl std::fmt::Debug for VendorConnector {
 }
 
 impl VendorConnector {
+    /// Trusts these authorities (DER) beside those of the machine.
+    #[must_use]
+    pub fn trusting(authorities: &[Vec<u8>]) -> Self {
+        Self { tls: Arc::default(), authorities: authorities.into() }
+    }
+
     /// A new connection.
     ///
     /// # Errors
@@ -102,15 +110,18 @@ impl VendorConnector {
         if let Some(config) = self.tls.get() {
             return Ok(Arc::clone(config));
         }
-        let made = tokio::task::spawn_blocking(tls_config).await.map_err(io::Error::other)??;
+        let authorities = Arc::clone(&self.authorities);
+        let made = tokio::task::spawn_blocking(move || tls_config(&authorities)).await;
+        let made = made.map_err(io::Error::other)??;
         Ok(Arc::clone(self.tls.get_or_init(|| made)))
     }
 }
 
-fn tls_config() -> io::Result<Arc<rustls::ClientConfig>> {
+fn tls_config(authorities: &[Vec<u8>]) -> io::Result<Arc<rustls::ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     // A certificate that cannot be read is left out, as browsers do.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots.add_parsable_certificates(authorities.iter().cloned().map(Into::into));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

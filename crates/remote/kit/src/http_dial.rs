@@ -53,17 +53,48 @@ pub struct HttpTarget {
     pub port: u16,
 }
 
+/// Where a vendor serves a port below a path of its own, and with a query of its own. It may contain tokens.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct LinkPath {
+    /// Before the path of every request, without a slash at its end.
+    pub prefix: String,
+    /// Before the query of every request.
+    pub query: String,
+}
+
+impl LinkPath {
+    /// The path and query that the vendor takes for those of a request.
+    fn join(&self, path_and_query: &str) -> String {
+        let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
+        let queries = [self.query.as_str(), query].into_iter().filter(|query| !query.is_empty());
+        let query = queries.collect::<Vec<_>>().join("&");
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("{}{path}{mark}{query}", self.prefix)
+    }
+}
+
 /// Opens a stream; `None`: the provider has as many as it may have.
 #[must_use]
 pub fn dial_http(tasks: &DialTasks, connector: &VendorConnector, target: HttpTarget) -> Option<DuplexStream> {
+    dial_link(tasks, connector, target, LinkPath::default())
+}
+
+/// As [`dial_http`], for a port that is served below a path.
+#[must_use]
+pub fn dial_link(
+    tasks: &DialTasks,
+    connector: &VendorConnector,
+    target: HttpTarget,
+    link: LinkPath,
+) -> Option<DuplexStream> {
     let mut tasks = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
     while tasks.try_join_next().is_some() {}
     if tasks.len() >= STREAMS_MAX {
         return None;
     }
     let (near, far) = tokio::io::duplex(PIPE);
-    let relay =
-        Arc::new(HttpRelay { connector: connector.clone(), target, idle: tokio::sync::Mutex::new(None) });
+    let idle = tokio::sync::Mutex::new(None);
+    let relay = Arc::new(HttpRelay { connector: connector.clone(), target, link, idle });
     tasks.spawn(serve(relay, far));
     Some(near)
 }
@@ -71,6 +102,7 @@ pub fn dial_http(tasks: &DialTasks, connector: &VendorConnector, target: HttpTar
 struct HttpRelay {
     connector: VendorConnector,
     target: HttpTarget,
+    link: LinkPath,
     /// The connection of the request before, with the task that drives it.
     idle: tokio::sync::Mutex<Option<(SendRequest<Incoming>, JoinSet<()>)>>,
 }
@@ -127,7 +159,7 @@ impl HttpRelay {
 
     fn rewrite(&self, request: &mut Request<Incoming>) {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let path = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let path = self.link.join(path).parse().unwrap_or_else(|_| Uri::from_static("/"));
         *request.uri_mut() = path;
         let headers = request.headers_mut();
         headers.insert(HOST, self.target.host.clone());
@@ -203,4 +235,17 @@ fn refusal(text: &str) -> Response<DialBody> {
     *response.status_mut() = StatusCode::BAD_GATEWAY;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_comes_before_the_path_and_the_query_of_a_request() {
+        let link = LinkPath { prefix: "/ports/abc".to_owned(), query: "token=t".to_owned() };
+        assert_eq!(link.join("/"), "/ports/abc/?token=t");
+        assert_eq!(link.join("/a/b?x=1&y=?"), "/ports/abc/a/b?token=t&x=1&y=?");
+        assert_eq!(LinkPath::default().join("/a?x"), "/a?x");
+    }
 }

@@ -24,7 +24,7 @@ mod table;
 
 pub use backoff::Backoff;
 pub use client::{
-    CallError, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream, parsed_answer,
+    CallError, KeyPlace, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream, parsed_answer,
     unless_missing, unreadable_answer,
 };
 pub use connect::{VendorAddress, VendorConnector};
@@ -32,7 +32,7 @@ pub use demands::{
     FoundNames, LastSuccess, check_vendor_demands, check_vendor_spec, gone, is_closed, missing_capability,
     unknown_node,
 };
-pub use http_dial::{DialTasks, HttpTarget, dial_http};
+pub use http_dial::{DialTasks, HttpTarget, LinkPath, dial_http, dial_link};
 pub use key::ApiKey;
 pub use labels::{OWNER_LABEL, SANDBOX_LABEL, object_labels, read_labels};
 pub use meter::{Measurement, UsageMeter};
