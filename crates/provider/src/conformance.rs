@@ -34,8 +34,8 @@ use atoll_model::policy::egress::Egress;
 use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Storage};
 
 use crate::{
-    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, Capability, FilesOrigin, InstanceSpec,
-    Isolation, KnownSandbox, NoticeKind, Provider, ProviderError, RolledBack, Target,
+    AGENT_PORT, Adopted, AdoptionOutcome, Booted, ByteStream, Capability, FilesOrigin, InstanceDemands,
+    InstanceSpec, KnownSandbox, NoticeKind, Provider, ProviderError, RolledBack, Target,
 };
 
 pub use agent_access::AgentAccess;
@@ -226,12 +226,17 @@ impl Fixture {
         }
     }
 
-    /// Without isolation nothing can be enforced, so a policy that forbids something is refused.
+    /// A provider that can enforce nothing refuses a policy that forbids something.
     fn network(&self) -> Egress {
-        match self.provider.description().isolation {
-            Isolation::None => Egress::open(),
-            Isolation::Container | Isolation::Vm | Isolation::Vendor => Egress::closed(),
-        }
+        let closed = Egress::closed();
+        let demands = InstanceDemands {
+            network: &closed,
+            made_with: None,
+            storage: Storage::Disk,
+            limits_asked: false,
+        };
+        let is_refused = self.provider.check_demands(&demands).is_err();
+        if is_refused { Egress::open() } else { closed }
     }
 
     async fn create(&self, spec: &InstanceSpec) -> Live<'_> {

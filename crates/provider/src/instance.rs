@@ -46,13 +46,20 @@ pub struct InstanceDemands<'a> {
     pub made_with: Option<&'a Egress>,
     /// Where its layer lives.
     pub storage: Storage,
+    /// Whether the request names limits of its own. Without that the defaults of the server are in the specification.
+    pub limits_asked: bool,
 }
 
 impl InstanceSpec {
     /// What the new instance has to obey and to have.
     #[must_use]
     pub fn demands(&self) -> InstanceDemands<'_> {
-        InstanceDemands { network: &self.network, made_with: None, storage: self.storage }
+        InstanceDemands {
+            network: &self.network,
+            made_with: None,
+            storage: self.storage,
+            limits_asked: false,
+        }
     }
 }
 

@@ -236,7 +236,7 @@ impl Sandboxes {
         }
         base.apply_to(&mut lease, &start);
         crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
-        crate::egress::check_demands(&self.inner, provider.as_ref(), &lease).await?;
+        crate::egress::check_demands(&self.inner, provider.as_ref(), &lease, &spec.limits).await?;
         Ok(Planned { lease, seed, hold, ready })
     }
 

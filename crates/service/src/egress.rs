@@ -20,8 +20,8 @@ use atoll_model::policy::egress::{
     self, BadPolicy, Egress, EgressExplanation, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
 };
 use atoll_model::{
-    HeaderText, Lease, NetworkMode, NetworkPolicy, Principal, SECRET_BYTES_MAX, TenantId, Transform,
-    fill_secrets, secrets_in,
+    HeaderText, Lease, LimitsAsk, NetworkMode, NetworkPolicy, Principal, SECRET_BYTES_MAX, TenantId,
+    Transform, fill_secrets, secrets_in,
 };
 use atoll_provider::{Capability, InstanceDemands, Provider};
 use atoll_store::SecretValues;
@@ -79,12 +79,15 @@ pub(crate) async fn check_demands(
     inner: &SandboxesState,
     provider: &dyn Provider,
     lease: &Lease,
+    limits: &LimitsAsk,
 ) -> Result<(), ServiceError> {
     if provider.capabilities().has(Capability::Egress) {
         return Ok(());
     }
     let network = compiled(inner, lease).await?;
-    let demands = InstanceDemands { network: &network, made_with: None, storage: lease.storage };
+    let limits_asked = *limits != LimitsAsk::default();
+    let demands =
+        InstanceDemands { network: &network, made_with: None, storage: lease.storage, limits_asked };
     Ok(provider.check_demands(&demands)?)
 }
 

@@ -142,7 +142,9 @@ impl Sandboxes {
         after.network = self.admitted(&lease.tenant, after.network, Some(&lease.network)).await?;
         crate::egress::check_enforced(target.as_ref(), &after.network, !after.secrets.is_empty())?;
         crate::deadlines::check_possible(&target.capabilities(), &after)?;
-        crate::egress::check_demands(inner, target.as_ref(), &after).await?;
+        // Limits that the sandbox has are not asked for anew.
+        let limits = atoll_model::LimitsAsk::default();
+        crate::egress::check_demands(inner, target.as_ref(), &after, &limits).await?;
         let left_behind = self.left_behind(lease, &after).await?;
         Ok(MovePlan {
             carried: carried(lease, source.as_ref(), &after, target.as_ref()),

@@ -46,8 +46,12 @@ impl Sandboxes {
             let compiled =
                 |tenant: Option<&NetworkPolicy>| egress::compile(floor, tenant, &lease.network, &[]);
             let (network, made_with) = (compiled(policy), compiled(before.as_deref()));
-            let demands =
-                InstanceDemands { network: &network, made_with: Some(&made_with), storage: lease.storage };
+            let demands = InstanceDemands {
+                network: &network,
+                made_with: Some(&made_with),
+                storage: lease.storage,
+                limits_asked: false,
+            };
             if provider.check_demands(&demands).is_err() {
                 let message = format!(
                     "sandbox {} of this tenant would not obey the policy: provider {} lacks the capability {}",
