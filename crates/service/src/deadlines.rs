@@ -123,6 +123,11 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
         _ if pauses && !can.pauses => Capability::Pause,
         timers if timers.checkpoint_after_s.is_some() && !can.checkpoints => Capability::Checkpoint,
         timers if timers.auto_archive_s.is_some() && !can.packs => Capability::Archive,
+        timers
+            if !can.keeps_files && (timers.auto_stop_s.is_some() || lease.on_timeout == OnTimeout::Stop) =>
+        {
+            Capability::KeepFiles
+        }
         _ => return Ok(()),
     };
     let (what, provider) = (missing.activity(), &lease.provider);

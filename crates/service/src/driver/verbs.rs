@@ -116,6 +116,10 @@ impl Driver {
         reason: Reason,
         changed: Option<Box<ChangedLease>>,
     ) -> Result<(), StepError> {
+        if !self.provider.capabilities().keeps_files && self.lease.phase.has_instance() {
+            let error = ServiceError::from(self.provider.missing(Capability::KeepFiles));
+            return Err(error.hint("pause it, or delete it: a stop would lose its files").into());
+        }
         self.step(Transition { changed, ..Transition::asked(Event::Stop, intent, reason) }).await?;
         self.end_transfer();
         Ok(())
