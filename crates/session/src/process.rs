@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use atoll_agentapi::{ProcessEvent, RpcCode, StartProcess, TerminalSize};
-use atoll_provider::{Capability, ProcessOutput, ProcessSpec, RunningProcess, StartedProcess};
+use atoll_model::ErrorKind;
+use atoll_provider::{Capability, ProcessOutput, ProcessSpec, ProviderError, RunningProcess, StartedProcess};
 use futures::StreamExt;
 
 use crate::error::SessionRefusal;
@@ -106,6 +107,20 @@ impl ProcessTable {
 }
 
 impl AdapterState {
+    /// As the agent does: where there is no bash, its place is taken by `/bin/sh`.
+    async fn start_or_use_sh(&self, spec: ProcessSpec) -> Result<StartedProcess, SessionRefusal> {
+        let session = self.session()?;
+        let is_bash = matches!(spec.argv[0].as_str(), "/bin/bash" | "/usr/bin/bash" | "bash");
+        match session.start_process(&self.target, spec.clone()).await {
+            Err(ProviderError::Refused { kind: ErrorKind::NotFound, .. }) if is_bash => {
+                let mut argv = spec.argv;
+                argv[0] = "/bin/sh".to_owned();
+                Ok(session.start_process(&self.target, ProcessSpec { argv, ..spec }).await?)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
     /// Starts a process; the reader gets its output from the first byte on.
     pub(crate) async fn start(
         self: &Arc<Self>,
@@ -136,7 +151,7 @@ impl AdapterState {
             timeout: what.timeout,
             tag: what.tag.clone(),
         };
-        let StartedProcess { id, output } = self.session()?.start_process(&self.target, spec).await?;
+        let StartedProcess { id, output } = self.start_or_use_sh(spec).await?;
         let process = AdapterProcess {
             pid: self.processes.pid_of(&id),
             id,
