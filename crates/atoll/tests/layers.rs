@@ -85,6 +85,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-remote-daytona", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Of the agent's protocol it uses the client of envd, which a vendor's sandboxes run.
     ("atoll-remote-e2b", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
+    // Of the agent's protocol it uses only the descriptions of files and output.
+    ("atoll-remote-agentbay", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model", "atoll-disk"]),

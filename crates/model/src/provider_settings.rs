@@ -162,6 +162,7 @@ const AGENTBAY: &[SettingsField] = &[
     field("endpoint", FieldKind::Address),
     field("image_id", FieldKind::Text),
     field("context_path", FieldKind::Path),
+    field("timeout", FieldKind::Seconds),
 ];
 
 impl ProviderKind {

@@ -72,7 +72,8 @@ export const KINDS: ProviderKind[] = [
       { name: 'region_id', label: 'Region', kind: 'address', placeholder: 'cn-hangzhou' },
       { name: 'endpoint', label: 'Endpoint', kind: 'address' },
       { name: 'image_id', label: 'Image', kind: 'text', placeholder: 'linux_latest' },
-      { name: 'context_path', label: 'Context path', kind: 'path', placeholder: '/home/user' },
+      { name: 'context_path', label: 'Context path', kind: 'path', placeholder: '/home/wuying' },
+      { name: 'timeout', label: 'Timeout, seconds', kind: 'seconds', placeholder: 'none' },
     ],
   },
 ];

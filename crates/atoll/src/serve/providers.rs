@@ -11,6 +11,9 @@ use atoll_docker::{DockerConfig, DockerProvider, DockerSettings};
 use atoll_local::{CgroupUse, LocalConfig, LocalProvider};
 use atoll_model::{Code, ProviderKind};
 use atoll_provider::Provider;
+use atoll_remote_agentbay::{
+    AgentbayConfig, AgentbayProvider, AgentbaySandboxes, AgentbaySettings, AgentbayTiming,
+};
 use atoll_remote_daytona::{
     DaytonaConfig, DaytonaProvider, DaytonaSandboxes, DaytonaSettings, DaytonaTiming,
 };
@@ -30,6 +33,7 @@ pub(super) fn files(settings: &Settings, port: Option<u16>) -> ProviderFiles {
         own_ports: port.into_iter().chain(tls_port).collect(),
         local: tokio::sync::Mutex::default(),
         e2b: Mutex::default(),
+        agentbay: Mutex::default(),
         daytona: Mutex::default(),
     };
     ProviderFiles::new(&settings.data, Arc::new(builder), environment::provider_variables())
@@ -52,6 +56,8 @@ struct ProviderBuilder {
     e2b: Mutex<HashMap<&'static str, E2bSandboxes>>,
     /// The same of kind `daytona`.
     daytona: Mutex<HashMap<&'static str, DaytonaSandboxes>>,
+    /// The same for the kind `agentbay`.
+    agentbay: Mutex<HashMap<&'static str, AgentbaySandboxes>>,
 }
 
 impl ProviderBuilder {
@@ -113,6 +119,20 @@ impl ProviderBuilder {
         Ok(Arc::new(DaytonaProvider::open(config)?))
     }
 
+    fn agentbay(&self, request: &ProviderRequest) -> Result<Arc<dyn Provider>, ServiceError> {
+        let owner = owner_of(&self.folder(request)).map_err(|cause| no_folder(request, &cause))?;
+        let mut known = self.agentbay.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = AgentbayConfig {
+            name: request.name,
+            owner,
+            settings: AgentbaySettings::from_section(request.settings.section.clone())?,
+            sandboxes: known.entry(request.name).or_default().clone(),
+            timing: AgentbayTiming::default(),
+            authorities: Vec::new(),
+        };
+        Ok(Arc::new(AgentbayProvider::open(config)?))
+    }
+
     /// The folder of a provider that has an owner of its own.
     fn folder(&self, request: &ProviderRequest) -> PathBuf {
         self.data.join("providers").join(request.name)
@@ -132,8 +152,9 @@ impl BuildProvider for ProviderBuilder {
             ProviderKind::Local => self.local(request.name).await,
             ProviderKind::E2b => self.e2b(&request),
             ProviderKind::Daytona => self.daytona(&request),
+            ProviderKind::Agentbay => self.agentbay(&request),
             // The engine is opened before; the service never asks for a second one.
-            ProviderKind::Container | ProviderKind::Agentbay => Err(not_yet(&request)),
+            ProviderKind::Container => Err(not_yet(&request)),
         }
     }
 }
