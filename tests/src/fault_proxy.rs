@@ -7,10 +7,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::internet::trust::Authority;
 
 /// LIMIT: bytes of a request's head.
 const HEAD_MAX: usize = 64 << 10;
@@ -43,6 +46,8 @@ struct ProxyState {
 pub struct FaultProxy {
     /// Where it listens.
     pub address: SocketAddr,
+    /// The certificate of the authority that vouches for it, as PEM; empty where it has no TLS.
+    pub authority_pem: String,
     state: Arc<ProxyState>,
     _tasks: JoinSet<()>,
 }
@@ -50,6 +55,15 @@ pub struct FaultProxy {
 impl FaultProxy {
     /// A proxy without faults.
     pub async fn start(server: SocketAddr) -> Self {
+        Self::listen(server, None).await
+    }
+
+    /// A proxy without faults, to which clients speak TLS. It has a certificate for every name.
+    pub async fn start_tls(server: SocketAddr) -> Self {
+        Self::listen(server, Some(Arc::new(Authority::new()))).await
+    }
+
+    async fn listen(server: SocketAddr, authority: Option<Arc<Authority>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(ProxyState {
@@ -59,8 +73,11 @@ impl FaultProxy {
             is_frozen: watch::Sender::new(false),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(accept(listener, Arc::clone(&state)));
-        Self { address, state, _tasks: tasks }
+        let authority_pem =
+            authority.as_ref().map_or_else(String::new, |authority| authority.pem().to_owned());
+        let tls = authority.map(|authority| authority.acceptor());
+        tasks.spawn(accept(listener, tls, Arc::clone(&state)));
+        Self { address, authority_pem, state, _tasks: tasks }
     }
 
     /// From now on the rule says what happens to a request of this method and path.
@@ -83,17 +100,27 @@ impl FaultProxy {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<ProxyState>) {
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<ProxyState>) {
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         if let Ok((client, _)) = listener.accept().await {
-            connections.spawn(carry(client, Arc::clone(&state)));
+            let (tls, state) = (tls.clone(), Arc::clone(&state));
+            connections.spawn(async move {
+                match tls {
+                    None => carry(client, state).await,
+                    Some(tls) => {
+                        if let Ok(client) = tls.accept(client).await {
+                            carry(client, state).await;
+                        }
+                    }
+                }
+            });
         }
     }
 }
 
-async fn carry(mut client: TcpStream, state: Arc<ProxyState>) {
+async fn carry(mut client: impl AsyncRead + AsyncWrite + Unpin, state: Arc<ProxyState>) {
     let Some((head, rest)) = read_head(&mut client).await else { return };
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -127,8 +154,13 @@ async fn carry(mut client: TcpStream, state: Arc<ProxyState>) {
 }
 
 /// Carries the rest of a request and its answer.
-async fn exchange(client: TcpStream, server: TcpStream, state: &ProxyState, loses_reply: bool) {
-    let (mut from_client, mut to_client) = client.into_split();
+async fn exchange(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    server: TcpStream,
+    state: &ProxyState,
+    loses_reply: bool,
+) {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = server.into_split();
     let up = pass(&mut from_client, Some(&mut to_server), state.is_frozen.subscribe());
     let down = pass(&mut from_server, (!loses_reply).then_some(&mut to_client), state.is_frozen.subscribe());
@@ -136,6 +168,10 @@ async fn exchange(client: TcpStream, server: TcpStream, state: &ProxyState, lose
     tokio::select! {
         () = down => {}
         () = async { up.await; std::future::pending::<()>().await } => {}
+    }
+    if !loses_reply {
+        // TLS tells the client that nothing is missing.
+        let _ = to_client.shutdown().await;
     }
 }
 
@@ -159,7 +195,7 @@ async fn pass(
 }
 
 /// The head of a request, and what of its body came with it.
-async fn read_head(client: &mut TcpStream) -> Option<(String, Vec<u8>)> {
+async fn read_head(client: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = memchr::memmem::find(&bytes, b"\r\n\r\n") {

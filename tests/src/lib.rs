@@ -16,6 +16,7 @@
 #![allow(clippy::print_stderr, reason = "what a failed test prints is its report")]
 
 pub mod agent_client;
+pub mod agentbay;
 pub mod canary;
 pub mod client;
 pub mod connection_probes;
@@ -35,6 +36,7 @@ pub mod poll;
 pub mod probe;
 pub mod proc;
 pub mod registry;
+pub mod remote_access;
 pub mod runc;
 pub mod s3;
 pub mod soak;

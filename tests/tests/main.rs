@@ -61,6 +61,8 @@ mod provider_settings;
 mod queue;
 mod registry;
 mod remote;
+mod remote_agentbay;
+mod remote_agentbay_server;
 mod remote_daytona;
 mod remote_e2b;
 mod remote_server;

@@ -20,7 +20,7 @@ const NOBODY: &str = "nobody.test";
 pub const SELF_SIGNED: &str = "self-signed";
 
 /// Vouches for every name.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
     made: Mutex<HashMap<String, Arc<CertifiedKey>>>,
@@ -33,7 +33,7 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -44,12 +44,12 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key), made: Mutex::default() }
     }
 
-    pub(super) fn pem(&self) -> &str {
+    pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
 
     /// Ends TLS for whatever name the client says; HTTP/1.1 only.
-    pub(super) fn acceptor(self: &Arc<Self>) -> TlsAcceptor {
+    pub(crate) fn acceptor(self: &Arc<Self>) -> TlsAcceptor {
         let provider = Arc::new(ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
