@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
-use crate::process::{Call, new_token, refused};
+use crate::process::{ToolboxCall, new_token, refused};
 use crate::scripts;
 use crate::toolbox::{FileInfo, ScriptRun, word};
 
@@ -72,7 +72,7 @@ fn cut(
     cut.boxed()
 }
 
-impl Call {
+impl ToolboxCall {
     pub(crate) async fn stat(&self, path: &str) -> Result<Entry, ProviderError> {
         Ok(entry(self.told(self.access.stat(path).await).await?, path.to_owned()))
     }

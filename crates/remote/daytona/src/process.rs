@@ -85,7 +85,7 @@ impl ProcessMeta {
 }
 
 /// One running object, for one call.
-pub(crate) struct Call {
+pub(crate) struct ToolboxCall {
     pub(crate) shared: Arc<DaytonaShared>,
     pub(crate) target: Target,
     pub(crate) object: DaytonaObject,
@@ -93,13 +93,13 @@ pub(crate) struct Call {
 }
 
 impl DaytonaProvider {
-    pub(crate) async fn begin_call(&self, target: &Target) -> Result<Call, ProviderError> {
+    pub(crate) async fn begin_call(&self, target: &Target) -> Result<ToolboxCall, ProviderError> {
         let (object, access) = self.shared.access(target).await?;
-        Ok(Call { shared: Arc::clone(&self.shared), target: target.clone(), object, access })
+        Ok(ToolboxCall { shared: Arc::clone(&self.shared), target: target.clone(), object, access })
     }
 }
 
-impl Call {
+impl ToolboxCall {
     /// The result of a call of the toolbox. After an error the service is asked whether the object still runs.
     pub(crate) async fn told<T>(&self, outcome: Result<T, CallError>) -> Result<T, ProviderError> {
         match outcome {
@@ -153,7 +153,7 @@ impl Call {
         }
         let pid = report.pid.ok_or_else(|| self.odd())?;
         self.access.remember_process(pid, KnownProcess { token: token.clone(), is_terminal: false });
-        let mut follower = Follower::new(self, pid, token, (0, 0));
+        let mut follower = OutputFollower::new(self, pid, token, (0, 0));
         follower.take(report);
         Ok(StartedProcess { id: pid.to_string(), output: follower.into_stream() })
     }
@@ -210,7 +210,7 @@ impl Call {
         let printed = self.script(ScriptRun::new(script, vec![token.as_str()])).await?;
         let sizes: Vec<u64> = printed.lines().filter_map(|line| line.trim().parse().ok()).collect();
         match sizes.as_slice() {
-            [out, err] => Ok(Follower::new(self, pid, token, (*out, *err)).into_stream()),
+            [out, err] => Ok(OutputFollower::new(self, pid, token, (*out, *err)).into_stream()),
             _ => Err(no_process(&pid.to_string())),
         }
     }
@@ -245,8 +245,8 @@ pub(crate) fn new_token() -> Result<String, ProviderError> {
 }
 
 /// Reads the output of a process from one position on.
-struct Follower {
-    call: Call,
+struct OutputFollower {
+    call: ToolboxCall,
     pid: u32,
     token: String,
     /// Bytes of both streams that were read.
@@ -257,8 +257,8 @@ struct Follower {
     is_over: bool,
 }
 
-impl Follower {
-    fn new(call: Call, pid: u32, token: String, read: (u64, u64)) -> Self {
+impl OutputFollower {
+    fn new(call: ToolboxCall, pid: u32, token: String, read: (u64, u64)) -> Self {
         Self { call, pid, token, read, events: VecDeque::new(), lost: 0, is_over: false }
     }
 

@@ -246,7 +246,8 @@ mod tests {
     #[test]
     fn any_text_of_a_script_is_read_or_refused() {
         atoll_robustness::check("process_report", |bytes| {
-            if let Some(exit) = Report::parse(&String::from_utf8_lossy(bytes)).and_then(|report| report.exit) {
+            if let Some(exit) = Report::parse(&String::from_utf8_lossy(bytes)).and_then(|report| report.exit)
+            {
                 crate::process::status(exit);
             }
         });

@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::process::{Call, ProcessMeta, new_token, no_process, refused};
+use crate::process::{ProcessMeta, ToolboxCall, new_token, no_process, refused};
 use crate::scripts::{self, quoted};
 use crate::toolbox::{KnownProcess, ScriptRun, word};
 
@@ -99,7 +99,7 @@ fn after_mark(greeting: &[u8], token: &str) -> Option<(u32, Bytes)> {
     Some((pid, Bytes::copy_from_slice(&rest[end + 1..])))
 }
 
-impl Call {
+impl ToolboxCall {
     pub(crate) async fn open_terminal(
         self,
         what: ProcessSpec,
@@ -235,7 +235,7 @@ async fn next(socket: &mut Socket) -> Result<Heard, ProviderError> {
 
 /// A terminal that is followed.
 struct Terminal {
-    call: Call,
+    call: ToolboxCall,
     pid: u32,
     token: String,
     socket: Socket,
@@ -255,7 +255,7 @@ impl Drop for Terminal {
 }
 
 impl Terminal {
-    fn new(call: Call, pid: u32, token: String, socket: Socket) -> Self {
+    fn new(call: ToolboxCall, pid: u32, token: String, socket: Socket) -> Self {
         let (sender, input) = mpsc::channel(INPUT_MAX);
         call.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, sender);
         let now = Instant::now();
