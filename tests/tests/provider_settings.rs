@@ -50,7 +50,7 @@ fn settings_are_changed_by_command_and_by_hand_while_the_server_runs() {
         assert!(std::fs::read_to_string(&file).unwrap().contains("key-1"));
         assert!(refusal(w, &["provider", "test", "cloud"]).contains("the service cannot be reached"));
         let refused = refusal(w, &["create", "--provider", "cloud"]);
-        assert!(refused.contains("the service"), "{refused}");
+        assert!(refused.contains("provider cloud cannot be used"), "{refused}");
         assert_eq!(ok(w, &["provider", "test", "container"], "").trim(), "container: ok");
 
         std::fs::write(
