@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BuildId, CreatorKey, InstanceId, Isolation, Limits, Mount, MoveReport, NetworkPolicy, NodeName, Principal,
-    SandboxId, SandboxMove, SnapshotId, TenantId, Timestamp,
+    BuildId, CreatorKey, InstanceId, Isolation, Limits, Mount, MoveReport, NetworkPolicy, NodeName,
+    Principal, SandboxId, SandboxMove, SnapshotId, TenantId, Timestamp,
 };
 
 /// The state that the owner wants.

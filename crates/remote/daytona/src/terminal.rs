@@ -172,8 +172,7 @@ impl ToolboxCall {
         let stream = self.shared.connector.connect(&address).await.map_err(|error| broken(&error))?;
         let request = url.replacen("http", "ws", 1).into_client_request();
         let mut request = request.map_err(|error| broken(&error))?;
-        let (name, key) = self.access.client.key_header();
-        request.headers_mut().insert(name, key);
+        request.headers_mut().extend(self.access.client.key_header());
         request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, EXIT_CONTROL);
         request.headers_mut().extend(self.access.headers());
         let opened = tokio::time::timeout(OPEN_WITHIN, client_async(request, stream)).await;

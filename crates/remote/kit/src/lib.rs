@@ -24,8 +24,8 @@ mod table;
 
 pub use backoff::Backoff;
 pub use client::{
-    CallError, KeyPlace, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream, parsed_answer,
-    unless_missing, unreadable_answer,
+    CallError, KeyPlace, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream,
+    parsed_answer, unless_missing, unreadable_answer,
 };
 pub use connect::{VendorAddress, VendorConnector};
 pub use demands::{
