@@ -22,6 +22,7 @@ mod peers;
 mod previews;
 mod python_sdk;
 mod queue;
+mod remote;
 mod report;
 mod sdk;
 mod sdk_typescript;
@@ -78,6 +79,9 @@ pub(crate) struct Options {
     /// Only the rows about MCP; nothing is written.
     #[arg(long)]
     pub(crate) mcp: bool,
+    /// Only the rows about the providers e2b and daytona; nothing is written.
+    #[arg(long)]
+    pub(crate) remote: bool,
     /// Only the rows about the TypeScript SDK; nothing is written.
     #[arg(long)]
     pub(crate) sdk_typescript: bool,
@@ -151,6 +155,7 @@ fn measure(options: &Options) -> Result<()> {
         || options.docker
         || options.queue
         || options.mcp
+        || options.remote
         || options.sdk_typescript
     {
         return Ok(());
@@ -187,6 +192,9 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     if options.mcp {
         return mcp::measure(options, place, report);
     }
+    if options.remote {
+        return remote::measure(options, place, report);
+    }
     if options.daytona {
         return daytona::measure(options, place, report);
     }
@@ -208,6 +216,7 @@ fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> 
     images::measure(options, place, rootfs, report)?;
     e2b::measure(options, place, report)?;
     daytona::measure(options, place, report)?;
+    remote::measure(options, place, report)?;
     python_sdk::measure(options, place, report)?;
     sdk_typescript::measure(options, place, report)?;
     docker::measure(options, place, rootfs, report)?;

@@ -18,6 +18,9 @@ pub(crate) struct Server {
     data: PathBuf,
 }
 
+/// The address of the server under test.
+pub(crate) const SERVICE: &str = "127.0.0.1:7070";
+
 /// The template every row uses, unless it says otherwise.
 pub(crate) const TEMPLATE: &str = "debian";
 
@@ -53,6 +56,7 @@ pub(crate) fn cache_templates(options: &Options) -> Result<()> {
         || options.python_sdk
         || options.docker
         || options.mcp
+        || options.remote
         || options.sdk_typescript;
     if !one_part {
         make_template(place.path(), crate::e2b::INTERPRETER)?;
@@ -88,8 +92,19 @@ impl Server {
         pool: usize,
         env: &[(&str, &str)],
     ) -> Result<Self> {
+        Self::start_at(options, place, SERVICE, pool, env)
+    }
+
+    /// As [`Server::start_with`], at another address. Its data are below `place`.
+    pub(crate) fn start_at(
+        options: &Options,
+        place: &Path,
+        address: &str,
+        pool: usize,
+        env: &[(&str, &str)],
+    ) -> Result<Self> {
         let data = data_dir(place);
-        let address = "127.0.0.1:7070".to_owned();
+        let address = address.to_owned();
         let log = std::fs::File::create(place.join("server.log"))?;
         let child = Command::new(&options.atoll)
             .args([
@@ -100,6 +115,8 @@ impl Server {
                 TEMPLATE,
                 "--make-templates",
                 "never",
+                "--tls-port",
+                "0",
                 "--pool",
                 &pool.to_string(),
                 "--data",

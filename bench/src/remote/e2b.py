@@ -1,0 +1,27 @@
+"""Times the verbs of the official E2B SDK: `probe.py ROUNDS`. Writes milliseconds by row as one JSON object."""
+
+import json
+import sys
+import time
+
+from e2b import Sandbox
+
+
+def timed(call):
+    began = time.perf_counter()
+    said = call()
+    return (time.perf_counter() - began) * 1000, said
+
+
+rows = {"create": [], "run": [], "delete": []}
+# The first one warms caches.
+for turn in range(int(sys.argv[1]) + 1):
+    taken = {}
+    taken["create"], box = timed(Sandbox.create)
+    taken["run"], ran = timed(lambda: box.commands.run("echo hi"))
+    assert ran.stdout == "hi\n", ran
+    taken["delete"], _ = timed(box.kill)
+    if turn:
+        for row, took in taken.items():
+            rows[row].append(took)
+print(json.dumps(rows))
