@@ -345,6 +345,9 @@ fn tool_refusal(text: &str) -> ScriptError {
     ScriptError::Refused(kind, text)
 }
 
+/// LIMIT: bytes of the facts about one file, before its name. A name that has none is looked for no farther.
+const FACTS_MAX: usize = 256;
+
 /// Reads a list: the sizes of its parts, the names, the facts, the targets of links.
 fn entries(bytes: &[u8], base: &str) -> Option<Vec<Entry>> {
     let line = bytes.iter().position(|byte| *byte == b'\n')?;
@@ -364,7 +367,8 @@ fn entries(bytes: &[u8], base: &str) -> Option<Vec<Entry>> {
         // A name may have any byte, so the end of a record is found by the name, not by a line.
         let end = [b" ", name, b"|\n"].concat();
         let Some(rest) = facts.strip_prefix(b"|") else { break };
-        let Some(at) = find(rest, &end) else { continue };
+        let near = &rest[..rest.len().min(FACTS_MAX + end.len())];
+        let Some(at) = find(near, &end) else { continue };
         let path = [b" ", base.as_bytes(), b"/", name.strip_prefix(b"./")?].concat();
         found.extend(entry(&[&rest[..at], &path].concat(), targets.remove(name)));
         facts = &rest[at + end.len()..];

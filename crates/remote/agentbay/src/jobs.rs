@@ -33,7 +33,7 @@ const FIRST_STEPS: u32 = 12;
 const NEXT_STEPS: u32 = 25;
 
 /// In a session of its own: starts the command in another one, waits for it, and ends it when its time is over.
-const RUNNER: &str = r#"J=$1 T=$2; shift 2
+const RUNNER: &str = r#"unset J T C W R; J=$1 T=$2; shift 2
 setsid "$@" >$J/out 2>$J/err </dev/null &
 C=$!
 echo $C >$J/pid.new; mv $J/pid.new $J/pid
@@ -93,7 +93,7 @@ tail -c +{from_err} $J/err | head -c {ERR_MAX} | base64 | tr -d '\n'; echo"#,
 fn start(name: &str, what: &ProcessSpec, finished: &[String]) -> Result<String, ProviderError> {
     let invalid = |message: String| refused(ErrorKind::Invalid, message);
     let program = what.argv.first().ok_or_else(|| invalid("there is no program to start".to_owned()))?;
-    let mut settings = String::new();
+    let mut settings = if what.env.is_empty() { String::new() } else { "env ".to_owned() };
     for (name, value) in &what.env {
         let is_name = !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -101,13 +101,14 @@ fn start(name: &str, what: &ProcessSpec, finished: &[String]) -> Result<String, 
         if !is_name {
             return Err(invalid(format!("{name:?} cannot be the name of a variable at this provider")));
         }
-        settings.push_str(&format!("export {name}={}\n", quoted(value)));
+        // Variables of the command must not become those of the scripts around it.
+        settings.push_str(&format!("{} ", quoted(&format!("{name}={value}"))));
     }
     let done: String = finished.iter().map(|name| format!(" {JOBS}/{name}")).collect();
     let done = if done.is_empty() { String::new() } else { format!("rm -rf{done}\n") };
     let cwd = what.cwd.as_deref().map_or_else(String::new, |cwd| {
         format!(
-            "cd {} || {{ rm -rf $J; no missing {}; }}\n",
+            "cd {} || {{ rm -rf {JOBS}/{name}; no missing {}; }}\n",
             quoted(cwd),
             quoted(&format!("there is no folder {cwd}"))
         )
@@ -115,6 +116,7 @@ fn start(name: &str, what: &ProcessSpec, finished: &[String]) -> Result<String, 
     let timeout = what
         .timeout
         .map_or_else(|| "0".to_owned(), |timeout| format!("{:.3}", timeout.as_secs_f64().max(0.001)));
+    let path = what.env.get("PATH").map_or_else(String::new, |path| format!("PATH={}; ", quoted(path)));
     let argv: Vec<String> = what.argv.iter().map(|arg| quoted(arg)).collect();
     let stored = encoded(&serde_json::to_vec(&what.argv).unwrap_or_default());
     Ok(format!(
@@ -122,10 +124,10 @@ fn start(name: &str, what: &ProcessSpec, finished: &[String]) -> Result<String, 
 {done}find {JOBS} -name exit -mmin +60 | while read -r F; do rm -rf "${{F%/exit}}"; done
 mkdir -p {JOBS}; chmod 700 {JOBS}
 if mkdir $J; then
-{settings}{cwd}P={program}
-case $P in */*) [ -f "$P" ] && [ -x "$P" ] ;; *) command -v "$P" >/dev/null ;; esac || {{ rm -rf $J; no missing {no_program}; }}
+{cwd}P={program}
+case $P in */*) [ -f "$P" ] && [ -x "$P" ] ;; *) ({path}command -v "$P" >/dev/null) ;; esac || {{ rm -rf {JOBS}/{name}; no missing {no_program}; }}
 echo {stored} >$J/argv; echo {tag} >$J/tag; : >$J/out; : >$J/err
-setsid sh -c {runner} sh $J {timeout} {argv} >/dev/null 2>&1 </dev/null &
+setsid sh -c {runner} sh $J {timeout} {settings}{argv} >/dev/null 2>&1 </dev/null &
 fi
 "#,
         program = quoted(program),

@@ -44,7 +44,11 @@ impl VendorAddress {
     #[must_use]
     pub fn of_url(url: &str) -> Option<Self> {
         let url = reqwest::Url::parse(url).ok()?;
-        let tls = url.scheme() == "https";
+        let tls = match url.scheme() {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
         let host = url.host_str()?.to_owned();
         Some(Self { tls, host, port: url.port_or_known_default()? })
     }

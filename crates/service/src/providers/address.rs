@@ -31,11 +31,17 @@ impl ProviderFiles {
         }
     }
 
-    /// A hash of the key with which a service is called; `None`: the kind has no key.
+    /// A hash of the key with which a service is called, and of the organisation; `None`: the kind has no key.
     fn account(&self, settings: &ProviderSettings) -> Option<String> {
         let resolved = self.resolve(settings);
         let key = resolved.section.get("api_key")?.as_str()?;
-        Some(hex::encode(Sha256::digest(key)))
+        let mut hash = Sha256::new_with_prefix(key);
+        // A key can belong to several organisations, whose sandboxes are separate.
+        if let Some(organization) = resolved.section.get("organization").and_then(|name| name.as_str()) {
+            hash.update([0]);
+            hash.update(organization);
+        }
+        Some(hex::encode(hash.finalize()))
     }
 
     fn account_file(&self, name: &str) -> PathBuf {
