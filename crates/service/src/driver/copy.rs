@@ -85,6 +85,11 @@ impl EffectJob {
     /// Ends what an interrupted copy may have left at both ends.
     pub(super) async fn abort_copy(&self) {
         let id = &self.lease.id;
+        // After the commit the copy is the sandbox.
+        let stored = self.inner.store.lease(id).await;
+        if !matches!(stored, Ok(Some(lease)) if lease.is_being_copied()) {
+            return;
+        }
         let other = self.lease.moving.as_ref().and_then(|moving| self.inner.providers.open(&moving.to));
         if let Some(other) = other {
             let files = Target { sandbox: id.clone(), instance: None };
@@ -115,12 +120,17 @@ impl EffectJob {
         let files = Target { sandbox: self.lease.id.clone(), instance: None };
         self.tell(MoveStep::Preparing, 0, 0);
         self.inner.failpoint.reach("move.begun").await;
-        // An earlier attempt may have left something that could not be removed.
+        // An earlier attempt may have left something that could not be removed. A removal that is still under way would take the
+        // new copy, which has the same name.
         gone_is_fine(plan.target.destroy(&files).await)?;
-        match plan.carried {
-            MoveCarried::Layer => self.copy_layer(plan, &files).await,
-            MoveCarried::Folders => self.copy_folders(plan, source, target).await,
-        }
+        plan.target.settle(CLEAN_UP).await?;
+        let outcome = match plan.carried {
+            MoveCarried::Layer => self.copy_layer(plan, &files).await?,
+            MoveCarried::Folders => self.copy_folders(plan, source, target).await?,
+        };
+        // The record of the move survives a loss of power, so the copy has to.
+        let _ = tokio::task::spawn_blocking(rustix::fs::sync).await;
+        Ok(outcome)
     }
 
     async fn copy_layer(&self, plan: &MovePlan, files: &Target) -> Result<MoveOutcome, ServiceError> {
@@ -247,9 +257,11 @@ impl EffectJob {
         to: &CopyEnd,
     ) -> Result<CarriedFolders, ServiceError> {
         let workdir = if self.lease.workdir.starts_with('/') { &self.lease.workdir } else { &from.home };
+        let (home, workdir, target) =
+            (folders::cleaned(&from.home), folders::cleaned(workdir), folders::cleaned(&to.home));
         let keeps_paths = plan.after.isolation != Isolation::None;
-        let places = Places { home: &from.home, workdir };
-        let carried = folders::choose(places, &to.home, keeps_paths);
+        let places = Places { home: &home, workdir: &workdir };
+        let carried = folders::choose(places, &target, keeps_paths);
         // A folder of the home that has the name of the working directory would be lost.
         for home in &carried.folders {
             for inside in &home.without {

@@ -91,6 +91,21 @@ impl CarriedFolder {
     }
 }
 
+/// A path without empty parts, `.` and `..`, so that paths can be compared as texts. A path that is not absolute stays as it is.
+pub(crate) fn cleaned(path: &str) -> String {
+    if !path.starts_with('/') {
+        return path.to_owned();
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
 /// Whether a folder may be carried as a whole.
 fn is_carried(path: &str) -> bool {
     path.starts_with('/')
@@ -194,5 +209,21 @@ mod tests {
         assert_eq!(found.folders[0].without, ["a*[b]"]);
         assert_eq!(found.folders[0].patterns(), [b"a\\*\\[b\\]".to_vec()]);
         assert!(found.carry("root/x") && !found.carry("rootless/x") && !found.carry("etc/passwd"));
+    }
+
+    #[test]
+    fn paths_are_compared_without_their_detours() {
+        for (path, clean) in [
+            ("/etc/", "/etc"),
+            ("//", "/"),
+            ("/x/../etc", "/etc"),
+            ("/usr/.", "/usr"),
+            ("/a/b/..", "/a"),
+            ("/../..", "/"),
+            ("/home/user/app", "/home/user/app"),
+            ("app", "app"),
+        ] {
+            assert_eq!(cleaned(path), clean, "{path}");
+        }
     }
 }
