@@ -153,6 +153,20 @@ pub trait ProcessSource: Send + Sync {
     fn position(&self) -> Option<u64>;
 }
 
+/// The source of a stream that is detached.
+struct NoSource;
+
+#[async_trait]
+impl ProcessSource for NoSource {
+    async fn next(&mut self) -> Option<Result<ProcessEvent, AgentError>> {
+        None
+    }
+
+    fn position(&self) -> Option<u64> {
+        None
+    }
+}
+
 impl std::fmt::Debug for ProcessStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProcessStream").field("position", &self.position()).finish_non_exhaustive()
@@ -163,6 +177,11 @@ impl ProcessStream {
     /// The events of `source`.
     pub fn new(source: impl ProcessSource + 'static) -> Self {
         Self { source: Box::new(source) }
+    }
+
+    /// Detaches from the process: there are no more events.
+    pub fn detach(&mut self) {
+        self.source = Box::new(NoSource);
     }
 
     /// [`ProcessSource::position`]. [`AgentClient::attach_from`] continues there.

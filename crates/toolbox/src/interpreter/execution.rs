@@ -132,7 +132,11 @@ impl Execution {
             self.complete_line().await;
             if let Some(event) = self.waiting.pop_front() {
                 self.started |= matches!(event, ExecutionEvent::Started { .. });
-                self.ended |= event == ExecutionEvent::End;
+                if event == ExecutionEvent::End {
+                    self.ended = true;
+                    // A stream that nobody reads would hold up the output of the context, and with it other executions.
+                    self.stream.detach();
+                }
                 return Some(Ok(event));
             }
             if self.ended {
