@@ -80,7 +80,8 @@ impl McpClient {
             on_exit: Some(OnExit::Keep),
             ..CreateSandbox::default()
         };
-        let (lease, _) = service.sandboxes().create(who, spec, true).await?;
+        // On the heap: the future of a create is large, and this one is deep inside others.
+        let (lease, _) = Box::pin(service.sandboxes().create(who, spec, true)).await?;
         match lease.phase {
             Phase::Failed => Err(ApiError::new(
                 Code::PhaseConflict,
@@ -118,7 +119,8 @@ impl McpClient {
         who: &Principal,
         lease: Lease,
     ) -> Result<Lease, ApiError> {
-        if !self.owns(&lease) || lease.timeout_s != Some(STOP_PAUSED_AFTER_S) {
+        let is_limited = (lease.timeout_s, lease.on_timeout) == (Some(STOP_PAUSED_AFTER_S), OnTimeout::Stop);
+        if !self.owns(&lease) || !is_limited {
             return Ok(lease);
         }
         let change = UpdateSandbox { timeout_s: Some(None), ..UpdateSandbox::default() };

@@ -180,7 +180,7 @@ pub(super) async fn create(call: &McpCall, args: CreateArguments) -> Result<Tool
         timers: TimersAsk { auto_stop_s: args.idle_stop_s, ..TimersAsk::default() },
         ..CreateSandbox::default()
     };
-    let (lease, _) = call.mcp.service.sandboxes().create(&call.who, spec, true).await?;
+    let (lease, _) = Box::pin(call.mcp.service.sandboxes().create(&call.who, spec, true)).await?;
     answer(lease)
 }
 
