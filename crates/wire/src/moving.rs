@@ -8,7 +8,7 @@ use crate::words::{LeftBehindKind, MoveCarried, MoveStage, MoveStep};
 /// Request to move a sandbox to another provider.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct MoveBody {
+pub struct MoveSandboxBody {
     /// Name of the provider that the sandbox goes to.
     #[schema(example = "docker")]
     pub provider: String,

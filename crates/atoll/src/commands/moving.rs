@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use atoll_client::{
     client::Answer,
-    moving::{LeftBehind, MoveBody, Moving},
+    moving::{LeftBehind, MoveSandboxBody, Moving},
     sandboxes::Sandbox,
 };
 use tokio::time::sleep;
@@ -25,7 +25,7 @@ const NAMES_MAX: usize = 10;
 pub(super) async fn move_sandbox(context: &CommandContext, args: Move) -> Result<(), Failure> {
     let client = context.client()?;
     context.out.status(&format!("moving {} to {} …", args.sandbox, args.to));
-    let body = MoveBody { provider: args.to.clone(), template: args.template.clone() };
+    let body = MoveSandboxBody { provider: args.to.clone(), template: args.template.clone() };
     let ended = match client.move_sandbox(&args.sandbox, &body, false).await {
         Ok(begun) => until_moved(context, &client, &begun).await,
         Err(failure) => Err(failure),

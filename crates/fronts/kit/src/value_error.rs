@@ -2,14 +2,24 @@
 
 use crate::ApiError;
 
-/// LIMIT: names that a hint lists.
+/// LIMIT: bytes of a wrong name that is compared with the known ones, or shown.
+const NAME_MAX: usize = 64;
+/// LIMIT: names that an error lists.
 const LISTED: usize = 12;
 
 /// What is wrong with a value, and a hint.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
-    problem: String,
+    problem: Problem,
     hint: Option<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Problem {
+    /// A field of this name is not known.
+    UnknownField(String),
+    /// The value is wrong.
+    Value(String),
 }
 
 impl ValueError {
@@ -17,20 +27,17 @@ impl ValueError {
     pub(crate) fn of(whole: &str) -> Self {
         // The name of the field says where it is.
         let message = whole.split(" at line ").next().unwrap_or(whole);
-        let plain = |problem: &str| Self { problem: problem.to_owned(), hint: None };
+        let plain = |problem: &str| Self { problem: Problem::Value(problem.to_owned()), hint: None };
         if let Some(rest) = message.strip_prefix("unknown field `") {
             let (wrong, known) = names(rest);
-            return Self {
-                problem: "is not a known field".to_owned(),
-                hint: hint(wrong, &known, "known fields"),
-            };
+            let hint =
+                nearest(wrong, &known).or_else(|| (!known.is_empty()).then(|| list("known fields", &known)));
+            return Self { problem: Problem::UnknownField(shown(wrong).to_owned()), hint };
         }
         if let Some(rest) = message.strip_prefix("unknown variant `") {
             let (wrong, known) = names(rest);
-            return Self {
-                problem: format!("cannot be {wrong:?}"),
-                hint: hint(wrong, &known, "possible values"),
-            };
+            let problem = format!("{}, not {:?}", list("must be one of", &known), shown(wrong));
+            return Self { problem: Problem::Value(problem), hint: nearest(wrong, &known) };
         }
         let expected = ["invalid type: ", "invalid value: "]
             .iter()
@@ -44,15 +51,25 @@ impl ValueError {
         }
     }
 
-    pub(crate) fn with_field(self, field: impl Into<String>) -> ApiError {
-        let error = ApiError::field(field, self.problem);
-        self.hint.into_iter().fold(error, ApiError::hint)
+    /// The error of the value at `path`. Some deserializers name an unknown field as the end of the path, others do not.
+    pub(crate) fn with_field(self, path: &str) -> ApiError {
+        let problem = match self.problem {
+            Problem::UnknownField(name) if path.rsplit('.').next() == Some(&name) => {
+                "is not a known field".to_owned()
+            }
+            Problem::UnknownField(name) => format!("has no field {name}"),
+            Problem::Value(problem) => problem,
+        };
+        self.hint.into_iter().fold(ApiError::field(path, problem), ApiError::hint)
     }
 
     /// The error of a value that has no name, such as a whole body.
     pub(crate) fn without_field(self, whole: &str) -> ApiError {
-        let error = ApiError::invalid(format!("{whole}: {}", self.problem));
-        self.hint.into_iter().fold(error, ApiError::hint)
+        let problem = match self.problem {
+            Problem::UnknownField(name) => format!("there is no field {name}"),
+            Problem::Value(problem) => problem,
+        };
+        self.hint.into_iter().fold(ApiError::invalid(format!("{whole}: {problem}")), ApiError::hint)
     }
 }
 
@@ -63,14 +80,25 @@ fn names(rest: &str) -> (&str, Vec<&str>) {
     (wrong, expected.split('`').skip(1).step_by(2).collect())
 }
 
-fn hint(wrong: &str, known: &[&str], title: &str) -> Option<String> {
-    let distance = |name: &str| strsim::osa_distance(&wrong.to_lowercase(), name);
-    let nearest = known.iter().map(|name| (distance(name), name)).min()?;
-    if nearest.0 <= 1 + wrong.len() / 4 {
-        return Some(format!("did you mean {}?", nearest.1));
+/// The beginning of a name, if it is too long to be shown.
+fn shown(name: &str) -> &str {
+    &name[..name.floor_char_boundary(NAME_MAX)]
+}
+
+/// The hint with the most similar name.
+fn nearest(wrong: &str, known: &[&str]) -> Option<String> {
+    if wrong.len() > NAME_MAX {
+        return None;
     }
+    let lower = wrong.to_lowercase();
+    let distance = |name: &str| strsim::osa_distance(&lower, name);
+    let (distance, name) = known.iter().map(|name| (distance(name), name)).min()?;
+    (distance <= 1 + wrong.len() / 4).then(|| format!("did you mean {name}?"))
+}
+
+fn list(title: &str, known: &[&str]) -> String {
     let more = if known.len() > LISTED { ", …" } else { "" };
-    Some(format!("{title}: {}{more}", known[..known.len().min(LISTED)].join(", ")))
+    format!("{title}: {}{more}", known[..known.len().min(LISTED)].join(", "))
 }
 
 /// What serde expects, in the words of JSON.
@@ -133,16 +161,17 @@ mod tests {
 
     fn told(body: &str) -> String {
         let Err(error) = serde_json::from_str::<Body>(body) else { panic!("{body} is valid") };
-        let ValueError { problem, hint } = ValueError::of(&error.to_string());
-        hint.map_or(problem.clone(), |hint| format!("{problem} ({hint})"))
+        let error = ValueError::of(&error.to_string()).with_field("f");
+        let problem = error.message.trim_start_matches("f: ");
+        error.hint.as_ref().map_or(problem.to_owned(), |hint| format!("{problem} ({hint})"))
     }
 
     #[test]
     fn errors_say_what_is_expected_in_the_words_of_json() {
-        assert_eq!(told(r#"{"memroy_mib": 1}"#), "is not a known field (did you mean memory_mib?)");
+        assert_eq!(told(r#"{"memroy_mib": 1}"#), "has no field memroy_mib (did you mean memory_mib?)");
         assert_eq!(
             told(r#"{"x": 1}"#),
-            "is not a known field (known fields: memory_mib, cpu, labels, ports, public, mode)"
+            "has no field x (known fields: memory_mib, cpu, labels, ports, public, mode)"
         );
         assert_eq!(told(r#"{"memory_mib": "1g"}"#), r#"must be a whole number from 0, not "1g""#);
         assert_eq!(told(r#"{"memory_mib": -1}"#), "must be a whole number from 0, not -1");
@@ -150,10 +179,10 @@ mod tests {
         assert_eq!(told(r#"{"public": null}"#), "must be true or false, not null");
         assert_eq!(told(r#"{"labels": []}"#), "must be an object, not a list");
         assert_eq!(told(r#"{"ports": {}}"#), "must be a list, not an object");
-        assert_eq!(told(r#"{"mode": "deny_al"}"#), r#"cannot be "deny_al" (did you mean deny_all?)"#);
         assert_eq!(
-            told(r#"{"mode": "custom"}"#),
-            r#"cannot be "custom" (possible values: allow_all, deny_all)"#
+            told(r#"{"mode": "deny_al"}"#),
+            r#"must be one of: allow_all, deny_all, not "deny_al" (did you mean deny_all?)"#
         );
+        assert_eq!(told(r#"{"mode": "custom"}"#), r#"must be one of: allow_all, deny_all, not "custom""#);
     }
 }

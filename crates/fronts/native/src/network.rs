@@ -82,8 +82,8 @@ mod tests {
             (json!([]), "network", "object"),
             (json!({}), "network.mode", "is required"),
             (json!({ "mode": "some" }), "network.mode", "custom"),
-            (json!({ "mode": "custom", "allow_domain": [] }), "network", "`allow_domain`"),
-            (json!({ "mode": "custom", "allow_domains": "x" }), "network.allow_domains", "sequence"),
+            (json!({ "mode": "custom", "allow_domain": [] }), "network", "allow_domain"),
+            (json!({ "mode": "custom", "allow_domains": "x" }), "network.allow_domains", "list"),
             (
                 json!({ "mode": "custom", "allow_domains": ["a.com", "http://b.com/"] }),
                 "network.allow_domains[1]",
@@ -113,10 +113,10 @@ mod tests {
             (
                 json!({ "mode": "custom", "limits": { "connections": -1 } }),
                 "network.limits.connections",
-                "u32",
+                "whole number from 0",
             ),
-            (json!({ "mode": "custom", "limits": { "speed": 1 } }), "network.limits", "`speed`"),
-            (json!({ "mode": "custom", "learn": "yes" }), "network.learn", "boolean"),
+            (json!({ "mode": "custom", "limits": { "speed": 1 } }), "network.limits", "speed"),
+            (json!({ "mode": "custom", "learn": "yes" }), "network.learn", "true or false"),
         ] {
             let message = read(&network).unwrap_err();
             assert!(

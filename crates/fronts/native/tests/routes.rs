@@ -50,6 +50,7 @@ fn body(method: &str, template: &str) -> Option<Value> {
         ("POST", "signal") => Some(json!({ "signal": "TERM" })),
         ("POST", "terminals") => Some(json!({ "thread": "t" })),
         ("POST", "mkdir") => Some(json!({ "path": "/x" })),
+        ("POST", "move") if template.ends_with("{ident}/move") => Some(json!({ "provider": "fake" })),
         ("POST", "move") => Some(json!({ "from": "/x", "to": "/y" })),
         ("POST", "sandboxes" | "keys") => Some(json!({})),
         ("POST", "tenants") => Some(json!({ "name": "other" })),

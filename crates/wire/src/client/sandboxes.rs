@@ -10,7 +10,7 @@ use crate::egress::Egress;
 use crate::egress::{EgressList, LogQuery};
 use crate::events::{Event, EventList, EventsQuery};
 use crate::metrics::Sample;
-use crate::moving::MoveBody;
+use crate::moving::MoveSandboxBody;
 use crate::network::NetworkPolicy;
 use crate::previews::{NewPreviewAnswer, Preview, PreviewBody, PreviewList};
 use crate::sandboxes::{
@@ -127,7 +127,7 @@ impl<M: MapError> Client<M> {
     pub async fn move_sandbox(
         &self,
         ident: &str,
-        body: &MoveBody,
+        body: &MoveSandboxBody,
         wait: bool,
     ) -> Result<Answer<Sandbox>, M::Error> {
         let wait = if wait { "1" } else { "0" };

@@ -3571,15 +3571,9 @@ export interface components {
              */
             volume: string;
         };
-        /** @description Request to move a sandbox to another provider. */
         MoveBody: {
-            /**
-             * @description Name of the provider that the sandbox goes to.
-             * @example docker
-             */
-            provider: string;
-            /** @description Template or image there. Default: the sandbox's own if the provider has it, else the provider's default. */
-            template?: string | null;
+            from: string;
+            to: string;
         };
         /**
          * @description What a move carried of the files: the `layer` of everything that differs from the template, or the `folders` home and
@@ -3612,6 +3606,16 @@ export interface components {
             /** @description What is not at the new provider. */
             left_behind: components["schemas"]["LeftBehind"][];
             to: string;
+        };
+        /** @description Request to move a sandbox to another provider. */
+        MoveSandboxBody: {
+            /**
+             * @description Name of the provider that the sandbox goes to.
+             * @example docker
+             */
+            provider: string;
+            /** @description Template or image there. Default: the sandbox's own if the provider has it, else the provider's default. */
+            template?: string | null;
         };
         /**
          * @description How far a move is: `copying`, or `removing` what is left at the provider that the sandbox is not at.
@@ -8090,7 +8094,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["MoveBody"];
+                "application/json": components["schemas"]["MoveSandboxBody"];
             };
         };
         responses: {

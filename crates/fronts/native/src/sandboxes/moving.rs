@@ -1,6 +1,6 @@
 //! The move of a sandbox to another provider.
 
-use atoll_client::moving::{LeftBehind, MoveBody, MoveReport, Moving};
+use atoll_client::moving::{LeftBehind, MoveReport, MoveSandboxBody, Moving};
 use atoll_client::sandboxes::{Sandbox, WaitQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, Path, Query, StrictJson, ok, rfc3339_millis};
 use axum::extract::State;
@@ -22,15 +22,15 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// was. With `wait=0` the answer comes at once; `moving` shows the progress.
 #[utoipa::path(post, path = "/v1/sandboxes/{ident}/move", tag = "sandboxes", operation_id = "move",
     params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
-    request_body = MoveBody, responses((status = 200, body = Sandbox)))]
+    request_body = MoveSandboxBody, responses((status = 200, body = Sandbox)))]
 pub(crate) async fn move_sandbox(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
     Query(query): Query<WaitQuery>,
-    StrictJson(body): StrictJson<MoveBody>,
+    StrictJson(body): StrictJson<MoveSandboxBody>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    let MoveBody { provider, template } = body;
+    let MoveSandboxBody { provider, template } = body;
     let request = atoll_service::MoveRequest { provider, template };
     Ok(ok(app.service.sandboxes().move_to(&who, &ident, request, query.wait()).await?.into_api()))
 }
