@@ -76,5 +76,7 @@ fn settings_are_changed_by_command_and_by_hand_while_the_server_runs() {
         ok(w, &["rm", "-f", &id, &second], "");
         ok(w, &["provider", "rm", "cloud"], "");
         assert_eq!(problem(w, "cloud"), None);
+        // The name of this server at the vendor is kept: objects of the provider could still be there.
+        std::fs::remove_dir_all(w.data().join("providers")).unwrap();
     });
 }

@@ -20,7 +20,7 @@ test('a provider is added, tested, switched off and removed, and its key is neve
 
   await page.getByRole('button', { name: 'Set up Daytona' }).click()
   const dialog = page.getByRole('dialog', { name: 'Add a provider' })
-  await dialog.getByLabel('Name').fill('vendor')
+  await dialog.getByRole('textbox', { name: /^Name/ }).fill('vendor')
   assert.equal(await dialog.getByLabel('API URL').count(), 0, 'the cloud has no address of its own')
   await dialog.getByLabel('Self-hosted').check()
   await dialog.getByLabel('API URL').fill('http://127.0.0.1:9/api')

@@ -47,7 +47,7 @@ impl Sandboxes {
             Some(thread) => {
                 // A request with a key may be a repeated one: the store decides.
                 if let (Some((sandbox, _)), None) = (&thread.sandbox, &idempotency)
-                    && let Some(lease) = self.inner.store.lease(sandbox).await?
+                    && let Some(lease) = self.current(sandbox).await?
                 {
                     return self.bound(lease, wait).await;
                 }
@@ -62,6 +62,15 @@ impl Sandboxes {
         }
         let image = self.missing_image(who, &spec).await?;
         self.create_waiting(who, spec, idempotency, image, wait).await
+    }
+
+    /// A sandbox as its driver knows it, else as it is stored.
+    async fn current(&self, sandbox: &SandboxId) -> Result<Option<Lease>, ServiceError> {
+        let driven = self.inner.registry.get(sandbox).map(|handle| handle.lease());
+        match driven.filter(|lease| !lease.phase.is_gone()) {
+            Some(lease) => Ok(Some(lease.as_ref().clone())),
+            None => Ok(self.inner.store.lease(sandbox).await?),
+        }
     }
 
     /// Creates a sandbox which, with `image`, waits for that first.
@@ -192,9 +201,6 @@ impl Sandboxes {
         crate::egress::check_enforced(provider.as_ref(), &network, !spec.secrets.is_empty())?;
         let secrets = crate::egress::attached(&self.inner, &who.tenant, &spec.secrets).await?;
         let limits = spec.limits.resolve(base.limits)?;
-        if limits.disk_mib != base.limits.disk_mib && !provider.capabilities().has(Capability::DiskLimit) {
-            return Err(provider.missing(Capability::DiskLimit).into());
-        }
         let start = StartRequest {
             user: spec.user.clone(),
             workdir: spec.workdir.clone(),

@@ -85,7 +85,8 @@ def test_a_terminal_is_a_shell(box: Sandbox) -> None:
         terminal.resize(120, 40)
         terminal.send("stty size; echo a''b; exit 5\n")
         text = b"".join(terminal.receive()).decode()
-        assert "40 120" in text and "ab" in text and terminal.exit_code == 5
+        assert "40 120" in text and "ab" in text, (text, terminal.exit_code)
+        assert terminal.exit_code == 5
 
 
 def test_a_terminal_is_found_again_by_its_thread(box: Sandbox) -> None:
