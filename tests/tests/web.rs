@@ -173,6 +173,8 @@ fn the_page_shows_and_does_everything_in_a_real_browser() {
             () = restart_when_asked(world, &suite.folder) => unreachable!("it never ends"),
         };
         succeeded(&done);
+        // The name of this server at the vendor that the page added and removed.
+        std::fs::remove_dir_all(world.data().join("providers")).unwrap();
         let left = until("every sandbox of the suite is gone", async || {
             let page = tenant.get("/v1/sandboxes").await.ok();
             page["items"].as_array().is_some_and(Vec::is_empty).then_some(())
