@@ -30,11 +30,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_model::{
     InstanceId, Intent, Lease, MemoryLocation, Phase, SandboxId, SnapshotId, SnapshotState, Source,
 };
-use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox, Provider};
+use atoll_provider::{Adopted, AdoptionOutcome, Isolation, KnownSandbox, Provider, ProviderError};
 use atoll_store::InstanceRow;
 
 use crate::ServiceError;
@@ -44,6 +45,9 @@ use crate::registry::DriverState;
 use crate::sandboxes::SandboxesState;
 use crate::service::OpenError;
 use crate::snapshots::Seed;
+
+/// LIMIT: a service that does not list the instances of this server in this time is tried again later.
+const ADOPTS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A sandbox that is not deleted, with its provider and its instance.
 type LiveSandbox = (Arc<dyn Provider>, Lease, Option<InstanceRow>);
@@ -122,7 +126,13 @@ async fn fates_at(
         all.extend(known(inner, lease, row.as_ref()).await.map_err(OpenError::Policy)?);
     }
     let wanted = snapshots.wanted.get(provider.name()).cloned().unwrap_or_default();
-    let adopted = provider.adopt(all, wanted).await;
+    let late = ProviderError::Late { what: "the list of its instances".to_owned(), after: ADOPTS_WITHIN };
+    let adopted = provider.adopt(all, wanted);
+    let adopted = match provider.description().isolation {
+        // A service that hangs must not keep the server, or other providers, waiting.
+        Isolation::Vendor => tokio::time::timeout(ADOPTS_WITHIN, adopted).await.unwrap_or(Err(late)),
+        _ => adopted.await,
+    };
     let adopted = adopted.map_err(|cause| OpenError::Adopt { provider: provider.name(), cause })?;
     Ok(adopted.into_iter().map(|adopted| (adopted.instance.clone(), adopted)).collect())
 }

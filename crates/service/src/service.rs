@@ -149,9 +149,8 @@ impl Service {
         let notices: Vec<_> = open.iter().map(|provider| provider.notices()).collect();
         let egressed: Vec<_> = open.iter().filter_map(|provider| provider.egress()).collect();
         builds.recover().await?;
-        for provider in &open {
-            self.adopt_or_close(provider).await?;
-        }
+        // At the same time: a service that hangs delays the start by its deadline only.
+        futures::future::try_join_all(open.iter().map(|provider| self.adopt_or_close(provider))).await?;
         for notices in notices {
             crate::notices::start(&sandboxes.inner, notices);
         }
