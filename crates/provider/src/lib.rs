@@ -123,7 +123,8 @@ pub trait Provider: Send + Sync + 'static {
     /// label belongs to somebody else: it is not listed, and never touched.
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError>;
 
-    /// After a restart: says what became of each known instance, and removes instances of this server that are not known.
+    /// After a restart: says what became of each known instance, and removes instances of this server that are not known, at once or
+    /// after a grace time.
     /// `snapshots` are all that are wanted. An instance whose restore was under way is named by its new id, with facts `null`:
     /// where the restore had come to its end it is alive, else the checkpoint is as it was.
     ///

@@ -114,7 +114,19 @@ pub(super) async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixtu
         fixture.boot(&next).await;
         fixture.destroy(&next).await;
     }
+    // A provider whose sandboxes live elsewhere removes it after a grace time.
+    let removed = async {
+        while is_owned(&fixture, &unknown).await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(STEP, removed).await.expect("it is removed");
     fixture.destroy(&kept).await;
+}
+
+async fn is_owned(fixture: &Fixture, spec: &InstanceSpec) -> bool {
+    let owned = fixture.provider.owned().await.expect("listed");
+    owned.iter().any(|found| found.sandbox == spec.sandbox)
 }
 
 pub(super) async fn adoption_says_what_is_gone(fixture: Fixture) {

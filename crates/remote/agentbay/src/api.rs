@@ -52,13 +52,7 @@ impl SessionState {
 }
 
 /// A session of this server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnedSession {
-    pub(crate) id: String,
-    pub(crate) sandbox: SandboxId,
-    pub(crate) instance: InstanceId,
-    pub(crate) state: SessionState,
-}
+pub(crate) type OwnedSession = atoll_remote::OwnedObject<SessionState>;
 
 /// The result of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,7 +161,7 @@ impl AgentbayApi {
     ) -> Result<Self, ProviderError> {
         let client = || {
             let place = KeyPlace::FormField("Authorization");
-            VendorClient::open(&settings.base(), place, "Bearer ", settings.api_key.text(), authorities)
+            VendorClient::open(&settings.base(), place, "Bearer ", settings.api_key.expose(), authorities)
                 .map_err(|why| unusable(&why))
         };
         let region = settings.region().to_owned();

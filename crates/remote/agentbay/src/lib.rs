@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! AgentbayProvider ─► lifecycle ─► api     actions of the service: create, pause, resume, delete, lists, tools, links
-//!                      ├─ adoption         what became of the sessions of this server
-//!                      ├─ watch            sessions that are kept alive, gone, or needed by no sandbox
+//!                      ├─ vendor           the calls that the kit's adoption and watch need
 //!                      ├─ session ─► jobs  commands in the background of a session ─► shell
 //!                      │          └► files files in windows                        ─► shell
 //!                      └─ ports            HTTP to ports by the service's links
@@ -20,7 +19,6 @@
 //! removed after a grace time; any other session is never touched.
 
 mod access;
-mod adoption;
 mod api;
 mod files;
 mod jobs;
@@ -29,11 +27,10 @@ mod ports;
 mod session;
 mod settings;
 mod shell;
-mod watch;
+mod vendor;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -44,15 +41,17 @@ use atoll_provider::{
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
     ProviderError, ProviderImage, SessionSupport, Target,
 };
-use atoll_remote::{DialTasks, RemoteObject, RemoteSlot, RemoteTable, VendorConnector};
+use atoll_remote::{
+    DialTasks, FoundNames, LastSuccess, RemoteObject, RemoteSlot, RemoteTable, VendorConnector, VendorWatch,
+    WatchNumber,
+};
 use tokio::sync::broadcast;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use access::SessionAccess;
 use api::AgentbayApi;
 
-pub use settings::{AgentbayKey, AgentbaySettings};
+pub use atoll_remote::ApiKey;
+pub use settings::AgentbaySettings;
 
 type SessionSlot = RemoteSlot<SessionAccess>;
 type SessionObject = RemoteObject<SessionAccess>;
@@ -100,8 +99,7 @@ pub struct AgentbayConfig {
 #[derive(Debug)]
 pub struct AgentbayProvider {
     shared: Arc<AgentbayShared>,
-    /// Ends with the provider. It begins when somebody listens: a provider that was only opened to be tested reports nothing.
-    watch: Mutex<JoinSet<()>>,
+    watch: VendorWatch,
 }
 
 /// State that all tasks of a provider share.
@@ -112,16 +110,15 @@ struct AgentbayShared {
     settings: AgentbaySettings,
     timing: AgentbayTiming,
     table: Arc<RemoteTable<SessionAccess>>,
-    /// The number of its watch in the table; 0 before it begins.
-    watch: AtomicU64,
+    watch: WatchNumber,
     connector: VendorConnector,
     streams: DialTasks,
     /// Which sandbox and instance a session of this server is. Its labels are asked for once.
     identities: Mutex<HashMap<String, (SandboxId, InstanceId)>>,
-    /// Images that were found at the service, and when.
-    images: Mutex<HashMap<String, Instant>>,
+    /// Images that were found at the service.
+    images: FoundNames,
     /// When the service last answered a check.
-    checked_at: Mutex<Option<Instant>>,
+    checked: LastSuccess,
 }
 
 impl AgentbayProvider {
@@ -140,13 +137,13 @@ impl AgentbayProvider {
             timing,
             table: sandboxes.0,
             connector,
-            watch: AtomicU64::default(),
+            watch: WatchNumber::default(),
             streams: DialTasks::default(),
             identities: Mutex::default(),
-            images: Mutex::default(),
-            checked_at: Mutex::default(),
+            images: FoundNames::default(),
+            checked: LastSuccess::default(),
         };
-        Ok(Self { shared: Arc::new(shared), watch: Mutex::default() })
+        Ok(Self { shared: Arc::new(shared), watch: VendorWatch::default() })
     }
 
     /// Runs a change of a sandbox in its turn.
@@ -208,12 +205,7 @@ impl Provider for AgentbayProvider {
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.is_empty() {
-            let number = self.shared.table.take_watch();
-            self.shared.watch.store(number, Ordering::SeqCst);
-            watch.spawn(watch::watch(Arc::clone(&self.shared)));
-        }
+        self.watch.start(&self.shared);
         self.shared.table.notices()
     }
 
@@ -242,7 +234,7 @@ impl Provider for AgentbayProvider {
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
-        self.shared.owned_sandboxes().await
+        atoll_remote::owned_sandboxes(&*self.shared).await
     }
 
     async fn adopt(
@@ -250,7 +242,7 @@ impl Provider for AgentbayProvider {
         known: Vec<KnownSandbox>,
         _: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
-        self.shared.adopt(known).await
+        atoll_remote::adopt(&self.shared, known).await
     }
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {

@@ -11,7 +11,11 @@ use atoll_provider::{
     Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, InstanceUsage, PauseSupport,
     ProviderError, ProviderImage, Target,
 };
-use atoll_remote::{Backoff, CallError, ObjectState, RemoteObject, Repeat, random_hex};
+use atoll_remote::{
+    Backoff, CallError, ObjectState, RemoteObject, Repeat, gone, missing_capability, random_hex, report_gone,
+    unknown_node,
+};
+use futures::StreamExt;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -31,20 +35,12 @@ const PAUSE_WITHIN: Duration = Duration::from_secs(600);
 const DELETE_WITHIN: Duration = Duration::from_secs(120);
 /// LIMIT: how long a session may be seen unchanged after the service took the request.
 const UNCHANGED_FOR: Duration = Duration::from_secs(10);
-/// How long an image that was found is believed to be there.
-const IMAGE_FRESH: Duration = Duration::from_secs(60);
-/// LIMIT: names of images that are remembered.
-const IMAGES_MAX: usize = 128;
+/// LIMIT: sessions whose labels are asked for at a time.
+const IDENTITIES_AT_ONCE: usize = 8;
 /// How long an answer of the service shows that it is there.
 const ANSWER_FRESH: Duration = Duration::from_secs(10);
-/// The service does not tell its capacity; what is used up there is an error of the create.
-const UNKNOWN: u64 = 1 << 24;
 /// Commands run as the user of the image; the service does not tell its name.
 const USER: &str = "default";
-
-pub(crate) fn gone(sandbox: &SandboxId) -> ProviderError {
-    ProviderError::Gone { sandbox: sandbox.clone() }
-}
 
 pub(crate) fn stands_still() -> ProviderError {
     ProviderError::Transient { what: "reaching the sandbox".to_owned(), why: "it is paused".to_owned() }
@@ -52,19 +48,14 @@ pub(crate) fn stands_still() -> ProviderError {
 
 pub(crate) fn new_object(instance: &InstanceId, state: ObjectState, id: String) -> SessionObject {
     let access = Some(Arc::new(SessionAccess::default()));
-    RemoteObject { id, instance: instance.clone(), state, access, kept_at: Instant::now() }
+    RemoteObject { id, instance: instance.clone(), state, access, kept_at: Some(Instant::now()) }
 }
 
 impl AgentbayShared {
-    fn lacks(&self, capability: Capability) -> ProviderError {
-        let hint = "use another provider for it; `atoll provider ls` shows what each can do".to_owned();
-        ProviderError::MissingCapability { provider: self.name, capability, hint }
-    }
-
     /// The service has no limits, no policy for one session, and one kind of storage.
     pub(crate) fn check_demands(&self, demands: &InstanceDemands<'_>) -> Result<(), ProviderError> {
         if *demands.network != Egress::open() {
-            return Err(self.lacks(Capability::Egress));
+            return Err(missing_capability(self.name, Capability::Egress));
         }
         let cannot = |what: &str, hint: &str| ProviderError::Unsupported {
             what: format!("{what} at provider {}", self.name),
@@ -88,10 +79,10 @@ impl AgentbayShared {
         slot: &SessionSlot,
     ) -> Result<Booted, ProviderError> {
         if spec.origin != FilesOrigin::Template {
-            return Err(self.lacks(Capability::Snapshot));
+            return Err(missing_capability(self.name, Capability::Snapshot));
         }
         if !spec.mounts.is_empty() {
-            return Err(self.lacks(Capability::Volume));
+            return Err(missing_capability(self.name, Capability::Volume));
         }
         self.check_demands(&spec.demands())?;
         let made = match self.make(spec, slot).await {
@@ -149,12 +140,25 @@ impl AgentbayShared {
         sandbox: Option<&SandboxId>,
     ) -> Result<Vec<OwnedSession>, CallError> {
         let listed = self.api.candidates(sandbox).await?;
+        let mut identities = Vec::new();
+        for (id, _) in &listed {
+            identities.push(self.identity(id));
+        }
+        let identities: Vec<_> =
+            futures::stream::iter(identities).buffered(IDENTITIES_AT_ONCE).collect().await;
         let mut found = Vec::new();
-        for (id, state) in &listed {
-            let identity =
-                self.identity(id).await?.filter(|(named, _)| sandbox.is_none_or(|wanted| wanted == named));
-            let Some((sandbox, instance)) = identity else { continue };
-            found.push(OwnedSession { id: id.clone(), sandbox, instance, state: *state });
+        for ((id, state), identity) in listed.iter().zip(identities) {
+            let Some((named, instance)) = identity? else { continue };
+            if sandbox.is_none_or(|wanted| *wanted == named) {
+                found.push(OwnedSession {
+                    id: id.clone(),
+                    sandbox: named,
+                    instance,
+                    state: *state,
+                    // The service does not tell it: the order is that of the ids.
+                    started_at: String::new(),
+                });
+            }
         }
         if sandbox.is_none() {
             let mut identities = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,6 +271,10 @@ impl AgentbayShared {
         }
     }
 
+    async fn ask(&self, id: &str, is_pause: bool) -> Result<Option<()>, CallError> {
+        if is_pause { self.api.pause(id).await } else { self.api.resume(id).await }
+    }
+
     /// Brings a session to rest or to life; `None`: it is not there.
     async fn bring(&self, id: &str, wanted: SessionState) -> Result<Option<()>, ProviderError> {
         let is_pause = wanted == SessionState::Paused;
@@ -274,15 +282,26 @@ impl AgentbayShared {
             true => (SessionState::Pausing, "pausing the sandbox"),
             false => (SessionState::Resuming, "resuming the sandbox"),
         };
-        let asked = if is_pause { self.api.pause(id).await } else { self.api.resume(id).await };
-        match asked {
+        match self.ask(id, is_pause).await {
             Ok(None) => return Ok(None),
             Ok(Some(())) => {}
-            // An earlier request, whose answer was lost, may have been taken.
             Err(error @ CallError::Refused { .. }) => {
-                let state = self.api.state(id).await.map_err(|error| error.into_provider(what))?;
-                if state != Some(wanted) && state != Some(passing) {
-                    return if state.is_none() { Ok(None) } else { Err(error.into_provider(what)) };
+                match self.api.state(id).await.map_err(|error| error.into_provider(what))? {
+                    None => return Ok(None),
+                    // An earlier request, whose answer was lost, may have been taken.
+                    Some(state) if state == wanted || state == passing => {}
+                    // The opposite is under way: it has to end before this can begin.
+                    Some(SessionState::Pausing) => {
+                        self.reach(id, SessionState::Paused, SessionState::Pausing, what).await?;
+                        self.ask(id, is_pause).await.map_err(|error| error.into_provider(what))?;
+                    }
+                    Some(SessionState::Resuming) => {
+                        self.reach(id, SessionState::Running, SessionState::Resuming, what).await?;
+                        self.ask(id, is_pause).await.map_err(|error| error.into_provider(what))?;
+                    }
+                    Some(SessionState::Running | SessionState::Paused) => {
+                        return Err(error.into_provider(what));
+                    }
                 }
             }
             Err(error) => return Err(error.into_provider(what)),
@@ -305,26 +324,9 @@ impl AgentbayShared {
         }
         slot.update(&object.instance, |object| {
             object.state = state;
-            object.kept_at = Instant::now();
+            object.kept_at = Some(Instant::now());
         });
         Ok(())
-    }
-
-    /// Waits for the end of a pause or resume that is under way, and says what the session does then.
-    pub(crate) async fn settled(
-        &self,
-        id: &str,
-        state: SessionState,
-    ) -> Result<Option<ObjectState>, ProviderError> {
-        let (wanted, passing) = match state {
-            SessionState::Running => return Ok(Some(ObjectState::Running)),
-            SessionState::Paused => return Ok(Some(ObjectState::Paused)),
-            SessionState::Pausing => (SessionState::Paused, SessionState::Pausing),
-            SessionState::Resuming => (SessionState::Running, SessionState::Resuming),
-        };
-        let reached = self.reach(id, wanted, passing, "taking up a sandbox").await?;
-        let state = if wanted == SessionState::Paused { ObjectState::Paused } else { ObjectState::Running };
-        Ok(reached.map(|()| state))
     }
 
     pub(crate) async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
@@ -342,23 +344,20 @@ impl AgentbayShared {
     /// An error of a call into a session. One that the service does not know is reported as dead.
     pub(crate) fn call_error(&self, target: &Target, id: &str, error: CallError) -> ProviderError {
         if crate::api::is_missing(&error) {
-            self.report_gone(&target.sandbox, id);
+            report_gone(self, &target.sandbox, id);
             return gone(&target.sandbox);
         }
         error.into_provider("calling the sandbox")
     }
 
     pub(crate) async fn has_image(&self, name: &str) -> Result<bool, ProviderError> {
-        let lock = || self.images.lock().unwrap_or_else(PoisonError::into_inner);
-        if lock().get(name).is_some_and(|found_at| found_at.elapsed() < IMAGE_FRESH) {
+        if self.images.has(name) {
             return Ok(true);
         }
-        let found =
-            self.api.has_image(name).await.map_err(|error| error.into_provider("looking for the image"))?;
-        let mut images = lock();
-        images.retain(|_, found_at| found_at.elapsed() < IMAGE_FRESH);
-        if found && images.len() < IMAGES_MAX {
-            images.insert(name.to_owned(), Instant::now());
+        let found = self.api.has_image(name).await;
+        let found = found.map_err(|error| error.into_provider("looking for the image"))?;
+        if found {
+            self.images.add(name);
         }
         Ok(found)
     }
@@ -380,26 +379,11 @@ impl AgentbayShared {
     }
 
     pub(crate) async fn node(&self) -> Result<Node, ProviderError> {
-        let is_fresh = |checked: Instant| checked.elapsed() < ANSWER_FRESH;
-        let checked_at = *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !checked_at.is_some_and(is_fresh) {
+        if !self.checked.is_within(ANSWER_FRESH) {
             self.api.check().await.map_err(|error| error.into_provider("asking the service"))?;
-            *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            self.checked.note();
         }
-        Ok(Node {
-            live: 0,
-            live_max: 0,
-            cpu_total_milli: UNKNOWN,
-            memory_total_mib: UNKNOWN,
-            memory_free_mib: UNKNOWN,
-            memory_limits_mib: 0,
-            disk_total_mib: UNKNOWN,
-            disk_free_mib: UNKNOWN,
-            disk_copy_mib: UNKNOWN,
-            disk_limits_mib: 0,
-            overcommit: 0.0,
-            disk_overcommit: 0.0,
-        })
+        Ok(unknown_node())
     }
 }
 

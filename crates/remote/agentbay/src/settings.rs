@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use atoll_provider::ProviderError;
+use atoll_remote::ApiKey;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,35 +15,12 @@ const HOME: &str = "/home/wuying";
 /// In front of a region: the hosts of the next release.
 const PRE_RELEASE: &str = "pre-";
 
-/// The key of an account; not printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct AgentbayKey(String);
-
-impl AgentbayKey {
-    /// Wraps a key.
-    #[must_use]
-    pub const fn new(key: String) -> Self {
-        Self(key)
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for AgentbayKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AgentbayKey(..)")
-    }
-}
-
 /// The part `agentbay` of a provider's settings file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentbaySettings {
     /// The key of the account.
-    pub api_key: AgentbayKey,
+    pub api_key: ApiKey,
     /// The region whose service is used.
     #[serde(default)]
     pub region_id: Option<String>,

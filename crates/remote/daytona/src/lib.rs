@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! DaytonaProvider ─► lifecycle ─► api       control calls: create, start, stop, delete, labels, lists
-//!                     ├─ adoption           what became of the objects of this server
-//!                     ├─ watch              signs of life, deaths, strays
+//!                     ├─ vendor             the calls that the kit's adoption and watch need
 //!                     ├─ session ─► process, terminal, files ─► toolbox ─► scripts   commands and files
 //!                     └─ ports              HTTP to ports through the service's hosts
 //! ```
@@ -18,7 +17,6 @@
 //! unique. An object with the owner of this server that no sandbox needs is removed after a grace time; any other object is never
 //! touched. The service keeps no memory over a stop, so there is no pause.
 
-mod adoption;
 mod api;
 mod files;
 mod lifecycle;
@@ -29,10 +27,9 @@ mod session;
 mod settings;
 mod terminal;
 mod toolbox;
-mod watch;
+mod vendor;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,9 +40,11 @@ use atoll_provider::{
     Isolation, KnownSandbox, Notice, OwnedSandbox, Provider, ProviderDescription, ProviderError,
     ProviderImage, SessionSupport, Target,
 };
-use atoll_remote::{DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, check_vendor_demands};
+use atoll_remote::{
+    DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, VendorWatch, WatchNumber,
+    check_vendor_demands,
+};
 use tokio::sync::broadcast;
-use tokio::task::JoinSet;
 
 use api::DaytonaApi;
 use lifecycle::DaytonaSlot;
@@ -95,8 +94,7 @@ pub struct DaytonaConfig {
 #[derive(Debug)]
 pub struct DaytonaProvider {
     shared: Arc<DaytonaShared>,
-    /// Ends with the provider. It begins when somebody listens: a provider that was only opened to be tested reports nothing.
-    watch: Mutex<JoinSet<()>>,
+    watch: VendorWatch,
 }
 
 /// State that all tasks of a provider share.
@@ -107,8 +105,7 @@ struct DaytonaShared {
     timing: DaytonaTiming,
     api: DaytonaApi,
     table: Arc<RemoteTable<DaytonaAccess>>,
-    /// The number of its watch in the table; 0 before it begins.
-    watch: AtomicU64,
+    watch: WatchNumber,
     connector: VendorConnector,
     streams: DialTasks,
     /// Snapshots that were found at the service.
@@ -131,21 +128,13 @@ impl DaytonaProvider {
             timing,
             api,
             table: sandboxes.0,
-            watch: AtomicU64::new(0),
+            watch: WatchNumber::default(),
             connector: VendorConnector::default(),
             streams: DialTasks::default(),
             snapshots: FoundNames::default(),
             checked: LastSuccess::default(),
         };
-        Ok(Self { shared: Arc::new(shared), watch: Mutex::default() })
-    }
-
-    fn start_watch(&self) {
-        let mut tasks = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if tasks.is_empty() {
-            self.shared.watch.store(self.shared.table.take_watch(), Ordering::SeqCst);
-            tasks.spawn(watch::watch(Arc::clone(&self.shared)));
-        }
+        Ok(Self { shared: Arc::new(shared), watch: VendorWatch::default() })
     }
 }
 
@@ -228,7 +217,7 @@ impl Provider for DaytonaProvider {
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
-        self.shared.owned().await
+        atoll_remote::owned_sandboxes(&*self.shared).await
     }
 
     async fn adopt(
@@ -236,11 +225,11 @@ impl Provider for DaytonaProvider {
         known: Vec<KnownSandbox>,
         _: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
-        Arc::clone(&self.shared).adopt(known).await
+        atoll_remote::adopt(&self.shared, known).await
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.start_watch();
+        self.watch.start(&self.shared);
         self.shared.table.notices()
     }
 

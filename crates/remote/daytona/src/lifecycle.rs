@@ -221,7 +221,7 @@ impl DaytonaShared {
         id: String,
         access: Option<Arc<DaytonaAccess>>,
     ) -> DaytonaObject {
-        let (instance, kept_at) = (instance.clone(), Instant::now());
+        let (instance, kept_at) = (instance.clone(), Some(Instant::now()));
         RemoteObject { id, instance, state, access, kept_at }
     }
 
@@ -232,7 +232,7 @@ impl DaytonaShared {
     ) -> Result<Booted, ProviderError> {
         check_vendor_spec(self.name, spec)?;
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
-        self.end(&spec.sandbox, slot, &found).await?;
+        self.end_processes(&spec.sandbox, slot, &found).await?;
         let started = self.start(spec, &found.id).await;
         let Some(started) = started.map_err(|error| error.into_provider("starting the sandbox"))? else {
             slot.clear();
@@ -241,7 +241,7 @@ impl DaytonaShared {
         let booted = self.begin(spec, slot, started).await;
         if booted.is_err() {
             let running = self.object(&spec.instance, ObjectState::Running, found.id, None);
-            self.end(&spec.sandbox, slot, &running).await?;
+            self.end_processes(&spec.sandbox, slot, &running).await?;
         }
         booted
     }
@@ -260,14 +260,14 @@ impl DaytonaShared {
         match slot.object() {
             // A late halt must not end the next instance.
             Some(object) if target.instance.as_ref().is_none_or(|wanted| *wanted == object.instance) => {
-                self.end(&target.sandbox, slot, &object).await
+                self.end_processes(&target.sandbox, slot, &object).await
             }
             Some(_) | None => Ok(()),
         }
     }
 
     /// Ends the processes of an object and keeps its files.
-    pub(crate) async fn end(
+    pub(crate) async fn end_processes(
         &self,
         sandbox: &SandboxId,
         slot: &DaytonaSlot,

@@ -3,8 +3,7 @@
 //! ```text
 //! E2bProvider ─► lifecycle ─► api        control calls: create, pause, connect, delete, lists, metrics
 //!                 │        └► records    what an object's labels cannot say
-//!                 ├─ adoption            what became of the objects of this server
-//!                 ├─ watch               lifetimes, deaths, strays
+//!                 ├─ vendor              the calls that the kit's adoption and watch need
 //!                 ├─ session ─► access   commands and files by the service's own calls (envd)
 //!                 └─ ports   ─► access   HTTP to ports through the service's hosts
 //! ```
@@ -20,18 +19,16 @@
 //! removed after a grace time; any other object is never touched.
 
 mod access;
-mod adoption;
 mod api;
 mod lifecycle;
 mod ports;
 mod records;
 mod session;
 mod settings;
-mod watch;
+mod vendor;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -42,9 +39,11 @@ use atoll_provider::{
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
     ProviderError, ProviderImage, SessionSupport, Target,
 };
-use atoll_remote::{DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, check_vendor_demands};
+use atoll_remote::{
+    DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, VendorWatch, WatchNumber,
+    check_vendor_demands,
+};
 use tokio::sync::broadcast;
-use tokio::task::JoinSet;
 
 use access::E2bAccess;
 use api::E2bApi;
@@ -100,8 +99,7 @@ pub struct E2bConfig {
 #[derive(Debug)]
 pub struct E2bProvider {
     shared: Arc<E2bShared>,
-    /// Ends with the provider. It begins when somebody listens: a provider that was only opened to be tested reports nothing.
-    watch: Mutex<JoinSet<()>>,
+    watch: VendorWatch,
 }
 
 /// State that all tasks of a provider share.
@@ -113,8 +111,7 @@ struct E2bShared {
     api: E2bApi,
     records: InstanceRecords,
     table: Arc<RemoteTable<E2bAccess>>,
-    /// The number of its watch in the table; 0 before it begins.
-    watch: AtomicU64,
+    watch: WatchNumber,
     connector: VendorConnector,
     streams: DialTasks,
     /// Templates that were found at the service.
@@ -136,21 +133,13 @@ impl E2bProvider {
             timing: config.timing,
             records: InstanceRecords::open(&config.data)?,
             table: config.sandboxes.0,
-            watch: AtomicU64::new(0),
+            watch: WatchNumber::default(),
             connector: VendorConnector::default(),
             streams: DialTasks::default(),
             templates: FoundNames::default(),
             checked: LastSuccess::default(),
         });
-        Ok(Self { shared, watch: Mutex::default() })
-    }
-
-    fn start_watch(&self) {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if watch.is_empty() {
-            self.shared.watch.store(self.shared.table.take_watch(), Ordering::SeqCst);
-            watch.spawn(watch::watch(Arc::clone(&self.shared)));
-        }
+        Ok(Self { shared, watch: VendorWatch::default() })
     }
 }
 
@@ -235,7 +224,7 @@ impl Provider for E2bProvider {
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
-        self.shared.owned().await
+        atoll_remote::owned_sandboxes(&*self.shared).await
     }
 
     async fn adopt(
@@ -243,12 +232,11 @@ impl Provider for E2bProvider {
         known: Vec<KnownSandbox>,
         _: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
-        let shared = Arc::clone(&self.shared);
-        shared.adopt(known).await
+        atoll_remote::adopt(&self.shared, known).await
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.start_watch();
+        self.watch.start(&self.shared);
         self.shared.table.notices()
     }
 

@@ -155,13 +155,13 @@ impl E2bShared {
         id: String,
         access: Option<Arc<E2bAccess>>,
     ) -> E2bObject {
-        RemoteObject { id, instance: instance.clone(), state, access, kept_at: Instant::now() }
+        RemoteObject { id, instance: instance.clone(), state, access, kept_at: Some(Instant::now()) }
     }
 
     pub(crate) async fn boot(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
         check_vendor_spec(self.name, spec)?;
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
-        self.end(&spec.sandbox, slot, &found).await?;
+        self.end_processes(&spec.sandbox, slot, &found).await?;
         let instance = spec.instance.clone();
         let record = |halted| InstanceRecord { instance: instance.clone(), halted };
         self.records.write(&spec.sandbox, record(true)).await?;
@@ -177,7 +177,7 @@ impl E2bShared {
         };
         if booted.is_err() {
             let running = self.object(&spec.instance, ObjectState::Running, opened.id, None);
-            self.end(&spec.sandbox, slot, &running).await?;
+            self.end_processes(&spec.sandbox, slot, &running).await?;
         }
         booted
     }
@@ -188,12 +188,12 @@ impl E2bShared {
         if target.instance.as_ref().is_some_and(|wanted| *wanted != object.instance) {
             return Ok(());
         }
-        self.end(&target.sandbox, slot, &object).await
+        self.end_processes(&target.sandbox, slot, &object).await
     }
 
     /// Ends the processes of an object and keeps its files. One that is paused already is recorded as halted: its memory is
     /// dropped at the next start.
-    pub(crate) async fn end(
+    pub(crate) async fn end_processes(
         &self,
         sandbox: &SandboxId,
         slot: &E2bSlot,
@@ -205,7 +205,7 @@ impl E2bShared {
         let record = InstanceRecord { instance: object.instance.clone(), halted: true };
         self.records.write(sandbox, record).await?;
         let halted = self.object(&object.instance, ObjectState::Halted, object.id.clone(), None);
-        if object.state == ObjectState::Running {
+        if object.state != ObjectState::Paused {
             // Without memory the service asks the sandbox first. One that does not answer is paused with its memory.
             let paused = match self.api.pause(&object.id, false).await {
                 Err(CallError::Refused { .. }) => self.api.pause(&object.id, true).await,
@@ -304,7 +304,7 @@ impl E2bShared {
         slot.update(&object.instance, |object| {
             object.state = ObjectState::Running;
             object.access = Some(access);
-            object.kept_at = Instant::now();
+            object.kept_at = Some(Instant::now());
         });
         Ok(())
     }
@@ -325,7 +325,7 @@ impl E2bShared {
         match (object.state, &object.access) {
             (ObjectState::Running, Some(_)) => {}
             (ObjectState::Running, None) => self.resume(target, &slot).await?,
-            (ObjectState::Paused | ObjectState::Halted, _) => return Err(paused()),
+            (ObjectState::Paused | ObjectState::Ending | ObjectState::Halted, _) => return Err(paused()),
         }
         let (_, object) = self.table.live(target)?;
         let access = object.access.clone().ok_or_else(|| gone(&target.sandbox))?;
@@ -364,7 +364,9 @@ impl PauseSupport for E2bProvider {
             let (_, object) = shared.table.live(&own)?;
             match object.state {
                 ObjectState::Running => Ok(()),
-                ObjectState::Paused | ObjectState::Halted => shared.resume(&own, &slot).await,
+                ObjectState::Paused | ObjectState::Ending | ObjectState::Halted => {
+                    shared.resume(&own, &slot).await
+                }
             }
         };
         self.shared.table.change(&target.sandbox, work).await

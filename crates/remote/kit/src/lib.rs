@@ -4,12 +4,15 @@
 //! provider ─► VendorClient   one call: key, deadline, backoff, circuit ─► the vendor's control API
 //!          ─► VendorConnector, dial_http   connections to a sandbox     ─► the vendor's hosts
 //!          ─► RemoteTable    which object of the vendor is which sandbox; changes of one sandbox take turns
+//! Vendor ◄── adopt           what became of the objects while the server was down
+//!        ◄── VendorWatch     lifetimes, deaths, objects that no sandbox needs
 //! ```
 //!
 //! Nothing here knows a vendor. A key is in no error, no log line and no `Debug` text.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests"))]
 
+mod adoption;
 mod backoff;
 mod circuit;
 mod client;
@@ -21,7 +24,12 @@ mod labels;
 mod meter;
 mod owned;
 mod table;
+mod vendor;
+#[cfg(test)]
+mod vendor_tests;
+mod watch;
 
+pub use adoption::{adopt, owned_sandboxes};
 pub use backoff::Backoff;
 pub use client::{
     CallError, KeyPlace, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream,
@@ -38,6 +46,8 @@ pub use labels::{OWNER_LABEL, SANDBOX_LABEL, object_labels, read_labels};
 pub use meter::{Measurement, UsageMeter};
 pub use owned::{OwnedObject, choose_object, oldest_first};
 pub use table::{ObjectState, RemoteObject, RemoteSlot, RemoteTable};
+pub use vendor::{Vendor, VendorState, WatchNumber, WatchTiming};
+pub use watch::{VendorWatch, report_gone, still_runs};
 
 /// A random text of 32 hex digits.
 ///

@@ -18,6 +18,14 @@ pub struct OwnedObject<S> {
     pub started_at: String,
 }
 
+impl<S> OwnedObject<S> {
+    /// The same object with what is known of its state by other means.
+    pub fn with_state<T>(self, state: T) -> OwnedObject<T> {
+        let Self { id, sandbox, instance, started_at, .. } = self;
+        OwnedObject { id, sandbox, instance, state, started_at }
+    }
+}
+
 /// Puts the oldest object first.
 pub fn oldest_first<S>(objects: &mut [OwnedObject<S>]) {
     objects.sort_by(|one, other| (&one.started_at, &one.id).cmp(&(&other.started_at, &other.id)));

@@ -23,6 +23,8 @@ pub enum ObjectState {
     Running,
     /// Its processes stand still, with their memory.
     Paused,
+    /// Its processes have to end, and have not ended yet; its files are kept.
+    Ending,
     /// Only its files are there.
     Halted,
 }
@@ -38,8 +40,22 @@ pub struct RemoteObject<A> {
     pub state: ObjectState,
     /// How it is reached; `None`: not asked for yet.
     pub access: Option<Arc<A>>,
-    /// When its lifetime at the vendor was set last.
-    pub kept_at: Instant,
+    /// When its lifetime at the vendor was set last; `None`: that is not known.
+    pub kept_at: Option<Instant>,
+}
+
+impl<A> RemoteObject<A> {
+    /// Whether it is the instance of a sandbox that runs or is paused.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        matches!(self.state, ObjectState::Running | ObjectState::Paused)
+    }
+
+    /// Whether its lifetime at the vendor has to be set again, where that is done so often.
+    #[must_use]
+    pub fn is_due(&self, every: Duration) -> bool {
+        self.state == ObjectState::Running && self.kept_at.is_none_or(|at| at.elapsed() >= every)
+    }
 }
 
 impl<A> Clone for RemoteObject<A> {
@@ -213,8 +229,7 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
         let gone = || ProviderError::Gone { sandbox: target.sandbox.clone() };
         let slot = self.existing(&target.sandbox).ok_or_else(gone)?;
         let is_meant = |object: &RemoteObject<A>| {
-            object.state != ObjectState::Halted
-                && target.instance.as_ref().is_none_or(|wanted| *wanted == object.instance)
+            object.is_live() && target.instance.as_ref().is_none_or(|wanted| *wanted == object.instance)
         };
         let object = slot.object().filter(is_meant).ok_or_else(gone)?;
         Ok((slot, object))
@@ -260,8 +275,9 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
         Arc::clone(&self.adoption).write_owned().await
     }
 
-    /// From now on the table knows every sandbox of this server.
-    pub fn set_adopted(&self) {
+    /// From now on the table knows every sandbox of this server: these.
+    pub fn set_adopted(&self, sandboxes: &HashSet<SandboxId>) {
+        self.lock().retain(|sandbox, _| sandboxes.contains(sandbox));
         self.is_adopted.store(true, Ordering::Release);
     }
 
@@ -293,7 +309,7 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
             let mut state = slot.lock();
             state.object.take_if(|object| object.id == id)
         };
-        if let Some(object) = ended.filter(|object| object.state != ObjectState::Halted) {
+        if let Some(object) = ended.filter(RemoteObject::is_live) {
             // Without a listener the notice is dropped.
             let _ = self.notices.send(Notice {
                 sandbox: sandbox.clone(),
@@ -311,12 +327,13 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
             let running =
                 state.object.as_mut().filter(|object| object.id == id && object.state != ObjectState::Halted);
             running.map(|object| {
+                let was_live = object.is_live();
                 object.state = ObjectState::Halted;
                 object.access = None;
-                object.instance.clone()
+                (object.instance.clone(), was_live)
             })
         };
-        if let Some(instance) = ended {
+        if let Some((instance, true)) = ended {
             let _ = self.notices.send(Notice { sandbox: sandbox.clone(), instance, what: NoticeKind::Died });
         }
     }
@@ -353,7 +370,7 @@ mod tests {
             instance: InstanceId::from_entropy([seed; 20]),
             state: ObjectState::Running,
             access: None,
-            kept_at: Instant::now(),
+            kept_at: None,
         }
     }
 
@@ -368,7 +385,7 @@ mod tests {
         ];
         tokio::time::advance(GRACE * 2).await;
         assert!(table.expired_strays(&listed, GRACE).is_empty(), "nothing is known before the adoption");
-        table.set_adopted();
+        table.set_adopted(&[sandbox(1)].into());
         assert!(table.expired_strays(&listed, GRACE).is_empty(), "they are seen for the first time");
         tokio::time::advance(GRACE).await;
         let mut expired = table.expired_strays(&listed, GRACE);
@@ -381,7 +398,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_object_of_a_sandbox_that_changes_is_no_stray() {
         let table = Arc::new(RemoteTable::<()>::default());
-        table.set_adopted();
+        table.set_adopted(&HashSet::new());
         let listed = [("new".to_owned(), sandbox(3))];
         let (begun, wait) = tokio::sync::oneshot::channel::<()>();
         let own = Arc::clone(&table);
