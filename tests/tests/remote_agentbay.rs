@@ -15,7 +15,7 @@ use atoll_model::ErrorKind;
 use atoll_provider::conformance::{self, Fixture};
 use atoll_provider::{InstanceSpec, NoticeKind, ProcessSpec, Provider, ProviderError, StartedProcess};
 use atoll_remote_agentbay::{
-    AgentbayConfig, AgentbayKey, AgentbayProvider, AgentbaySandboxes, AgentbaySettings, AgentbayTiming,
+    AgentbayConfig, AgentbayProvider, AgentbaySandboxes, AgentbaySettings, AgentbayTiming, ApiKey,
 };
 use atoll_tests::agentbay::{AgentbayService, KEY};
 use atoll_tests::fault_proxy::{Fault, FaultProxy};
@@ -54,7 +54,7 @@ impl AgentbayWorld {
 
     fn settings(&self, image: &str) -> AgentbaySettings {
         AgentbaySettings {
-            api_key: AgentbayKey::new(KEY.to_owned()),
+            api_key: ApiKey::new(KEY.to_owned()),
             region_id: None,
             endpoint: Some(self.authority()),
             image_id: Some(image.to_owned()),
@@ -273,7 +273,7 @@ fn refusals_that_pass_are_waited_for_and_others_are_told_without_the_key() {
         let refused = provider.create(&remote.spec(&provider)).await.unwrap_err();
         assert!(refused.to_string().contains("does not accept the key"), "{refused}");
         let settings = AgentbaySettings {
-            api_key: AgentbayKey::new("akm-wrong".to_owned()),
+            api_key: ApiKey::new("akm-wrong".to_owned()),
             ..remote.settings("linux_latest")
         };
         assert!(!format!("{refused:?} {settings:?}").contains("akm-"));

@@ -12,8 +12,8 @@ use atoll_provider::{
     ProviderError, ProviderImage, Target,
 };
 use atoll_remote::{
-    Backoff, CallError, ObjectState, RemoteObject, Repeat, gone, missing_capability, random_hex, report_gone,
-    unknown_node,
+    Backoff, CallError, ObjectState, RemoteObject, Repeat, gone, missing_capability, random_hex,
+    remove_leftovers, report_gone, unknown_node,
 };
 use futures::StreamExt;
 use serde_json::json;
@@ -85,6 +85,7 @@ impl AgentbayShared {
             return Err(missing_capability(self.name, Capability::Volume));
         }
         self.check_demands(&spec.demands())?;
+        remove_leftovers(self, &spec.sandbox).await?;
         let made = match self.make(spec, slot).await {
             Ok(id) => self.begin(spec, slot, id).await,
             Err(error) => Err(create_error(spec, error)),

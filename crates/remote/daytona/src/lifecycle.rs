@@ -7,7 +7,7 @@ use atoll_model::{ErrorKind, InstanceId, SandboxId};
 use atoll_provider::{Booted, InstanceSpec, InstanceUsage, ProviderError, ProviderImage, Target};
 use atoll_remote::{
     Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_vendor_spec, gone, is_closed,
-    oldest_first, random_hex, unknown_node,
+    oldest_first, random_hex, remove_leftovers, unknown_node,
 };
 use tokio::time::Instant;
 
@@ -39,6 +39,7 @@ impl DaytonaShared {
         slot: &DaytonaSlot,
     ) -> Result<Booted, ProviderError> {
         check_vendor_spec(self.name, spec)?;
+        remove_leftovers(self, &spec.sandbox).await?;
         let made = match self.make(spec, slot).await {
             Ok(made) => self.begin(spec, slot, made).await,
             Err(error) => Err(self.create_error(spec, error)),

@@ -11,7 +11,7 @@ use atoll_provider::{
 };
 use atoll_remote::{
     Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_vendor_spec, gone, is_closed,
-    oldest_first, random_hex, unknown_node,
+    oldest_first, random_hex, remove_leftovers, unknown_node,
 };
 use tokio::time::Instant;
 
@@ -36,6 +36,7 @@ const USER: &str = "user";
 impl E2bShared {
     pub(crate) async fn create(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
         check_vendor_spec(self.name, spec)?;
+        remove_leftovers(self, &spec.sandbox).await?;
         let made = match self.make(spec, slot).await {
             Ok(opened) => self.begin(spec, slot, &opened).await,
             Err(error) => Err(self.create_error(spec, error)),

@@ -9,7 +9,8 @@
 //! | not there | gone | gone |
 //!
 //! Objects that have to be revived or ended are waited for only a short time: the watch goes on with them. So one object that does
-//! not change keeps no other waiting. Objects that no sandbox needs are left to the watch, which removes them after the grace time.
+//! not change keeps no other waiting. Objects that no sandbox needs are left to the watch, which removes them after the grace time; a
+//! create that was interrupted and is done again removes its own at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub async fn adopt<V: Vendor>(
         }
         adopted.extend(known.instance.map(|(instance, _)| Adopted { instance, fate, facts: None }));
     }
+    let ids = |objects: Vec<OwnedObject<VendorState>>| objects.into_iter().map(|object| object.id).collect();
+    table.set_leftovers(owned.into_iter().map(|(sandbox, objects)| (sandbox, ids(objects))).collect());
     table.set_adopted(&sandboxes);
     let changes = unsettled.into_iter().map(|watched| inspect(&**vendor, watched));
     let changes = futures::stream::iter(changes).buffer_unordered(AT_ONCE).collect::<()>();
@@ -88,6 +91,17 @@ pub async fn adopt<V: Vendor>(
         );
     }
     Ok(adopted)
+}
+
+/// Removes what an interrupted create of this sandbox left, before it is created again.
+///
+/// # Errors
+/// An object could not be removed; the watch removes it later.
+pub async fn remove_leftovers<V: Vendor>(vendor: &V, sandbox: &SandboxId) -> Result<(), ProviderError> {
+    for id in vendor.table().take_leftovers(sandbox) {
+        vendor.remove(&id).await?;
+    }
+    Ok(())
 }
 
 /// Puts the object of a sandbox into the table, in the state that it has to have.

@@ -29,7 +29,7 @@ mod vendor;
 mod vendor_tests;
 mod watch;
 
-pub use adoption::{adopt, owned_sandboxes};
+pub use adoption::{adopt, owned_sandboxes, remove_leftovers};
 pub use backoff::Backoff;
 pub use client::{
     CallError, KeyPlace, Repeat, VendorAnswer, VendorBody, VendorCall, VendorClient, VendorStream,

@@ -163,6 +163,8 @@ pub struct RemoteTable<A> {
     watched_by: AtomicU64,
     /// Objects that belong to no sandbox, by the vendor's id, and since when.
     strays: Mutex<HashMap<String, Instant>>,
+    /// Objects of sandboxes that were not known at the adoption, by sandbox: what a create left that the end of a server interrupted.
+    leftovers: Mutex<HashMap<SandboxId, Vec<String>>>,
     /// Closed from the beginning, so that it can be waited for at any time; a closed tracker still takes tasks.
     changes: TaskTracker,
     notices: broadcast::Sender<Notice>,
@@ -178,6 +180,7 @@ impl<A> Default for RemoteTable<A> {
             is_adopted: AtomicBool::new(false),
             watched_by: AtomicU64::new(0),
             strays: Mutex::default(),
+            leftovers: Mutex::default(),
             changes,
             notices: broadcast::Sender::new(NOTICES),
         }
@@ -279,6 +282,17 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
     pub fn set_adopted(&self, sandboxes: &HashSet<SandboxId>) {
         self.lock().retain(|sandbox, _| sandboxes.contains(sandbox));
         self.is_adopted.store(true, Ordering::Release);
+    }
+
+    /// Notes the objects of sandboxes that are not known.
+    pub fn set_leftovers(&self, leftovers: HashMap<SandboxId, Vec<String>>) {
+        *self.leftovers.lock().unwrap_or_else(PoisonError::into_inner) = leftovers;
+    }
+
+    /// The objects that an interrupted create of this sandbox left. They are forgotten.
+    #[must_use]
+    pub fn take_leftovers(&self, sandbox: &SandboxId) -> Vec<String> {
+        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).remove(sandbox).unwrap_or_default()
     }
 
     /// The objects of a list that have belonged to no sandbox for at least `grace`. `listed` are the objects of this server: the

@@ -242,6 +242,16 @@ async fn strays_are_left_alone_for_the_grace_time_and_lifetimes_wait_for_none() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_create_that_is_done_again_removes_what_it_left() {
+    let vendor = TestVendor::with(&[("left", 1, VendorState::Running), ("other", 2, VendorState::Running)]);
+    fates(&vendor, Vec::new()).await;
+    remove_leftovers(&*vendor, &sandbox(1)).await.unwrap();
+    assert_eq!(vendor.world().removed, ["left"]);
+    remove_leftovers(&*vendor, &sandbox(1)).await.unwrap();
+    assert_eq!(vendor.world().removed, ["left"], "each is removed once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_happens_at_the_vendor_is_reported_once() {
     let vendor = TestVendor::with(&[("stops", 1, VendorState::Running), ("goes", 2, VendorState::Running)]);
     let watch = VendorWatch::default();
