@@ -212,6 +212,42 @@ fn a_sandbox_is_used_adopted_and_deleted(kind: &'static ServerKind) {
     });
 }
 
+#[test]
+fn a_service_that_hangs_at_the_start_is_taken_up_later() {
+    run_with(Options::default(), async |w| {
+        let service = RemoteService::start(w, "busybox").await;
+        let account = service.account().await;
+        let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
+        configure(w, &E2B, &proxy, account.key(), "busybox").await;
+        let client = w.first_tenant().await;
+        let remote = client.create(json!({ "provider": "cloud" })).await;
+        client.write_file(&remote, "/workspace/kept", "kept").await.ok();
+        proxy.set_rule(|_, _| Fault::Hang);
+        let begun = Instant::now();
+        w.crash_server().await;
+        assert!(begun.elapsed() < Duration::from_secs(45), "the start took {:?}", begun.elapsed());
+        let own = client.create(json!({})).await;
+        assert_eq!(client.sh(&own, "echo here").await.text(), "here");
+        client.remove(&own).await;
+        let refused = client.post(&format!("/v1/sandboxes/{remote}/exec"), json!({ "argv": ["true"] })).await;
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert_eq!(client.sandbox(&remote).await["phase"], "running", "nothing is decided about it");
+        proxy.set_rule(|_, _| Fault::None);
+        until("the provider is open again", async || {
+            let listed = w.admin().get("/v1/providers").await.ok();
+            let is_open = |item: &Value| item["name"] == "cloud" && item["problem"].is_null();
+            listed["items"].as_array().unwrap().iter().any(is_open).then_some(())
+        })
+        .await;
+        assert_eq!(client.sh(&remote, "cat /workspace/kept").await.text(), "kept");
+        client.remove(&remote).await;
+        assert_eq!(objects(&account).await, Vec::<Value>::new());
+        std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
+        std::fs::remove_dir_all(w.data().join("providers")).unwrap();
+        service.uninstall().await;
+    });
+}
+
 /// Commands, files and ports.
 async fn use_it(client: &Client, id: &str) {
     assert_eq!(client.sh(id, "pwd; echo $((6 * 7)); exit 3").await.code, 3);
