@@ -7,10 +7,10 @@
 //! decompresses responses.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use atoll_model::policy::egress::ranges::{Ranges6, class_of, never6};
+use atoll_model::policy::egress::ranges::class_of_ip;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, redirect};
 use url::{Host, Url};
@@ -65,7 +65,7 @@ impl UrlPolicy {
             Host::Ipv6(address) => Some(IpAddr::V6(address)),
         };
         if let Some(address) = address
-            && let Some(class) = class(address)
+            && let Some(class) = class_of_ip(address)
         {
             return Err(RegistryError::ForbiddenAddress { host: host.to_string(), address, class });
         }
@@ -120,15 +120,6 @@ fn base() -> reqwest::ClientBuilder {
         .pool_idle_timeout(Duration::from_secs(20))
 }
 
-/// Why this address is refused, if it is.
-fn class(address: IpAddr) -> Option<&'static str> {
-    static NEVER6: LazyLock<Ranges6> = LazyLock::new(never6);
-    match address {
-        IpAddr::V4(address) => class_of(address),
-        IpAddr::V6(address) => NEVER6.contains(u128::from(address)).then_some("not global"),
-    }
-}
-
 /// Resolves names to public addresses only.
 #[derive(Debug)]
 struct PublicOnly;
@@ -148,7 +139,7 @@ impl Resolve for PublicOnly {
             let mut refused = None;
             let mut passed: Vec<SocketAddr> = Vec::new();
             for found in tokio::net::lookup_host((name.as_str(), 0)).await? {
-                match class(found.ip()) {
+                match class_of_ip(found.ip()) {
                     Some(class) => refused = Some(NotPublic { address: found.ip(), class }),
                     None => passed.push(found),
                 }

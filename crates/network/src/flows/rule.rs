@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use atoll_model::policy::egress::ranges::{class_of, never6};
+use atoll_model::policy::egress::ranges::{class_of_ip, never6};
 use atoll_model::policy::egress::{DirectMode, Dns, Egress};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 
@@ -16,7 +16,7 @@ pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, 
     let rule = match destination.why() {
         Some(Why::Host) => "never: host".to_owned(),
         Some(Why::Never | Why::Sandbox | Why::NoService) => {
-            format!("never: {}", class(destination.address).unwrap_or("not public"))
+            format!("never: {}", class_of_ip(destination.address).unwrap_or("not public"))
         }
         Some(Why::UdpToName) => "udp to a name".to_owned(),
         Some(Why::Connections) => "limits: connections".to_owned(),
@@ -49,16 +49,9 @@ fn closed(egress: &Egress, destination: &Destination) -> String {
     if !is_shut {
         return "not in allow_cidrs".to_owned();
     }
-    match class(destination.address) {
+    match class_of_ip(destination.address) {
         Some(class) => format!("never: {class}"),
         None => "deny_cidrs".to_owned(),
-    }
-}
-
-fn class(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(v4) => class_of(v4),
-        IpAddr::V6(v6) => never6().contains(v6.into()).then_some("not public"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sets of addresses as sorted, non-adjacent ranges, and the addresses that are never reachable.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 
 /// IPv4 addresses.
 pub type Ranges4 = Ranges<u32>;
@@ -155,6 +156,16 @@ pub fn class_of(address: Ipv4Addr) -> Option<&'static str> {
     NEVER.into_iter().find(|(range, _)| within(*range)).map(|(_, name)| name)
 }
 
+/// As [`class_of`], for addresses of both versions.
+#[must_use]
+pub fn class_of_ip(address: IpAddr) -> Option<&'static str> {
+    static NEVER6: LazyLock<Ranges6> = LazyLock::new(never6);
+    match address {
+        IpAddr::V4(address) => class_of(address),
+        IpAddr::V6(address) => NEVER6.contains(u128::from(address)).then_some("not public"),
+    }
+}
+
 /// All unreachable addresses, without the private ranges in `named`.
 #[must_use]
 pub fn never(named: Ranges4) -> Ranges4 {
@@ -207,5 +218,8 @@ mod tests {
         assert_eq!(class_of(Ipv4Addr::new(168, 63, 129, 16)), Some("metadata"));
         assert_eq!(class_of(Ipv4Addr::new(1, 1, 1, 1)), None);
         assert!(never6().contains(0xfd00 << 112) && !never6().contains(0x2600 << 112));
+        assert_eq!(class_of_ip([127, 0, 0, 1].into()), Some("loopback"));
+        assert_eq!(class_of_ip(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()), Some("not public"));
+        assert_eq!(class_of_ip([0x2606, 0x4700, 0, 0, 0, 0, 0, 0x1111].into()), None);
     }
 }
