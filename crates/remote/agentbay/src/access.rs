@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_provider::InstanceUsage;
+use atoll_provider::{InstanceUsage, ProviderError};
 use atoll_remote::{LinkPath, VendorAddress};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -23,15 +23,21 @@ pub(crate) struct PortLink {
     pub(crate) path: LinkPath,
 }
 
+pub(crate) fn unusable_link(why: String) -> ProviderError {
+    ProviderError::Transient { what: "reaching a port".to_owned(), why }
+}
+
 impl PortLink {
-    /// Reads the address that the service told.
-    pub(crate) fn parse(url: &str) -> Option<Self> {
-        let url = url::Url::parse(url).ok()?;
+    /// Reads the address that the service told, whose API is at `api`.
+    pub(crate) fn parse(url: &str, api: &VendorAddress) -> Result<Self, ProviderError> {
+        let unusable = || unusable_link("the service told a link that cannot be used".to_owned());
+        let url = url::Url::parse(url).map_err(|_| unusable())?;
         let is_web = matches!(url.scheme(), "http" | "https") && url.username().is_empty();
-        let address = VendorAddress::of_url(url.as_str()).filter(|_| is_web)?;
+        let address = VendorAddress::of_url(url.as_str()).filter(|_| is_web).ok_or_else(unusable)?;
+        let address = address.named_by(api).map_err(|refused| refused.into_provider("reaching a port"))?;
         let prefix = url.path().trim_end_matches('/').to_owned();
         let path = LinkPath { prefix, query: url.query().unwrap_or_default().to_owned() };
-        Some(Self { address, path })
+        Ok(Self { address, path })
     }
 }
 
@@ -111,16 +117,23 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn api(url: &str) -> VendorAddress {
+        VendorAddress::of_url(url).unwrap()
+    }
+
     #[test]
     fn a_link_is_an_address_a_path_and_a_query() {
-        let link = PortLink::parse("https://gw.example.com:8008/request/abc/?key=t").unwrap();
+        let parse = |url| PortLink::parse(url, &api("https://api.example.com"));
+        let link = parse("https://gw.example.com:8008/request/abc/?key=t").unwrap();
         assert_eq!(link.address.authority(), "gw.example.com:8008");
         assert_eq!((link.path.prefix.as_str(), link.path.query.as_str()), ("/request/abc", "key=t"));
-        let bare = PortLink::parse("http://127.0.0.1:80").unwrap();
+        let bare = PortLink::parse("http://127.0.0.1:80", &api("http://127.0.0.1:81")).unwrap();
         assert!(bare.path == LinkPath::default());
         for bad in ["", "wss://host/x", "https://user@host/", "host/path"] {
-            assert!(PortLink::parse(bad).is_none(), "{bad}");
+            assert!(matches!(parse(bad), Err(ProviderError::Transient { .. })), "{bad}");
         }
+        let plain = parse("http://gw.example.com/request/abc").err().unwrap();
+        assert!(plain.to_string().contains("without TLS"), "{plain}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -136,7 +149,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_link_is_asked_for_again_after_a_while() {
         let access = SessionAccess::default();
-        access.remember_link(80, PortLink::parse("https://host/a").unwrap());
+        access.remember_link(80, PortLink::parse("https://host/a", &api("https://host")).unwrap());
         assert!(access.link(80).is_some() && access.link(81).is_none());
         tokio::time::advance(LINK_FRESH).await;
         assert!(access.link(80).is_none());

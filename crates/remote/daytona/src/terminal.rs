@@ -168,7 +168,10 @@ impl ToolboxCall {
 
     async fn connect(&self, path: &str) -> Result<Socket, ProviderError> {
         let url = format!("{}/{}{path}", self.access.base, self.access.id);
-        let address = VendorAddress::of_url(&url).ok_or_else(|| broken(&"the address cannot be used"))?;
+        let unusable = || broken(&"the address cannot be used");
+        let api = VendorAddress::of_url(&self.shared.settings.api_url).ok_or_else(unusable)?;
+        let address = VendorAddress::of_url(&url).ok_or_else(unusable)?.named_by(&api);
+        let address = address.map_err(|refused| broken(&refused))?;
         let stream = self.shared.connector.connect(&address).await.map_err(|error| broken(&error))?;
         let request = url.replacen("http", "ws", 1).into_client_request();
         let mut request = request.map_err(|error| broken(&error))?;

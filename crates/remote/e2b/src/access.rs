@@ -38,8 +38,8 @@ impl std::fmt::Debug for E2bAccess {
 enum HostRoute {
     /// One host for all; headers name the sandbox and the port.
     Shared(VendorAddress),
-    /// `PORT-ID.DOMAIN`.
-    Own { tls: bool, domain: String },
+    /// `PORT-ID.DOMAIN`, of the service whose API is at this address.
+    Own { api: VendorAddress, domain: String },
 }
 
 /// Where one port is.
@@ -62,10 +62,11 @@ impl E2bAccess {
     ) -> Result<Self, ProviderError> {
         let route = match settings.addresses()? {
             (_, Some(shared)) => HostRoute::Shared(shared),
-            (tls, None) => {
+            (_, None) => {
                 let named = opened.domain.clone().filter(|domain| !domain.is_empty());
                 let domain = named.or_else(|| settings.own_domain()).ok_or_else(|| unusable("no domain"))?;
-                HostRoute::Own { tls, domain }
+                let api = VendorAddress::of_url(&settings.api_url).ok_or_else(|| unusable("an API"))?;
+                HostRoute::Own { api, domain }
             }
         };
         let PortRoute { address, headers } = route.port(&opened.id, AGENT_PORT)?;
@@ -123,9 +124,11 @@ impl HostRoute {
                 ];
                 Ok(PortRoute { address: address.clone(), headers })
             }
-            Self::Own { tls, domain } => {
-                let address = VendorAddress::parse(*tls, &format!("{port}-{id}.{domain}"));
-                Ok(PortRoute { address: address.ok_or_else(|| unusable("a domain"))?, headers: Vec::new() })
+            Self::Own { api, domain } => {
+                let address = VendorAddress::parse(api.tls, &format!("{port}-{id}.{domain}"));
+                let address = address.ok_or_else(|| unusable("a domain"))?.named_by(api);
+                let address = address.map_err(|refused| refused.into_provider("reaching a sandbox"))?;
+                Ok(PortRoute { address, headers: Vec::new() })
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Calls of a vendor's control API over a pool of connections: the key, deadlines, bounded answers, retries, the circuit.
 
 use std::io;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_model::ErrorKind;
@@ -16,6 +17,8 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::circuit::Circuit;
+use crate::connect::VendorAddress;
+use crate::link_guard::{GuardedResolver, literal, permitted};
 
 /// LIMIT: calls of one provider that wait for the vendor at a time.
 const CALLS_MAX: usize = 64;
@@ -208,6 +211,12 @@ pub struct VendorClient {
     key_field: Option<(&'static str, String)>,
     circuit: Circuit,
     permits: Semaphore,
+    /// Authorities (DER) that are trusted beside those of the machine.
+    authorities: Arc<[Vec<u8>]>,
+    /// The connections of siblings, whose hosts the vendor named. Made with the first one.
+    links: OnceLock<reqwest::Client>,
+    /// The host of the API, where the base address was named by the vendor as an IP address. A resolver does not see such a host.
+    literal_of: Option<String>,
 }
 
 impl std::fmt::Debug for VendorClient {
@@ -259,46 +268,60 @@ impl VendorClient {
         };
         // An error means that another part of the process has set one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut http = reqwest::Client::builder();
-        for authority in authorities {
-            let bad = |_| "an authority's certificate cannot be read".to_owned();
-            http = http.add_root_certificate(reqwest::Certificate::from_der(authority).map_err(bad)?);
-        }
-        let http = http
-            .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .http1_only()
-            .connect_timeout(CONNECT_WITHIN)
-            .pool_max_idle_per_host(16)
-            .pool_idle_timeout(Duration::from_secs(20))
-            .build()
-            .map_err(|error| format!("the HTTP client cannot be made: {}", error.without_url()))?;
         Ok(Self {
-            http,
+            http: http_client(authorities, None)?,
             base,
             key: key.to_owned(),
             key_header,
             key_field,
             circuit: Circuit::default(),
             permits: Semaphore::new(CALLS_MAX),
+            authorities: authorities.into(),
+            links: OnceLock::new(),
+            literal_of: None,
         })
     }
 
-    /// A client of another base address, with the same key and connections. Its circuit and its limit of calls are its own.
+    /// A client of another base address, which the vendor named, with the same key. It calls only hosts that this API may name. Its
+    /// circuit and its limit of calls are its own.
     ///
     /// # Errors
     /// A sentence: the address cannot be used.
     pub fn sibling(&self, base: &str) -> Result<Self, String> {
+        let unusable = || "it is not an address".to_owned();
+        let api = VendorAddress::of_url(&self.base).ok_or_else(unusable)?;
+        let base = checked_base(base)?;
+        let named = VendorAddress::of_url(&base).ok_or_else(unusable)?.named_by(&api);
+        let named = named.map_err(|refused| refused.to_string())?;
+        let http = match self.links.get() {
+            Some(http) => http.clone(),
+            None => {
+                let made = http_client(&self.authorities, Some(GuardedResolver { api: api.host.clone() }))?;
+                self.links.get_or_init(|| made).clone()
+            }
+        };
         Ok(Self {
-            http: self.http.clone(),
-            base: checked_base(base)?,
+            http,
+            base,
             key: self.key.clone(),
             key_header: self.key_header.clone(),
             key_field: self.key_field.clone(),
             circuit: Circuit::default(),
             permits: Semaphore::new(CALLS_MAX),
+            authorities: Arc::clone(&self.authorities),
+            links: OnceLock::new(),
+            literal_of: literal(&named.host).map(|_| api.host),
         })
+    }
+
+    /// Refuses a base address that is an IP address which the API must not name.
+    async fn check_literal(&self) -> Result<(), CallError> {
+        let Some(api) = &self.literal_of else { return Ok(()) };
+        let host = VendorAddress::of_url(&self.base).map(|address| address.host).unwrap_or_default();
+        permitted(&host, 0, api)
+            .await
+            .map(drop)
+            .map_err(|refused| CallError::NotSent { why: refused.to_string() })
     }
 
     /// The header that carries the key, for a connection that this client does not make.
@@ -318,6 +341,7 @@ impl VendorClient {
         body: Option<VendorBody>,
     ) -> Result<VendorStream, CallError> {
         self.circuit.admit().map_err(|retry_in| CallError::Suspended { retry_in })?;
+        self.check_literal().await?;
         let mut request = self.request(&call)?;
         if let Some(VendorBody { kind, content }) = body {
             request = request.header(header::CONTENT_TYPE, kind).body(reqwest::Body::wrap_stream(content));
@@ -419,6 +443,7 @@ impl VendorClient {
 
     /// One request and its whole answer.
     async fn exchange(&self, call: &VendorCall) -> Result<VendorAnswer, CallError> {
+        self.check_literal().await?;
         let mut request = self.request(call)?;
         if let Some(body) = &call.body {
             request = request.json(body);
@@ -487,9 +512,30 @@ impl VendorClient {
     /// A text of the vendor without the key, control characters and excess length.
     #[must_use]
     pub fn redacted(&self, text: &str) -> String {
-        let text = text.replace(&self.key, "…");
+        let text = if self.key.is_empty() { text.to_owned() } else { text.replace(&self.key, "…") };
         text.chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect()
     }
+}
+
+/// A pool of connections; with a resolver for hosts that the vendor named.
+fn http_client(authorities: &[Vec<u8>], guard: Option<GuardedResolver>) -> Result<reqwest::Client, String> {
+    let mut http = reqwest::Client::builder();
+    for authority in authorities {
+        let bad = |_| "an authority's certificate cannot be read".to_owned();
+        http = http.add_root_certificate(reqwest::Certificate::from_der(authority).map_err(bad)?);
+    }
+    if let Some(guard) = guard {
+        http = http.dns_resolver(Arc::new(guard));
+    }
+    http.user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .http1_only()
+        .connect_timeout(CONNECT_WITHIN)
+        .pool_max_idle_per_host(16)
+        .pool_idle_timeout(Duration::from_secs(20))
+        .build()
+        .map_err(|error| format!("the HTTP client cannot be made: {}", error.without_url()))
 }
 
 fn checked_base(base: &str) -> Result<String, String> {

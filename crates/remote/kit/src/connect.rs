@@ -1,7 +1,6 @@
 //! Connections to the hosts of a vendor's sandboxes.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,6 +8,8 @@ use atoll_provider::ByteStream;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::link_guard::{self, LinkError};
 
 /// LIMIT: a connection with its TLS handshake, over the internet.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -22,9 +23,23 @@ pub struct VendorAddress {
     pub host: String,
     /// Its port.
     pub port: u16,
+    /// The API of the vendor that named this host; `None`: the operator did.
+    api: Option<Arc<VendorAddress>>,
 }
 
 impl VendorAddress {
+    /// The same host, named by the vendor whose API is at `api`: it is connected to only if its address is one that this API may
+    /// name. The check is made when the connection is.
+    ///
+    /// # Errors
+    /// [`LinkError::PlainText`]: the API speaks TLS, and the host does not.
+    pub fn named_by(self, api: &Self) -> Result<Self, LinkError> {
+        if api.tls && !self.tls {
+            return Err(LinkError::PlainText { host: self.host });
+        }
+        Ok(Self { api: Some(Arc::new(api.clone())), ..self })
+    }
+
     /// Reads `NAME` or `NAME:PORT`, where a vendor says it. `None`: it is no such text.
     #[must_use]
     pub fn parse(tls: bool, authority: &str) -> Option<Self> {
@@ -37,7 +52,7 @@ impl VendorAddress {
             Some((host, port)) => (host, port.parse().ok()?),
             None => (authority, default),
         };
-        is_name(host).then(|| Self { tls, host: host.to_owned(), port })
+        is_name(host).then(|| Self { tls, host: host.to_owned(), port, api: None })
     }
 
     /// The host of an `http` or `https` address.
@@ -50,7 +65,7 @@ impl VendorAddress {
             _ => return None,
         };
         let host = url.host_str()?.to_owned();
-        Some(Self { tls, host, port: url.port_or_known_default()? })
+        Some(Self { tls, host, port: url.port_or_known_default()?, api: None })
     }
 
     /// As it is written in `Host`.
@@ -95,17 +110,18 @@ impl VendorConnector {
     }
 
     async fn open(&self, to: &VendorAddress) -> io::Result<Box<dyn ByteStream>> {
-        // COMPAT(e2b): names below `localhost` are this machine, also where the system's resolver does not know them.
-        let is_local = to.host == "localhost" || to.host.ends_with(".localhost");
-        let stream = match is_local {
-            true => TcpStream::connect((IpAddr::V4(Ipv4Addr::LOCALHOST), to.port)).await?,
-            false => TcpStream::connect((to.host.as_str(), to.port)).await?,
+        // The addresses that were checked are the ones that are used: a name cannot change its meaning in between.
+        let addresses = match &to.api {
+            Some(api) => link_guard::permitted(&to.host, to.port, &api.host).await?,
+            None => link_guard::resolved(&to.host, to.port).await?,
         };
+        let stream = TcpStream::connect(addresses.as_slice()).await?;
         stream.set_nodelay(true)?;
         if !to.tls {
             return Ok(Box::new(stream));
         }
-        let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
+        let name = to.host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
         let config = self.config().await?;
         Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
     }
@@ -152,5 +168,28 @@ mod tests {
         }
         let own = VendorAddress::of_url("http://127.0.0.1:7171/e2b").unwrap();
         assert_eq!((own.tls, own.authority().as_str()), (false, "127.0.0.1:7171"));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_a_vendor_named_is_connected_to_only_where_its_api_may_name_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let link = |host: &str| VendorAddress::of_url(&format!("http://{host}:{port}/")).unwrap();
+        let api = |url: &str| VendorAddress::of_url(url).unwrap();
+        let connector = VendorConnector::default();
+        for host in ["127.0.0.1", "a.localhost"] {
+            assert!(connector.connect(&link(host)).await.is_ok(), "the operator named it");
+            let own = link(host).named_by(&api("http://localhost:1/e2b")).unwrap();
+            assert!(connector.connect(&own).await.is_ok(), "the API is on this machine, too");
+            let others = link(host).named_by(&api("http://192.0.2.1/")).unwrap();
+            let refused = connector.connect(&others).await.err().unwrap();
+            assert!(LinkError::of(&refused).is_some(), "{refused}");
+        }
+        let plain = link("127.0.0.1").named_by(&api("https://localhost/"));
+        assert!(matches!(plain, Err(LinkError::PlainText { .. })), "{plain:?}");
+        let six =
+            VendorAddress::of_url("http://[::1]:1/").unwrap().named_by(&api("http://192.0.2.1/")).unwrap();
+        let refused = connector.connect(&six).await.err().unwrap();
+        assert!(LinkError::of(&refused).is_some(), "{refused}");
     }
 }

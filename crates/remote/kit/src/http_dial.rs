@@ -18,10 +18,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use percent_encoding::percent_decode;
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 
 use crate::connect::{VendorAddress, VendorConnector};
+use crate::link_guard::LinkError;
 
 /// LIMIT: bytes on their way in each direction of one stream.
 const PIPE: usize = 64 << 10;
@@ -31,6 +33,9 @@ const STREAMS_MAX: usize = 1_024;
 const REFUSAL_MAX: usize = 8 << 10;
 /// LIMIT: bytes of a head.
 const BUFFER_MAX: usize = 256 << 10;
+
+/// LIMIT: escapes of escapes in a path below a link.
+const ESCAPES_MAX: usize = 3;
 
 type DialBody = BoxBody<Bytes, hyper::Error>;
 
@@ -63,13 +68,38 @@ pub struct LinkPath {
 }
 
 impl LinkPath {
-    /// The path and query that the vendor takes for those of a request.
-    fn join(&self, path_and_query: &str) -> String {
+    /// The path and query that the vendor takes for those of a request; `None`: the path could leave the link's own.
+    fn join(&self, path_and_query: &str) -> Option<Uri> {
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
         let queries = [self.query.as_str(), query].into_iter().filter(|query| !query.is_empty());
         let query = queries.collect::<Vec<_>>().join("&");
         let mark = if query.is_empty() { "" } else { "?" };
-        format!("{}{path}{mark}{query}", self.prefix)
+        if !self.prefix.is_empty() && !path.starts_with('/') || self.is_left_by(path) {
+            return None;
+        }
+        format!("{}{path}{mark}{query}", self.prefix).parse().ok()
+    }
+
+    /// Whether a path has a segment `..`, as any program on the way may read it: with escapes, also doubled ones, with backslashes,
+    /// or before a parameter. Without a prefix there is nothing to leave.
+    fn is_left_by(&self, path: &str) -> bool {
+        if self.prefix.is_empty() {
+            return false;
+        }
+        let mut read = path.as_bytes().to_vec();
+        for _ in 0..=ESCAPES_MAX {
+            let is_up = |segment: &[u8]| segment.split(|byte| *byte == b';').next() == Some(b"..");
+            if read.split(|byte| matches!(byte, b'/' | b'\\')).any(is_up) {
+                return true;
+            }
+            let once: Vec<u8> = percent_decode(&read).collect();
+            if once == read {
+                return false;
+            }
+            read = once;
+        }
+        // Nobody escapes a path so many times for a good reason.
+        true
     }
 }
 
@@ -134,12 +164,15 @@ impl HttpRelay {
     ) -> Response<DialBody> {
         let upgrade =
             request.headers().contains_key(http::header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
-        self.rewrite(&mut request);
+        if !self.rewrite(&mut request) {
+            let text = "the path of this request cannot be sent: it has a segment `..` or cannot be read";
+            return refusal(StatusCode::BAD_REQUEST, text);
+        }
         let mut response = match self.send(request).await {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(%error, "a request to a port was not answered");
-                return refusal("the vendor of this sandbox did not answer");
+                return unanswered(error.downcast_ref());
             }
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -157,15 +190,17 @@ impl HttpRelay {
         self.checked(response).await
     }
 
-    fn rewrite(&self, request: &mut Request<Incoming>) {
+    /// Whether the request can be sent.
+    fn rewrite(&self, request: &mut Request<Incoming>) -> bool {
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let path = self.link.join(path).parse().unwrap_or_else(|_| Uri::from_static("/"));
+        let Some(path) = self.link.join(path) else { return false };
         *request.uri_mut() = path;
         let headers = request.headers_mut();
         headers.insert(HOST, self.target.host.clone());
         for (name, value) in &self.target.headers {
             headers.insert(name.clone(), value.clone());
         }
+        true
     }
 
     async fn send(
@@ -210,10 +245,13 @@ impl HttpRelay {
         }
         let (head, body) = response.into_parts();
         let Ok(body) = Limited::new(body, REFUSAL_MAX).collect().await.map(|body| body.to_bytes()) else {
-            return refusal("the vendor of this sandbox did not answer");
+            return unanswered(None);
         };
         match String::from_utf8_lossy(&body).contains(self.target.closed_port_text) {
-            true => refusal(&format!("no program listens on port {}", self.target.port)),
+            true => {
+                let text = format!("no program listens on port {}", self.target.port);
+                refusal(StatusCode::BAD_GATEWAY, &text)
+            }
             false => Response::from_parts(head, whole(body)),
         }
     }
@@ -230,9 +268,20 @@ fn whole(body: Bytes) -> DialBody {
     Full::new(body).map_err(|never: Infallible| match never {}).boxed()
 }
 
-fn refusal(text: &str) -> Response<DialBody> {
+/// The answer where there is none of the vendor.
+fn unanswered(error: Option<&std::io::Error>) -> Response<DialBody> {
+    let text = match error.and_then(LinkError::of) {
+        Some(refused) => {
+            format!("the port of this sandbox is not reached: {refused}\nhint: {}", refused.hint())
+        }
+        None => "the vendor of this sandbox did not answer".to_owned(),
+    };
+    refusal(StatusCode::BAD_GATEWAY, &text)
+}
+
+fn refusal(status: StatusCode, text: &str) -> Response<DialBody> {
     let mut response = Response::new(whole(Bytes::from(format!("{text}\n"))));
-    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
@@ -244,8 +293,48 @@ mod tests {
     #[test]
     fn a_link_comes_before_the_path_and_the_query_of_a_request() {
         let link = LinkPath { prefix: "/ports/abc".to_owned(), query: "token=t".to_owned() };
-        assert_eq!(link.join("/"), "/ports/abc/?token=t");
-        assert_eq!(link.join("/a/b?x=1&y=?"), "/ports/abc/a/b?token=t&x=1&y=?");
-        assert_eq!(LinkPath::default().join("/a?x"), "/a?x");
+        assert_eq!(link.join("/").unwrap(), "/ports/abc/?token=t");
+        assert_eq!(link.join("/a/b?x=1&y=?").unwrap(), "/ports/abc/a/b?token=t&x=1&y=?");
+        assert_eq!(LinkPath::default().join("/a?x").unwrap(), "/a?x");
+    }
+
+    #[test]
+    fn no_path_leaves_the_path_of_its_link() {
+        let link = LinkPath { prefix: "/ports/abc".to_owned(), query: "token=t".to_owned() };
+        for bad in [
+            "/..",
+            "/../def",
+            "/a/../../def/",
+            "/a//..//../def",
+            "/%2e%2e/def",
+            "/%2E./def",
+            "/.%2e/def",
+            "/..%2fdef",
+            "/a%2F..%2F..%2Fdef",
+            "/..%5cdef",
+            "/..\\def",
+            "/%252e%252e/def",
+            "/%25252e%25252e/def",
+            "/%2525252525252e",
+            "/..;x=1/def",
+            "/..%3bx/def",
+            "*",
+        ] {
+            assert_eq!(link.join(bad), None, "{bad}");
+        }
+        for good in [
+            "/...",
+            "/a..b/..c",
+            "//a//b",
+            "/a%20b%2fc",
+            "/100%",
+            "/%zz",
+            "/a?x=../..",
+            "/.well-known/x",
+            "/;../x",
+        ] {
+            assert!(link.join(good).is_some(), "{good}");
+        }
+        assert!(LinkPath::default().join("/../x").is_some(), "a link without a path has nothing to leave");
     }
 }

@@ -21,6 +21,7 @@ mod demands;
 mod http_dial;
 mod key;
 mod labels;
+mod link_guard;
 mod meter;
 mod owned;
 mod table;
@@ -43,6 +44,7 @@ pub use demands::{
 pub use http_dial::{DialTasks, HttpTarget, LinkPath, dial_http, dial_link};
 pub use key::ApiKey;
 pub use labels::{OWNER_LABEL, SANDBOX_LABEL, object_labels, read_labels};
+pub use link_guard::LinkError;
 pub use meter::{Measurement, UsageMeter};
 pub use owned::{OwnedObject, choose_object, oldest_first};
 pub use table::{ObjectState, RemoteObject, RemoteSlot, RemoteTable};
