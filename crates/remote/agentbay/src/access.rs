@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_provider::{InstanceUsage, ProviderError};
+use atoll_provider::InstanceUsage;
 use atoll_remote::{LinkPath, VendorAddress};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -23,21 +23,15 @@ pub(crate) struct PortLink {
     pub(crate) path: LinkPath,
 }
 
-pub(crate) fn unusable_link(why: String) -> ProviderError {
-    ProviderError::Transient { what: "reaching a port".to_owned(), why }
-}
-
 impl PortLink {
     /// Reads the address that the service told, whose API is at `api`.
-    pub(crate) fn parse(url: &str, api: &VendorAddress) -> Result<Self, ProviderError> {
-        let unusable = || unusable_link("the service told a link that cannot be used".to_owned());
-        let url = url::Url::parse(url).map_err(|_| unusable())?;
+    pub(crate) fn parse(url: &str, api: &VendorAddress) -> Option<Self> {
+        let url = url::Url::parse(url).ok()?;
         let is_web = matches!(url.scheme(), "http" | "https") && url.username().is_empty();
-        let address = VendorAddress::of_url(url.as_str()).filter(|_| is_web).ok_or_else(unusable)?;
-        let address = address.named_by(api).map_err(|refused| refused.into_provider("reaching a port"))?;
+        let address = VendorAddress::of_url(url.as_str()).filter(|_| is_web)?.named_by(api);
         let prefix = url.path().trim_end_matches('/').to_owned();
         let path = LinkPath { prefix, query: url.query().unwrap_or_default().to_owned() };
-        Ok(Self { address, path })
+        Some(Self { address, path })
     }
 }
 
@@ -130,10 +124,8 @@ mod tests {
         let bare = PortLink::parse("http://127.0.0.1:80", &api("http://127.0.0.1:81")).unwrap();
         assert!(bare.path == LinkPath::default());
         for bad in ["", "wss://host/x", "https://user@host/", "host/path"] {
-            assert!(matches!(parse(bad), Err(ProviderError::Transient { .. })), "{bad}");
+            assert!(parse(bad).is_none(), "{bad}");
         }
-        let plain = parse("http://gw.example.com/request/abc").err().unwrap();
-        assert!(plain.to_string().contains("without TLS"), "{plain}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,14 +6,15 @@ use atoll_remote::{HttpTarget, ObjectState, VendorAddress, dial_link};
 use http::HeaderValue;
 
 use crate::AgentbayProvider;
-use crate::access::{PortLink, unusable_link};
+use crate::access::PortLink;
 use crate::lifecycle::stands_still;
 
 /// The service's words for a port on which no program listens are not known: its answers pass as they are.
 const CLOSED_PORT: &str = "\u{0}";
 
-fn unusable_host() -> ProviderError {
-    unusable_link("the host of a link cannot be used".to_owned())
+fn unusable_link() -> ProviderError {
+    let why = "the service told a link that cannot be used".to_owned();
+    ProviderError::Transient { what: "reaching a port".to_owned(), why }
 }
 
 #[async_trait]
@@ -32,12 +33,12 @@ impl DialSupport for AgentbayProvider {
                 let url = shared.api.link(&object.id, port).await;
                 let url = url.map_err(|error| shared.call_error(target, &object.id, error))?;
                 let api = VendorAddress::of_url(&shared.settings.base());
-                let link = PortLink::parse(&url, &api.ok_or_else(unusable_host)?)?;
+                let link = api.and_then(|api| PortLink::parse(&url, &api)).ok_or_else(unusable_link)?;
                 access.remember_link(port, link.clone());
                 link
             }
         };
-        let host = HeaderValue::try_from(link.address.authority()).map_err(|_| unusable_host())?;
+        let host = HeaderValue::try_from(link.address.authority()).map_err(|_| unusable_link())?;
         let http = HttpTarget {
             address: link.address,
             host,

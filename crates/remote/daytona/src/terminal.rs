@@ -171,7 +171,6 @@ impl ToolboxCall {
         let unusable = || broken(&"the address cannot be used");
         let api = VendorAddress::of_url(&self.shared.settings.api_url).ok_or_else(unusable)?;
         let address = VendorAddress::of_url(&url).ok_or_else(unusable)?.named_by(&api);
-        let address = address.map_err(|refused| broken(&refused))?;
         let stream = self.shared.connector.connect(&address).await.map_err(|error| broken(&error))?;
         let request = url.replacen("http", "ws", 1).into_client_request();
         let mut request = request.map_err(|error| broken(&error))?;

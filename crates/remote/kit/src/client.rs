@@ -292,7 +292,7 @@ impl VendorClient {
         let api = VendorAddress::of_url(&self.base).ok_or_else(unusable)?;
         let base = checked_base(base)?;
         let named = VendorAddress::of_url(&base).ok_or_else(unusable)?.named_by(&api);
-        let named = named.map_err(|refused| refused.to_string())?;
+        named.check_tls().map_err(|refused| refused.to_string())?;
         let http = match self.links.get() {
             Some(http) => http.clone(),
             None => {

@@ -28,16 +28,22 @@ pub struct VendorAddress {
 }
 
 impl VendorAddress {
-    /// The same host, named by the vendor whose API is at `api`: it is connected to only if its address is one that this API may
-    /// name. The check is made when the connection is.
+    /// The same host, named by the vendor whose API is at `api`: it is connected to only if this API may name it. The check is made
+    /// when the connection is.
+    #[must_use]
+    pub fn named_by(self, api: &Self) -> Self {
+        Self { api: Some(Arc::new(api.clone())), ..self }
+    }
+
+    /// Refuses a host that speaks plain text and was named by an API that does not.
     ///
     /// # Errors
-    /// [`LinkError::PlainText`]: the API speaks TLS, and the host does not.
-    pub fn named_by(self, api: &Self) -> Result<Self, LinkError> {
-        if api.tls && !self.tls {
-            return Err(LinkError::PlainText { host: self.host });
+    /// [`LinkError::PlainText`].
+    pub(crate) fn check_tls(&self) -> Result<(), LinkError> {
+        match &self.api {
+            Some(api) if api.tls && !self.tls => Err(LinkError::PlainText { host: self.host.clone() }),
+            Some(_) | None => Ok(()),
         }
-        Ok(Self { api: Some(Arc::new(api.clone())), ..self })
     }
 
     /// Reads `NAME` or `NAME:PORT`, where a vendor says it. `None`: it is no such text.
@@ -110,6 +116,7 @@ impl VendorConnector {
     }
 
     async fn open(&self, to: &VendorAddress) -> io::Result<Box<dyn ByteStream>> {
+        to.check_tls()?;
         // The addresses that were checked are the ones that are used: a name cannot change its meaning in between.
         let addresses = match &to.api {
             Some(api) => link_guard::permitted(&to.host, to.port, &api.host).await?,
@@ -179,16 +186,16 @@ mod tests {
         let connector = VendorConnector::default();
         for host in ["127.0.0.1", "a.localhost"] {
             assert!(connector.connect(&link(host)).await.is_ok(), "the operator named it");
-            let own = link(host).named_by(&api("http://localhost:1/e2b")).unwrap();
+            let own = link(host).named_by(&api("http://localhost:1/e2b"));
             assert!(connector.connect(&own).await.is_ok(), "the API is on this machine, too");
-            let others = link(host).named_by(&api("http://192.0.2.1/")).unwrap();
+            let others = link(host).named_by(&api("http://192.0.2.1/"));
             let refused = connector.connect(&others).await.err().unwrap();
             assert!(LinkError::of(&refused).is_some(), "{refused}");
         }
-        let plain = link("127.0.0.1").named_by(&api("https://localhost/"));
-        assert!(matches!(plain, Err(LinkError::PlainText { .. })), "{plain:?}");
-        let six =
-            VendorAddress::of_url("http://[::1]:1/").unwrap().named_by(&api("http://192.0.2.1/")).unwrap();
+        let plain =
+            connector.connect(&link("127.0.0.1").named_by(&api("https://localhost/"))).await.err().unwrap();
+        assert!(matches!(LinkError::of(&plain), Some(LinkError::PlainText { .. })), "{plain:?}");
+        let six = VendorAddress::of_url("http://[::1]:1/").unwrap().named_by(&api("http://192.0.2.1/"));
         let refused = connector.connect(&six).await.err().unwrap();
         assert!(LinkError::of(&refused).is_some(), "{refused}");
     }

@@ -14,7 +14,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use atoll_model::policy::egress::ranges::class_of_ip;
-use atoll_provider::ProviderError;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// Why a host that a vendor named is not connected to.
@@ -48,12 +47,6 @@ impl LinkError {
                 "links to private addresses are used only where the address of the API in the settings is private itself"
             }
         }
-    }
-
-    /// As an error of the provider.
-    #[must_use]
-    pub fn into_provider(self, what: &str) -> ProviderError {
-        ProviderError::Unsupported { what: format!("{what} ({self})"), hint: self.hint().to_owned() }
     }
 
     /// The refusal in an error of a connection.
