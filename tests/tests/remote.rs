@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use atoll_agentapi::ProcessEvent;
 use atoll_model::ErrorKind;
-use atoll_provider::conformance::{self, Fixture, InstanceAccess, Live};
-use atoll_provider::{
-    InstanceSpec, ProcessSpec, Provider, ProviderError, SessionSupport, StartedProcess, Target,
-};
+use atoll_provider::conformance::{self, Fixture};
+use atoll_provider::{InstanceSpec, Provider, StartedProcess};
 use atoll_tests::fault_proxy::{Fault, FaultProxy};
+use atoll_tests::remote_access::SessionAccess;
+pub(crate) use atoll_tests::remote_access::{shell, target};
 use atoll_tests::{Client, Value, World, run, until};
 use futures::StreamExt;
 
@@ -75,11 +74,15 @@ impl<'w> RemoteWorld<'w> {
     }
 
     pub(crate) fn fixture(&self, provider: &Arc<dyn Provider>) -> Fixture {
+        let account = self.account.clone();
         Fixture {
             provider: Arc::clone(provider),
             template: TEMPLATE.to_owned(),
             template_version: TEMPLATE.to_owned(),
-            inside: Arc::new(ThroughTheSession { account: self.account.clone(), user: self.kind.user }),
+            inside: Arc::new(SessionAccess::new(self.kind.user, move |id| {
+                let account = account.clone();
+                Box::pin(async move { drop(account.remove(&id).await) })
+            })),
         }
     }
 
@@ -110,96 +113,11 @@ impl<'w> RemoteWorld<'w> {
     }
 }
 
-/// Files and commands by the provider's own calls; a crash is a delete at the service.
-struct ThroughTheSession {
-    account: Client,
-    user: Option<&'static str>,
-}
-
 /// Adopts nothing, and begins the watch: a server listens to its providers.
 pub(crate) async fn begun(provider: Arc<dyn Provider>) -> Arc<dyn Provider> {
     assert!(provider.adopt(Vec::new(), Vec::new()).await.unwrap().is_empty());
     drop(provider.notices());
     provider
-}
-
-fn session<'a>(live: &Live<'a>) -> &'a dyn SessionSupport {
-    live.provider.session_support().unwrap()
-}
-
-/// A shell that keeps a text in a variable and answers through fifos.
-const HOLD: &str = r#"rm -f /tmp/ask /tmp/answer; mkfifo /tmp/ask /tmp/answer; held=$(cat /tmp/value); rm /tmp/value
-echo holds; while true; do read -r x </tmp/ask; printf %s "$held" >/tmp/answer; done"#;
-
-impl ThroughTheSession {
-    async fn sh(&self, live: &Live<'_>, line: &str) -> Option<Vec<u8>> {
-        let argv = ["sh", "-c", line].map(str::to_owned).to_vec();
-        let (user, timeout) = (self.user.map(str::to_owned), Some(Duration::from_secs(30)));
-        let what = ProcessSpec { argv, user, timeout, cwd: Some("/".to_owned()), ..ProcessSpec::default() };
-        let mut output = session(live).start_process(&live.target, what).await.unwrap().output;
-        let mut stdout = Vec::new();
-        while let Some(event) = output.next().await {
-            match event.unwrap() {
-                ProcessEvent::Stdout(data) => stdout.extend_from_slice(&data),
-                ProcessEvent::Exit(status) => return (status.shell_code() == 0).then_some(stdout),
-                _ => {}
-            }
-        }
-        None
-    }
-}
-
-#[async_trait]
-impl InstanceAccess for ThroughTheSession {
-    async fn write(&self, live: &Live<'_>, path: &str, content: &[u8]) {
-        let content = bytes::Bytes::copy_from_slice(content);
-        let len = Some(content.len() as u64);
-        let content = futures::stream::once(async move { Ok(content) }).boxed();
-        session(live).write_file(&live.target, path, self.user, None, len, content).await.unwrap();
-    }
-
-    /// A paused instance does not answer until it runs again.
-    async fn read(&self, live: &Live<'_>, path: &str) -> Option<Vec<u8>> {
-        loop {
-            match session(live).read_file(&live.target, path, self.user, None).await {
-                Ok(file) => return Some(file.stream.map(|chunk| chunk.unwrap().to_vec()).concat().await),
-                Err(ProviderError::Transient { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Err(_) => return None,
-            }
-        }
-    }
-
-    async fn may_write(&self, _: &Live<'_>, _: &str) -> bool {
-        unreachable!("no case needs it without volumes")
-    }
-
-    async fn hold_memory(&self, live: &Live<'_>, text: &str) {
-        self.write(live, "/tmp/value", text.as_bytes()).await;
-        let argv = ["sh", "-c", HOLD].map(str::to_owned).to_vec();
-        let user = self.user.map(str::to_owned);
-        let what = ProcessSpec { argv, user, cwd: Some("/".to_owned()), ..ProcessSpec::default() };
-        let mut started = session(live).start_process(&live.target, what).await.unwrap();
-        let first = started.output.next().await.unwrap().unwrap();
-        assert_eq!(first, ProcessEvent::Stdout("holds\n".into()));
-    }
-
-    async fn memory(&self, live: &Live<'_>) -> Option<String> {
-        let held = self.sh(live, "[ -p /tmp/ask ] && echo >/tmp/ask && timeout 20 cat /tmp/answer").await?;
-        Some(String::from_utf8(held).unwrap())
-    }
-
-    async fn kill(&self, live: &Live<'_>) {
-        let id = live.booted.facts["object"].as_str().unwrap();
-        self.account.remove(id).await;
-    }
-}
-
-pub(crate) fn target(spec: &InstanceSpec) -> Target {
-    Target { sandbox: spec.sandbox.clone(), instance: Some(spec.instance.clone()) }
-}
-
-pub(crate) fn shell(line: &str) -> ProcessSpec {
-    ProcessSpec { argv: ["sh", "-c", line].map(str::to_owned).to_vec(), ..ProcessSpec::default() }
 }
 
 fn page() -> std::path::PathBuf {
