@@ -63,6 +63,8 @@ struct ServiceState {
     made: u64,
     /// Where clients reach it, as it is written in links.
     public: String,
+    /// What is told instead of the link of a port.
+    false_link: Option<String>,
 }
 
 /// A running service; it ends with its value.
@@ -97,12 +99,24 @@ impl AgentbayService {
         self.shared.lock().public = authority.to_owned();
     }
 
+    /// From now on this is told as the link of every port.
+    pub fn set_false_link(&self, url: &str) {
+        self.shared.lock().false_link = Some(url.to_owned());
+    }
+
     /// The sessions with a label of this value: their ids and labels.
     pub fn sessions(&self, label: &str, value: &str) -> Vec<(String, BTreeMap<String, String>)> {
         let state = self.shared.lock();
         let has = |record: &SessionRecord| record.labels.get(label).is_some_and(|found| found == value);
         let found = state.sessions.iter().filter(|(_, record)| has(record));
         found.map(|(id, record)| (id.clone(), record.labels.clone())).collect()
+    }
+
+    /// The values of a label, once for each session that is not being deleted.
+    pub fn labels(&self, label: &str) -> Vec<String> {
+        let state = self.shared.lock();
+        let stay = state.sessions.values().filter(|record| record.status != "DELETING");
+        stay.map(|record| record.labels.get(label).cloned().unwrap_or_default()).collect()
     }
 
     /// What a session does.
@@ -238,6 +252,9 @@ impl ServiceShared {
         self.session(id)?;
         let port: u16 = fields.get("Port").map_or(30100, |port| port.parse().unwrap());
         let mut state = self.lock();
+        if let Some(url) = &state.false_link {
+            return Ok(json!({ "Url": url }));
+        }
         let secret = format!("00_{id}_{port}");
         state.links.insert(secret.clone(), (id.to_owned(), port));
         Ok(json!({ "Url": format!("https://{}/request_ai/{secret}/path/?token=link-token", state.public) }))
@@ -294,8 +311,10 @@ impl ServiceShared {
         Ok(json!({}))
     }
 
-    /// A request to a port, by its link.
-    async fn forward(&self, uri: &Uri, headers: &HeaderMap) -> Response {
+    /// A request to a port, by its link. An upgrade becomes a tunnel.
+    async fn forward(&self, mut request: Request) -> Response {
+        let near = hyper::upgrade::on(&mut request);
+        let (uri, headers) = (request.uri().clone(), request.headers().clone());
         let path = uri.path().trim_start_matches("/request_ai/");
         let (secret, path) = path.split_once("/path/").unwrap_or((path, ""));
         let found = self.lock().links.get(secret).cloned();
@@ -307,18 +326,30 @@ impl ServiceShared {
         assert!(!headers.contains_key("x-atoll-key"), "a credential of the server left it");
         let query = query.replace("token=link-token", "");
         let url = format!("{}/{path}?{}", self.account.base(), query.trim_start_matches('&'));
-        let request = self.http.get(url).header("host", format!("{port}-{sandbox}.localhost:7070"));
+        let mut request = self.http.get(url).header("host", format!("{port}-{sandbox}.localhost:7070"));
+        let is_passed =
+            |name: &str| name.starts_with("sec-websocket-") || name == "upgrade" || name == "connection";
+        for (name, value) in headers.iter().filter(|(name, _)| is_passed(name.as_str())) {
+            request = request.header(name, value);
+        }
         let answer = request.bearer_auth(self.account.key()).send().await.unwrap();
-        let status = answer.status();
-        (status, Body::from(answer.bytes().await.unwrap())).into_response()
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            return (status, Body::from(answer.bytes().await.unwrap())).into_response();
+        }
+        tokio::spawn(async move {
+            let (near, mut far) = (near.await.unwrap(), answer.upgrade().await.unwrap());
+            let _ = tokio::io::copy_bidirectional(&mut hyper_util::rt::TokioIo::new(near), &mut far).await;
+        });
+        (status, headers).into_response()
     }
 }
 
 async fn answer(State(shared): State<Arc<ServiceShared>>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    if head.uri.path().starts_with("/request_ai/") {
-        return shared.forward(&head.uri, &head.headers).await;
+    if request.uri().path().starts_with("/request_ai/") {
+        return shared.forward(request).await;
     }
+    let (head, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     shared.end_idle().await;
     let (status, answer) = match shared.checked(&head.uri, &head.headers, &body) {

@@ -148,17 +148,19 @@ async fn carry(mut client: impl AsyncRead + AsyncWrite + Unpin, state: Arc<Proxy
             {
                 return;
             }
-            exchange(client, server, &state, fault == Fault::LoseReply).await;
+            let is_tunnel = is_upgrade(&head);
+            exchange(client, server, &state, fault == Fault::LoseReply, is_tunnel).await;
         }
     }
 }
 
-/// Carries the rest of a request and its answer.
+/// Carries the rest of a request and its answer. Where the protocol changes, either side may end it.
 async fn exchange(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: TcpStream,
     state: &ProxyState,
     loses_reply: bool,
+    is_tunnel: bool,
 ) {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = server.into_split();
@@ -167,7 +169,7 @@ async fn exchange(
     // The server closes the connection after its answer.
     tokio::select! {
         () = down => {}
-        () = async { up.await; std::future::pending::<()>().await } => {}
+        () = async { up.await; if !is_tunnel { std::future::pending::<()>().await } } => {}
     }
     if !loses_reply {
         // TLS tells the client that nothing is missing.
@@ -211,11 +213,18 @@ async fn read_head(client: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec
     }
 }
 
+fn field_name(line: &str) -> String {
+    line.split(':').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+fn is_upgrade(head: &str) -> bool {
+    head.lines().any(|line| field_name(line) == "upgrade")
+}
+
 /// The head with one request for a connection, unless the protocol is to change, and without `Idempotency-Key`.
 fn rewritten(head: &str) -> String {
-    let name = |line: &str| line.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    let upgrades = head.lines().any(|line| name(line) == "upgrade");
-    let stays = |line: &&str| match name(line).as_str() {
+    let upgrades = is_upgrade(head);
+    let stays = |line: &&str| match field_name(line).as_str() {
         "idempotency-key" => false,
         "connection" => upgrades,
         _ => !line.is_empty(),

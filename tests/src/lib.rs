@@ -45,6 +45,7 @@ pub mod state_model;
 pub mod template;
 pub mod templates;
 pub mod terminal;
+pub mod web_socket;
 pub mod world;
 
 pub use client::{Answer, Client};

@@ -10,6 +10,10 @@ use atoll_tests::agentbay::{AgentbayService, KEY};
 use atoll_tests::fault_proxy::{Fault, FaultProxy};
 use atoll_tests::{Client, Options, Value, World, json, run_with, until};
 
+use crate::remote_server::{CrashRequest, CrashWorld, RemoteService};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
 const SERVER: &str = "127.0.0.1:7070";
 
 fn here(path: &str) -> PathBuf {
@@ -30,9 +34,15 @@ async fn configure(world: &World, name: &str, settings: &Value) {
     .await;
 }
 
-/// A service over TLS that the server of this world trusts, and the provider `bay` for it.
-async fn with_service(world: &World) -> (AgentbayService, FaultProxy) {
-    let service = AgentbayService::start(world.tenant("vendor").await).await;
+/// A service over TLS that the server of this world trusts, and the provider `bay` for it. Its sessions are sandboxes of the same
+/// server.
+pub(crate) async fn with_service(world: &World) -> (AgentbayService, FaultProxy) {
+    with_service_of(world, world.tenant("vendor").await).await
+}
+
+/// As [`with_service`]; its sessions are sandboxes of an account.
+async fn with_service_of(world: &World, account: Client) -> (AgentbayService, FaultProxy) {
+    let service = AgentbayService::start(account).await;
     let proxy = FaultProxy::start_tls(service.address).await;
     let authority = format!("localhost:{}", proxy.address.port());
     service.set_public(&authority);
@@ -47,7 +57,7 @@ async fn with_service(world: &World) -> (AgentbayService, FaultProxy) {
 }
 
 /// A provider keeps its settings and its owner label.
-fn forget_providers(world: &World) {
+pub(crate) fn forget_providers(world: &World) {
     for folder in ["sandboxes", "providers"] {
         std::fs::remove_dir_all(world.data().join(folder)).unwrap();
     }
@@ -142,6 +152,71 @@ async fn refusals(client: &Client, id: &str) {
     let limits = client.patch(&sandbox(""), json!({ "memory_mib": 128 })).await;
     limits.refused(501, "unsupported");
     assert_eq!(client.sandbox(id).await["phase"], "running");
+}
+
+/// The answer to a request as it is written.
+async fn raw_preview(client: &Client, id: &str, port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(SERVER).await.unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: {port}-{id}.localhost:7070\r\nx-api-key: {}\r\nconnection: close\r\n\r\n",
+        client.key()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[test]
+fn a_link_to_the_network_of_this_server_is_not_followed() {
+    run_with(Options::default(), async |w| {
+        let (service, _proxy) = with_service(w).await;
+        let client = w.first_tenant().await;
+        let id = client.create(json!({ "provider": "bay" })).await;
+        client
+            .sh(&id, "mkdir /tmp/www; echo page >/tmp/www/index.html; httpd -p 127.0.0.1:8080 -h /tmp/www")
+            .await;
+        // The link has a path of its own, which no request leaves.
+        assert_eq!(preview(&client, &id, 8080).await.0, 200);
+        for path in ["/../x", "/a/%2e%2e/%2E%2e/x", "/..%2f..%2fx", "/%252e%252e/x"] {
+            let answer = raw_preview(&client, &id, 8080, path).await;
+            assert!(answer.starts_with("HTTP/1.1 400"), "{path}: {answer}");
+        }
+        // Every port has a link of its own, which is asked for once.
+        let trap = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let plain = format!("http://{}/ports/x?token=link-token", trap.local_addr().unwrap());
+        let links = [
+            (9001, plain.as_str(), "without TLS"),
+            (9002, "https://169.254.169.254/latest/meta-data?token=link-token", "metadata"),
+            (9003, "https://[fe80::1]/x", "not public"),
+            (9004, "https://[::ffff:169.254.169.254]/x", "metadata"),
+            (9005, "https://100.64.0.1/x", "sandboxes"),
+        ];
+        for (port, link, word) in links {
+            service.set_false_link(link);
+            let (status, said) = preview(&client, &id, port).await;
+            assert!(status >= 500 && said.contains(word), "{link}: {status} {said}");
+            assert!(!said.contains("link-token"), "{said}");
+        }
+        let called = tokio::time::timeout(std::time::Duration::ZERO, trap.accept()).await;
+        assert!(called.is_err(), "a plain link was followed");
+        client.remove(&id).await;
+        forget_providers(w);
+    });
+}
+
+#[test]
+fn a_crash_at_every_step_leaves_one_session_or_none() {
+    run_with(Options::default(), async |w| {
+        // The sessions are at a server of their own: only the other one dies.
+        let backing = RemoteService::start(w, "busybox").await;
+        let (service, _proxy) = with_service_of(w, backing.account().await).await;
+        let crashes = CrashWorld { world: w, client: w.first_tenant().await, provider: "bay" };
+        let can = |request| !matches!(request, CrashRequest::Stop | CrashRequest::Start);
+        crashes.die_everywhere(can, async || service.labels("atoll.sandbox")).await;
+        forget_providers(w);
+        backing.uninstall().await;
+    });
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) static E2B: ServerKind = ServerKind {
     pauses: true,
 };
 
-static DAYTONA: ServerKind = ServerKind {
+pub(crate) static DAYTONA: ServerKind = ServerKind {
     settings: |address, key, template| {
         json!({ "provider": "daytona", "daytona": {
             "api_key": key, "api_url": format!("{address}/daytona/api"), "snapshot": template,
@@ -312,15 +312,16 @@ async fn no_neighbour_waits(w: &World, client: &Client, proxy: &FaultProxy) {
 
 /// What is asked when the server dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CrashRequest {
+pub(crate) enum CrashRequest {
     Create,
     Pause,
+    Resume,
     Stop,
     Start,
     Delete,
 }
 
-/// The places of a remote create, pause, stop, start and delete. Some lie behind the answer.
+/// The places of a remote create, pause, resume, stop, start and delete. Some lie behind the answer.
 const CRASHES: &[(&str, &[CrashRequest])] = &[
     ("insert.before", &[CrashRequest::Create]),
     ("insert.after", &[CrashRequest::Create]),
@@ -334,6 +335,8 @@ const CRASHES: &[(&str, &[CrashRequest])] = &[
     ("advance.after", &[CrashRequest::Create, CrashRequest::Stop, CrashRequest::Start, CrashRequest::Delete]),
     ("pause.before", &[CrashRequest::Pause]),
     ("pause.frozen", &[CrashRequest::Pause]),
+    ("resume.before", &[CrashRequest::Resume]),
+    ("resume.after", &[CrashRequest::Resume]),
 ];
 /// LIMIT: how long a place behind the answer is waited for.
 const BEHIND_THE_ANSWER: Duration = Duration::from_millis(1_500);
@@ -354,98 +357,120 @@ fn a_crash_at_every_step_leaves_one_object_or_none(kind: &'static ServerKind) {
         let account = service.account().await;
         let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
         configure(w, kind, &proxy, account.key(), "busybox").await;
-        let client = w.first_tenant().await;
-        let fail_at = w.folder().join("fail-at");
-        w.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", fail_at.display()))]).await;
-        let mut missed = Vec::new();
-        for (place, requests) in CRASHES {
-            for request in requests.iter().filter(|request| kind.pauses || **request != CrashRequest::Pause) {
-                if !die_at(w, &client, &fail_at, place, *request).await {
-                    missed.push(format!("{place} by {request:?}"));
-                }
-                judge(&client, &account, place, *request).await;
-            }
-        }
-        assert!(missed.len() <= 2, "places that were not reached: {missed:?}");
-        w.crash_server_with(&[("ATOLL_FAIL_AT", "")]).await;
+        let crashes = CrashWorld { world: w, client: w.first_tenant().await, provider: "cloud" };
+        let can = |request| kind.pauses || !matches!(request, CrashRequest::Pause | CrashRequest::Resume);
+        let sandboxes = async || {
+            let listed = objects(&account).await;
+            let label = |item: &Value| item["labels"]["atoll.sandbox"].as_str().unwrap().to_owned();
+            listed.iter().map(label).collect::<Vec<_>>()
+        };
+        crashes.die_everywhere(can, sandboxes).await;
         std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
         std::fs::remove_dir_all(w.data().join("providers")).unwrap();
         service.uninstall().await;
     });
 }
 
-/// Asks for a change while the server dies at a place of it; answers whether the place was reached. The server runs again.
-async fn die_at(
-    w: &World,
-    client: &Client,
-    fail_at: &std::path::Path,
-    place: &str,
-    request: CrashRequest,
-) -> bool {
-    if request != CrashRequest::Create {
-        let id = client.create(json!({ "provider": "cloud", "name": "box" })).await;
-        client.write_file(&id, "/workspace/kept", "kept").await.ok();
-        if request == CrashRequest::Start {
-            client.act(&id, "stop").await.ok();
-        }
-    }
-    let (method, path, body) = match request {
-        CrashRequest::Create => {
-            ("POST", "/v1/sandboxes".to_owned(), Some(json!({ "provider": "cloud", "name": "box" })))
-        }
-        CrashRequest::Pause => ("POST", "/v1/sandboxes/box/pause".to_owned(), None),
-        CrashRequest::Stop => ("POST", "/v1/sandboxes/box/stop".to_owned(), None),
-        CrashRequest::Start => ("POST", "/v1/sandboxes/box/start".to_owned(), None),
-        CrashRequest::Delete => ("DELETE", "/v1/sandboxes/box".to_owned(), None),
-    };
-    std::fs::write(fail_at, place).unwrap();
-    let asked = reqwest::Client::new()
-        .request(method.parse().unwrap(), format!("http://{SERVER}{path}"))
-        .bearer_auth(client.key());
-    let asked = body.into_iter().fold(asked, |asked, body| asked.json(&body));
-    // The connection breaks where the server dies.
-    let _ = asked.send().await;
-    let answered = Instant::now();
-    let is_over = until("the server dies, or the place was not reached", async || {
-        let is_dead = w.server_exit().is_some();
-        (is_dead || answered.elapsed() > BEHIND_THE_ANSWER).then_some(is_dead)
-    })
-    .await;
-    if is_over {
-        w.forget_server();
-        w.start_server().await;
-    } else {
-        let _ = std::fs::remove_file(fail_at);
-        w.crash_server().await;
-    }
-    is_over
+/// A server that dies at places that a test names, with a sandbox of a provider.
+pub(crate) struct CrashWorld<'w> {
+    pub(crate) world: &'w World,
+    pub(crate) client: Client,
+    pub(crate) provider: &'static str,
 }
 
-/// After the start of the next server there is one sandbox with one object, or neither; then everything is removed.
-async fn judge(client: &Client, account: &Client, place: &str, request: CrashRequest) {
-    let what = format!("{place} by {request:?}");
-    let (own, at_service) = until(&what, async || {
-        let own = objects(client).await;
-        let passing = ["creating", "starting", "stopping", "deleting", "pausing", "resuming"];
-        let rests = own.iter().all(|item| !passing.contains(&item["phase"].as_str().unwrap()));
-        let at_service = objects(account).await;
-        (rests && own.len() == at_service.len()).then_some((own, at_service))
-    })
-    .await;
-    assert!(own.len() <= 1, "{what}: {own:?}");
-    if request != CrashRequest::Create && request != CrashRequest::Delete {
-        assert_eq!(own.len(), 1, "{what}: nothing is lost");
-    }
-    for (sandbox, object) in own.iter().zip(&at_service) {
-        let id = sandbox["id"].as_str().unwrap();
-        assert_eq!(object["labels"]["atoll.sandbox"], id, "{what}");
-        if request != CrashRequest::Create && sandbox["phase"] != "failed" {
-            if sandbox["phase"] != "running" {
-                client.act(id, "start").await.ok();
+impl CrashWorld<'_> {
+    /// Lets the server die at every place of every request that the provider can do. `sandboxes` tells which sandboxes have an
+    /// object at the service, once for each object.
+    pub(crate) async fn die_everywhere(
+        &self,
+        can: impl Fn(CrashRequest) -> bool,
+        sandboxes: impl AsyncFn() -> Vec<String>,
+    ) {
+        let fail_at = self.world.folder().join("fail-at");
+        self.world.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", fail_at.display()))]).await;
+        let mut missed = Vec::new();
+        for (place, requests) in CRASHES {
+            for request in requests.iter().filter(|request| can(**request)) {
+                if !self.die_at(&fail_at, place, *request).await {
+                    missed.push(format!("{place} by {request:?}"));
+                }
+                self.judge(&format!("{place} by {request:?}"), *request, &sandboxes).await;
             }
-            assert_eq!(client.sh(id, "cat /workspace/kept").await.text(), "kept", "{what}");
         }
-        client.remove(id).await;
+        assert!(missed.len() <= 2, "places that were not reached: {missed:?}");
+        self.world.crash_server_with(&[("ATOLL_FAIL_AT", "")]).await;
     }
-    assert_eq!(objects(account).await, Vec::<Value>::new(), "{what}");
+
+    /// Asks for a change while the server dies at a place of it; answers whether the place was reached. The server runs again.
+    async fn die_at(&self, fail_at: &std::path::Path, place: &str, request: CrashRequest) -> bool {
+        let (w, client) = (self.world, &self.client);
+        let new = json!({ "provider": self.provider, "name": "box" });
+        if request != CrashRequest::Create {
+            let id = client.create(new.clone()).await;
+            client.write_file(&id, "/workspace/kept", "kept").await.ok();
+            match request {
+                CrashRequest::Start => drop(client.act(&id, "stop").await.ok()),
+                CrashRequest::Resume => drop(client.act(&id, "pause").await.ok()),
+                _ => {}
+            }
+        }
+        let (method, path, body) = match request {
+            CrashRequest::Create => ("POST", "/v1/sandboxes", Some(new)),
+            CrashRequest::Pause => ("POST", "/v1/sandboxes/box/pause", None),
+            CrashRequest::Resume => ("POST", "/v1/sandboxes/box/resume", None),
+            CrashRequest::Stop => ("POST", "/v1/sandboxes/box/stop", None),
+            CrashRequest::Start => ("POST", "/v1/sandboxes/box/start", None),
+            CrashRequest::Delete => ("DELETE", "/v1/sandboxes/box", None),
+        };
+        std::fs::write(fail_at, place).unwrap();
+        let asked = reqwest::Client::new()
+            .request(method.parse().unwrap(), format!("http://{SERVER}{path}"))
+            .bearer_auth(client.key());
+        let asked = body.into_iter().fold(asked, |asked, body| asked.json(&body));
+        // The connection breaks where the server dies.
+        let _ = asked.send().await;
+        let answered = Instant::now();
+        let is_over = until("the server dies, or the place was not reached", async || {
+            let is_dead = w.server_exit().is_some();
+            (is_dead || answered.elapsed() > BEHIND_THE_ANSWER).then_some(is_dead)
+        })
+        .await;
+        if is_over {
+            w.forget_server();
+            w.start_server().await;
+        } else {
+            let _ = std::fs::remove_file(fail_at);
+            w.crash_server().await;
+        }
+        is_over
+    }
+
+    /// After the start of the next server there is one sandbox with one object, or neither; then everything is removed.
+    async fn judge(&self, what: &str, request: CrashRequest, sandboxes: &impl AsyncFn() -> Vec<String>) {
+        let client = &self.client;
+        let (own, at_service) = until(what, async || {
+            let own = objects(client).await;
+            let passing = ["creating", "starting", "stopping", "deleting", "pausing", "resuming"];
+            let rests = own.iter().all(|item| !passing.contains(&item["phase"].as_str().unwrap()));
+            let at_service = sandboxes().await;
+            (rests && own.len() == at_service.len()).then_some((own, at_service))
+        })
+        .await;
+        assert!(own.len() <= 1, "{what}: {own:?}");
+        if request != CrashRequest::Create && request != CrashRequest::Delete {
+            assert_eq!(own.len(), 1, "{what}: nothing is lost");
+        }
+        for (sandbox, labelled) in own.iter().zip(&at_service) {
+            let id = sandbox["id"].as_str().unwrap();
+            assert_eq!(labelled, id, "{what}");
+            if request != CrashRequest::Create && sandbox["phase"] != "failed" {
+                if sandbox["phase"] != "running" {
+                    client.act(id, "start").await.ok();
+                }
+                assert_eq!(client.sh(id, "cat /workspace/kept").await.text(), "kept", "{what}");
+            }
+            client.remove(id).await;
+        }
+        assert_eq!(sandboxes().await, Vec::<String>::new(), "{what}");
+    }
 }
