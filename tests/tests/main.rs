@@ -66,6 +66,7 @@ mod remote_agentbay_server;
 mod remote_daytona;
 mod remote_e2b;
 mod remote_server;
+mod remote_snapshots;
 mod remote_sockets;
 mod resources;
 mod sdk_python;

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use atoll_model::{ErrorKind, SnapshotId};
 use atoll_provider::{NoticeKind, Provider, ProviderError};
 use atoll_remote_e2b::{ApiKey, E2bConfig, E2bProvider, E2bSandboxes, E2bSettings, E2bTiming};
-use atoll_tests::{run, until};
+use atoll_tests::fault_proxy::Fault;
+use atoll_tests::{Value, run, until};
 
 use crate::remote::{self, GRACE, RemoteKind, RemoteWorld, TEMPLATE, begun, target};
 
@@ -17,7 +19,7 @@ static KIND: RemoteKind = RemoteKind {
     object_part: "/sandboxes/",
     prefix: "/e2b",
     user: Some("root"),
-    cases: 24,
+    cases: 31,
     open: |remote, owner| open(remote, owner, settings(remote)),
 };
 
@@ -76,6 +78,42 @@ fn a_half_open_stream_ends_and_the_process_is_attached_again() {
 #[test]
 fn a_service_that_does_not_answer_is_refused_at_once_after_a_while() {
     remote::dead_service_is_refused_at_once(&KIND);
+}
+
+#[test]
+fn a_snapshot_that_a_lost_reply_left_is_removed_and_those_of_others_stay() {
+    run(async |w| {
+        let remote = RemoteWorld::open(w, &KIND).await;
+        let (ours, theirs) = (remote.provider("ours").await, remote.provider("theirs").await);
+        let (own, other) = (remote.fixture(&ours).spec(), remote.fixture(&theirs).spec());
+        ours.create(&own).await.unwrap();
+        theirs.create(&other).await.unwrap();
+        let [kept, lost] = [[1; 20], [2; 20]].map(SnapshotId::from_entropy);
+        let seal = theirs.snapshot(&target(&other), &kept, false).await.unwrap().seal;
+        let mine = async || {
+            let listed = remote.account.get("/v1/snapshots").await.ok()["items"].as_array().unwrap().clone();
+            let is_ours = |item: &&Value| item["name"].as_str().is_some_and(|name| name.contains("-ours-"));
+            listed.iter().filter(is_ours).count()
+        };
+        // It is taken and its reply lost; then the service is away, so it can be neither found nor removed.
+        remote.proxy.set_rule(|method, path| match method == "POST" && path.ends_with("/snapshots") {
+            true => Fault::LoseReply,
+            false => Fault::Answer(500, ""),
+        });
+        let refused = ours.snapshot(&target(&own), &lost, false).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert_eq!(mine().await, 1);
+        remote.proxy.set_rule(|_, _| Fault::None);
+        until("it is removed", async || (mine().await == 0).then_some(())).await;
+        // Neither an adoption nor a removal touches what belongs to another server.
+        ours.adopt(Vec::new(), Vec::new()).await.unwrap();
+        ours.remove_snapshot(&kept).await.unwrap();
+        theirs.verify_snapshot(&kept, &seal).await.unwrap();
+        let memory = theirs.snapshot(&target(&other), &lost, true).await.unwrap_err();
+        assert!(memory.to_string().contains("checkpoint"), "{memory}");
+        theirs.remove_snapshot(&kept).await.unwrap();
+        theirs.destroy(&target(&other)).await.unwrap();
+    });
 }
 
 #[test]

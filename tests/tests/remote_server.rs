@@ -23,6 +23,8 @@ pub(crate) struct ServerKind {
     create_path: &'static str,
     /// Whether the service keeps memory over a pause.
     pauses: bool,
+    /// Whether the service keeps snapshots.
+    snapshots: bool,
 }
 
 pub(crate) static E2B: ServerKind = ServerKind {
@@ -33,6 +35,7 @@ pub(crate) static E2B: ServerKind = ServerKind {
     },
     create_path: "/e2b/v2/sandboxes",
     pauses: true,
+    snapshots: true,
 };
 
 pub(crate) static DAYTONA: ServerKind = ServerKind {
@@ -43,6 +46,7 @@ pub(crate) static DAYTONA: ServerKind = ServerKind {
     },
     create_path: "/daytona/api/sandbox",
     pauses: false,
+    snapshots: false,
 };
 
 /// The service: a server of its own, with its own folder and database.
@@ -169,7 +173,12 @@ fn a_sandbox_is_used_adopted_and_deleted(kind: &'static ServerKind) {
         assert_eq!(at_service[0]["labels"]["atoll.sandbox"], id.as_str());
 
         use_it(&client, &id).await;
-        refusals(&client, &id).await;
+        refusals(&client).await;
+        if !kind.snapshots {
+            let path = format!("/v1/sandboxes/{id}/snapshots");
+            let refused = client.post(&path, json!({})).await.refused(501, "unsupported");
+            assert!(refused["message"].as_str().unwrap().contains("snapshot"), "{refused}");
+        }
         let terminal = open_terminal(&client, &id).await;
 
         if kind.pauses {
@@ -277,7 +286,7 @@ async fn open_terminal(client: &Client, id: &str) -> String {
 }
 
 /// What does not exist at such a service names what is missing.
-async fn refusals(client: &Client, id: &str) {
+async fn refusals(client: &Client) {
     let rules =
         json!({ "provider": "cloud", "network": { "mode": "custom", "allow_domains": ["pypi.org"] } });
     let refused = client.post("/v1/sandboxes", rules).await.refused(501, "unsupported");
@@ -285,9 +294,6 @@ async fn refusals(client: &Client, id: &str) {
     let template = json!({ "provider": "cloud", "template": "no-such-template" });
     let refused = client.post("/v1/sandboxes", template).await.refused(404, "template_not_found");
     assert!(refused["hint"].as_str().unwrap().contains("of the account at that service"), "{refused}");
-    let shot =
-        client.post(&format!("/v1/sandboxes/{id}/snapshots"), json!({})).await.refused(501, "unsupported");
-    assert!(shot["message"].as_str().unwrap().contains("snapshot"), "{shot}");
 }
 
 /// A service that hangs delays no call for another provider.
@@ -386,8 +392,7 @@ impl CrashWorld<'_> {
         can: impl Fn(CrashRequest) -> bool,
         sandboxes: impl AsyncFn() -> Vec<String>,
     ) {
-        let fail_at = self.world.folder().join("fail-at");
-        self.world.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", fail_at.display()))]).await;
+        let fail_at = self.listen_for_places().await;
         let mut missed = Vec::new();
         for (place, requests) in CRASHES {
             for request in requests.iter().filter(|request| can(**request)) {
@@ -401,9 +406,16 @@ impl CrashWorld<'_> {
         self.world.crash_server_with(&[("ATOLL_FAIL_AT", "")]).await;
     }
 
+    /// Starts the server anew, so that it dies at the place that this file names.
+    pub(crate) async fn listen_for_places(&self) -> PathBuf {
+        let fail_at = self.world.folder().join("fail-at");
+        self.world.crash_server_with(&[("ATOLL_FAIL_AT", &format!("@{}", fail_at.display()))]).await;
+        fail_at
+    }
+
     /// Asks for a change while the server dies at a place of it; answers whether the place was reached. The server runs again.
     async fn die_at(&self, fail_at: &std::path::Path, place: &str, request: CrashRequest) -> bool {
-        let (w, client) = (self.world, &self.client);
+        let client = &self.client;
         let new = json!({ "provider": self.provider, "name": "box" });
         if request != CrashRequest::Create {
             let id = client.create(new.clone()).await;
@@ -422,10 +434,21 @@ impl CrashWorld<'_> {
             CrashRequest::Start => ("POST", "/v1/sandboxes/box/start", None),
             CrashRequest::Delete => ("DELETE", "/v1/sandboxes/box", None),
         };
+        self.ask_and_die(fail_at, place, (method, path, body)).await
+    }
+
+    /// Sends a request while the server dies at a place; answers whether the place was reached. The server runs again.
+    pub(crate) async fn ask_and_die(
+        &self,
+        fail_at: &std::path::Path,
+        place: &str,
+        (method, path, body): (&str, &str, Option<Value>),
+    ) -> bool {
+        let w = self.world;
         std::fs::write(fail_at, place).unwrap();
         let asked = reqwest::Client::new()
             .request(method.parse().unwrap(), format!("http://{SERVER}{path}"))
-            .bearer_auth(client.key());
+            .bearer_auth(self.client.key());
         let asked = body.into_iter().fold(asked, |asked, body| asked.json(&body));
         // The connection breaks where the server dies.
         let _ = asked.send().await;

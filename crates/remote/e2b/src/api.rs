@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use atoll_model::{InstanceId, SandboxId};
+use atoll_model::{InstanceId, SandboxId, SnapshotId};
 use atoll_provider::ProviderError;
 use atoll_remote::{
     CallError, Measurement, OWNER_LABEL, Repeat, SANDBOX_LABEL, VendorAnswer, VendorCall, VendorClient,
@@ -20,6 +20,10 @@ use crate::settings::E2bSettings;
 const PAGES_MAX: usize = 200;
 /// LIMIT: a sandbox starts within seconds.
 const CREATE_WITHIN: Duration = Duration::from_secs(40);
+/// LIMIT: a snapshot copies the files of a sandbox.
+const SNAPSHOT_WITHIN: Duration = Duration::from_secs(120);
+/// LIMIT: an id of a snapshot has the name of the account and the name of the snapshot.
+const SNAPSHOT_ID_MAX: usize = 256;
 
 /// What the service answers about a new or woken object. Contains secrets.
 #[derive(Deserialize)]
@@ -58,12 +62,48 @@ struct Listed {
 /// An object of this server. Its instance is the one that it was made as.
 pub(crate) type OwnedObject = atoll_remote::OwnedObject<ServiceState>;
 
+/// A snapshot in a list, or a new one.
+#[derive(Debug, Deserialize)]
+struct ListedSnapshot {
+    #[serde(rename = "snapshotID")]
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+/// A snapshot of this server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OwnedSnapshot {
+    /// The service's id, which is the name of a template, too.
+    pub(crate) id: String,
+    pub(crate) snapshot: SnapshotId,
+}
+
+/// The snapshot of a name that this owner gives; `NAMESPACE/` and `:TAG` may stand around it.
+fn own_snapshot(listed: ListedSnapshot, owner: &str) -> Option<OwnedSnapshot> {
+    let ListedSnapshot { id, names } = listed;
+    let own = |name: &str| {
+        let name = name.rsplit_once('/').map_or(name, |(_, name)| name);
+        let name = name.split_once(':').map_or(name, |(name, _)| name);
+        name.strip_prefix("atoll-")?.strip_prefix(owner)?.strip_prefix('-')?.parse::<SnapshotId>().ok()
+    };
+    let snapshot = names.iter().map(String::as_str).chain([id.as_str()]).find_map(own)?;
+    is_snapshot_id(&id).then_some(OwnedSnapshot { id, snapshot })
+}
+
+/// An id becomes a part of paths, escaped.
+fn is_snapshot_id(id: &str) -> bool {
+    !id.is_empty() && id.len() <= SNAPSHOT_ID_MAX && id.bytes().all(|b| b.is_ascii_graphic())
+}
+
 /// The body of a create.
 pub(crate) struct NewObject<'a> {
     pub(crate) template: &'a str,
     pub(crate) sandbox: &'a SandboxId,
     pub(crate) instance: &'a InstanceId,
     pub(crate) internet: bool,
+    /// A service that knows it answers a second create of the same key with the object of the first.
+    pub(crate) key: String,
 }
 
 /// The API of one account.
@@ -82,6 +122,13 @@ fn is_id(id: &str) -> bool {
 fn opened(answer: &VendorAnswer) -> Result<Opened, CallError> {
     let opened: Opened = parsed_answer(answer)?;
     if is_id(&opened.id) { Ok(opened) } else { Err(unreadable_answer()) }
+}
+
+/// The parameter of the query for the next page of a list, if there is one.
+fn next_page(answer: &VendorAnswer) -> Option<String> {
+    let token = answer.headers.get("x-next-token").and_then(|token| token.to_str().ok());
+    let token = token.filter(|token| !token.is_empty())?;
+    Some(format!("&nextToken={}", utf8_percent_encode(token, NON_ALPHANUMERIC)))
 }
 
 /// The value of the query parameter `metadata`. The names and values have only characters that need no escape, so the several
@@ -114,7 +161,7 @@ impl E2bApi {
             // Ports are reached through this server, which knows who may.
             "network": { "allowPublicTraffic": false },
         });
-        let key = HeaderValue::try_from(format!("{}-{}", new.sandbox, new.instance));
+        let key = HeaderValue::try_from(new.key.as_str());
         let key = key.map_err(|_| CallError::NotSent { why: "the ids cannot be sent".to_owned() })?;
         let call = VendorCall {
             headers: vec![(HeaderName::from_static("idempotency-key"), key)],
@@ -219,9 +266,8 @@ impl E2bApi {
             let own = page.into_iter().filter_map(|listed| self.own(listed));
             let wanted = own.filter(|object| sandbox.is_none_or(|sandbox| *sandbox == object.sandbox));
             found.extend(wanted.map(|object| (object.id.clone(), object)));
-            let token = answer.headers.get("x-next-token").and_then(|token| token.to_str().ok());
-            match token.filter(|token| !token.is_empty()) {
-                Some(token) => next = format!("&nextToken={}", utf8_percent_encode(token, NON_ALPHANUMERIC)),
+            match next_page(&answer) {
+                Some(token) => next = token,
                 None => return Ok(found.into_values().collect()),
             }
         }
@@ -234,11 +280,103 @@ impl E2bApi {
         is_id(&id).then_some(OwnedObject { id, sandbox, instance, state, started_at })
     }
 
+    fn snapshot_name(&self, snapshot: &SnapshotId) -> String {
+        format!("atoll-{}-{snapshot}", self.owner)
+    }
+
+    /// Takes a snapshot of the files of an object; the service's id of it. After [`CallError::Unanswered`] it may be there; it is
+    /// not asked for again here.
+    pub(crate) async fn snapshot(&self, object: &str, snapshot: &SnapshotId) -> Result<String, CallError> {
+        let body = json!({ "name": self.snapshot_name(snapshot), "memory": false });
+        let call = VendorCall {
+            repeat: Repeat::Unsent,
+            attempt_within: SNAPSHOT_WITHIN,
+            within: SNAPSHOT_WITHIN,
+            ..VendorCall::new(Method::POST, format!("/sandboxes/{object}/snapshots")).body(body)
+        };
+        let made: ListedSnapshot = parsed_answer(&self.client.call(call).await?)?;
+        if is_snapshot_id(&made.id) { Ok(made.id) } else { Err(unreadable_answer()) }
+    }
+
+    /// The snapshots of this server, or one of them.
+    pub(crate) async fn snapshots(&self, one: Option<&SnapshotId>) -> Result<Vec<OwnedSnapshot>, CallError> {
+        let name = one.map_or_else(String::new, |one| format!("&name={}", self.snapshot_name(one)));
+        let (mut found, mut next) = (Vec::new(), String::new());
+        for _ in 0..PAGES_MAX {
+            let path = format!("/snapshots?limit=100{name}{next}");
+            let answer = self.client.call(VendorCall::new(Method::GET, path)).await?;
+            let page: Vec<ListedSnapshot> = parsed_answer(&answer)?;
+            // The filter is the service's; that a snapshot is ours is decided here.
+            let own = page.into_iter().filter_map(|listed| own_snapshot(listed, &self.owner));
+            found.extend(own.filter(|own| one.is_none_or(|one| *one == own.snapshot)));
+            match next_page(&answer) {
+                Some(token) => next = token,
+                None => return Ok(found),
+            }
+        }
+        Err(unreadable_answer())
+    }
+
+    /// Removes a snapshot by the service's id. Idempotent.
+    pub(crate) async fn remove_snapshot(&self, id: &str) -> Result<(), CallError> {
+        let escaped = utf8_percent_encode(id, NON_ALPHANUMERIC);
+        let call = VendorCall::new(Method::DELETE, format!("/templates/{escaped}"));
+        unless_missing(self.client.call(call).await).map(drop)
+    }
+
+    /// Whether an object reaches the internet; `None`: it is not there.
+    pub(crate) async fn internet(&self, id: &str) -> Result<Option<bool>, CallError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Detail {
+            #[serde(default)]
+            allow_internet_access: Option<bool>,
+        }
+        let call = VendorCall::new(Method::GET, format!("/sandboxes/{id}"));
+        let Some(answer) = unless_missing(self.client.call(call).await)? else { return Ok(None) };
+        // A create says it; a service that does not tell it again cannot be asked for the same.
+        parsed_answer::<Detail>(&answer)?.allow_internet_access.map(Some).ok_or_else(unreadable_answer)
+    }
+
     /// Whether the service answers and accepts the key.
     pub(crate) async fn check(&self) -> Result<(), CallError> {
         let path = format!("/v2/sandboxes?metadata={}&limit=1", label_query(&self.owner, None));
         let call = VendorCall { within: Duration::from_secs(8), ..VendorCall::new(Method::GET, path) };
         let answer = self.client.call(call).await?;
         parsed_answer::<Vec<Listed>>(&answer).map(drop)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_snapshots_with_a_name_of_this_server_are_its_own() {
+        let snapshot = SnapshotId::from_entropy([7; 20]);
+        let read = |id: &str, names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            own_snapshot(ListedSnapshot { id: id.to_owned(), names }, "me")
+        };
+        let name = format!("atoll-me-{snapshot}");
+        for (id, names) in [
+            (format!("{name}:default"), vec![]),
+            ("tmpl123:default".to_owned(), vec![format!("team/{name}:default")]),
+            (format!("team/{name}"), vec![]),
+        ] {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            assert_eq!(read(&id, &names), Some(OwnedSnapshot { id: id.clone(), snapshot: snapshot.clone() }));
+        }
+        let others = [
+            format!("atoll-you-{snapshot}"),
+            format!("atoll-me2-{snapshot}"),
+            "atoll-me-x".to_owned(),
+            "my-snap".to_owned(),
+        ];
+        for other in others {
+            assert_eq!(read(&other, &[]), None, "{other}");
+        }
+        assert_eq!(read("an id\n", &[&name]), None);
     }
 }

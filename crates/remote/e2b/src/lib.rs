@@ -4,6 +4,7 @@
 //! E2bProvider ─► lifecycle ─► api        control calls: create, pause, connect, delete, lists, metrics
 //!                 │        └► records    what an object's labels cannot say
 //!                 ├─ vendor              the calls that the kit's adoption and watch need
+//!                 ├─ snapshots           files that are kept at the service under a name of this server
 //!                 ├─ session ─► access   commands and files by the service's own calls (envd)
 //!                 └─ ports   ─► access   HTTP to ports through the service's hosts
 //! ```
@@ -25,6 +26,7 @@ mod ports;
 mod records;
 mod session;
 mod settings;
+mod snapshots;
 mod vendor;
 
 use std::path::PathBuf;
@@ -37,7 +39,7 @@ use atoll_model::policy::placement::Node;
 use atoll_provider::{
     Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
-    ProviderError, ProviderImage, SessionSupport, Target,
+    ProviderError, ProviderImage, SessionSupport, SnapshotSupport, Target,
 };
 use atoll_remote::{
     DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, VendorWatch, WatchNumber,
@@ -49,6 +51,7 @@ use access::E2bAccess;
 use api::E2bApi;
 use lifecycle::E2bSlot;
 use records::InstanceRecords;
+use snapshots::{SnapshotCleanup, UnwantedSnapshots};
 
 pub use atoll_remote::ApiKey;
 pub use settings::E2bSettings;
@@ -100,6 +103,7 @@ pub struct E2bConfig {
 pub struct E2bProvider {
     shared: Arc<E2bShared>,
     watch: VendorWatch,
+    cleanup: SnapshotCleanup,
 }
 
 /// State that all tasks of a provider share.
@@ -118,6 +122,7 @@ struct E2bShared {
     templates: FoundNames,
     /// When the service last answered a check.
     checked: LastSuccess,
+    unwanted: UnwantedSnapshots,
 }
 
 impl E2bProvider {
@@ -138,8 +143,9 @@ impl E2bProvider {
             streams: DialTasks::default(),
             templates: FoundNames::default(),
             checked: LastSuccess::default(),
+            unwanted: UnwantedSnapshots::default(),
         });
-        Ok(Self { shared, watch: VendorWatch::default() })
+        Ok(Self { shared, watch: VendorWatch::default(), cleanup: SnapshotCleanup::default() })
     }
 }
 
@@ -171,6 +177,7 @@ impl Provider for E2bProvider {
             users: true,
             keeps_files: true,
             pauses: true,
+            snapshots: true,
             ..Capabilities::default()
         }
     }
@@ -230,13 +237,16 @@ impl Provider for E2bProvider {
     async fn adopt(
         &self,
         known: Vec<KnownSandbox>,
-        _: Vec<SnapshotId>,
+        snapshots: Vec<SnapshotId>,
     ) -> Result<Vec<Adopted>, ProviderError> {
-        atoll_remote::adopt(&self.shared, known).await
+        let adopted = atoll_remote::adopt(&self.shared, known).await?;
+        self.shared.sweep_snapshots(&snapshots).await;
+        Ok(adopted)
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {
         self.watch.start(&self.shared);
+        self.cleanup.start(&self.shared);
         self.shared.table.notices()
     }
 
@@ -257,6 +267,10 @@ impl Provider for E2bProvider {
     }
 
     fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn snapshot_support(&self) -> Result<&dyn SnapshotSupport, ProviderError> {
         Ok(self)
     }
 }

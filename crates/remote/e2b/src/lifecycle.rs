@@ -10,7 +10,7 @@ use atoll_provider::{
     Booted, InstanceSpec, InstanceUsage, PauseSupport, ProviderError, ProviderImage, Target,
 };
 use atoll_remote::{
-    Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_vendor_spec, gone, is_closed,
+    Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_snapshot_vendor_spec, gone, is_closed,
     oldest_first, random_hex, remove_leftovers, unknown_node,
 };
 use tokio::time::Instant;
@@ -35,9 +35,17 @@ const USER: &str = "user";
 
 impl E2bShared {
     pub(crate) async fn create(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
-        check_vendor_spec(self.name, spec)?;
+        check_snapshot_vendor_spec(self.name, spec)?;
+        let template = self.base_of(spec).await?;
         remove_leftovers(self, &spec.sandbox).await?;
-        let made = match self.make(spec, slot).await {
+        let new = NewObject {
+            template: &template,
+            sandbox: &spec.sandbox,
+            instance: &spec.instance,
+            internet: !is_closed(&spec.network),
+            key: format!("{}-{}", spec.sandbox, spec.instance),
+        };
+        let made = match self.make(&new, slot, None).await {
             Ok(opened) => self.begin(spec, slot, &opened).await,
             Err(error) => Err(self.create_error(spec, error)),
         };
@@ -64,16 +72,16 @@ impl E2bShared {
     }
 
     /// Makes the object of a sandbox exactly once. Where no answer came it is looked for by its labels before it is made again.
-    async fn make(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Opened, CallError> {
-        let new = NewObject {
-            template: &spec.template,
-            sandbox: &spec.sandbox,
-            instance: &spec.instance,
-            internet: !is_closed(&spec.network),
-        };
+    /// `besides`: an object with the same labels that is another one.
+    pub(crate) async fn make(
+        &self,
+        new: &NewObject<'_>,
+        slot: &E2bSlot,
+        besides: Option<&str>,
+    ) -> Result<Opened, CallError> {
         let mut attempt = 1;
         loop {
-            let error = match self.api.create(&new).await {
+            let error = match self.api.create(new).await {
                 Ok(opened) => return Ok(opened),
                 Err(error) => error,
             };
@@ -81,7 +89,7 @@ impl E2bShared {
                 return Err(error);
             }
             slot.set_doubtful(true);
-            if let Some(opened) = self.look_for(&spec.sandbox, &spec.instance).await? {
+            if let Some(opened) = self.look_for(new, besides).await? {
                 return Ok(opened);
             }
             if attempt == CREATE_ATTEMPTS {
@@ -94,13 +102,14 @@ impl E2bShared {
     /// Looks for an object that a create without an answer may have made; the service may still be making it.
     async fn look_for(
         &self,
-        sandbox: &SandboxId,
-        instance: &InstanceId,
+        new: &NewObject<'_>,
+        besides: Option<&str>,
     ) -> Result<Option<Opened>, CallError> {
+        let sandbox = new.sandbox;
         let mut backoff = Backoff::new(FIRST_LOOK);
         for _ in 0..LOOKS {
             let mut found = self.api.owned(Some(sandbox)).await?;
-            found.retain(|object| object.instance == *instance);
+            found.retain(|object| object.instance == *new.instance && besides != Some(object.id.as_str()));
             oldest_first(&mut found);
             if let Some(first) = found.first()
                 && let Some(opened) = self.api.connect(&first.id, true).await?
@@ -160,7 +169,7 @@ impl E2bShared {
     }
 
     pub(crate) async fn boot(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
-        check_vendor_spec(self.name, spec)?;
+        check_snapshot_vendor_spec(self.name, spec)?;
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
         self.end_processes(&spec.sandbox, slot, &found).await?;
         let instance = spec.instance.clone();

@@ -57,7 +57,7 @@ pub fn check_vendor_demands(
     }
 }
 
-/// Refuses a specification that no object of a vendor can have.
+/// Refuses a specification that no object of a vendor without snapshots can have.
 ///
 /// # Errors
 /// As [`check_vendor_demands`].
@@ -65,6 +65,14 @@ pub fn check_vendor_spec(provider: &'static str, spec: &InstanceSpec) -> Result<
     if spec.origin != FilesOrigin::Template {
         return Err(missing_capability(provider, Capability::Snapshot));
     }
+    check_snapshot_vendor_spec(provider, spec)
+}
+
+/// As [`check_vendor_spec`], for a vendor with snapshots.
+///
+/// # Errors
+/// As [`check_vendor_demands`].
+pub fn check_snapshot_vendor_spec(provider: &'static str, spec: &InstanceSpec) -> Result<(), ProviderError> {
     if !spec.mounts.is_empty() {
         return Err(missing_capability(provider, Capability::Volume));
     }

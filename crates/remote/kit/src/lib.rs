@@ -38,8 +38,8 @@ pub use client::{
 };
 pub use connect::{VendorAddress, VendorConnector};
 pub use demands::{
-    FoundNames, LastSuccess, check_vendor_demands, check_vendor_spec, gone, is_closed, missing_capability,
-    unknown_node,
+    FoundNames, LastSuccess, check_snapshot_vendor_spec, check_vendor_demands, check_vendor_spec, gone,
+    is_closed, missing_capability, unknown_node,
 };
 pub use http_dial::{DialTasks, HttpTarget, LinkPath, dial_http, dial_link};
 pub use key::ApiKey;
