@@ -35,6 +35,8 @@ pub enum ProviderCall {
     Create,
     /// [`crate::Provider::boot`]
     Boot,
+    /// [`crate::Provider::owned`]; logged only where it is scripted
+    Owned,
     /// [`crate::Provider::pause`]
     Pause,
     /// [`crate::Provider::checkpoint`]

@@ -331,6 +331,12 @@ async fn the_key_of_another_account_is_not_used_while_there_are_sandboxes() {
         async |world: &World| problem(world, "cloud").await.is_some_and(|why| why.contains("none of them"));
     assert!(is_refused(&world).await);
     assert_eq!(world.get(&lease.id).await.phase, Phase::Running);
+    // A service that does not answer says nothing about the account of a key.
+    accounts.0[1].1.script(ProviderCall::Owned, Script::Fail);
+    set(&world, "cloud", key("a")).await.unwrap();
+    set(&world, "cloud", key("b")).await.unwrap();
+    assert!(problem(&world, "cloud").await.unwrap().contains("did not tell whether"));
+    world.get(&lease.id).await;
     let clock = world.clock.clone();
     let (fake, dir) = (world.fake.clone(), world.crash().await);
     let world = World::open(dir, fake, clock, options()).await;

@@ -94,6 +94,9 @@ impl Provider for FakeProvider {
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
+        if self.is_scripted(ProviderCall::Owned) {
+            self.play_whole(ProviderCall::Owned, "").await?;
+        }
         Ok(self.world.lock().unwrap().owned())
     }
 

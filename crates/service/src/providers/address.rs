@@ -102,8 +102,8 @@ impl Service {
 }
 
 impl Service {
-    /// Refuses a key of an account that knows none of the sandboxes. A service that does not answer, or refuses the key, loses
-    /// nothing: its calls fail.
+    /// Refuses a key of an account that knows none of the sandboxes. While the service does not say so, the key is refused, too: it
+    /// would be used when the service answers again, and all sandboxes would seem to be gone.
     pub(super) async fn check_account(
         &self,
         files: &ProviderFiles,
@@ -111,8 +111,11 @@ impl Service {
         settings: &ProviderSettings,
     ) -> Result<(), ServiceError> {
         let name = provider.name();
-        let (account, known) = (files.account(settings), std::fs::read_to_string(files.account_file(name)));
-        let (Some(account), Ok(known)) = (account, known) else { return Ok(()) };
+        let known = match std::fs::read_to_string(files.account_file(name)) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
+            read => read.map_err(|cause| unreadable(name, cause))?,
+        };
+        let Some(account) = files.account(settings) else { return Ok(()) };
         let live = self.base().store.live().await?;
         let live: Vec<_> =
             live.iter().filter(|(lease, row)| lease.provider == name && row.is_some()).collect();
@@ -121,7 +124,8 @@ impl Service {
         }
         let owned = match tokio::time::timeout(ANSWERS_WITHIN * 5, provider.owned()).await {
             Ok(Ok(owned)) => owned,
-            Ok(Err(_)) | Err(_) => return Ok(()),
+            Ok(Err(error)) => return Err(unknown_account(name, live.len(), &error.to_string())),
+            Err(_) => return Err(unknown_account(name, live.len(), "it did not answer in time")),
         };
         let is_known = owned.iter().any(|found| live.iter().any(|(lease, _)| lease.id == found.sandbox));
         if is_known {
@@ -134,6 +138,15 @@ impl Service {
         Err(ServiceError::new(Code::ProviderInUse, message)
             .hint("set a key of their account, or delete the sandboxes with the old key first"))
     }
+}
+
+fn unknown_account(name: &str, sandboxes: usize, why: &str) -> ServiceError {
+    let message = format!(
+        "provider {name} has {sandboxes} sandboxes, and its service did not tell whether the account of the new key has them: {why}"
+    );
+    ServiceError::new(Code::ProviderNotConfigured, message)
+        .hint("check the key; it is tried again until the service answers")
+        .retry_after(5)
 }
 
 fn in_use(name: &str, sandboxes: usize, volumes: usize, address: &str) -> ServiceError {
