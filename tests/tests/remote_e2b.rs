@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::{ErrorKind, SnapshotId};
-use atoll_provider::{NoticeKind, Provider, ProviderError};
+use atoll_model::{ErrorKind, InstanceId, SnapshotId};
+use atoll_provider::{InstanceSpec, KnownSandbox, NoticeKind, Provider, ProviderError, Target};
 use atoll_remote_e2b::{ApiKey, E2bConfig, E2bProvider, E2bSandboxes, E2bSettings, E2bTiming};
 use atoll_tests::fault_proxy::Fault;
 use atoll_tests::{Value, run, until};
+use futures::StreamExt;
 
 use crate::remote::{self, GRACE, RemoteKind, RemoteWorld, TEMPLATE, begun, target};
 
@@ -113,6 +114,64 @@ fn a_snapshot_that_a_lost_reply_left_is_removed_and_those_of_others_stay() {
         assert!(memory.to_string().contains("checkpoint"), "{memory}");
         theirs.remove_snapshot(&kept).await.unwrap();
         theirs.destroy(&target(&other)).await.unwrap();
+    });
+}
+
+#[test]
+fn the_files_of_a_rollback_are_those_of_the_next_server_too() {
+    run(async |w| {
+        let remote = RemoteWorld::open(w, &KIND).await;
+        let provider = remote.provider("back").await;
+        let spec = remote.fixture(&provider).spec();
+        provider.create(&spec).await.unwrap();
+        let snapshot = SnapshotId::from_entropy([3; 20]);
+        let text = async |provider: &Arc<dyn Provider>, spec: &InstanceSpec| {
+            let session = provider.session_support().unwrap();
+            let file = session.read_file(&target(spec), "/tmp/note", None, None).await.unwrap();
+            file.stream.map(|chunk| chunk.unwrap().to_vec()).concat().await
+        };
+        let write = async |text: &'static str| {
+            let content = futures::stream::once(async move { Ok(text.into()) }).boxed();
+            let session = provider.session_support().unwrap();
+            let len = Some(text.len() as u64);
+            session.write_file(&target(&spec), "/tmp/note", None, None, len, content).await.unwrap();
+        };
+        write("then").await;
+        let seal = provider.snapshot(&target(&spec), &snapshot, false).await.unwrap().seal;
+        write("now").await;
+        provider.halt(&target(&spec)).await.unwrap();
+        // The object before the rollback cannot be removed, and the server ends.
+        remote.proxy.set_rule(|method, _| match method {
+            "DELETE" => Fault::Answer(500, ""),
+            _ => Fault::None,
+        });
+        let files = Target { sandbox: spec.sandbox.clone(), instance: None };
+        provider.rollback(&files, &snapshot, &seal, &spec.limits).await.unwrap();
+        assert_eq!(remote.objects("back").await.len(), 2);
+        drop(provider);
+        remote.proxy.set_rule(|_, _| Fault::None);
+        let next = open(&remote, "back", settings(&remote));
+        let known = KnownSandbox {
+            sandbox: spec.sandbox.clone(),
+            instance: None,
+            storage: spec.storage,
+            limits: spec.limits,
+            network: Arc::clone(&spec.network),
+            paused: false,
+        };
+        next.adopt(vec![known], vec![snapshot.clone()]).await.unwrap();
+        drop(next.notices());
+        let again = InstanceSpec { instance: InstanceId::from_entropy([4; 20]), ..spec };
+        next.boot(&again).await.unwrap();
+        assert_eq!(text(&next, &again).await, b"then");
+        until("the object before the rollback is removed", async || {
+            (remote.objects("back").await.len() == 1).then_some(())
+        })
+        .await;
+        assert_eq!(text(&next, &again).await, b"then");
+        next.destroy(&target(&again)).await.unwrap();
+        next.remove_snapshot(&snapshot).await.unwrap();
+        assert_eq!(remote.objects("back").await, []);
     });
 }
 

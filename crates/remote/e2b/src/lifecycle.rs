@@ -173,7 +173,8 @@ impl E2bShared {
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
         self.end_processes(&spec.sandbox, slot, &found).await?;
         let instance = spec.instance.clone();
-        let record = |halted| InstanceRecord { instance: instance.clone(), halted };
+        let record =
+            |halted| InstanceRecord { instance: instance.clone(), object: Some(found.id.clone()), halted };
         self.records.write(&spec.sandbox, record(true)).await?;
         let woken = self.api.connect(&found.id, false).await;
         let woken = woken.map_err(|error| error.into_provider("starting the sandbox"))?;
@@ -212,7 +213,11 @@ impl E2bShared {
         if object.state == ObjectState::Halted {
             return Ok(());
         }
-        let record = InstanceRecord { instance: object.instance.clone(), halted: true };
+        let record = InstanceRecord {
+            instance: object.instance.clone(),
+            object: Some(object.id.clone()),
+            halted: true,
+        };
         self.records.write(sandbox, record).await?;
         let halted = self.object(&object.instance, ObjectState::Halted, object.id.clone(), None);
         if object.state != ObjectState::Paused {

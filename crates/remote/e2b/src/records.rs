@@ -1,5 +1,5 @@
-//! What the labels of an object cannot say, because they never change: which instance it is after a start, and whether only its files
-//! count. One small file for each sandbox that was ever halted, in the folder of the provider.
+//! What the labels of an object cannot say, because they never change: which instance it is after a start, whether only its files
+//! count, and which of two objects it is after a rollback. One small file for each sandbox that was ever halted, in the folder of the provider.
 //!
 //! | record | object at the service | meaning |
 //! |---|---|---|
@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InstanceRecord {
     pub(crate) instance: InstanceId,
+    /// The service's id of the object. A rollback makes another one, and for a moment there are two.
+    #[serde(default)]
+    pub(crate) object: Option<String>,
     pub(crate) halted: bool,
 }
 

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::api::{NewObject, OwnedSnapshot};
 use crate::lifecycle::{E2bObject, E2bSlot};
+use crate::records::InstanceRecord;
 use crate::{E2bProvider, E2bShared};
 
 /// LIMIT: how often a snapshot is looked for whose answer was lost.
@@ -256,7 +257,7 @@ impl E2bShared {
     }
 
     /// Makes an object from a snapshot, at rest, and lets it take the place of the sandbox's object. Until that is done the one
-    /// before is kept: after a crash it is the older of two, and the other is removed.
+    /// before is kept. Which of the two it is after a crash says the record.
     async fn rollback(
         &self,
         target: &Target,
@@ -286,6 +287,9 @@ impl E2bShared {
         let made = made.map_err(|error| error.into_provider("making the files of the snapshot"))?;
         let rests = self.api.pause(&made.id, false).await.map_err(failed)?;
         rests.ok_or_else(|| gone(sandbox))?;
+        let record =
+            InstanceRecord { instance: instance.clone(), object: Some(made.id.clone()), halted: true };
+        self.records.write(sandbox, record).await?;
         slot.set(self.object(instance, ObjectState::Halted, made.id, None));
         if let Err(error) = self.api.kill(&before.id).await {
             // No sandbox has it any more: it is removed after the grace time.

@@ -63,6 +63,10 @@ impl Vendor for E2bShared {
             let record = self.records.read(&found.sandbox)?;
             let state = state_of(found.state, record.as_ref().is_some_and(|record| record.halted));
             if let Some(record) = record {
+                if record.object.as_deref() == Some(&*found.id) {
+                    // It comes before all others of its sandbox, also before an older one.
+                    found.started_at.clear();
+                }
                 found.instance = record.instance;
             }
             objects.push(found.with_state(state));
@@ -101,8 +105,9 @@ impl Vendor for E2bShared {
     /// The server died between the start of an instance and its record.
     async fn note_adopted(&self, object: &OwnedObject<VendorState>) -> Result<(), ProviderError> {
         match self.records.read(&object.sandbox)? {
-            Some(InstanceRecord { instance, halted: true }) => {
-                self.records.write(&object.sandbox, InstanceRecord { instance, halted: false }).await
+            Some(record) if record.halted => {
+                let record = InstanceRecord { object: Some(object.id.clone()), halted: false, ..record };
+                self.records.write(&object.sandbox, record).await
             }
             Some(_) | None => Ok(()),
         }
