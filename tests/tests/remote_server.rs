@@ -78,6 +78,9 @@ impl<'w> RemoteService<'w> {
             .unwrap();
         let pid = world.adopt(child);
         until("the service answers", async || {
+            let is_over = proc::Process::read(pid).is_none_or(|found| found.state == 'Z');
+            let said = || std::fs::read_to_string(world.folder().join("service.log")).unwrap_or_default();
+            assert!(!is_over, "the service ended: {}", said());
             let health = reqwest::get(format!("http://{SERVICE}/health")).await;
             health.is_ok_and(|answer| answer.status() == 200).then_some(())
         })
