@@ -296,24 +296,33 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
     }
 
     /// The objects of a list that have belonged to no sandbox for at least `grace`. `listed` are the objects of this server: the
-    /// vendor's id, and the sandbox that their labels name.
+    /// vendor's id, and the sandbox that their labels name. One whose sandbox has another object is an older instance of it for
+    /// certain; it is left alone only for the time `replaced`.
     #[must_use]
-    pub fn expired_strays(&self, listed: &[(String, SandboxId)], grace: Duration) -> Vec<String> {
+    pub fn expired_strays(
+        &self,
+        listed: &[(String, SandboxId)],
+        replaced: Duration,
+        grace: Duration,
+    ) -> Vec<String> {
         if !self.is_adopted.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let own: HashSet<String> = self.objects().into_iter().map(|(_, _, object)| object.id).collect();
+        let own: HashMap<SandboxId, String> =
+            self.objects().into_iter().map(|(sandbox, _, object)| (sandbox, object.id)).collect();
         let is_stray = |(id, sandbox): &&(String, SandboxId)| {
-            !own.contains(id) && self.existing(sandbox).is_none_or(|slot| !slot.is_changing())
+            own.get(sandbox) != Some(id) && self.existing(sandbox).is_none_or(|slot| !slot.is_changing())
         };
-        let found: Vec<&String> = listed.iter().filter(is_stray).map(|(id, _)| id).collect();
+        let found: HashMap<&String, bool> =
+            listed.iter().filter(is_stray).map(|(id, sandbox)| (id, own.contains_key(sandbox))).collect();
         let mut strays = self.strays.lock().unwrap_or_else(PoisonError::into_inner);
-        strays.retain(|id, _| found.contains(&id));
+        strays.retain(|id, _| found.contains_key(id));
         let now = Instant::now();
-        for id in found {
-            strays.entry(id.clone()).or_insert(now);
-        }
-        strays.iter().filter(|(_, since)| now - **since >= grace).map(|(id, _)| id.clone()).collect()
+        let expired = found.into_iter().filter(|(id, is_replaced)| {
+            let since = *strays.entry((*id).clone()).or_insert(now);
+            now - since >= if *is_replaced { replaced.min(grace) } else { grace }
+        });
+        expired.map(|(id, _)| id.clone()).collect()
     }
 
     /// Reports once that an object is no more, unless this server removed it.
@@ -373,6 +382,7 @@ mod tests {
     use super::*;
 
     const GRACE: Duration = Duration::from_secs(60);
+    const REPLACED: Duration = Duration::from_secs(10);
 
     fn sandbox(seed: u8) -> SandboxId {
         SandboxId::from_entropy([seed; 20])
@@ -397,16 +407,21 @@ mod tests {
             ("twice".to_owned(), sandbox(1)),
             ("lost".to_owned(), sandbox(2)),
         ];
+        let expired = |listed: &[(String, SandboxId)]| {
+            let mut expired = table.expired_strays(listed, REPLACED, GRACE);
+            expired.sort();
+            expired
+        };
         tokio::time::advance(GRACE * 2).await;
-        assert!(table.expired_strays(&listed, GRACE).is_empty(), "nothing is known before the adoption");
+        assert!(expired(&listed).is_empty(), "nothing is known before the adoption");
         table.set_adopted(&[sandbox(1)].into());
-        assert!(table.expired_strays(&listed, GRACE).is_empty(), "they are seen for the first time");
+        assert!(expired(&listed).is_empty(), "they are seen for the first time");
+        tokio::time::advance(REPLACED).await;
+        assert_eq!(expired(&listed), ["twice"], "its sandbox has another one");
         tokio::time::advance(GRACE).await;
-        let mut expired = table.expired_strays(&listed, GRACE);
-        expired.sort();
-        assert_eq!(expired, ["lost", "twice"]);
-        assert!(table.expired_strays(&listed[..1], GRACE).is_empty());
-        assert!(table.expired_strays(&listed, GRACE).is_empty(), "the time begins again");
+        assert_eq!(expired(&listed), ["lost", "twice"]);
+        assert!(expired(&listed[..1]).is_empty());
+        assert!(expired(&listed).is_empty(), "the time begins again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -428,11 +443,14 @@ mod tests {
             tokio::task::yield_now().await;
         }
         for _ in 0..2 {
-            assert!(table.expired_strays(&listed, Duration::ZERO).is_empty());
+            assert!(table.expired_strays(&listed, Duration::ZERO, Duration::ZERO).is_empty());
         }
         begun.send(()).unwrap();
         change.await.unwrap().unwrap();
-        assert!(table.expired_strays(&listed, Duration::ZERO).is_empty(), "it is the sandbox's own now");
+        assert!(
+            table.expired_strays(&listed, Duration::ZERO, Duration::ZERO).is_empty(),
+            "it is the sandbox's own now"
+        );
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! ```text
 //! keep-alive   sets lifetimes again, waits for nothing else
 //! comparison   list ─► objects that are not as they should be ─► look ─► report, revive, end
-//!                   └► objects that no sandbox needs, after the grace time ─► remove
+//!                   └► objects that no sandbox needs, after the grace time; older objects of a sandbox, at the next list ─► remove
 //! ```
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use futures::StreamExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::{ObjectState, OwnedObject, RemoteObject, RemoteSlot, Vendor, VendorState};
+use crate::{ObjectState, OwnedObject, RemoteObject, RemoteSlot, Vendor, VendorState, WatchTiming};
 
 /// LIMIT: calls of one part of the watch at a time.
 const AT_ONCE: usize = 8;
@@ -160,7 +160,8 @@ async fn act<V: Vendor>(
 /// Removes the objects that no sandbox has needed for the grace time.
 async fn remove_strays<V: Vendor>(vendor: &V, listed: &[OwnedObject<VendorState>]) {
     let labelled: Vec<_> = listed.iter().map(|found| (found.id.clone(), found.sandbox.clone())).collect();
-    let strays = vendor.table().expired_strays(&labelled, vendor.watch_timing().grace).into_iter();
+    let WatchTiming { list_every, grace, .. } = vendor.watch_timing();
+    let strays = vendor.table().expired_strays(&labelled, list_every, grace).into_iter();
     let removals = strays.map(|id| async move {
         tracing::info!(provider = vendor.name(), object = id, "an object that no sandbox needs is removed");
         if let Err(error) = vendor.remove(&id).await {
