@@ -125,7 +125,7 @@ impl<L: AdoptionLauncher> Instances<L> {
         for (sandbox, slot) in instances.slots() {
             let Some((instance, live)) = slot.live() else { continue };
             if !(is_known(&sandbox, &instance) && instances.is_held(&sandbox, &instance))
-                && let Err(cause) = Self::end(launcher, &slot, &live, None).await
+                && let Err(cause) = Self::end(launcher, &slot, &live).await
             {
                 tracing::warn!(%sandbox, %cause, "an unknown instance did not end in time");
             }

@@ -70,17 +70,14 @@ pub trait InstanceLauncher: Send + Sync + Sized + 'static {
     /// Makes an instance unreachable and kills it, frozen or not. Does not wait for its death.
     fn kill(&self, instance: &Arc<Self::Instance>) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
-    /// What is left to remove of a killed instance. With `files`, the files of that sandbox too.
-    fn remains(
-        &self,
-        instance: &Self::Instance,
-        files: Option<&SandboxId>,
-    ) -> Result<RemainsOf<Self>, ProviderError>;
+    /// What is left to remove of a killed instance, without the files of its sandbox.
+    fn remains(&self, instance: &Self::Instance) -> Result<RemainsOf<Self>, ProviderError>;
 
     /// Removes the memory that a sandbox has on disk, so that no later start uses it.
     fn remove_memory(&self, sandbox: &SandboxId) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
-    /// Removes the files of a sandbox without an instance. Their name is free when this returns.
+    /// Removes the files of a sandbox whose instance was ended. Their name is free when this returns; the reaper removes them later
+    /// under a name that is never used again.
     fn remove_files(&self, sandbox: &SandboxId) -> impl Future<Output = Result<(), ProviderError>> + Send;
 
     /// An event of the instance that was not reported before, such as a process that the kernel ended for lack of

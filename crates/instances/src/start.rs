@@ -115,7 +115,7 @@ impl<L: InstanceLauncher> Instances<L> {
     ) -> Result<Booted, ProviderError> {
         if let Some((_, live)) = slot.live() {
             // A dead instance stays in its slot until it is ended explicitly.
-            Self::end(&**launcher, slot, &live, None).await?;
+            Self::end(&**launcher, slot, &live).await?;
         }
         if slot.is_doomed() {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
@@ -152,7 +152,7 @@ impl<L: InstanceLauncher> Instances<L> {
         launcher.remove_memory(&target.sandbox).await?;
         match slot.live() {
             Some((instance, live)) if target.instance.as_ref().is_none_or(|wanted| *wanted == instance) => {
-                Self::end(launcher, &slot, &live, None).await
+                Self::end(launcher, &slot, &live).await
             }
             Some(_) => Ok(()),
             None => {
@@ -170,29 +170,27 @@ impl<L: InstanceLauncher> Instances<L> {
         let _turn = slot.turn().await;
         launcher.remove_memory(&target.sandbox).await?;
         let ended = match slot.live() {
-            Some((_, live)) => Self::end(launcher, &slot, &live, Some(&target.sandbox)).await,
-            None => {
-                launcher.remove_files(&target.sandbox).await?;
-                Ok(())
-            }
+            Some((_, live)) => Self::end(launcher, &slot, &live).await,
+            None => Ok(()),
         };
+        // The name of the files is freed now and not by the reaper: the same sandbox may be made again before the reaper is done, as
+        // by a move back.
+        launcher.remove_files(&target.sandbox).await?;
         instances.lock_slots().remove(&target.sandbox);
         ended
     }
 
-    /// Makes an instance unreachable, kills it, and hands the rest to the reaper. With `files`, the files of that
-    /// sandbox are removed too.
+    /// Makes an instance unreachable, kills it, and hands the rest to the reaper. Its files stay.
     pub async fn end(
         launcher: &L,
         slot: &SandboxSlot<L::Instance>,
         live: &Arc<L::Instance>,
-        files: Option<&SandboxId>,
     ) -> Result<(), ProviderError> {
         live.expect_end();
         let killed = launcher.kill(live).await;
         let dead = tokio::time::timeout(DEAD_WITHIN, live.dead()).await;
         slot.set_live(None);
-        launcher.instances().reaper.take(launcher.remains(live, files)?);
+        launcher.instances().reaper.take(launcher.remains(live)?);
         killed?;
         match dead {
             Ok(outcome) => outcome.map_err(failed("waiting for the sandbox's end")),

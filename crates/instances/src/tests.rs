@@ -216,13 +216,8 @@ impl InstanceLauncher for FakeLauncher {
         Ok(())
     }
 
-    fn remains(
-        &self,
-        instance: &FakeInstance,
-        files: Option<&SandboxId>,
-    ) -> Result<Vec<String>, ProviderError> {
-        let files = files.map(|sandbox| format!("files of {sandbox}"));
-        Ok([instance.name.clone()].into_iter().chain(files).collect())
+    fn remains(&self, instance: &FakeInstance) -> Result<Vec<String>, ProviderError> {
+        Ok(vec![instance.name.clone()])
     }
 
     async fn remove_memory(&self, _sandbox: &SandboxId) -> Result<(), ProviderError> {
@@ -230,7 +225,12 @@ impl InstanceLauncher for FakeLauncher {
     }
 
     async fn remove_files(&self, sandbox: &SandboxId) -> Result<(), ProviderError> {
-        self.instances.reaper().take(vec![format!("files of {sandbox}")]);
+        let layer = format!("files of {sandbox}");
+        if self.host.things.lock().unwrap().remove(&layer) {
+            let aside = format!("{layer}, aside {}", self.made.fetch_add(1, Ordering::SeqCst));
+            self.host.make(&aside);
+            self.instances.reaper().take(vec![aside]);
+        }
         Ok(())
     }
 

@@ -37,8 +37,6 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct LocalRemains {
     pub(crate) instance: Option<(SandboxId, InstanceRecord)>,
-    /// A sandbox whose folder is to be removed.
-    pub(crate) files: Option<SandboxId>,
     /// A folder that has no name of a sandbox any more.
     pub(crate) folder: Option<PathBuf>,
 }
@@ -61,10 +59,6 @@ impl RemainsCleaner for LocalCleaner {
                 self.folders.remove_record(sandbox)?;
             }
             remains.instance = None;
-        }
-        if let Some(sandbox) = &remains.files {
-            remains.folder = self.folders.put_aside(sandbox)?;
-            remains.files = None;
         }
         if let Some(folder) = &remains.folder {
             remove_tree(folder)?;
@@ -189,6 +183,21 @@ impl LocalShared {
         }
     }
 
+    /// Hands what a failed start made to the reaper, which works later: the sandbox's own name is free for the next start.
+    async fn undo_start(&self, sandbox: &SandboxId, files: FilesState, record: Option<InstanceRecord>) {
+        let (folders, made) = (self.cleaner.folders.clone(), sandbox.clone());
+        let put_aside = move || match files {
+            FilesState::New => folders.put_aside(&made),
+            FilesState::Kept => Ok(None),
+        };
+        let folder = blocking(put_aside).await.unwrap_or_else(|cause| {
+            tracing::warn!(%sandbox, %cause, "the files of a failed start could not be moved aside");
+            None
+        });
+        let instance = record.map(|record| (sandbox.clone(), record));
+        self.instances.reaper().take(LocalRemains { instance, folder });
+    }
+
     /// Waits until the agent takes connections.
     async fn agent_answers(
         &self,
@@ -239,16 +248,11 @@ impl InstanceLauncher for LocalShared {
         if files == FilesState::Kept && !self.cleaner.folders.owns(&spec.sandbox) {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
-        let remains = |instance: Option<InstanceRecord>| LocalRemains {
-            instance: instance.map(|record| (spec.sandbox.clone(), record)),
-            files: (files == FilesState::New).then(|| spec.sandbox.clone()),
-            folder: None,
-        };
         let (shared, own) = (Arc::clone(self), spec.clone());
         let (live, token) = match blocking(move || shared.start_agent(&own, files)).await {
             Ok(started) => started,
             Err(error) => {
-                self.instances.reaper().take(remains(None));
+                self.undo_start(&spec.sandbox, files, None).await;
                 return Err(failed("starting the agent")(error));
             }
         };
@@ -256,7 +260,7 @@ impl InstanceLauncher for LocalShared {
         if let Err(error) = self.agent_answers(&live, slot).await {
             let doomed = Arc::clone(&live);
             let ended = blocking(move || doomed.end()).await;
-            self.instances.reaper().take(remains(Some(live.record.clone())));
+            self.undo_start(&spec.sandbox, files, Some(live.record.clone())).await;
             return Err(ended.err().map_or(error, failed("ending the agent")));
         }
         let facts = serde_json::to_value(&live.record).map_err(failed("writing facts"))?;
@@ -268,13 +272,8 @@ impl InstanceLauncher for LocalShared {
         blocking(move || doomed.end()).await.map_err(failed("ending the processes of the sandbox"))
     }
 
-    fn remains(
-        &self,
-        live: &LocalInstance,
-        files: Option<&SandboxId>,
-    ) -> Result<LocalRemains, ProviderError> {
-        let instance = Some((live.sandbox.clone(), live.record.clone()));
-        Ok(LocalRemains { instance, files: files.cloned(), folder: None })
+    fn remains(&self, live: &LocalInstance) -> Result<LocalRemains, ProviderError> {
+        Ok(LocalRemains { instance: Some((live.sandbox.clone(), live.record.clone())), folder: None })
     }
 
     async fn remove_memory(&self, _: &SandboxId) -> Result<(), ProviderError> {

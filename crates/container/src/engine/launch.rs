@@ -84,12 +84,11 @@ impl InstanceLauncher for EngineShared {
         self.blocking.run(work).await.map_err(failed("ending the sandbox"))
     }
 
-    fn remains(&self, live: &Live, files: Option<&SandboxId>) -> Result<InstanceRemains, ProviderError> {
+    fn remains(&self, live: &Live) -> Result<InstanceRemains, ProviderError> {
         let pidfd = live.pidfd().try_clone_to_owned().map_err(failed("copying a descriptor"))?;
         Ok(InstanceRemains {
             pidfd: Some(pidfd),
             cgroup: Some(live.facts.cgroup.clone()),
-            layer: files.map(|sandbox| sandbox.as_str().to_owned()),
             link: live.facts.link,
             first_id: Some(live.facts.first_id),
             ..InstanceRemains::default()

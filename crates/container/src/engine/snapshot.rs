@@ -445,7 +445,7 @@ impl EngineShared {
         live: &Arc<Live>,
     ) -> Result<InstanceRemains, ProviderError> {
         if self.freeze(live).await.is_err() {
-            return Instances::end(self, slot, live, None).await.map(|()| InstanceRemains::default());
+            return Instances::end(self, slot, live).await.map(|()| InstanceRemains::default());
         }
         live.expect_end();
         let (resources, doomed) = (Arc::clone(&self.resources), Arc::clone(live));
@@ -457,9 +457,9 @@ impl EngineShared {
             resources.kill_all(&doomed.facts.cgroup)
         };
         if self.blocking.run(work).await.is_err() {
-            return Instances::end(self, slot, live, None).await.map(|()| InstanceRemains::default());
+            return Instances::end(self, slot, live).await.map(|()| InstanceRemains::default());
         }
-        let remains = self.remains(live, None)?;
+        let remains = self.remains(live)?;
         slot.set_live(None);
         Ok(remains)
     }

@@ -119,6 +119,22 @@ async fn a_removal_is_tried_until_it_succeeds() {
     launcher.host.failures.store(2, Ordering::SeqCst);
     Instances::destroy(&*launcher, &target(1)).await.unwrap();
     launcher.instances.settle().await;
-    assert_eq!(launcher.host.removals.load(Ordering::SeqCst), 3);
+    // Two failures, the instance, and its files.
+    assert_eq!(launcher.host.removals.load(Ordering::SeqCst), 4);
     assert_eq!(launcher.host.things(), Vec::<String>::new());
+}
+
+/// As in a move back to a provider that the sandbox has just left.
+#[tokio::test]
+async fn a_late_removal_does_not_reach_the_files_of_a_sandbox_that_was_made_again() {
+    let launcher = launcher(InstanceSettings::default(), 2);
+    Instances::start(&launcher, &spec(1, 1), FilesState::New).await.unwrap();
+    // The reaper fails for a while.
+    launcher.host.failures.store(4, Ordering::SeqCst);
+    Instances::destroy(&*launcher, &target(1)).await.unwrap();
+    Instances::start(&launcher, &spec(1, 2), FilesState::New).await.unwrap();
+    launcher.instances.settle().await;
+    let mut left = vec![instance(2).to_string(), format!("files of {}", sandbox(1))];
+    left.sort();
+    assert_eq!(launcher.host.things(), left);
 }
