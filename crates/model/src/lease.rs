@@ -583,11 +583,20 @@ impl Lease {
     }
 
     /// Whether it counts against CPU and memory quotas. A sandbox on disk and one that is queued use neither; one that is being
-    /// copied to another provider has an instance for the copy.
+    /// copied to another provider has an instance for the copy, and keeps its place until it runs again.
     #[must_use]
     pub fn holds_compute(&self) -> bool {
         let is_on_disk = self.phase == Phase::Paused && self.held == Some(MemoryLocation::Disk);
-        (self.phase.has_instance() && !is_on_disk && !self.waits_for_place()) || self.is_being_copied()
+        (self.phase.has_instance() && !is_on_disk && !self.waits_for_place())
+            || self.is_being_copied()
+            || self.starts_after_move()
+    }
+
+    /// Whether its move has ended, at the target or back at the source, and it is about to be started there.
+    #[must_use]
+    pub fn starts_after_move(&self) -> bool {
+        let is_decided = self.moving.as_ref().is_some_and(|moving| !moving.is_copying());
+        self.phase == Phase::Stopped && self.intent == Intent::Run && is_decided
     }
 
     /// Whether it is on its way to another provider and still where it was.

@@ -1,6 +1,8 @@
 //! Capacity, per provider. Promised resources are counted exactly, under one lock; the state of the machine is read once
 //! a second. Memory is promised to running sandboxes, disk to sandboxes with files here, and to volumes.
 
+mod promise_table;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::ServiceConfig;
+use promise_table::{Holder, PromiseTable};
 
 /// How long the state of the machine is valid.
 const FRESH: Duration = Duration::from_secs(1);
@@ -35,9 +38,8 @@ struct Promises(BTreeMap<String, PromisedResources>);
 
 #[derive(Default)]
 struct PromisedResources {
-    memory_mib: HashMap<SandboxId, u32>,
-    sum_mib: u64,
-    disk_mib: HashMap<SandboxId, u64>,
+    memory: PromiseTable,
+    disk: PromiseTable,
     volumes_mib: HashMap<VolumeId, u64>,
     since_look: u64,
 }
@@ -72,25 +74,60 @@ impl Admission {
     /// Promises room for a sandbox that will run, and for its files if they are not here yet. A second promise for the
     /// same sandbox replaces the first.
     pub(crate) async fn reserve(&self, provider: &dyn Provider, lease: &Lease) -> Result<(), NotAdmitted> {
+        let machine = self.machine_for(provider, lease).await?;
+        self.promise(&mut self.held(), provider.name(), machine, lease, Holder::Lease)
+    }
+
+    /// Promises room for a sandbox at the source or the target of its move, until the returned value is dropped. What the lease holds
+    /// there is not asked for again. `None`: another move of the sandbox has it.
+    pub(crate) async fn reserve_move(
+        self: &Arc<Self>,
+        provider: &dyn Provider,
+        lease: &Lease,
+    ) -> Result<Option<MovePlace>, NotAdmitted> {
+        let machine = self.machine_for(provider, lease).await?;
+        let mut all = self.held();
+        let memory = &mut all.of(provider.name()).memory;
+        if memory.is_held_by(&lease.id, Holder::Move) {
+            return Ok(None);
+        }
+        if memory.is_held_by(&lease.id, Holder::Lease) {
+            memory.hold(&lease.id, Holder::Move);
+        } else {
+            self.promise(&mut all, provider.name(), machine, lease, Holder::Move)?;
+        }
+        let (admission, provider) = (Arc::clone(self), provider.name().to_owned());
+        Ok(Some(MovePlace { admission, provider, id: lease.id.clone() }))
+    }
+
+    /// The state of a machine that is large enough for the sandbox.
+    async fn machine_for(&self, provider: &dyn Provider, lease: &Lease) -> Result<Node, NotAdmitted> {
         let machine = self.look(provider).await?;
         // A limit above the machine's memory has no effect: the machine would run out first.
-        let asked = lease.limits.memory_mib;
-        if u64::from(asked) > machine.memory_total_mib {
-            return Err(NotAdmitted::TooLarge { asked, total: machine.memory_total_mib });
-        }
-        let mut all = self.held();
-        let node = self.promised(&all, provider.name(), machine);
-        let held = all.of(provider.name());
-        let own = held.memory_mib.get(&lease.id).copied();
+        let (asked, total) = (lease.limits.memory_mib, machine.memory_total_mib);
+        if u64::from(asked) > total { Err(NotAdmitted::TooLarge { asked, total }) } else { Ok(machine) }
+    }
+
+    fn promise(
+        &self,
+        all: &mut Promises,
+        provider: &str,
+        machine: Node,
+        lease: &Lease,
+        holder: Holder,
+    ) -> Result<(), NotAdmitted> {
+        let node = self.promised(all, provider, machine);
+        let held = all.of(provider);
+        let own = held.memory.mib(&lease.id);
         let node = Node {
             memory_free_mib: node.memory_free_mib.saturating_sub(held.since_look * TAKEN_MIB),
             live: node.live - u64::from(own.is_some()),
-            memory_limits_mib: node.memory_limits_mib - u64::from(own.unwrap_or(0)),
+            memory_limits_mib: node.memory_limits_mib - own.unwrap_or(0),
             ..node
         };
         placement::admit(&node, &lease.limits)?;
-        held.admit_files(&node, lease)?;
-        held.put(&lease.id, lease.limits.memory_mib);
+        held.admit_files(&node, lease, holder)?;
+        held.memory.put(&lease.id, lease.limits.memory_mib.into(), holder);
         held.since_look += 1;
         Ok(())
     }
@@ -101,11 +138,7 @@ impl Admission {
         provider: &dyn Provider,
         lease: &Lease,
     ) -> Result<(), NotAdmitted> {
-        let machine = self.look(provider).await?;
-        let (asked, total) = (lease.limits.memory_mib, machine.memory_total_mib);
-        if u64::from(asked) > total {
-            return Err(NotAdmitted::TooLarge { asked, total });
-        }
+        let machine = self.machine_for(provider, lease).await?;
         let node = self.promised(&self.held(), provider.name(), machine);
         Ok(placement::admit_alone(&node, &lease.limits, lease.storage == Storage::Disk)?)
     }
@@ -124,7 +157,7 @@ impl Admission {
         let machine = self.look(provider).await?;
         let mut held = self.held();
         let node = self.promised(&held, provider.name(), machine);
-        Ok(held.of(provider.name()).admit_files(&node, lease)?)
+        Ok(held.of(provider.name()).admit_files(&node, lease, Holder::Lease)?)
     }
 
     /// Whether this much more may be promised to files that are here.
@@ -174,15 +207,32 @@ impl Admission {
     /// Counts the files of a sandbox as long as they are here.
     pub(crate) fn count_files(&self, lease: &Lease) {
         let mut all = self.held();
-        let held = all.of(&lease.provider);
-        let now = disk_of(lease);
-        let before = match now {
-            Some(mib) => held.disk_mib.insert(lease.id.clone(), mib),
-            None => held.disk_mib.remove(&lease.id),
+        let disk = &mut all.of(&lease.provider).disk;
+        let is_less = match disk_of(lease) {
+            Some(mib) => disk.put(&lease.id, mib, Holder::Lease).is_some_and(|before| before > mib),
+            None => disk.release(&lease.id, Holder::Lease),
         };
-        if before > now {
+        if is_less {
             self.freed.notify_one();
         }
+    }
+
+    /// A lease was written: it holds memory if it may have processes and disk if it has files, at its provider and no other.
+    pub(crate) fn follow(&self, lease: &Lease) {
+        let mut is_freed = false;
+        for (provider, held) in &mut self.held().0 {
+            let is_here = *provider == lease.provider;
+            if is_here && lease.holds_compute() {
+                held.memory.hold(&lease.id, Holder::Lease);
+            } else {
+                is_freed |= held.memory.release(&lease.id, Holder::Lease);
+            }
+            is_freed |= !is_here && held.disk.release(&lease.id, Holder::Lease);
+        }
+        if is_freed {
+            self.freed.notify_one();
+        }
+        self.count_files(lease);
     }
 
     /// Releases all promises to a sandbox that was not created. Idempotent.
@@ -192,25 +242,14 @@ impl Admission {
         }
     }
 
-    /// Releases the promises of one provider to a sandbox that is not there, or no longer. Idempotent.
-    pub(crate) fn forget_at(&self, provider: &str, id: &SandboxId) {
-        let mut all = self.held();
-        let held = all.of(provider);
-        let (memory, files) = (held.take(id), held.disk_mib.remove(id).is_some());
-        if memory || files {
-            self.freed.notify_one();
-        }
-    }
-
     /// The node with the resources that its provider has promised. The number of sandboxes is limited for the whole server.
     fn promised(&self, all: &Promises, provider: &str, machine: Node) -> Node {
         let held = all.0.get(provider);
-        let disk_mib = |held: &PromisedResources| {
-            held.disk_mib.values().sum::<u64>() + held.volumes_mib.values().sum::<u64>()
-        };
+        let disk_mib =
+            |held: &PromisedResources| held.disk.sum_mib() + held.volumes_mib.values().sum::<u64>();
         Node {
-            live: all.0.values().map(|held| held.memory_mib.len() as u64).sum(),
-            memory_limits_mib: held.map_or(0, |held| held.sum_mib),
+            live: all.0.values().map(|held| held.memory.len()).sum(),
+            memory_limits_mib: held.map_or(0, |held| held.memory.sum_mib()),
             disk_limits_mib: held.map_or(0, disk_mib),
             live_max: self.live_max,
             overcommit: self.overcommit,
@@ -221,8 +260,8 @@ impl Admission {
 
     /// Counts an existing sandbox or its new limits, even if there is no room.
     pub(crate) fn count(&self, lease: &Lease) {
-        let mib = lease.limits.memory_mib;
-        let before = self.held().of(&lease.provider).put(&lease.id, mib);
+        let mib = lease.limits.memory_mib.into();
+        let before = self.held().of(&lease.provider).memory.put(&lease.id, mib, Holder::Lease);
         if before.is_some_and(|before| before > mib) {
             self.freed.notify_one();
         }
@@ -274,42 +313,52 @@ impl Promises {
         self.0.entry(provider.to_owned()).or_default()
     }
 
-    /// Releases the memory of a sandbox; whether it had any.
+    /// Releases the memory that a lease holds; whether any is free now.
     fn release(&mut self, id: &SandboxId) -> bool {
         // A sandbox that is being moved has two providers.
-        self.0.values_mut().filter_map(|held| held.take(id).then_some(())).count() > 0
+        self.0.values_mut().filter_map(|held| held.memory.release(id, Holder::Lease).then_some(())).count()
+            > 0
     }
 
-    /// Releases the memory and the files of a sandbox; whether it had any.
+    /// Releases the memory and the files that a lease holds; whether any is free now.
     fn forget(&mut self, id: &SandboxId) -> bool {
-        let had_memory = self.release(id);
-        let files = self.0.values_mut().filter_map(|held| held.disk_mib.remove(id)).count();
-        files > 0 || had_memory
+        let has_memory = self.release(id);
+        let files = self.0.values_mut().filter_map(|held| held.disk.release(id, Holder::Lease).then_some(()));
+        files.count() > 0 || has_memory
     }
 }
 
 impl PromisedResources {
     /// Promises files their limit, unless that was done before: existing files need no more room.
-    fn admit_files(&mut self, node: &Node, lease: &Lease) -> Result<(), NoRoom> {
-        if lease.storage != Storage::Disk || self.disk_mib.contains_key(&lease.id) {
+    fn admit_files(&mut self, node: &Node, lease: &Lease, holder: Holder) -> Result<(), NoRoom> {
+        if lease.storage != Storage::Disk {
+            return Ok(());
+        }
+        if self.disk.mib(&lease.id).is_some() {
+            self.disk.hold(&lease.id, holder);
             return Ok(());
         }
         let mib = lease.limits.disk_mib.into();
         placement::admit_disk(node, mib)?;
-        self.disk_mib.insert(lease.id.clone(), mib);
+        self.disk.put(&lease.id, mib, holder);
         Ok(())
     }
+}
 
-    /// Returns what the sandbox had before.
-    fn put(&mut self, id: &SandboxId, memory_mib: u32) -> Option<u32> {
-        let before = self.memory_mib.insert(id.clone(), memory_mib);
-        self.sum_mib = self.sum_mib + u64::from(memory_mib) - u64::from(before.unwrap_or(0));
-        before
-    }
+/// Room that is promised to a sandbox for its move, at one provider. It is given up when this is dropped, unless the lease holds it too.
+pub(crate) struct MovePlace {
+    admission: Arc<Admission>,
+    provider: String,
+    id: SandboxId,
+}
 
-    fn take(&mut self, id: &SandboxId) -> bool {
-        let before = self.memory_mib.remove(id);
-        self.sum_mib -= u64::from(before.unwrap_or(0));
-        before.is_some()
+impl Drop for MovePlace {
+    fn drop(&mut self) {
+        let mut all = self.admission.held();
+        let held = all.of(&self.provider);
+        let has_memory = held.memory.release(&self.id, Holder::Move);
+        if held.disk.release(&self.id, Holder::Move) || has_memory {
+            self.admission.freed.notify_one();
+        }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct ServiceBase {
     /// The disk of DATA, which every writer below it asks first.
     pub(crate) disk: Arc<Reserve>,
     /// What this node has promised to sandboxes and volumes.
-    pub(crate) admission: Admission,
+    pub(crate) admission: Arc<Admission>,
     /// Told when a queued create may have its place.
     pub(crate) place_freed: Arc<Notify>,
     /// Bytes that are held for callers.
@@ -52,7 +52,7 @@ impl ServiceBase {
     ) -> Self {
         let place_freed = Arc::<Notify>::default();
         Self {
-            admission: Admission::new(&config, Arc::clone(&place_freed)),
+            admission: Arc::new(Admission::new(&config, Arc::clone(&place_freed))),
             place_freed,
             config,
             store,

@@ -44,6 +44,7 @@ use tokio::task::JoinHandle;
 
 use crate::ServiceError;
 use crate::activity::Activity;
+use crate::admission::MovePlace;
 use crate::create::{ImageWait, NewSandbox};
 use crate::moving::MovePlan;
 use crate::registry::{DriverState, Handle, MAILBOX};
@@ -71,11 +72,11 @@ pub(crate) enum DriverMessage {
     /// A caller requests a snapshot.
     Snapshot(SnapshotJob),
     /// A caller moves it to another provider; `done` is told the end.
-    Move { plan: Box<MovePlan>, done: MoveEnd, reply: Reply },
+    Move { plan: Box<MovePlan>, places: Vec<MovePlace>, done: MoveEnd, reply: Reply },
     /// How far its copy to another provider is.
     MoveProgress(MoveProgress),
     /// Nothing of it is left at the other provider of the move that began at this time.
-    OtherRemoved { started_at: Timestamp },
+    OtherRemoved { started_at: Timestamp, reply: oneshot::Sender<Result<(), ServiceError>> },
     /// This archive was removed from object storage.
     Tidied { archive: ArchiveRef },
     /// Progress of its image.
@@ -135,6 +136,10 @@ pub(crate) struct Driver {
     seed: Option<Arc<Seed>>,
     /// Its move to another provider, while this server does it.
     moving: Option<moving::ActiveMove>,
+    /// The room that is promised for its move at both ends, until it is at rest or started again.
+    move_places: Vec<MovePlace>,
+    /// The removal of what its last move left, and which move that was.
+    remover: Option<(Timestamp, JoinHandle<Option<()>>)>,
     /// The wait for its image, which begins when the sandbox has its place.
     image: Option<ImageWait>,
     /// Whether its memory could not be written to disk in this pause.
@@ -263,6 +268,8 @@ impl Driver {
             snapshots: VecDeque::new(),
             seed: None,
             moving: None,
+            move_places: Vec::new(),
+            remover: None,
             image: None,
             checkpoint_failed: false,
             resizing: false,
@@ -316,11 +323,15 @@ impl Driver {
         }
     }
 
-    async fn on_mail(&mut self, mail: DriverMessage) {
-        // Its settings may have changed; the new provider finds the instances of the one before.
+    /// The provider that the lease names. Its settings may have changed; the new one finds the instances of the one before.
+    fn use_own_provider(&mut self) {
         if let Ok(current) = self.inner.providers.of(&self.lease) {
             self.provider = current;
         }
+    }
+
+    async fn on_mail(&mut self, mail: DriverMessage) {
+        self.use_own_provider();
         match mail {
             DriverMessage::Verb { action, reason, expect, reply } => {
                 let _ = reply.send(self.on_request(&action, reason, expect).await);
@@ -345,12 +356,14 @@ impl Driver {
             DriverMessage::Place { reply } => {
                 let _ = reply.send(self.on_place().await);
             }
-            DriverMessage::Move { plan, done, reply } => {
-                let outcome = self.on_move(plan, done).await;
+            DriverMessage::Move { plan, places, done, reply } => {
+                let outcome = self.on_move(plan, places, done).await;
                 let _ = reply.send(outcome.map(|()| Arc::new(self.lease.clone())));
             }
             DriverMessage::MoveProgress(progress) => self.on_move_progress(progress),
-            DriverMessage::OtherRemoved { started_at } => self.on_other_removed(&started_at).await,
+            DriverMessage::OtherRemoved { started_at, reply } => {
+                let _ = reply.send(self.on_other_removed(&started_at).await);
+            }
             DriverMessage::Tidied { archive } => self.on_tidied(&archive).await,
             DriverMessage::Notice { instance, what } => self.on_notice(&instance, what).await,
             DriverMessage::Due => self.on_due().await,

@@ -70,6 +70,7 @@ impl FailPoint {
         "move.compared",
         "move.halted",
         "move.committed",
+        "move.aborted",
         "move.removed",
     ];
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use atoll_model::{
     Code, CreateSandbox, ErrorKind, Lease, LeftBehind, LeftBehindKind, MoveCarried, MoveReport, Phase,
-    Principal, StartRequest, Storage,
+    Principal, SandboxMove, StartRequest, Storage,
 };
 use atoll_provider::{Capability, Provider};
 use atoll_store::SnapshotQuery;
@@ -90,7 +90,7 @@ impl Sandboxes {
         let (target, id) = (plan.target.name(), lease.id.clone());
         let (done, ended) = oneshot::channel();
         let (own, driver) = (self.clone(), handle.clone());
-        // The caller may go away at any time; what was promised to a refused move is released nevertheless.
+        // The caller may go away at any time.
         let recorded =
             self.inner.run_detached(async move { own.begin_move(&driver, plan, done).await }).await?;
         tracing::info!(sandbox = %id, from = lease.provider, to = target, "a move was requested");
@@ -112,18 +112,23 @@ impl Sandboxes {
         self.settled(handle).await
     }
 
-    /// Reserves room at the target and records the move.
+    /// Reserves room at both ends and records the move. The driver owns the room from then on; a move that is refused gives it up.
     async fn begin_move(
         &self,
         handle: &Handle,
         plan: Box<MovePlan>,
         done: MoveEnd,
     ) -> Result<Arc<Lease>, ServiceError> {
-        let (target, id) = (Arc::clone(&plan.target), plan.after.id.clone());
         self.refuse_overtaking(&plan.after).map_err(|full| full.hint("move it later"))?;
-        self.inner.admission.reserve(target.as_ref(), &plan.after).await?;
-        let told = ask(handle, |reply| DriverMessage::Move { plan, done, reply }).await;
-        told.inspect_err(|_| self.inner.admission.forget_at(target.name(), &id))
+        let lease = handle.lease();
+        let source = self.inner.providers.of(&lease)?;
+        let mut places = Vec::with_capacity(2);
+        // The source needs an instance for the copy too.
+        for (provider, lease) in [(&source, lease.as_ref()), (&plan.target, &plan.after)] {
+            let place = self.inner.admission.reserve_move(provider.as_ref(), lease).await?;
+            places.push(place.ok_or_else(|| already_moving(lease, plan.target.name()))?);
+        }
+        ask(handle, |reply| DriverMessage::Move { plan, places, done, reply }).await
     }
 
     /// Checks everything that can be checked before anything is changed.
@@ -285,7 +290,7 @@ fn check_movable(lease: &Lease, source: &dyn Provider, target: &dyn Provider) ->
 
 /// The refusal of a second move.
 pub(crate) fn already_moving(lease: &Lease, to: &str) -> ServiceError {
-    let message = match lease.is_being_copied() {
+    let message = match lease.moving.as_ref().is_none_or(SandboxMove::is_copying) {
         true => format!("sandbox {} is being moved to provider {to}", lease.id),
         false => format!("what is left of the last move of sandbox {} is still being removed", lease.id),
     };

@@ -13,6 +13,8 @@ mod images;
 mod lifecycle;
 mod lifetimes;
 mod moving;
+mod moving_places;
+mod moving_recovery;
 mod nodes;
 mod previews;
 mod provider_settings;

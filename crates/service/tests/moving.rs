@@ -1,9 +1,7 @@
 //! Moves between providers: what is carried, what is refused, and that whatever fails, one whole sandbox is left.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::world::{Options, World, breathe};
@@ -12,17 +10,16 @@ use atoll_model::{
     SandboxId, Storage, UpdateSandbox,
 };
 use atoll_provider::fake::{FakeFiles, FakeProvider, ProviderCall, Script, TreeFault};
-use atoll_service::{FailPoint, MoveRequest, NewSnapshot, NewVolume, Pause, ServiceError};
-use tokio::sync::Notify;
+use atoll_service::{MoveRequest, NewSnapshot, NewVolume, Pause, ServiceError};
 
 /// How the files travel between the two fakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
     Layer,
     Folders,
 }
 
-fn second(by: By) -> Arc<FakeProvider> {
+pub(crate) fn second(by: By) -> Arc<FakeProvider> {
     let second = FakeProvider::named("second");
     if by == By::Folders {
         second.set_capabilities(|able| able.layers = false);
@@ -30,7 +27,7 @@ fn second(by: By) -> Arc<FakeProvider> {
     second
 }
 
-fn with(second: &Arc<FakeProvider>) -> Options {
+pub(crate) fn with(second: &Arc<FakeProvider>) -> Options {
     Options { second: Some(Arc::clone(second)), ..Options::default() }
 }
 
@@ -39,11 +36,11 @@ async fn two(by: By) -> (World, Arc<FakeProvider>) {
     (World::with(with(&second)).await, second)
 }
 
-fn to(provider: &str) -> MoveRequest {
+pub(crate) fn to(provider: &str) -> MoveRequest {
     MoveRequest { provider: provider.to_owned(), template: None }
 }
 
-async fn moved(world: &World, lease: &Lease) -> Result<Lease, ServiceError> {
+pub(crate) async fn moved(world: &World, lease: &Lease) -> Result<Lease, ServiceError> {
     world.service.sandboxes().move_to(&world.admin, lease.id.as_str(), to("second"), true).await
 }
 
@@ -51,13 +48,13 @@ async fn moved(world: &World, lease: &Lease) -> Result<Lease, ServiceError> {
 const FILES: &[(&str, &[u8])] =
     &[("/home/user/app/a.txt", b"one"), ("/home/user/odd \n name", b"two"), ("/etc/changed", b"three")];
 
-fn write_files(fake: &FakeProvider, id: &SandboxId) {
+pub(crate) fn write_files(fake: &FakeProvider, id: &SandboxId) {
     for (path, content) in FILES {
         fake.files(id, |files| files.insert((*path).to_owned(), content.to_vec())).unwrap();
     }
 }
 
-fn files_of(fake: &FakeProvider, id: &SandboxId) -> FakeFiles {
+pub(crate) fn files_of(fake: &FakeProvider, id: &SandboxId) -> FakeFiles {
     fake.files(id, |files| files.clone()).unwrap_or_default()
 }
 
@@ -66,7 +63,7 @@ fn in_home(files: &FakeFiles) -> FakeFiles {
     home.map(|(path, content)| (path.clone(), content.clone())).collect()
 }
 
-fn full() -> CreateSandbox {
+pub(crate) fn full() -> CreateSandbox {
     CreateSandbox {
         name: Some("box".to_owned()),
         labels: [("team".to_owned(), "a".to_owned())].into(),
@@ -81,7 +78,7 @@ fn full() -> CreateSandbox {
 }
 
 /// Waits until nothing of the move is left to do.
-async fn settled(world: &World, id: &SandboxId) -> Lease {
+pub(crate) async fn settled(world: &World, id: &SandboxId) -> Lease {
     for _ in 0..2_000 {
         let lease = world.get(id).await;
         if lease.moving.is_none() && matches!(lease.phase, Phase::Running | Phase::Stopped) {
@@ -383,101 +380,4 @@ async fn a_sandbox_that_is_deleted_while_it_is_moved_leaves_nothing_at_either_pr
         assert_eq!(world.get(&lease.id).await.phase, Phase::Deleted);
         assert_eq!((world.fake.holds().len(), second.holds().len()), (0, 0), "{call:?}");
     }
-}
-
-/// Stops at the nth place after it was armed, together with everything that reaches any place afterwards.
-#[derive(Default)]
-struct Stopper {
-    /// 0: not armed.
-    at: AtomicUsize,
-    reached: AtomicUsize,
-    place: Mutex<Option<&'static str>>,
-    stopped: Notify,
-}
-
-impl Stopper {
-    fn failpoint(self: &Arc<Self>) -> FailPoint {
-        let own = Arc::clone(self);
-        FailPoint::new(move |place| {
-            let own = Arc::clone(&own);
-            Box::pin(async move {
-                let at = own.at.load(Ordering::SeqCst);
-                if at > 0 && own.reached.fetch_add(1, Ordering::SeqCst) + 1 >= at {
-                    own.place.lock().unwrap().get_or_insert(place);
-                    own.stopped.notify_one();
-                    std::future::pending::<()>().await;
-                }
-            })
-        })
-    }
-}
-
-/// Kills the server at the nth place of a move; returns the place, or `None` if the move was complete.
-async fn die_at(by: By, at: usize) -> Option<&'static str> {
-    let (second, stopper) = (second(by), Arc::new(Stopper::default()));
-    let options = Options { failpoint: Some(stopper.failpoint()), ..with(&second) };
-    let mut world = World::with(options).await;
-    let lease = world.try_create(full()).await.unwrap();
-    write_files(&world.fake, &lease.id);
-    stopper.at.store(at, Ordering::SeqCst);
-    let (service, admin, id) = (world.service.clone(), world.admin.clone(), lease.id.clone());
-    let mut life = tokio::spawn(async move {
-        service.sandboxes().move_to(&admin, id.as_str(), to("second"), true).await.unwrap();
-        while service.sandboxes().get(&admin, id.as_str()).await.unwrap().moving.is_some() {
-            tokio::task::yield_now().await;
-        }
-    });
-    tokio::select! {
-        () = stopper.stopped.notified() => {}
-        lived = &mut life => lived.unwrap(),
-    }
-    life.abort();
-    let place = *stopper.place.lock().unwrap();
-    let dir = world.crash().await;
-    let world = World::open(dir, world.fake.clone(), world.clock.clone(), with(&second)).await;
-    let after = settled(&world, &lease.id).await;
-    let (here, gone) = match after.provider.as_str() {
-        "fake" => (&world.fake, &second),
-        _ => (&second, &world.fake),
-    };
-    assert_eq!(after.phase, Phase::Running, "{place:?}: {after:?}");
-    assert_eq!(here.holds(), [(lease.id.clone(), after.instance.clone())], "{place:?}");
-    assert_eq!(gone.holds(), [], "{place:?}: nothing is left at the other one");
-    let expected = if after.provider == "fake" || by == By::Layer { 3 } else { 2 };
-    assert_eq!(files_of(here, &lease.id).len(), expected, "{place:?}: it is whole");
-    let thread = world.service.sandboxes().thread(&world.admin, "talk").await.unwrap();
-    assert_eq!(thread.provider, after.provider, "{place:?}");
-    assert_eq!(
-        (after.name.as_deref(), after.labels.len(), after.env.get("OWN")),
-        (Some("box"), 1, lease.env.get("OWN"))
-    );
-    // It can be used, moved and deleted.
-    let there = if after.provider == "fake" { "second" } else { "fake" };
-    world.service.sandboxes().move_to(&world.admin, "box", to(there), true).await.unwrap();
-    settled(&world, &lease.id).await;
-    world.service.sandboxes().delete(&world.admin, "box", true).await.unwrap();
-    assert_eq!((world.fake.holds().len(), second.holds().len()), (0, 0), "{place:?}");
-    place
-}
-
-async fn every_place(by: By, without: &[&str]) {
-    let mut places = BTreeSet::new();
-    let mut at = 1;
-    while let Some(place) = die_at(by, at).await {
-        places.insert(place);
-        at += 1;
-    }
-    for place in FailPoint::MOVES.iter().filter(|place| !without.contains(place)) {
-        assert!(places.contains(place), "{place} was not died at, of {places:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_dies_anywhere_while_folders_are_moved_leaves_one_whole_sandbox() {
-    every_place(By::Folders, &[]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_that_dies_anywhere_while_a_layer_is_moved_leaves_one_whole_sandbox() {
-    every_place(By::Layer, &["move.source_booted", "move.target_made", "move.halted"]).await;
 }

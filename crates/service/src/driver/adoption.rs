@@ -157,12 +157,15 @@ impl Driver {
     pub(super) async fn recover(&mut self) {
         self.resizing = false;
         self.reload().await;
+        self.remove_other();
         let reason = Reason::Provider { message: "an internal error; see the log".to_owned() };
         match self.lease.phase {
             Phase::Restoring if self.lease.rollback_to.is_some() => self.launch(Work::Rollback),
             Phase::Restoring | Phase::Stopped if self.lease.is_being_copied() => {
                 self.launch(Work::AbortMove);
             }
+            // The panic was between the end of a move and the start.
+            Phase::Stopped if self.lease.starts_after_move() => self.end_of_stop().await,
             // Nothing of it was under way.
             Phase::Creating if self.lease.waits_for_place() => {}
             Phase::Creating

@@ -90,9 +90,10 @@ impl EffectJob {
         if !matches!(stored, Ok(Some(lease)) if lease.is_being_copied()) {
             return;
         }
+        let files = Target { sandbox: id.clone(), instance: None };
+        let _ = tokio::time::timeout(CLEAN_UP, self.provider.halt(&files)).await;
         let other = self.lease.moving.as_ref().and_then(|moving| self.inner.providers.open(&moving.to));
         if let Some(other) = other {
-            let files = Target { sandbox: id.clone(), instance: None };
             let _ = tokio::time::timeout(CLEAN_UP, other.destroy(&files)).await;
         }
     }

@@ -33,6 +33,8 @@ const PREDECESSOR: Duration = Duration::from_secs(5);
 const DROPPABLE: Duration = Duration::from_millis(100);
 /// LIMIT: how long an effect that was asked to end may take to clean up.
 const CLEANS_UP: Duration = Duration::from_secs(2);
+/// LIMIT: how long a copy that was asked to end may take to end its instances and to remove what it made.
+const ENDS_COPY: Duration = Duration::from_secs(90);
 /// LIMIT: how long an effect waits for a long one before it; the deadline of its phase is earlier.
 const IN_TURN: Duration = Duration::from_secs(6 * 3_600);
 
@@ -219,10 +221,16 @@ impl Work {
 impl UnderWay {
     /// Waits until it ends, up to the limit for `next`.
     async fn settle(mut self, next: &Work) {
-        let patience = match (next.is_end(), self.droppable) {
-            (true, true) => DROPPABLE,
-            (true, false) => PREDECESSOR,
-            (false, _) => IN_TURN,
+        let patience = match (next, self.droppable) {
+            (Work::AbortMove, is_copy) => {
+                if is_copy {
+                    self.stop.cancel();
+                }
+                ENDS_COPY
+            }
+            (next, true) if next.is_end() => DROPPABLE,
+            (next, false) if next.is_end() => PREDECESSOR,
+            (_, _) => IN_TURN,
         };
         if tokio::time::timeout(patience, &mut self.task).await.is_ok() {
             return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_model::lifecycle::{Event, Verb};
 use atoll_model::{
     Code, EventKind, Intent, Lease, MoveCarried, MoveProgress, MoveReport, MoveStage, Phase, Reason,
-    SandboxMove, Timestamp,
+    SandboxId, SandboxMove, Timestamp,
 };
 use atoll_provider::Target;
 use atoll_store::{Admit, InstanceChange, NewEvent};
@@ -16,10 +16,12 @@ use super::effects::{Work, gone_is_fine};
 use super::steps::{ChangedLease, StepError, Transition};
 use super::{Driver, DriverMessage};
 use crate::ServiceError;
+use crate::admission::MovePlace;
 use crate::moving::{MoveOutcome, MovePlan, already_moving};
+use crate::sandboxes::{SandboxesState, ask};
 
-/// LIMIT: how long a removal that failed waits before the next attempt; the last one is repeated.
-const REMOVE_AGAIN_S: [u64; 6] = [1, 2, 5, 10, 30, 60];
+/// LIMIT: how long the removal of what a move left, or the record of its end, waits after a failure; the last wait is repeated.
+const REPEAT_AFTER_S: [u64; 6] = [1, 2, 5, 10, 30, 60];
 /// How long the end of a move that could not be recorded waits before the next attempt.
 const RECORD_AGAIN: Duration = Duration::from_secs(2);
 
@@ -34,7 +36,12 @@ pub(crate) type MoveEnd = oneshot::Sender<Result<(), ServiceError>>;
 
 impl Driver {
     /// Records the move and stops the sandbox.
-    pub(super) async fn on_move(&mut self, plan: Box<MovePlan>, done: MoveEnd) -> Result<(), ServiceError> {
+    pub(super) async fn on_move(
+        &mut self,
+        plan: Box<MovePlan>,
+        places: Vec<MovePlace>,
+        done: MoveEnd,
+    ) -> Result<(), ServiceError> {
         self.guard(Verb::Move, None)?;
         if let Some(moving) = &self.lease.moving {
             return Err(already_moving(&self.lease, &moving.to));
@@ -61,6 +68,7 @@ impl Driver {
         let admit = if self.lease.holds_compute() { Admit::Nothing } else { Admit::Compute };
         self.failure = None;
         self.moving = Some(ActiveMove { plan: Arc::from(plan), done: Some(done) });
+        self.move_places = places;
         let step = Transition {
             changed: Some(Box::new(changed)),
             admit,
@@ -69,6 +77,7 @@ impl Driver {
         let begun = self.step(step).await;
         begun.map_err(|error| {
             self.moving = None;
+            self.move_places.clear();
             self.explain(Verb::Move, error)
         })
     }
@@ -106,18 +115,14 @@ impl Driver {
                 }
             }
         }
-        if let Ok(target) = self.inner.providers.of(&self.lease) {
-            self.provider = target;
-        }
-        self.inner.admission.forget_at(&outcome.report.from, &self.lease.id);
+        self.use_own_provider();
         self.remove_other();
         self.end_of_stop().await;
     }
 
     /// The write that changes the place of the sandbox, together with its thread and the event.
     async fn commit_move(&mut self, outcome: &MoveOutcome) -> Result<(), StepError> {
-        let Some(active) = &mut self.moving else { return Ok(()) };
-        let done = active.done.take();
+        let Some(active) = &self.moving else { return Ok(()) };
         let mut next = active.plan.apply(&self.lease, outcome);
         if let Some(moving) = &mut next.moving {
             moving.stage = MoveStage::Removing;
@@ -128,13 +133,7 @@ impl Driver {
             also: Some(EventKind::Moved { from, to, failure: None }),
             ..Transition::internal(Event::Stopped, Reason::Completed)
         };
-        let ended = self.step(step).await;
-        match (&ended, done, &mut self.moving) {
-            (Ok(()), Some(done), _) => drop(done.send(Ok(()))),
-            (Err(_), done, Some(active)) => active.done = done,
-            _ => {}
-        }
-        ended
+        self.step(step).await
     }
 
     /// The sandbox stays where it is. What there is of a copy is removed, also if the copy has tried that already.
@@ -178,7 +177,7 @@ impl Driver {
             }
             return self.launch_after(Work::AbortMove, RECORD_AGAIN);
         }
-        self.inner.admission.forget_at(&moving.to, &self.lease.id);
+        self.inner.failpoint.reach("move.aborted").await;
         self.failure = Some(failure.clone());
         if let Some(done) = done {
             let _ = done.send(Err(failure));
@@ -187,54 +186,32 @@ impl Driver {
         self.end_of_stop().await;
     }
 
-    /// Removes, in the background, what is left of the sandbox at the provider that it is not at.
-    pub(super) fn remove_other(&self) {
+    /// Removes, in the background, what is left of the sandbox at the provider that it is not at. One task does that for a move: a
+    /// second one could reach the copy of the next move.
+    pub(super) fn remove_other(&mut self) {
         let Some(moving) = self.lease.moving.as_ref().filter(|moving| !moving.is_copying()) else { return };
-        let (provider, started_at) =
-            (moving.other_than(&self.lease.provider).to_owned(), moving.started_at.clone());
+        let started_at = moving.started_at.clone();
+        if self.remover.as_ref().is_some_and(|(of, task)| *of == started_at && !task.is_finished()) {
+            return;
+        }
+        let provider = moving.other_than(&self.lease.provider).to_owned();
         let (inner, id) = (Arc::clone(&self.inner), self.lease.id.clone());
-        self.inner.spawn(async move {
-            let target = Target { sandbox: id.clone(), instance: None };
-            let mut waits = REMOVE_AGAIN_S.into_iter();
-            let mut wait_s = 0;
-            loop {
-                let removed = match inner.providers.open(&provider) {
-                    Some(open) => gone_is_fine(open.destroy(&target).await),
-                    None => Err(ServiceError::new(Code::ProviderNotConfigured, "its provider is not open")),
-                };
-                let Err(error) = removed else { break };
-                wait_s = waits.next().unwrap_or(wait_s);
-                tracing::warn!(sandbox = %id, provider, %error, wait_s, "what a move left behind could not be removed yet");
-                tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(wait_s)) => {}
-                    () = inner.closing.cancelled() => return,
-                }
-                if inner.registry.get(&id).is_none() {
-                    return;
-                }
-            }
-            inner.failpoint.reach("move.removed").await;
-            if let Some(handle) = inner.registry.get(&id) {
-                let _ = handle.mailbox.send(DriverMessage::OtherRemoved { started_at }).await;
-            }
-        });
+        let remaining = RemainingCopy { inner, id, provider, started_at: started_at.clone() };
+        self.remover = Some((started_at, self.inner.spawn(remaining.remove())));
     }
 
     /// Nothing is left at the other provider: the move is over.
-    pub(super) async fn on_other_removed(&mut self, started_at: &Timestamp) {
+    pub(super) async fn on_other_removed(&mut self, started_at: &Timestamp) -> Result<(), ServiceError> {
         let is_this = self
             .lease
             .moving
             .as_ref()
             .is_some_and(|moving| !moving.is_copying() && moving.started_at == *started_at);
         if !is_this || self.lease.phase.is_gone() {
-            return;
+            return Ok(());
         }
         let next = Lease { moving: None, ..self.lease.clone() };
-        if let Err(error) = self.write(next, InstanceChange::Keep, Admit::Nothing, vec![], true).await {
-            // The next start of the server finds nothing to remove and writes it again.
-            tracing::warn!(sandbox = %self.lease.id, %error, "the end of a move is not recorded yet");
-        }
+        Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![], true).await?)
     }
 
     pub(super) fn on_move_progress(&mut self, progress: MoveProgress) {
@@ -246,15 +223,75 @@ impl Driver {
         }
     }
 
-    /// A caller that waits for a move whose sandbox was deleted or failed is told.
+    /// After a write: the room of a move that is over is given up, as far as the lease does not hold it. A caller that waits is told
+    /// that the sandbox was moved, or that it was deleted or failed.
     pub(super) fn forget_move(&mut self) {
+        // A copy that is under way is removed by the delete.
+        if !self.lease.is_being_copied() && self.lease.phase != Phase::Deleting {
+            self.move_places.clear();
+        }
         let Some(active) = self.moving.take_if(|_| !self.lease.is_being_copied()) else { return };
-        if let Some(done) = active.done {
+        let Some(done) = active.done else { return };
+        if self.lease.provider == active.plan.target.name() {
+            let _ = done.send(Ok(()));
+        } else {
             let message =
                 format!("sandbox {} is {} and was not moved", self.lease.id, self.lease.phase.as_str());
             let failure = self.failure.clone();
             let _ =
                 done.send(Err(failure.unwrap_or_else(|| ServiceError::new(Code::PhaseConflict, message))));
+        }
+    }
+}
+
+/// What a move leaves at the provider that the sandbox is not at.
+struct RemainingCopy {
+    inner: Arc<SandboxesState>,
+    id: SandboxId,
+    provider: String,
+    /// Which move it is.
+    started_at: Timestamp,
+}
+
+impl RemainingCopy {
+    /// Removes it and has the driver record that. Both are repeated until they succeed; the next server does it again.
+    async fn remove(self) {
+        let target = Target { sandbox: self.id.clone(), instance: None };
+        let mut times = 0;
+        loop {
+            let removed = match self.inner.providers.open(&self.provider) {
+                Some(open) => gone_is_fine(open.destroy(&target).await),
+                None => Err(ServiceError::new(Code::ProviderNotConfigured, "its provider is not open")),
+            };
+            let Err(error) = removed else { break };
+            tracing::warn!(sandbox = %self.id, provider = self.provider, %error, "what a move left behind could not be removed yet");
+            if !self.waits(&mut times).await {
+                return;
+            }
+        }
+        self.inner.failpoint.reach("move.removed").await;
+        times = 0;
+        while let Err(error) = self.tell_driver().await {
+            tracing::warn!(sandbox = %self.id, %error, "the end of a move is not recorded yet");
+            if !self.waits(&mut times).await {
+                return;
+            }
+        }
+    }
+
+    async fn tell_driver(&self) -> Result<(), ServiceError> {
+        let Some(handle) = self.inner.registry.get(&self.id) else { return Ok(()) };
+        let started_at = self.started_at.clone();
+        ask(&handle, |reply| DriverMessage::OtherRemoved { started_at, reply }).await
+    }
+
+    /// Waits before the next attempt. `false`: there will be none.
+    async fn waits(&self, times: &mut usize) -> bool {
+        let wait_s = REPEAT_AFTER_S[(*times).min(REPEAT_AFTER_S.len() - 1)];
+        *times += 1;
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(wait_s)) => self.inner.registry.get(&self.id).is_some(),
+            () = self.inner.closing.cancelled() => false,
         }
     }
 }

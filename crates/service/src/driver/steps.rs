@@ -345,11 +345,8 @@ impl Driver {
         if self.lease.phase != Phase::Paused && self.lease.phase != Phase::Pausing {
             self.checkpoint_failed = false;
         }
+        self.inner.admission.follow(&self.lease);
         self.forget_move();
-        if !self.lease.holds_compute() {
-            self.inner.admission.release(&self.lease.id);
-        }
-        self.inner.admission.count_files(&self.lease);
         self.publish();
         self.inner.queue.written(&before, &self.lease);
         if (before.phase, before.stage) != (self.lease.phase, self.lease.stage) {
@@ -411,7 +408,10 @@ impl Driver {
         match self.inner.store.lease(&self.lease.id).await {
             Ok(Some(lease)) => {
                 self.lease = lease;
+                self.use_own_provider();
                 self.reload_row().await;
+                self.inner.admission.follow(&self.lease);
+                self.forget_move();
                 self.publish();
             }
             Ok(None) => tracing::error!(sandbox = %self.lease.id, "the lease is not in the store"),
