@@ -410,6 +410,14 @@ fn a_client_s_own_sandbox_is_not_paused_for_ever() {
         let pause = json!({ "name": "sandbox_pause", "arguments": { "sandbox": other } });
         message("tools/call", pause).send(&client).await;
         assert_eq!(timers(&other).await.1, Value::Null, "only the client's own sandbox gets a limit");
+        let own = json!({ "timeout_s": 86_400, "on_timeout": "stop" });
+        client.patch(&format!("/v1/sandboxes/{id}"), own).await.ok();
+        shell("true").send(&client).await;
+        assert_eq!(
+            timers(&id).await.1,
+            json!(86_400),
+            "the user's own lifetime stays, with the same numbers too"
+        );
     });
 }
 

@@ -34,6 +34,9 @@ const STOP_AFTER_S: i64 = 30 * 60;
 const DELETE_AFTER_S: i64 = 24 * 60 * 60;
 /// A client's own sandbox that `sandbox_pause` paused is stopped after so long, and then deleted as above.
 const STOP_PAUSED_AFTER_S: u64 = 24 * 60 * 60;
+/// The annotation of a sandbox whose lifetime is that limit; its value is the `on_timeout` from before. Annotations are written by
+/// fronts only: no request of a user sets one.
+const PAUSE_LIMIT: &str = "mcp.pause_limit";
 
 /// A client of the server.
 #[derive(Debug, Clone)]
@@ -101,12 +104,7 @@ impl McpClient {
         id: &str,
     ) -> Result<(), ApiError> {
         let lease = service.sandboxes().get(who, id).await?;
-        if self.owns(&lease) && lease.timeout_at.is_none() {
-            let change = UpdateSandbox {
-                timeout_s: Some(Some(STOP_PAUSED_AFTER_S)),
-                on_timeout: Some(OnTimeout::Stop),
-                ..UpdateSandbox::default()
-            };
+        if let Some(change) = pause_limit(&lease).filter(|_| self.owns(&lease)) {
             service.sandboxes().update(who, id, change).await?;
         }
         Ok(())
@@ -119,12 +117,10 @@ impl McpClient {
         who: &Principal,
         lease: Lease,
     ) -> Result<Lease, ApiError> {
-        let is_limited = (lease.timeout_s, lease.on_timeout) == (Some(STOP_PAUSED_AFTER_S), OnTimeout::Stop);
-        if !self.owns(&lease) || !is_limited {
-            return Ok(lease);
+        match end_of_pause_limit(&lease).filter(|_| self.owns(&lease)) {
+            Some(change) => Ok(service.sandboxes().update(who, lease.id.as_str(), change).await?),
+            None => Ok(lease),
         }
-        let change = UpdateSandbox { timeout_s: Some(None), ..UpdateSandbox::default() };
-        Ok(service.sandboxes().update(who, lease.id.as_str(), change).await?)
     }
 
     fn owns(&self, lease: &Lease) -> bool {
@@ -152,6 +148,41 @@ impl McpClient {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The change that limits a pause; `None` for a sandbox that has a lifetime.
+fn pause_limit(lease: &Lease) -> Option<UpdateSandbox> {
+    if lease.timeout_at.is_some() {
+        return None;
+    }
+    let mut annotations = lease.annotations.clone();
+    annotations.insert(PAUSE_LIMIT.to_owned(), word(lease.on_timeout)?);
+    Some(UpdateSandbox {
+        timeout_s: Some(Some(STOP_PAUSED_AFTER_S)),
+        on_timeout: Some(OnTimeout::Stop),
+        annotations: Some(annotations),
+        ..UpdateSandbox::default()
+    })
+}
+
+/// The change that ends it; `None` if there is none. A lifetime that the user has set meanwhile stays.
+fn end_of_pause_limit(lease: &Lease) -> Option<UpdateSandbox> {
+    let mut annotations = lease.annotations.clone();
+    let before = annotations.remove(PAUSE_LIMIT)?;
+    let is_unchanged = (lease.timeout_s, lease.on_timeout) == (Some(STOP_PAUSED_AFTER_S), OnTimeout::Stop);
+    let ended = UpdateSandbox { annotations: Some(annotations), ..UpdateSandbox::default() };
+    Some(match is_unchanged {
+        true => UpdateSandbox {
+            timeout_s: Some(None),
+            on_timeout: serde_json::from_value(before.into()).ok(),
+            ..ended
+        },
+        false => ended,
+    })
+}
+
+fn word(on_timeout: OnTimeout) -> Option<String> {
+    serde_json::to_value(on_timeout).ok()?.as_str().map(str::to_owned)
 }
 
 /// A new session of a client with this name. Its first part is the same for all of them.
@@ -223,5 +254,46 @@ mod tests {
         assert_ne!(one, thread(1, Some("claude"), &[(PROCESS, "b")]));
         assert_ne!(one, thread(1, Some("claude"), &[]));
         assert_ne!(one, thread(2, Some("claude"), &[(PROCESS, "a")]));
+    }
+
+    /// A lease as the store may contain it.
+    fn lease(change: &serde_json::Value) -> Lease {
+        let at = json!({ "wall_ms": 1_800_000_000_000_i64, "boot_id": "b", "boot_ms": 1 });
+        let limits = json!({ "cpu_milli": 500, "memory_mib": 512, "disk_mib": 1024, "pids": 64 });
+        let mut lease = json!({
+            "id": "aaaaaaaaaaaaaaaaaaaa", "tenant": "tttttttttttttttttttt", "labels": {}, "env": {}, "limits": limits,
+            "provider": "fake", "template": "base", "template_version": "1", "user": "user", "workdir": "/",
+            "network": "allow-all", "storage": "disk", "intent": "run", "phase": "running", "stage": "booting",
+            "reason": { "code": "requested" }, "generation": 1, "wake": "any", "public": false,
+            "created_at": at.clone(), "phase_at": at, "on_timeout": "delete", "annotations": { "e2b.made": "true" },
+        });
+        for (key, value) in change.as_object().unwrap() {
+            lease[key] = value.clone();
+        }
+        serde_json::from_value(lease).unwrap()
+    }
+
+    #[test]
+    fn the_limit_of_a_pause_is_known_by_its_annotation_and_not_by_its_numbers() {
+        let limit = pause_limit(&lease(&json!({}))).unwrap();
+        let annotations = limit.annotations.unwrap();
+        assert_eq!(annotations[PAUSE_LIMIT], "delete");
+        assert_eq!((limit.timeout_s, limit.on_timeout), (Some(Some(86_400)), Some(OnTimeout::Stop)));
+        let at = json!({ "wall_ms": 1_800_086_400_000_i64, "boot_id": "b", "boot_ms": 1 });
+        let mut numbers = json!({ "timeout_s": 86_400, "on_timeout": "stop", "timeout_at": at });
+        assert_eq!(pause_limit(&lease(&numbers)), None, "it has a lifetime");
+        assert_eq!(
+            end_of_pause_limit(&lease(&numbers)),
+            None,
+            "the user's own lifetime has the same numbers"
+        );
+        numbers["annotations"] = json!(annotations);
+        let ended = end_of_pause_limit(&lease(&numbers)).unwrap();
+        assert_eq!((ended.timeout_s, ended.on_timeout), (Some(None), Some(OnTimeout::Delete)));
+        assert_eq!(ended.annotations.unwrap(), lease(&json!({})).annotations);
+        numbers["timeout_s"] = json!(60);
+        let kept = end_of_pause_limit(&lease(&numbers)).unwrap();
+        assert_eq!((kept.timeout_s, kept.on_timeout), (None, None), "the user has set another one meanwhile");
+        assert!(!kept.annotations.unwrap().contains_key(PAUSE_LIMIT));
     }
 }
