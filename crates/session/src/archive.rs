@@ -1,7 +1,8 @@
 //! Trees as tar streams where no agent of Atoll's packs them: by the program `tar` of the sandbox.
 //!
-//! Only what a move between providers needs: the content of one folder, with names in a fixed order, and an unpack that keeps
-//! owners. Both need GNU tar and run as root where the provider has users. What they say is untrusted; a move compares the copy.
+//! Only what a move between providers needs: the content of one folder, with names in a fixed order, and an unpack with the owners
+//! of the archive. Both need a shell and GNU tar, and run as root where the provider has users. A user that is not root cannot give
+//! files to others: all that it unpacks belongs to it. What the programs say is untrusted; a move compares the copy.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -20,6 +21,16 @@ const ERROR_MAX: usize = 400;
 /// Where an archive lies while it is unpacked.
 const TEMPORARY: &str = "/tmp/.atoll-archive";
 const ROOT: &str = "root";
+/// Packs: `$1` is the folder, the rest are options of `tar`. Files that cannot be read are found before anything is sent, because an
+/// answer that has begun cannot become a refusal.
+const PACK: &str = "folder=$1; shift; \
+    if [ \"$(id -u)\" != 0 ]; then \
+    closed=$(find \"$folder\" \\( -type f -o -type d \\) ! -readable -print -quit 2>/dev/null); \
+    [ -z \"$closed\" ] || { echo \"$closed cannot be read\" >&2; exit 1; }; fi; \
+    exec tar -C \"$folder\" --sort=name --numeric-owner --format=pax \"$@\" -cf - .";
+/// Unpacks the archive `$1` into the folder `$2`.
+const UNPACK: &str = "owner=--same-owner; [ \"$(id -u)\" = 0 ] || owner=--no-same-owner; \
+    exec tar --numeric-owner \"$owner\" -xpf \"$1\" -C \"$2\"";
 
 type PackStream = std::pin::Pin<Box<dyn Stream<Item = Result<Bytes, Box<dyn Error + Send + Sync>>> + Send>>;
 
@@ -36,25 +47,24 @@ impl AdapterState {
         let (Some(source), None, "contents") = (sources.next(), sources.next(), layout) else {
             return Err(self.agent_only("an archive of anything but the content of one folder"));
         };
-        let source = self.path(source)?;
-        let mut argv: Vec<String> =
-            ["tar", "--sort=name", "--numeric-owner", "--format=pax", "-C"].map(str::to_owned).into();
-        argv.push(source);
+        let mut args = vec![self.path(source)?];
         for pattern in of(b'x') {
             let pattern = std::str::from_utf8(pattern)
                 .map_err(|_| SessionRefusal::invalid("this provider takes patterns in UTF-8 only"))?;
-            argv.extend([
+            args.extend([
                 "--anchored".to_owned(),
                 "--no-wildcards-match-slash".to_owned(),
                 format!("--exclude=./{pattern}"),
             ]);
         }
-        argv.extend(["-cf", "-", "."].map(str::to_owned));
-        let output = self.start_tar(argv).await?;
-        Ok(Box::pin(packed(output)))
+        let mut output = packed(self.start_script(PACK, args).await?).boxed();
+        match output.next().await {
+            Some(Err(error)) => Err(failed(&*error)),
+            first => Ok(futures::stream::iter(first).chain(output).boxed()),
+        }
     }
 
-    /// Unpacks an archive over a folder with the owners that it names. Answers the number of its bytes.
+    /// Unpacks an archive over a folder, with the owners that it names if root does it. Answers the number of its bytes.
     pub(crate) async fn unpack(
         &self,
         query: &HashMap<String, String>,
@@ -74,11 +84,10 @@ impl AdapterState {
         self.write(&file, user.as_deref(), Some(0o600), None, content).await?;
         let unpacked = async {
             let bytes = self.stat(&file, user.as_deref()).await?.size;
-            let argv =
-                ["tar", "--numeric-owner", "--same-owner", "-xpf", &file, "-C", &dest].map(str::to_owned);
-            let mut output = packed(self.start_tar(argv.into()).await?).boxed();
+            let args = vec![file.clone(), dest.clone()];
+            let mut output = packed(self.start_script(UNPACK, args).await?).boxed();
             while let Some(chunk) = output.next().await {
-                chunk.map_err(|error| SessionRefusal::new(RpcCode::FailedPrecondition, error.to_string()))?;
+                chunk.map_err(|error| failed(&*error))?;
             }
             Ok(bytes)
         };
@@ -87,9 +96,10 @@ impl AdapterState {
         unpacked.and_then(|bytes| removed.map(|()| bytes))
     }
 
-    async fn start_tar(&self, argv: Vec<String>) -> Result<ProcessOutput, SessionRefusal> {
+    async fn start_script(&self, script: &str, args: Vec<String>) -> Result<ProcessOutput, SessionRefusal> {
+        let shell = ["sh", "-c", script, "sh"].map(str::to_owned);
         let what = ProcessSpec {
-            argv,
+            argv: shell.into_iter().chain(args).collect(),
             cwd: Some("/".to_owned()),
             env: [("LC_ALL".to_owned(), "C".to_owned())].into(),
             user: self.root_user(),
@@ -101,6 +111,10 @@ impl AdapterState {
     fn root_user(&self) -> Option<String> {
         self.need(Capability::User).is_ok().then(|| ROOT.to_owned())
     }
+}
+
+fn failed(error: &(dyn Error + Send + Sync)) -> SessionRefusal {
+    SessionRefusal::new(RpcCode::FailedPrecondition, error.to_string())
 }
 
 /// The output of `tar`; the last item is an error if it did not end well.
@@ -133,3 +147,6 @@ fn packed(output: ProcessOutput) -> impl Stream<Item = Result<Bytes, Box<dyn Err
         yield Err("the output of tar ended early".into());
     }
 }
+
+#[cfg(test)]
+mod tests;
