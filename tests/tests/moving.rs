@@ -171,7 +171,14 @@ fn a_container_moves_to_docker_and_back() {
         let moved = client.post(&path, json!({ "provider": "docker" })).await.ok();
         assert_eq!(moved["last_move"]["failure"], Value::Null, "{moved}");
         let left = moved["last_move"]["left_behind"].as_array().unwrap();
-        assert!(left.iter().any(|one| one["kind"] == "owners"), "{moved}");
+        assert!(
+            left.iter().all(|one| one["kind"] != "owners"),
+            "the user's files are the user's there too: {moved}"
+        );
+        let owners = client
+            .sh(&id, "cd ~; [ $(stat -c %u project/a.txt) = $(id -u) ] && echo own; stat -c %u shared")
+            .await;
+        assert_eq!(owners.text(), "own\n0");
         let about = is_at(&client, &id, "docker", &described).await;
         assert_eq!(about["template"], "atoll-test/busybox:latest");
         assert_eq!(docker_server::containers(&docker).len(), 1);

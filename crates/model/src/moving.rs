@@ -173,7 +173,7 @@ pub enum LeftBehindKind {
     Template,
     /// The user of commands: the target does not have it.
     User,
-    /// The owners of files: one of the providers has one user only.
+    /// The owners of files: the target has one user only, which cannot give files to others.
     Owners,
 }
 

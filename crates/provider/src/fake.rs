@@ -191,7 +191,32 @@ impl FakeProvider {
 
     /// Makes the next unpack of a tree into one of its sandboxes fail.
     pub fn fail_unpack(&self, fault: TreeFault) {
-        self.world.lock().unwrap().tree_faults.lock().unwrap().push(fault);
+        self.trees(|trees| trees.faults.push(fault));
+    }
+
+    /// The numbers of the user of commands and of its group, in the list of users of every sandbox.
+    pub fn set_user(&self, uid: u64, gid: u64) {
+        self.trees(|trees| trees.user = Some((uid, gid)));
+    }
+
+    /// Gives a file another owner than the user of commands.
+    pub fn set_owner(&self, path: &str, owner: (u64, u64)) {
+        self.trees(|trees| trees.owners.insert(path.to_owned(), owner));
+    }
+
+    /// The owner of a file.
+    #[must_use]
+    pub fn owner(&self, path: &str) -> (u64, u64) {
+        self.trees(|trees| trees.owner(path))
+    }
+
+    /// From now on its agents unpack as a provider without Atoll's agent does: with the owners of the archive, and no others.
+    pub fn unpack_by_tar(&self) {
+        self.trees(|trees| trees.unpacks_by_tar = true);
+    }
+
+    fn trees<T>(&self, change: impl FnOnce(&mut trees::TreeSettings) -> T) -> T {
+        change(&mut self.world.lock().unwrap().trees.lock().unwrap())
     }
 
     /// Lets one held call continue.

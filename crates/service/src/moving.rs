@@ -12,6 +12,7 @@
 pub(crate) mod folders;
 pub(crate) mod manifest;
 pub(crate) mod outside;
+pub(crate) mod owners;
 
 use std::sync::Arc;
 

@@ -381,3 +381,42 @@ async fn a_sandbox_that_is_deleted_while_it_is_moved_leaves_nothing_at_either_pr
         assert_eq!((world.fake.holds().len(), second.holds().len()), (0, 0), "{call:?}");
     }
 }
+
+/// As from a container to a vendor whose user has another number: its `tar` takes the owners of the archive.
+#[tokio::test(start_paused = true)]
+async fn the_files_of_the_user_belong_to_the_user_of_the_target_and_other_owners_stay() {
+    let (world, second) = two(By::Folders).await;
+    world.fake.set_user(1_000, 1_000);
+    second.set_user(1_001, 1_002);
+    second.unpack_by_tar();
+    let lease = world.create().await;
+    write_files(&world.fake, &lease.id);
+    world.fake.set_owner("/home/user/app/a.txt", (0, 1_000));
+    let after = moved(&world, &lease).await.unwrap();
+    assert_eq!((after.provider.as_str(), after.phase), ("second", Phase::Running));
+    assert_eq!(second.owner("/home/user/odd \n name"), (1_001, 1_002));
+    assert_eq!(second.owner("/home/user/app/a.txt"), (0, 1_002), "another user, and the group of this one");
+    let left = after.last_move.unwrap().left_behind;
+    assert!(left.iter().all(|left| left.kind != LeftBehindKind::Owners), "{left:?}");
+    settled(&world, &lease.id).await;
+    let back = world.service.sandboxes().move_to(&world.admin, lease.id.as_str(), to("fake"), true).await;
+    assert_eq!(back.unwrap().provider, "fake");
+    assert_eq!(world.fake.owner("/home/user/odd \n name"), (1_000, 1_000));
+    assert_eq!(world.fake.owner("/home/user/app/a.txt"), (0, 1_000));
+}
+
+/// As from this machine, where all files belong to the user of the server.
+#[tokio::test(start_paused = true)]
+async fn the_files_of_a_source_with_one_user_belong_to_the_user_of_the_target() {
+    let (world, second) = two(By::Folders).await;
+    world.fake.set_capabilities(|able| able.users = false);
+    second.set_user(1_001, 1_002);
+    second.unpack_by_tar();
+    let lease = world.create().await;
+    write_files(&world.fake, &lease.id);
+    world.fake.set_owner("/home/user/app/a.txt", (0, 0));
+    assert_eq!(moved(&world, &lease).await.unwrap().provider, "second");
+    for path in ["/home/user/app/a.txt", "/home/user/odd \n name"] {
+        assert_eq!(second.owner(path), (1_001, 1_002), "{path}");
+    }
+}

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::watch;
 
+use super::trees::TreeSettings;
 use super::volumes::MountedVolume;
 use super::{FakeFiles, TreeFault, trees};
 
@@ -38,8 +39,7 @@ pub(super) struct FakeAgentState {
     pub(super) asked: Mutex<Vec<String>>,
     /// While it is frozen no request is answered.
     pub(super) frozen: watch::Sender<bool>,
-    /// What goes wrong in its next unpack.
-    faults: Arc<Mutex<Vec<TreeFault>>>,
+    trees: Arc<Mutex<TreeSettings>>,
 }
 
 impl FakeAgentState {
@@ -47,7 +47,7 @@ impl FakeAgentState {
         token: String,
         files: Arc<Mutex<FakeFiles>>,
         mounts: Vec<MountedVolume>,
-        faults: Arc<Mutex<Vec<TreeFault>>>,
+        trees: Arc<Mutex<TreeSettings>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             token: Mutex::new(token),
@@ -57,7 +57,7 @@ impl FakeAgentState {
             env: Mutex::default(),
             asked: Mutex::default(),
             frozen: watch::Sender::new(false),
-            faults,
+            trees,
         })
     }
 
@@ -183,7 +183,8 @@ fn file(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
             false => plain(403, r#"{"code":"permission_denied","message":"it is read-only"}"#),
         };
     }
-    match mind.read(path) {
+    let passwd = || mind.trees.lock().unwrap().passwd().filter(|_| path == "/etc/passwd");
+    match mind.read(path).or_else(passwd) {
         Some(content) => {
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", content.len());
             Some([head.into_bytes(), content].concat())
@@ -232,16 +233,24 @@ fn archive(request: &Request, mind: &FakeAgentState) -> Option<Vec<u8>> {
     };
     let user = parameter("username").unwrap_or_default();
     if request.path.starts_with("/archive/pack") {
-        let tar = trees::pack(&mind.files.lock().unwrap(), &request.body, user)?;
+        let tar = trees::pack(&mind.files.lock().unwrap(), &request.body, user, &mind.trees.lock().unwrap())?;
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", tar.len());
         return Some([head.into_bytes(), tar].concat());
     }
-    let fault = mind.faults.lock().unwrap().pop();
+    let mut settings = mind.trees.lock().unwrap();
+    if settings.unpacks_by_tar && parameter("owner").is_some() {
+        return plain(
+            501,
+            r#"{"code":"unimplemented","message":"an archive with other owners is not possible"}"#,
+        );
+    }
+    let fault = settings.faults.pop();
     if fault == Some(TreeFault::Full) {
         return plain(507, r#"{"code":"resource_exhausted","message":"the disk is full"}"#);
     }
     let dest = trees::resolve(parameter("dest")?, user);
-    let (entries, bytes) = trees::unpack(&mut mind.files.lock().unwrap(), &dest, &request.body, fault)?;
+    let mut files = mind.files.lock().unwrap();
+    let (entries, bytes) = trees::unpack(&mut files, &dest, &request.body, fault, &mut settings)?;
     plain(200, &format!(r#"{{"entries":{entries},"bytes":{bytes}}}"#))
 }
 

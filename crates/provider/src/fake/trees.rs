@@ -1,5 +1,6 @@
 //! Trees of the minimal agent: describing, listing, removing, packing and unpacking. A folder is a prefix of paths.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use super::FakeFiles;
@@ -11,6 +12,35 @@ pub enum TreeFault {
     Damage,
     /// The disk is full.
     Full,
+}
+
+/// How the agents of a provider treat trees.
+#[derive(Debug, Default)]
+pub(super) struct TreeSettings {
+    /// What goes wrong in the next unpacks.
+    pub(super) faults: Vec<TreeFault>,
+    /// The list of users has `user` with these numbers of itself and its group.
+    pub(super) user: Option<(u64, u64)>,
+    /// Owners of files, by path; all other files belong to `user`.
+    pub(super) owners: BTreeMap<String, (u64, u64)>,
+    /// As with `tar` instead of Atoll's agent: an owner cannot be named.
+    pub(super) unpacks_by_tar: bool,
+}
+
+impl TreeSettings {
+    fn user(&self) -> (u64, u64) {
+        self.user.unwrap_or((1_000, 0))
+    }
+
+    /// The list of users, if the test has set one.
+    pub(super) fn passwd(&self) -> Option<Vec<u8>> {
+        let (uid, gid) = self.user?;
+        Some(format!("root:x:0:0::/root:/bin/sh\nuser:x:{uid}:{gid}::/home/user:/bin/sh\n").into_bytes())
+    }
+
+    pub(super) fn owner(&self, path: &str) -> (u64, u64) {
+        self.owners.get(path).copied().unwrap_or(self.user())
+    }
 }
 
 /// The absolute path that a caller means; the home of `root` is `/root`, that of everyone else `/home/user`.
@@ -46,7 +76,7 @@ pub(super) fn remove(files: &mut FakeFiles, path: &str) {
 }
 
 /// A folder as a tar, as the agent would pack its content. `ask` is the body of the request.
-pub(super) fn pack(files: &FakeFiles, ask: &[u8], user: &str) -> Option<Vec<u8>> {
+pub(super) fn pack(files: &FakeFiles, ask: &[u8], user: &str, settings: &TreeSettings) -> Option<Vec<u8>> {
     let items: Vec<&[u8]> = ask.split(|byte| *byte == 0).filter(|item| !item.is_empty()).collect();
     let text = |sign: u8| {
         items
@@ -60,6 +90,8 @@ pub(super) fn pack(files: &FakeFiles, ask: &[u8], user: &str) -> Option<Vec<u8>>
     let mut top = tar::Header::new_ustar();
     top.set_entry_type(tar::EntryType::Directory);
     top.set_mode(0o755);
+    top.set_uid(settings.user().0);
+    top.set_gid(settings.user().1);
     top.set_size(0);
     tar.append_data(&mut top, "./", std::io::empty()).ok()?;
     for (path, content) in files.iter().filter_map(|(name, content)| Some((below(&source, name)?, content))) {
@@ -69,19 +101,22 @@ pub(super) fn pack(files: &FakeFiles, ask: &[u8], user: &str) -> Option<Vec<u8>>
         }
         let mut header = tar::Header::new_ustar();
         header.set_mode(0o644);
-        header.set_uid(1_000);
+        let (uid, gid) = settings.owner(&format!("{source}/{path}"));
+        header.set_uid(uid);
+        header.set_gid(gid);
         header.set_size(content.len() as u64);
         tar.append_data(&mut header, path, content.as_slice()).ok()?;
     }
     tar.into_inner().ok()
 }
 
-/// Writes the files of a tar below a folder. Answers their number and bytes.
+/// Writes the files of a tar below a folder, with their owners. Answers their number and bytes.
 pub(super) fn unpack(
     files: &mut FakeFiles,
     dest: &str,
     tar: &[u8],
     fault: Option<TreeFault>,
+    settings: &mut TreeSettings,
 ) -> Option<(u64, u64)> {
     let (mut entries, mut bytes) = (0, 0);
     for entry in tar::Archive::new(tar).entries().ok()? {
@@ -97,7 +132,10 @@ pub(super) fn unpack(
         if let (Some(TreeFault::Damage), Some(first)) = (fault, content.first_mut()) {
             *first ^= 1;
         }
-        files.insert(format!("{dest}/{path}"), content);
+        let path = format!("{dest}/{path}");
+        let owner = (entry.header().uid().ok()?, entry.header().gid().ok()?);
+        settings.owners.insert(path.clone(), owner);
+        files.insert(path, content);
     }
     Some((entries, bytes))
 }

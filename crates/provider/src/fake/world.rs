@@ -9,8 +9,9 @@ use atoll_model::{InstanceId, Limits, MemoryLocation, SandboxId, SnapshotId, Vol
 use tokio::task::JoinSet;
 
 use super::agent::FakeAgentState;
+use super::trees::TreeSettings;
 use super::volumes::{FakeVolume, MountedVolume};
-use super::{FakeFiles, ProviderCall, Script, TEMPLATE, TreeFault};
+use super::{FakeFiles, ProviderCall, Script, TEMPLATE};
 use crate::{
     Adopted, AdoptionOutcome, Booted, FilesOrigin, InstanceActivity, InstanceMount, InstanceSpec,
     InstanceUsage, KnownSandbox, OwnedSandbox, PoolWish, ProviderError, RolledBack, Snapshotted, Target,
@@ -28,8 +29,8 @@ pub(super) struct World {
     pub(super) scripts: HashMap<ProviderCall, Vec<Script>>,
     pub(super) calls: Calls,
     pub(super) wrong_token: bool,
-    /// What goes wrong in the next unpacks of its agents.
-    pub(super) tree_faults: Arc<Mutex<Vec<TreeFault>>>,
+    /// How its agents treat trees.
+    pub(super) trees: Arc<Mutex<TreeSettings>>,
 }
 
 #[derive(Default)]
@@ -72,12 +73,12 @@ impl Instance {
         memory: Memory,
         files: &Arc<Mutex<FakeFiles>>,
         seen: Vec<MountedVolume>,
-        faults: Arc<Mutex<Vec<TreeFault>>>,
+        trees: Arc<Mutex<TreeSettings>>,
     ) -> Self {
         Self {
             id: spec.instance.clone(),
             bytes: memory.bytes,
-            mind: FakeAgentState::new(memory.token, Arc::clone(files), seen, faults),
+            mind: FakeAgentState::new(memory.token, Arc::clone(files), seen, trees),
             mounts: spec.mounts.clone(),
             worked: InstanceUsage::default(),
             connections: JoinSet::new(),
@@ -223,7 +224,7 @@ impl World {
 
     fn start(&mut self, spec: &InstanceSpec, memory: Option<Memory>) -> Result<Booted, ProviderError> {
         let wrong = std::mem::take(&mut self.wrong_token);
-        let faults = Arc::clone(&self.tree_faults);
+        let trees = Arc::clone(&self.trees);
         let seen = self.seen(&spec.mounts)?;
         let sandbox = self.sandbox(&spec.sandbox)?;
         (sandbox.limits, sandbox.network) = (spec.limits, Arc::clone(&spec.network));
@@ -233,7 +234,7 @@ impl World {
         if wrong {
             memory.token = "another".to_owned();
         }
-        sandbox.instance = Some(Instance::new(spec, memory, &sandbox.files, seen, faults));
+        sandbox.instance = Some(Instance::new(spec, memory, &sandbox.files, seen, trees));
         Ok(Booted { facts: facts(&spec.instance), agent_token: told, from_pool: false })
     }
 

@@ -8,21 +8,21 @@
 //! ```
 //! No program of the sandbox runs meanwhile, so the source does not change. Everything is streamed.
 
+mod ends;
+
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use atoll_agentapi::{
-    AgentClient, AgentError, EntryKind, Pack, PackLayout, RpcCode, Unpack, UnpackInto, UnpackOwner,
-    UnpackRules,
-};
+use atoll_agentapi::{AgentError, Pack, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules};
 use atoll_model::{
     Code, InstanceId, Isolation, Lease, LeftBehind, LeftBehindKind, MoveCarried, MoveProgress, MoveReport,
     MoveStep,
 };
-use atoll_provider::{Packed, Provider, Target};
+use atoll_provider::{Packed, Target};
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
@@ -33,29 +33,18 @@ use super::effects::{EffectJob, gone_is_fine, spec};
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
 use crate::moving::folders::{self, CarriedFolder, CarriedFolders, Places};
-use crate::moving::manifest::{Comparison, FolderDigest, Manifest, TopFolder};
+use crate::moving::manifest::{Comparison, FolderDigest, Manifest};
 use crate::moving::outside::outside;
+use crate::moving::owners::{OwnerMapping, OwnerRewriter, TargetOwners};
 use crate::moving::{MoveOutcome, MovePlan};
 use crate::random::entropy;
+use ends::{CopyEnd, empty, exists, greeted, home_of, owner_of, settle_top};
 
 /// LIMIT: an attempt to end an instance, or to remove a copy, after a failure; the removal is repeated later.
 const CLEAN_UP: Duration = Duration::from_secs(30);
-/// LIMIT: rounds of emptying a folder of a new sandbox; each list is cut by the agent.
-const EMPTY_ROUNDS: u32 = 64;
 const ROOT: &str = "root";
-/// LIMIT: bytes of a list of users.
-const PASSWD_MAX: u64 = 1 << 20;
 /// How often the progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(300);
-
-/// One end of a copy: a running instance without programs.
-struct CopyEnd {
-    agent: AgentClient,
-    user: String,
-    home: String,
-    /// The number of the user, where the provider has users and it is known.
-    uid: Option<u32>,
-}
 
 impl EffectJob {
     /// Copies the sandbox. On an error the source is as it was and stopped; the copy is removed as far as possible.
@@ -166,10 +155,10 @@ impl EffectJob {
         let to = self.make_target(plan, target).await?;
         self.inner.failpoint.reach("move.target_made").await;
         let carried = self.choose(plan, &from, &to).await?;
-        let copies = self.send(plan, &from, &to, &carried).await?;
+        let owners = self.owners(plan, &from, &to);
+        let copies = self.send(plan, &from, &to, owners, &carried).await?;
         self.inner.failpoint.reach("move.copied").await;
-        let keeps_owners = self.keeps_owners(&from, &to);
-        let owners_kept = self.compare(plan, &to, keeps_owners, &carried, &copies).await?;
+        let owners_kept = self.compare(&to, owners, &carried, &copies).await?;
         self.inner.failpoint.reach("move.compared").await;
         for (provider, instance) in [(&self.provider, source), (&plan.target, target)] {
             let ended = Target { sandbox: self.lease.id.clone(), instance: Some(instance.clone()) };
@@ -183,8 +172,7 @@ impl EffectJob {
             left.push(LeftBehind::one(LeftBehindKind::User, sentence));
         }
         if !owners_kept {
-            let sentence = format!("files belong to {} there, whose number is another one", to.user);
-            left.push(LeftBehind::one(LeftBehindKind::Owners, sentence));
+            left.extend(other_owners(&carried, &copies));
         }
         let (entries, bytes) =
             copies.iter().fold((0, 0), |sum, copy| (sum.0 + copy.entries, sum.1 + copy.bytes));
@@ -211,11 +199,13 @@ impl EffectJob {
         last.and_then(|last| last.former_user.clone())
     }
 
-    /// Whether files keep the numbers of their owners. Otherwise all of them belong to the user of commands: files that were
-    /// made at a provider with one user, and those of a user that has another number at the target.
-    fn keeps_owners(&self, from: &CopyEnd, to: &CopyEnd) -> bool {
-        let is_other = matches!((from.uid, to.uid), (Some(from), Some(to)) if from != to);
-        self.wanted_user().is_some() && !is_other
+    /// How the owners of files change, and whether the target can have them.
+    fn owners(&self, plan: &MovePlan, from: &CopyEnd, to: &CopyEnd) -> CopyOwners {
+        let takes_any = plan.target.capabilities().users || to.owner.is_some_and(|owner| owner.uid == 0);
+        let target = TargetOwners { user: to.owner, takes_any };
+        // Without a choice of users all files belong to one, unless they were brought from elsewhere.
+        let has_users = self.wanted_user().is_some();
+        CopyOwners { mapping: OwnerMapping::choose(from.owner, has_users, target), takes_any }
     }
 
     /// The source with its agent alone: its command is not started.
@@ -229,8 +219,8 @@ impl EffectJob {
         };
         let agent = greeted(&self.provider, &lease, instance, booted.agent_token).await?;
         let home = home_of(&agent, &lease.user).await?;
-        let uid = uid_of(&agent, &lease.user, self.provider.as_ref()).await;
-        Ok(CopyEnd { agent, user: lease.user, home, uid })
+        let owner = owner_of(&agent, &lease.user, self.provider.as_ref()).await;
+        Ok(CopyEnd { agent, user: lease.user, home, owner })
     }
 
     /// An empty sandbox at the target, which runs commands as the source's user if there is one of that name.
@@ -247,8 +237,8 @@ impl EffectJob {
             Some(_) | None => lease.user,
         };
         let home = home_of(&agent, &user).await?;
-        let uid = uid_of(&agent, &user, plan.target.as_ref()).await;
-        Ok(CopyEnd { agent, user, home, uid })
+        let owner = owner_of(&agent, &user, plan.target.as_ref()).await;
+        Ok(CopyEnd { agent, user, home, owner })
     }
 
     async fn choose(
@@ -283,10 +273,9 @@ impl EffectJob {
         plan: &MovePlan,
         from: &CopyEnd,
         to: &CopyEnd,
+        owners: CopyOwners,
         carried: &CarriedFolders,
     ) -> Result<Vec<FolderDigest>, ServiceError> {
-        let keeps_owners = self.keeps_owners(from, to);
-        let owner = if keeps_owners { UnpackOwner::Kept } else { UnpackOwner::Named(to.user.clone()) };
         let mut copies: Vec<FolderDigest> = Vec::with_capacity(carried.folders.len());
         for folder in &carried.folders {
             let before = copies.iter().fold((0, 0), |sum, copy| (sum.0 + copy.entries, sum.1 + copy.bytes));
@@ -296,13 +285,13 @@ impl EffectJob {
                 let root = plan.target.capabilities().users.then_some(ROOT);
                 empty(&to.agent, &folder.to, root).await?;
             }
-            let copy = self.send_folder(from, to, folder, owner.clone(), before).await?;
+            let copy = self.send_folder(from, to, folder, owners.mapping, before).await?;
             if let Some(top) = copy.top.filter(|_| plan.after.isolation != Isolation::None) {
                 // The folder of a sandbox without isolation is closed to everyone but the server.
                 let is_copied = self.lease.isolation != Isolation::None;
-                let owner = match (keeps_owners && is_copied, plan.target.capabilities().users) {
+                let owner = match (is_copied, plan.target.capabilities().users) {
                     (_, false) => None,
-                    (true, true) => Some((top.uid.to_string(), Some(top.gid.to_string()))),
+                    (true, true) => Some((top.owner.uid.to_string(), Some(top.owner.gid.to_string()))),
                     (false, true) => Some((to.user.clone(), None)),
                 };
                 settle_top(&to.agent, &folder.to, is_copied.then_some(top), owner).await?;
@@ -317,58 +306,47 @@ impl EffectJob {
         from: &CopyEnd,
         to: &CopyEnd,
         folder: &CarriedFolder,
-        owner: UnpackOwner,
+        mapping: OwnerMapping,
         before: (u64, u64),
     ) -> Result<FolderDigest, ServiceError> {
         let failed = |error| refusal(AgentOperation::File, error);
         let reader = from.agent.pack(&pack(&folder.from, folder), Some(&from.user)).await.map_err(failed)?;
-        let sent = Arc::new(Mutex::new((Manifest::default(), None::<ServiceError>)));
-        let (shared, teller) = (Arc::clone(&sent), self.teller(MoveStep::Copying, before));
-        let mut teller = teller;
-        let content = reader.into_stream().map(move |chunk| {
-            let mut sent = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let failure = match chunk {
-                Ok(chunk) => match sent.0.push(&chunk) {
-                    Ok(()) => {
-                        teller.count(sent.0.counts());
-                        return Ok(chunk);
-                    }
-                    Err(cause) => unreadable().caused_by(cause),
-                },
-                Err(error) => refusal(AgentOperation::File, error),
-            };
-            sent.1 = Some(failure);
-            Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe))
-        });
+        let sent = Arc::new(Mutex::new(SentFolder {
+            manifest: Manifest::of_source(mapping, from.owner),
+            rewriter: OwnerRewriter::new(mapping),
+            teller: self.teller(MoveStep::Copying, before),
+            failure: None,
+        }));
+        let (passing, ending) = (Arc::clone(&sent), Arc::clone(&sent));
+        let content = reader.into_stream().map(move |chunk| lock(&passing).pass(chunk));
+        let end = futures::stream::once(async move { lock(&ending).end() });
+        let content = content.chain(end);
         let what = Unpack {
             dest: folder.to.clone().into_bytes(),
             into: UnpackInto::Folder,
-            owner,
+            owner: UnpackOwner::Kept,
             mode: None,
             rules: UnpackRules::Copy,
             strip: 0,
         };
         let unpacked = to.agent.unpack(&what, Some(&to.user), content).await;
-        let (manifest, failure) = std::mem::take(&mut *sent.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Some(failure) = failure {
+        let mut sent = lock(&sent);
+        if let Some(failure) = sent.failure.take() {
             return Err(failure);
         }
         unpacked.map_err(failed)?;
-        manifest.finish().map_err(|cause| unreadable().caused_by(cause))
+        std::mem::take(&mut sent.manifest).finish().map_err(|cause| unreadable().caused_by(cause))
     }
 
-    /// Reads every folder back. Says whether owners are those of the source.
+    /// Reads every folder back. Says whether no owner was lost.
     async fn compare(
         &self,
-        plan: &MovePlan,
         to: &CopyEnd,
-        keeps_owners: bool,
+        owners: CopyOwners,
         carried: &CarriedFolders,
         copies: &[FolderDigest],
     ) -> Result<bool, ServiceError> {
-        let has_users =
-            keeps_owners && self.provider.capabilities().users && plan.target.capabilities().users;
-        let (mut owners_kept, mut before) = (true, (0, 0));
+        let (mut owners_kept, mut before) = (!matches!(owners.mapping, OwnerMapping::All(_)), (0, 0));
         for (folder, sent) in carried.folders.iter().zip(copies) {
             let mut teller = self.teller(MoveStep::Comparing, before);
             let failed = |error| refusal(AgentOperation::File, error);
@@ -382,7 +360,7 @@ impl EffectJob {
             let copy = manifest.finish().map_err(|cause| unreadable().caused_by(cause))?;
             match sent.compare(&copy) {
                 Comparison::Same => {}
-                Comparison::OtherOwners if !has_users => owners_kept = false,
+                Comparison::OtherOwners if !owners.takes_any => owners_kept = false,
                 Comparison::OtherOwners => {
                     return Err(different(None).hint("the owners of its files could not be kept"));
                 }
@@ -428,6 +406,67 @@ impl EffectJob {
     }
 }
 
+/// How the owners of files change on the way.
+#[derive(Debug, Clone, Copy)]
+struct CopyOwners {
+    mapping: OwnerMapping,
+    /// Whether files at the target can belong to anyone.
+    takes_any: bool,
+}
+
+/// Files of others than the user of commands, which belong to that user at the target.
+fn other_owners(carried: &CarriedFolders, copies: &[FolderDigest]) -> Option<LeftBehind> {
+    let mut left = LeftBehind { kind: LeftBehindKind::Owners, names: Vec::new(), count: 0 };
+    for (folder, copy) in carried.folders.iter().zip(copies) {
+        for name in &copy.others.names {
+            left.add(format!("{}/{name}", folder.from));
+        }
+        left.count += copy.others.count - copy.others.names.len() as u64;
+    }
+    (left.count > 0).then_some(left)
+}
+
+/// A folder on its way: digested, and with the owners that it has at the target.
+struct SentFolder {
+    manifest: Manifest,
+    /// `None`: owners do not change.
+    rewriter: Option<OwnerRewriter>,
+    teller: Teller,
+    failure: Option<ServiceError>,
+}
+
+impl SentFolder {
+    fn pass(&mut self, chunk: Result<Bytes, AgentError>) -> std::io::Result<Bytes> {
+        let passed = chunk.map_err(|error| refusal(AgentOperation::File, error)).and_then(|chunk| {
+            let rewritten = self.manifest.push(&chunk).and_then(|()| match &mut self.rewriter {
+                Some(rewriter) => rewriter.push(&chunk),
+                None => Ok(chunk),
+            });
+            rewritten.map_err(|cause| unreadable().caused_by(cause))
+        });
+        self.teller.count(self.manifest.counts());
+        self.or_broken(passed)
+    }
+
+    /// What follows the last bytes of the source.
+    fn end(&mut self) -> std::io::Result<Bytes> {
+        let ended = self.rewriter.as_ref().map_or_else(|| Ok(Bytes::new()), OwnerRewriter::finish);
+        self.or_broken(ended.map_err(|cause| unreadable().caused_by(cause)))
+    }
+
+    /// The target gets no more; the failure is what the move reports.
+    fn or_broken(&mut self, passed: Result<Bytes, ServiceError>) -> std::io::Result<Bytes> {
+        passed.map_err(|failure| {
+            self.failure.get_or_insert(failure);
+            std::io::ErrorKind::BrokenPipe.into()
+        })
+    }
+}
+
+fn lock(sent: &Mutex<SentFolder>) -> MutexGuard<'_, SentFolder> {
+    sent.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Tells the driver how far the copy is, now and then. A full mailbox is no error: the next message has the newer numbers.
 struct Teller {
     mailbox: Option<tokio::sync::mpsc::Sender<DriverMessage>>,
@@ -465,87 +504,8 @@ fn pack(folder: &str, carried: &CarriedFolder) -> Pack {
     }
 }
 
-async fn greeted(
-    provider: &Arc<dyn Provider>,
-    lease: &Lease,
-    instance: &InstanceId,
-    token: Option<String>,
-) -> Result<AgentClient, ServiceError> {
-    let agent = crate::agent::client(provider, lease, instance, &token.unwrap_or_default());
-    crate::agent::greet(&agent, lease, None).await?;
-    Ok(agent.with_root_files())
-}
-
-async fn home_of(agent: &AgentClient, user: &str) -> Result<String, ServiceError> {
-    let home = match agent.stat("~", Some(user)).await {
-        Ok(entry) => entry.path,
-        // A user without a home: nothing of it is carried.
-        Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => b"/".to_vec(),
-        Err(error) => return Err(refusal(AgentOperation::File, error)),
-    };
-    Ok(String::from_utf8(home).unwrap_or_else(|_| "/".to_owned()))
-}
-
-async fn exists(agent: &AgentClient, path: &str) -> Result<bool, ServiceError> {
-    match agent.stat(path, None).await {
-        Ok(_) => Ok(true),
-        Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => Ok(false),
-        Err(error) => Err(refusal(AgentOperation::File, error)),
-    }
-}
-
 fn is_below(outer: &str, inner: &str) -> bool {
     folders::below(outer, inner).is_some()
-}
-
-/// Removes what the template has in a folder: the copy is to be the same as the source.
-async fn empty(agent: &AgentClient, folder: &str, user: Option<&str>) -> Result<(), ServiceError> {
-    let failed = |error| refusal(AgentOperation::File, error);
-    for _ in 0..EMPTY_ROUNDS {
-        let entries = match agent.list_dir(folder, user, 1).await {
-            Ok((entries, _)) => entries,
-            Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        };
-        if entries.is_empty() {
-            return Ok(());
-        }
-        for entry in entries {
-            debug_assert!(entry.kind != EntryKind::Directory || entry.path != folder.as_bytes());
-            agent.remove(&entry.path, user).await.map_err(failed)?;
-        }
-    }
-    Err(ServiceError::new(Code::SandboxUnavailable, format!("{folder} of the target could not be emptied")))
-}
-
-/// Gives the folder itself its mode and its owner.
-async fn settle_top(
-    agent: &AgentClient,
-    folder: &str,
-    top: Option<TopFolder>,
-    owner: Option<(String, Option<String>)>,
-) -> Result<(), ServiceError> {
-    let (mode, (user, group)) = (top.map(|top| top.mode), owner.unzip());
-    if mode.is_none() && user.is_none() {
-        return Ok(());
-    }
-    match agent.change(folder, None, mode, user.as_deref(), group.flatten().as_deref()).await {
-        // Where no agent of ours runs, the unpack has done it.
-        Ok(_) | Err(AgentError::Refused { code: RpcCode::Unimplemented, .. }) => Ok(()),
-        Err(error) => Err(refusal(AgentOperation::File, error)),
-    }
-}
-
-/// The number of a user by the sandbox's own list. `None`: it is not known, or the provider has one user only.
-async fn uid_of(agent: &AgentClient, user: &str, provider: &dyn Provider) -> Option<u32> {
-    if !provider.capabilities().users {
-        return None;
-    }
-    let list = agent.read_file("/etc/passwd", None, None).await.ok()?.read_to_end(PASSWD_MAX).await.ok()?;
-    String::from_utf8_lossy(&list).lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
 }
 
 fn ended_early() -> ServiceError {

@@ -1,9 +1,12 @@
 //! The content of a tar stream as a digest: path, type, mode, owner, size, target of a link and SHA-256 of every entry. The
 //! agent packs in a fixed order, so two folders are the same if their digests are. Memory does not depend on the size.
 
+use atoll_model::{LeftBehind, LeftBehindKind};
 use atoll_tar::stream::{Receiver, StreamError, StreamReader};
 use atoll_tar::{TarEntry, TarKind, shown};
 use sha2::{Digest, Sha256};
+
+use super::owners::{FileOwner, OwnerMapping};
 
 /// LIMIT: entries whose digests are kept to name the first one that differs; 2 MiB.
 const MARKS_MAX: usize = 1 << 18;
@@ -15,11 +18,15 @@ pub(crate) struct Manifest {
     records: Records,
 }
 
-#[derive(Default)]
 struct Records {
     /// Everything but owners.
     content: Sha256,
+    /// As the copy is to have them.
     owners: Sha256,
+    mapping: OwnerMapping,
+    /// The user whose files are not counted as those of others.
+    user: Option<FileOwner>,
+    others: LeftBehind,
     entries: u64,
     bytes: u64,
     top: Option<TopFolder>,
@@ -31,12 +38,31 @@ struct Records {
     differs_at: Option<String>,
 }
 
+impl Default for Records {
+    fn default() -> Self {
+        Self {
+            content: Sha256::new(),
+            owners: Sha256::new(),
+            mapping: OwnerMapping::Kept,
+            user: None,
+            others: LeftBehind { kind: LeftBehindKind::Owners, names: Vec::new(), count: 0 },
+            entries: 0,
+            bytes: 0,
+            top: None,
+            entry: None,
+            marks: Vec::new(),
+            expected: None,
+            differs_at: None,
+        }
+    }
+}
+
 /// The folder itself. It is not part of the digest: the target may have its own, such as the home of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TopFolder {
     pub(crate) mode: u32,
-    pub(crate) uid: u64,
-    pub(crate) gid: u64,
+    /// As the copy is to have it.
+    pub(crate) owner: FileOwner,
 }
 
 /// A finished manifest.
@@ -47,6 +73,8 @@ pub(crate) struct FolderDigest {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
     pub(crate) top: Option<TopFolder>,
+    /// Entries that belong to others than the user of commands.
+    pub(crate) others: LeftBehind,
     marks: Vec<u64>,
     differs_at: Option<String>,
 }
@@ -62,6 +90,11 @@ pub(crate) enum Comparison {
 }
 
 impl Manifest {
+    /// A manifest whose owners change on the way to the target. `user`: the user of commands at the source.
+    pub(crate) fn of_source(mapping: OwnerMapping, user: Option<FileOwner>) -> Self {
+        Self { reader: None, records: Records { mapping, user, ..Records::default() } }
+    }
+
     /// A manifest that is to equal another one.
     pub(crate) fn like(other: &FolderDigest) -> Self {
         let records = Records { expected: Some(other.marks.clone()), ..Records::default() };
@@ -81,9 +114,9 @@ impl Manifest {
     /// The digest, if the stream is complete.
     pub(crate) fn finish(self) -> Result<FolderDigest, StreamError> {
         self.reader.unwrap_or_default().finish()?;
-        let Records { content, owners, entries, bytes, top, marks, differs_at, .. } = self.records;
+        let Records { content, owners, entries, bytes, top, others, marks, differs_at, .. } = self.records;
         let (content, owners) = (content.finalize().into(), owners.finalize().into());
-        Ok(FolderDigest { content, owners, entries, bytes, top, marks, differs_at })
+        Ok(FolderDigest { content, owners, entries, bytes, top, others, marks, differs_at })
     }
 }
 
@@ -114,8 +147,13 @@ impl Records {
         record.update(sha256);
         let record: [u8; 32] = record.finalize().into();
         self.content.update(record);
-        self.owners.update(entry.uid.to_be_bytes());
-        self.owners.update(entry.gid.to_be_bytes());
+        let before = FileOwner::of(entry);
+        let owner = self.mapping.apply(before);
+        self.owners.update(owner.uid.to_be_bytes());
+        self.owners.update(owner.gid.to_be_bytes());
+        if self.user.is_some_and(|user| user != before) {
+            self.others.add(shown(plain(&entry.name)));
+        }
         self.mark(record, entry);
         self.entries += 1;
     }
@@ -143,7 +181,8 @@ impl Receiver for Records {
 
     fn begin(&mut self, entry: TarEntry) -> Result<(), StreamError> {
         if entry.kind == TarKind::Folder && entry.name.iter().all(|byte| matches!(byte, b'.' | b'/')) {
-            self.top = Some(TopFolder { mode: entry.mode & 0o7777, uid: entry.uid, gid: entry.gid });
+            let owner = self.mapping.apply(FileOwner::of(&entry));
+            self.top = Some(TopFolder { mode: entry.mode & 0o7777, owner });
             return Ok(());
         }
         self.entry = Some((entry, Sha256::new()));
@@ -229,7 +268,7 @@ mod tests {
         let base = vec![file("a", b"1"), file("b\nc", b"")];
         let first = digest(Manifest::default(), &tar(&base));
         assert_eq!((first.entries, first.bytes), (2, 1));
-        assert_eq!(first.top, Some(TopFolder { mode: 0o700, uid: 0, gid: 0 }));
+        assert_eq!(first.top, Some(TopFolder { mode: 0o700, owner: FileOwner { uid: 0, gid: 0 } }));
         let compared = |change: fn(&mut TarEntry)| {
             let mut other = base.clone();
             change(&mut other[1].0);

@@ -1,0 +1,121 @@
+//! The two ends of a copy: what is asked of a running instance, whatever its provider is.
+
+use std::sync::Arc;
+
+use atoll_agentapi::{AgentClient, AgentError, EntryKind, RpcCode, StartProcess};
+use atoll_model::{Code, InstanceId, Isolation, Lease};
+use atoll_provider::Provider;
+
+use crate::ServiceError;
+use crate::agent::{AgentOperation, refusal};
+use crate::moving::manifest::TopFolder;
+use crate::moving::owners::FileOwner;
+
+/// LIMIT: rounds of emptying a folder of a new sandbox; each list is cut by the agent.
+const EMPTY_ROUNDS: u32 = 64;
+/// LIMIT: bytes of a list of users.
+const PASSWD_MAX: u64 = 1 << 20;
+/// LIMIT: bytes of two numbers.
+const NUMBERS_MAX: usize = 64;
+
+/// One end of a copy: a running instance without programs.
+pub(super) struct CopyEnd {
+    pub(super) agent: AgentClient,
+    pub(super) user: String,
+    pub(super) home: String,
+    /// The numbers of the user, where they are known. A sandbox of this machine without isolation has none of its own.
+    pub(super) owner: Option<FileOwner>,
+}
+
+pub(super) async fn greeted(
+    provider: &Arc<dyn Provider>,
+    lease: &Lease,
+    instance: &InstanceId,
+    token: Option<String>,
+) -> Result<AgentClient, ServiceError> {
+    let agent = crate::agent::client(provider, lease, instance, &token.unwrap_or_default());
+    crate::agent::greet(&agent, lease, None).await?;
+    Ok(agent.with_root_files())
+}
+
+pub(super) async fn home_of(agent: &AgentClient, user: &str) -> Result<String, ServiceError> {
+    let home = match agent.stat("~", Some(user)).await {
+        Ok(entry) => entry.path,
+        // A user without a home: nothing of it is carried.
+        Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => b"/".to_vec(),
+        Err(error) => return Err(refusal(AgentOperation::File, error)),
+    };
+    Ok(String::from_utf8(home).unwrap_or_else(|_| "/".to_owned()))
+}
+
+pub(super) async fn exists(agent: &AgentClient, path: &str) -> Result<bool, ServiceError> {
+    match agent.stat(path, None).await {
+        Ok(_) => Ok(true),
+        Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => Ok(false),
+        Err(error) => Err(refusal(AgentOperation::File, error)),
+    }
+}
+
+/// Removes what the template has in a folder: the copy is to be the same as the source.
+pub(super) async fn empty(agent: &AgentClient, folder: &str, user: Option<&str>) -> Result<(), ServiceError> {
+    let failed = |error| refusal(AgentOperation::File, error);
+    for _ in 0..EMPTY_ROUNDS {
+        let entries = match agent.list_dir(folder, user, 1).await {
+            Ok((entries, _)) => entries,
+            Err(AgentError::Refused { code: RpcCode::NotFound, .. }) => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        if entries.is_empty() {
+            return Ok(());
+        }
+        for entry in entries {
+            debug_assert!(entry.kind != EntryKind::Directory || entry.path != folder.as_bytes());
+            agent.remove(&entry.path, user).await.map_err(failed)?;
+        }
+    }
+    Err(ServiceError::new(Code::SandboxUnavailable, format!("{folder} of the target could not be emptied")))
+}
+
+/// Gives the folder itself its mode and its owner.
+pub(super) async fn settle_top(
+    agent: &AgentClient,
+    folder: &str,
+    top: Option<TopFolder>,
+    owner: Option<(String, Option<String>)>,
+) -> Result<(), ServiceError> {
+    let (mode, (user, group)) = (top.map(|top| top.mode), owner.unzip());
+    if mode.is_none() && user.is_none() {
+        return Ok(());
+    }
+    match agent.change(folder, None, mode, user.as_deref(), group.flatten().as_deref()).await {
+        // Where no agent of ours runs, the unpack has done it.
+        Ok(_) | Err(AgentError::Refused { code: RpcCode::Unimplemented, .. }) => Ok(()),
+        Err(error) => Err(refusal(AgentOperation::File, error)),
+    }
+}
+
+/// The numbers of a user: by the sandbox's own list of users where there are several, else those that its commands have.
+pub(super) async fn owner_of(agent: &AgentClient, user: &str, provider: &dyn Provider) -> Option<FileOwner> {
+    let has_users = provider.capabilities().users;
+    if !has_users && provider.description().isolation == Isolation::None {
+        return None;
+    }
+    if has_users
+        && let Ok(list) = agent.read_file("/etc/passwd", None, None).await
+        && let Ok(list) = list.read_to_end(PASSWD_MAX).await
+        && let Some(owner) = FileOwner::in_list(&String::from_utf8_lossy(&list), user)
+    {
+        return Some(owner);
+    }
+    let ask = StartProcess {
+        cmd: "sh".to_owned(),
+        args: ["-c", "id -u; id -g"].map(str::to_owned).into(),
+        user: has_users.then(|| user.to_owned()),
+        ..StartProcess::default()
+    };
+    let (_, output) = agent.start(ask).await.ok()?;
+    let said = output.collect(NUMBERS_MAX).await.ok()?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let mut numbers = text.lines().map(|line| line.trim().parse().ok());
+    Some(FileOwner { uid: numbers.next()??, gid: numbers.next()?? })
+}
