@@ -21,6 +21,7 @@ mod provider_settings;
 mod providers;
 mod queue;
 mod session;
+mod snapshots;
 mod templates;
 mod threads;
 mod timers;
