@@ -5,13 +5,17 @@ use std::collections::HashMap;
 
 use atoll_client::{
     client::Answer,
+    moving::{MoveReport, Moving},
     sandboxes::{Archive, Awake, CreatorKey, Hold, Lineage, Mount, NextTimer, Sandbox},
-    words::{AwakeReason, Isolation, MemoryLocation, OnExit, Phase, Wake},
+    words::{AwakeReason, Isolation, MemoryLocation, MoveStage, OnExit, Phase, Wake},
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::{CommandContext, list::counts_down, moment, policy::Policy, queue_wait::place_text, suggest};
+use super::{
+    CommandContext, list::counts_down, moment, moving::progress, policy::Policy, queue_wait::place_text,
+    suggest,
+};
 use crate::{
     cli::sandbox::Targets,
     client::Client,
@@ -83,6 +87,8 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     let facts = [
         ("phase", Some(phase(sandbox, now))),
         ("queue", sandbox.queue.map(place_text)),
+        ("moving", sandbox.moving.as_ref().map(|known| moving(known, now))),
+        ("not moved", sandbox.last_move.as_ref().and_then(not_moved)),
         ("awake", awake_now.and_then(|known| awake(known, now))),
         ("next", sandbox.awake.as_ref().and_then(|known| next(known.next.as_ref()?, now))),
         ("held", sandbox.hold.as_ref().and_then(|known| hold(known, now))),
@@ -119,6 +125,22 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
     lines.extend(shown.map(|(name, fact)| format!("  {name:<9} {}", harmless(&fact))));
     lines.extend(lineage.map(|lineage| tree(sandbox, lineage, kin)).unwrap_or_default());
     lines
+}
+
+/// The step of a move, or that only the rest of it is being removed.
+fn moving(moving: &Moving, now: Timestamp) -> String {
+    let since = age(moment(moving.started_at.as_str()), now);
+    match moving.stage {
+        MoveStage::Copying | MoveStage::Unknown => format!("to {}, begun {since} ago", progress(moving)),
+        MoveStage::Removing => {
+            format!("from {} to {}: the copy that is not needed is being removed", moving.from, moving.to)
+        }
+    }
+}
+
+/// Why the last move left the sandbox where it was.
+fn not_moved(last: &MoveReport) -> Option<String> {
+    last.failure.as_ref().map(|why| format!("to {}: {why}", last.to))
 }
 
 /// `NAME (ID)`, or the id of a key without a name.
@@ -384,6 +406,26 @@ pub(super) mod tests {
         assert!(page.contains("  ports     open to everyone\n"), "{page}");
         asleep.phase = Phase::Deleted;
         assert_eq!(lifetime(&asleep, now()), None);
+    }
+
+    #[test]
+    fn a_move_is_told_with_its_progress_and_its_failure() {
+        let mut moves = sandbox(json!({
+            "moving": {"from": "container", "to": "docker", "template": "busybox", "stage": "copying",
+                "step": "copying", "entries": 12, "bytes": 3_145_728, "started_at": "2026-01-01T00:59:00Z"},
+            "last_move": {"from": "container", "to": "local", "ended_at": "2026-01-01T00:50:00Z",
+                "failure": "the disk is full", "carried": "folders", "entries": 0, "bytes": 0, "left_behind": []},
+        }));
+        let page = |sandbox: &Sandbox| report(sandbox, None, &Relatives::new(), now()).join("\n");
+        let text = page(&moves);
+        assert!(
+            text.contains("  moving    to docker: copying, 3 MiB in 12 entries, begun 1m ago\n"),
+            "{text}"
+        );
+        assert!(text.contains("  not moved to local: the disk is full\n"), "{text}");
+        moves.moving.as_mut().expect("moving").stage = MoveStage::Removing;
+        let text = page(&moves);
+        assert!(text.contains("  moving    from container to docker: the copy that is not needed"), "{text}");
     }
 
     #[test]

@@ -82,11 +82,15 @@ fn is_at_rest(sandbox: &Sandbox) -> bool {
 }
 
 fn line(sandbox: &Sandbox, moving: &Moving) -> String {
-    let what = format!("moving {} to {}: {}", sandbox.id, harmless(&moving.to), moving.step.as_str());
-    if moving.entries == 0 {
-        format!("{what} …")
-    } else {
-        format!("{what}, {} in {} entries …", bytes(moving.bytes), moving.entries)
+    format!("moving {} to {} …", sandbox.id, harmless(&progress(moving)))
+}
+
+/// How far a copy is: `docker: copying, 3 MiB in 12 entries`.
+pub(super) fn progress(moving: &Moving) -> String {
+    let what = format!("{}: {}", moving.to, moving.step.as_str());
+    match moving.entries {
+        0 => what,
+        entries => format!("{what}, {} in {entries} entries", bytes(moving.bytes)),
     }
 }
 
