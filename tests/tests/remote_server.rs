@@ -20,7 +20,7 @@ pub(crate) struct ServerKind {
     /// The settings of the provider `cloud`: the address of the service, the key of the account, the template.
     settings: fn(address: &str, key: &str, template: &str) -> Value,
     /// Where objects are made.
-    create_path: &'static str,
+    pub(crate) create_path: &'static str,
     /// Whether the service keeps memory over a pause.
     pauses: bool,
     /// Whether the service keeps snapshots.
