@@ -16,17 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::DaytonaObject;
 use crate::scripts::{self, MissingPart, NotedExit, Report};
-use crate::toolbox::{DaytonaAccess, KnownProcess, ScriptRun, word};
+use crate::toolbox::{DaytonaAccess, KnownProcess, SCRIPT_WITHIN, ScriptRun, word};
 use crate::{DaytonaProvider, DaytonaShared};
 
 /// LIMIT: bytes of each stream in one answer.
-const WINDOW: usize = 512 << 10;
+pub(crate) const WINDOW: usize = 512 << 10;
 /// LIMIT: bytes of input in one call: a command line has at most 128 KiB.
 const INPUT_MAX: usize = 48 << 10;
 /// LIMIT: bytes of arguments that are kept for lists of processes.
 const META_MAX: usize = 4 << 10;
-/// How long the answer to a start waits for the end of a short command, in seconds.
-const START_WAIT: &str = "0.1";
 /// LIMIT: how long a call waits for new output.
 const READ_HOLD: Duration = Duration::from_secs(10);
 const SIGKILL: i32 = 9;
@@ -130,27 +128,23 @@ impl ToolboxCall {
     }
 
     pub(crate) async fn start(self, what: ProcessSpec) -> Result<StartedProcess, ProviderError> {
+        check_words(&what)?;
         let token = new_token()?;
-        let (meta, ended) = (ProcessMeta::of(&what).encoded(), self.access.take_ended());
-        let window = WINDOW.to_string();
-        let limit = what.timeout.map_or_else(|| "-".to_owned(), |limit| limit.as_secs_f64().to_string());
+        let ended = self.access.take_ended();
         let folder = what.cwd.as_deref().unwrap_or_else(|| self.shared.settings.workdir());
-        let input = if what.stdin { "i" } else { "-" };
-        let mut arguments = vec![token.as_str(), folder, input, &limit, &meta, &ended];
-        arguments.extend([scripts::SUPERVISOR, &window, START_WAIT]);
-        arguments.extend(what.argv.iter().map(String::as_str));
-        let run = ScriptRun { env: Some(&what.env), ..ScriptRun::new(scripts::START, arguments) };
-        let report = self.report(&self.script(run).await?)?;
-        match report.missing {
-            Some(MissingPart::Program) => {
-                let program = what.argv.first().map(String::as_str).unwrap_or_default();
-                return Err(refused(ErrorKind::NotFound, format!("there is no program {program}")));
-            }
-            Some(MissingPart::Folder) => {
-                return Err(refused(ErrorKind::NotFound, format!("there is no folder {folder}")));
-            }
-            Some(MissingPart::Process) | None => {}
+        let line = start_line(&what, folder, &token, &ended);
+        let executed = self.access.execute(&line, Repeat::Always, SCRIPT_WITHIN).await;
+        if executed.is_err() {
+            self.access.put_back_ended(&ended);
         }
+        let done = self.told(executed).await?;
+        // A shell that has printed everything may have been killed: see the script.
+        let report = match Report::parse(&done.result) {
+            Some(report) => report,
+            None if done.exit_code != 0 => return Err(self.explain(self.access.failed(&done)).await),
+            None => return Err(self.odd()),
+        };
+        missing_part(&report, &what, folder)?;
         let pid = report.pid.ok_or_else(|| self.odd())?;
         self.access.remember_process(pid, KnownProcess { token: token.clone(), is_terminal: false });
         let mut follower = OutputFollower::new(self, pid, token, (0, 0));
@@ -163,7 +157,7 @@ impl ToolboxCall {
     }
 
     /// A script did not run as it should: the image lacks what it needs.
-    fn odd(&self) -> ProviderError {
+    pub(crate) fn odd(&self) -> ProviderError {
         ProviderError::Unsupported {
             what: "running commands in this image".to_owned(),
             hint: "its image needs a POSIX shell with the programs of coreutils or busybox".to_owned(),
@@ -205,9 +199,7 @@ impl ToolboxCall {
 
     /// The output of a process from now on.
     pub(crate) async fn follow(self, pid: u32, token: String) -> Result<ProcessOutput, ProviderError> {
-        let script =
-            r#"[ -s "/tmp/.atoll/$1/pid" ] && stat -c %s "/tmp/.atoll/$1/out" "/tmp/.atoll/$1/err"; exit 0"#;
-        let printed = self.script(ScriptRun::new(script, vec![token.as_str()])).await?;
+        let printed = self.script(ScriptRun::new(scripts::SIZES, vec![token.as_str()])).await?;
         let sizes: Vec<u64> = printed.lines().filter_map(|line| line.trim().parse().ok()).collect();
         match sizes.as_slice() {
             [out, err] => Ok(OutputFollower::new(self, pid, token, (*out, *err)).into_stream()),
@@ -233,6 +225,48 @@ impl ToolboxCall {
             self.on_process(id, run).await?;
         }
         Ok(())
+    }
+}
+
+/// The line that starts a command.
+fn start_line(what: &ProcessSpec, folder: &str, token: &str, ended: &str) -> String {
+    let meta = ProcessMeta::of(what).encoded();
+    let limit = what.timeout.map_or_else(|| "-".to_owned(), |limit| limit.as_secs_f64().to_string());
+    let input = if what.stdin { "i" } else { "-" };
+    let program = what.argv.first().map(String::as_str).unwrap_or_default();
+    let arguments = [token, folder, input, &limit, &meta, ended, program, search_path(what)];
+    let command = scripts::with_environment(&what.env, &what.argv);
+    scripts::start_line(arguments.into_iter().chain(command.iter().map(String::as_str)))
+}
+
+/// Where the program is looked for, if the caller says so.
+pub(crate) fn search_path(what: &ProcessSpec) -> &str {
+    what.env.get("PATH").map(String::as_str).unwrap_or_default()
+}
+
+/// Words that no program can be started with.
+pub(crate) fn check_words(what: &ProcessSpec) -> Result<(), ProviderError> {
+    if let Some(name) = what.env.keys().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(refused(ErrorKind::Invalid, format!("{name:?} cannot name a variable")));
+    }
+    let mut words = what.argv.iter().chain(what.cwd.as_ref()).chain(what.env.keys()).chain(what.env.values());
+    match words.any(|word| word.contains('\0')) {
+        true => Err(refused(ErrorKind::Invalid, "a command must not contain a NUL byte")),
+        false => Ok(()),
+    }
+}
+
+/// Refuses where a script says that the program or the folder is not there.
+fn missing_part(report: &Report, what: &ProcessSpec, folder: &str) -> Result<(), ProviderError> {
+    let program = what.argv.first().map(String::as_str).unwrap_or_default();
+    match report.missing {
+        Some(MissingPart::Program) => {
+            Err(refused(ErrorKind::NotFound, format!("there is no program {program}")))
+        }
+        Some(MissingPart::Folder) => {
+            Err(refused(ErrorKind::NotFound, format!("there is no folder {folder}")))
+        }
+        Some(MissingPart::Process) | None => Ok(()),
     }
 }
 
@@ -273,7 +307,7 @@ impl OutputFollower {
         if let Some(exit) = report.exit.filter(|_| is_all) {
             self.events.push_back(ProcessEvent::Exit(status(exit)));
             self.is_over = true;
-            self.call.access.forget_process(self.pid, &self.token);
+            self.call.access.forget_process(self.pid, &self.token, self.read.0 + self.read.1);
         }
         self.lost = if report.is_lost { self.lost + 1 } else { 0 };
     }

@@ -23,7 +23,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::process::{ProcessMeta, ToolboxCall, new_token, no_process, refused};
+use crate::process::{
+    ProcessMeta, ToolboxCall, check_words, new_token, no_process, refused, search_path,
+};
 use crate::scripts::{self, quoted};
 use crate::toolbox::{KnownProcess, ScriptRun, word};
 
@@ -42,6 +44,19 @@ const ATTEMPTS: u32 = 3;
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// Around the line by which the script says that it runs. A shell's echo of a command does not contain it.
 const MARK: char = '\x1e';
+
+/// Ends the terminal's process after a time, unless its process id belongs to another process by then.
+const TIMER: &str = r#"atoll_started() {
+  read -r atoll_stat <"/proc/$1/stat" || return
+  set -- ${atoll_stat##*) }
+  echo "${20}"
+}
+(
+  atoll_at=$(atoll_started $$)
+  sleep "$atoll_limit"
+  [ "$(atoll_started $$)" = "$atoll_at" ] && kill -9 -$$
+) </dev/null >/dev/null 2>&1 &
+"#;
 
 /// A message about a terminal.
 #[derive(Debug, Default, Deserialize)]
@@ -69,24 +84,15 @@ impl Control {
 }
 
 /// The script that replaces the shell.
-fn program(token: &str, what: &ProcessSpec, folder: &str) -> Result<String, ProviderError> {
-    let mut text = format!("echo $$ >{}/{token}/pid\ncd {} 2>/dev/null\n", scripts::FOLDER, quoted(folder));
-    for (name, value) in &what.env {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(is_plain) {
-            return Err(refused(ErrorKind::Invalid, format!("{name:?} cannot name a variable")));
-        }
-        text.push_str(&format!("export {name}={}\n", quoted(value)));
-    }
+fn program(token: &str, what: &ProcessSpec, folder: &str) -> String {
+    let mut text = format!("echo $$ >{}/{token}.pid\ncd {}\n", scripts::FOLDER, quoted(folder));
     if let Some(limit) = what.timeout {
-        text.push_str(&format!(
-            "(sleep {}; kill -9 -$$) </dev/null >/dev/null 2>&1 &\n",
-            limit.as_secs_f64()
-        ));
+        text.push_str(&format!("atoll_limit={}\n{TIMER}", limit.as_secs_f64()));
     }
-    let argv: Vec<String> = what.argv.iter().map(|word| quoted(word)).collect();
-    text.push_str(&format!("printf '\\036%s:%s\\036' {token} $$\nexec {}\n", argv.join(" ")));
-    Ok(text)
+    let command = scripts::with_environment(&what.env, &what.argv);
+    let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+    text.push_str(&format!("printf '\\036%s:%s\\036' {token} $$\nexec {}\n", command.join(" ")));
+    text
 }
 
 /// The process id behind the mark, and what follows it.
@@ -105,20 +111,15 @@ impl ToolboxCall {
         what: ProcessSpec,
         size: TerminalSize,
     ) -> Result<StartedProcess, ProviderError> {
+        check_words(&what)?;
         let token = new_token()?;
         let folder = what.cwd.as_deref().unwrap_or_else(|| self.shared.settings.workdir());
-        let program = STANDARD.encode(program(&token, &what, folder)?);
-        let (meta, name) = (ProcessMeta::of(&what).encoded(), what.argv[0].as_str());
-        let run = ScriptRun::new(scripts::TERMINAL, vec![&token, &program, &meta, name]);
-        let printed = self.script(run).await?;
-        if self.told(word(&printed)).await? != "ok" {
-            return Err(refused(ErrorKind::NotFound, format!("there is no program {name}")));
-        }
+        self.prepare_terminal(&what, folder, &token).await?;
         let (cols, rows) = (size.cols.clamp(1, 1_000), size.rows.clamp(1, 1_000));
         let path = format!("/process/pty/create-connect?id={token}&cols={cols}&rows={rows}");
         let opening = async {
             let mut socket = self.connect(&path).await?;
-            let line = format!(" exec /bin/sh {}/{token}/run\r", scripts::FOLDER);
+            let line = format!(" exec /bin/sh {}/{token}.run\r", scripts::FOLDER);
             socket.send(Message::Binary(line.into())).await.map_err(|error| broken(&error))?;
             let mut greeting = Vec::new();
             loop {
@@ -140,6 +141,26 @@ impl ToolboxCall {
         self.access.remember_process(pid, KnownProcess { token: token.clone(), is_terminal: true });
         let output = Terminal::new(self, pid, token, socket).into_stream(first);
         Ok(StartedProcess { id: pid.to_string(), output })
+    }
+
+    /// Puts the script that replaces the shell into the sandbox.
+    async fn prepare_terminal(
+        &self,
+        what: &ProcessSpec,
+        folder: &str,
+        token: &str,
+    ) -> Result<(), ProviderError> {
+        let program = STANDARD.encode(program(token, what, folder));
+        let (meta, name) = (ProcessMeta::of(what).encoded(), what.argv[0].as_str());
+        let script = scripts::terminal();
+        let arguments = vec![token, &program, &meta, folder, name, search_path(what)];
+        let printed = self.script(ScriptRun::new(&script, arguments)).await?;
+        match self.told(word(&printed)).await? {
+            "ok" => Ok(()),
+            "m" => Err(refused(ErrorKind::NotFound, format!("there is no program {name}"))),
+            "c" => Err(refused(ErrorKind::NotFound, format!("there is no folder {folder}"))),
+            _ => Err(self.odd()),
+        }
     }
 
     pub(crate) async fn attach_terminal(
@@ -303,7 +324,7 @@ impl Terminal {
                 }
                 Ok(Heard::Exit(status)) => {
                     self.is_over = true;
-                    self.call.access.forget_process(self.pid, &self.token);
+                    self.call.access.forget_process(self.pid, &self.token, 0);
                     return Some(Ok(ProcessEvent::Exit(status)));
                 }
                 Ok(Heard::Nothing) => {
@@ -346,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_greeting_of_a_shell_is_dropped() {
-        let printed = b"$ exec /bin/sh /tmp/.atoll/ab/run\r\n\x1eab:42\x1e# ";
+        let printed = b"$ exec /bin/sh /tmp/.atoll/ab.run\r\n\x1eab:42\x1e# ";
         assert_eq!(after_mark(printed, "ab"), Some((42, Bytes::from_static(b"# "))));
         assert_eq!(after_mark(&printed[..40], "ab"), None, "the mark is not whole yet");
         assert_eq!(after_mark(printed, "cd"), None);

@@ -1,6 +1,6 @@
 //! The toolbox of one object: the calls of Daytona's daemon in a sandbox that this provider makes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +20,15 @@ use crate::api::PortLink;
 use crate::scripts;
 
 /// LIMIT: a script that waits for nothing.
-const SCRIPT_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const SCRIPT_WITHIN: Duration = Duration::from_secs(30);
 /// LIMIT: silence of a file that is transferred.
 const TRANSFER_SILENCE: Duration = Duration::from_secs(60);
 /// LIMIT: the whole transfer of an upload.
 const UPLOAD_WITHIN: Duration = Duration::from_secs(30 * 60);
 /// LIMIT: bytes of a command line; the kernel takes 128 KiB for one argument.
 const LINE_MAX: usize = 120 << 10;
+/// Ended processes, or bytes of their output, whose files are removed together: that costs the next command a millisecond.
+const FORGOTTEN_TOGETHER: (usize, u64) = (16, 1 << 20);
 /// LIMIT: processes and links that are remembered.
 const REMEMBERED_MAX: usize = 512;
 
@@ -39,8 +41,8 @@ pub(crate) struct DaytonaAccess {
     pub(crate) meter: UsageMeter,
     /// Processes by process id.
     known: Mutex<HashMap<u32, KnownProcess>>,
-    /// Processes whose end was read: their folders are removed by the next start.
-    ended: Mutex<Vec<String>>,
+    /// Processes whose end was read, and the bytes of their output: a later start removes their files.
+    ended: Mutex<(Vec<String>, u64)>,
     links: Mutex<HashMap<u16, PortLink>>,
     /// Input to terminals that are followed.
     pub(crate) terminals: Mutex<HashMap<u32, mpsc::Sender<Bytes>>>,
@@ -55,7 +57,7 @@ impl std::fmt::Debug for DaytonaAccess {
 /// A process that was started here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KnownProcess {
-    /// The name of its folder, or of its terminal.
+    /// The name of its files, or of its terminal.
     pub(crate) token: String,
     pub(crate) is_terminal: bool,
 }
@@ -81,11 +83,19 @@ pub(crate) struct FileInfo {
     pub(crate) modified_at: Option<String>,
 }
 
+/// How a line ended, and what it printed.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Executed {
+    #[serde(default)]
+    pub(crate) exit_code: i32,
+    pub(crate) result: String,
+}
+
 /// A script to run.
 pub(crate) struct ScriptRun<'a> {
     pub(crate) script: &'a str,
     pub(crate) arguments: Vec<&'a str>,
-    pub(crate) env: Option<&'a BTreeMap<String, String>>,
     pub(crate) repeat: Repeat,
     /// The deadline of one attempt.
     pub(crate) attempt_within: Duration,
@@ -95,7 +105,7 @@ impl<'a> ScriptRun<'a> {
     /// A script that may be repeated.
     pub(crate) fn new(script: &'a str, arguments: Vec<&'a str>) -> Self {
         let repeat = Repeat::Always;
-        Self { script, arguments, env: None, repeat, attempt_within: SCRIPT_WITHIN }
+        Self { script, arguments, repeat, attempt_within: SCRIPT_WITHIN }
     }
 }
 
@@ -135,36 +145,35 @@ impl DaytonaAccess {
 
     /// Runs a script in the sandbox; its output. A status other than 0 is an error with what it said.
     pub(crate) async fn run(&self, run: ScriptRun<'_>) -> Result<String, CallError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Executed {
-            #[serde(default)]
-            exit_code: i32,
-            result: String,
-        }
         let line = scripts::line(run.script, run.arguments);
-        if line.len() > LINE_MAX {
-            let message = "the command and its arguments are too long".to_owned();
-            return Err(CallError::Refused { status: 400, message });
-        }
-        let mut body = json!({ "command": line, "cwd": "/" });
-        if let Some(env) = run.env.filter(|env| !env.is_empty()) {
-            body["envs"] = json!(env);
-        }
-        let call = self.request(Method::POST, "/process/execute").body(body);
-        let within = run.attempt_within * 3;
-        let call = VendorCall { repeat: run.repeat, attempt_within: run.attempt_within, within, ..call };
-        let done: Executed = parsed_answer(&self.client.call(call).await?)?;
+        let done = self.execute(&line, run.repeat, run.attempt_within).await?;
         match done.exit_code {
             0 => Ok(done.result),
-            code => {
-                let said: String = done.result.chars().filter(|c| !c.is_control()).take(300).collect();
-                Err(CallError::Refused {
-                    status: 500,
-                    message: format!("a script ended with {code}: {said}"),
-                })
-            }
+            _ => Err(self.failed(&done)),
         }
+    }
+
+    /// Runs a line in the shell of the sandbox.
+    pub(crate) async fn execute(
+        &self,
+        line: &str,
+        repeat: Repeat,
+        attempt_within: Duration,
+    ) -> Result<Executed, CallError> {
+        if line.len() > LINE_MAX {
+            let message = "the command, its arguments and its environment are too long".to_owned();
+            return Err(CallError::Refused { status: 400, message });
+        }
+        let call =
+            self.request(Method::POST, "/process/execute").body(json!({ "command": line, "cwd": "/" }));
+        let call = VendorCall { repeat, attempt_within, within: attempt_within * 3, ..call };
+        parsed_answer(&self.client.call(call).await?)
+    }
+
+    /// A script ended with an error.
+    pub(crate) fn failed(&self, done: &Executed) -> CallError {
+        let said = self.client.redacted(&done.result);
+        CallError::Refused { status: 500, message: format!("a script ended with {}: {said}", done.exit_code) }
     }
 
     pub(crate) async fn stat(&self, path: &str) -> Result<FileInfo, CallError> {
@@ -250,22 +259,35 @@ impl DaytonaAccess {
         }
     }
 
-    /// The end of a process was read.
-    pub(crate) fn forget_process(&self, pid: u32, token: &str) {
+    /// The end of a process was read, and so many bytes of output.
+    pub(crate) fn forget_process(&self, pid: u32, token: &str, bytes: u64) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known, process| *known != pid || process.token != token);
         drop(known);
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.len() < REMEMBERED_MAX {
-            ended.push(token.to_owned());
+        if ended.0.len() < REMEMBERED_MAX {
+            ended.0.push(token.to_owned());
+            ended.1 = ended.1.saturating_add(bytes);
         }
     }
 
-    /// The processes whose folders can be removed.
+    /// The processes whose files are to be removed.
     pub(crate) fn take_ended(&self) -> String {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = ended.len().min(64);
-        ended.drain(..count).collect::<Vec<_>>().join(" ")
+        let (many, large) = FORGOTTEN_TOGETHER;
+        if ended.0.len() < many && ended.1 < large {
+            return String::new();
+        }
+        let count = ended.0.len().min(64);
+        ended.1 = 0;
+        ended.0.drain(..count).collect::<Vec<_>>().join(" ")
+    }
+
+    /// They were not removed.
+    pub(crate) fn put_back_ended(&self, tokens: &str) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.0.extend(tokens.split_whitespace().map(str::to_owned));
+        ended.0.truncate(REMEMBERED_MAX);
     }
 }
 
