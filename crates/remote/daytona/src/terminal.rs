@@ -3,12 +3,14 @@
 //! The service's terminal runs a login shell and nothing else. So a script is left in the sandbox and typed into the shell, which it
 //! replaces; what the shell printed before is dropped.
 
+mod socket;
+
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use atoll_agentapi::{ExitStatus, ProcessEvent, TerminalSize};
+use atoll_agentapi::{ProcessEvent, TerminalSize};
 use atoll_model::ErrorKind;
-use atoll_provider::{ByteStream, ProcessOutput, ProcessSpec, ProviderError, StartedProcess};
+use atoll_provider::{ProcessOutput, ProcessSpec, ProviderError, StartedProcess};
 use atoll_remote::VendorAddress;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,20 +18,16 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http::HeaderValue;
 use http::header::SEC_WEBSOCKET_PROTOCOL;
-use serde::Deserialize;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+pub(crate) use socket::TerminalInput;
+use socket::{Heard, PIECE_MAX, Socket, TerminalSocket, heard};
+use tokio::sync::{mpsc, oneshot};
+use tokio_tungstenite::client_async_with_config;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
-use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::process::{
-    ProcessMeta, ToolboxCall, check_words, new_token, no_process, refused, search_path,
-};
+use crate::process::{ProcessMeta, ToolboxCall, check_words, new_token, no_process, refused, search_path};
 use crate::scripts::{self, quoted};
 use crate::toolbox::{KnownProcess, ScriptRun, word};
-
-type Socket = WebSocketStream<Box<dyn ByteStream>>;
 
 /// With it the service tells how a terminal ended.
 const EXIT_CONTROL: HeaderValue = HeaderValue::from_static("X-Daytona-Pty-Exit-Control");
@@ -41,7 +39,9 @@ const GREETING_MAX: usize = 64 << 10;
 const INPUT_MAX: usize = 64;
 /// LIMIT: how often a terminal is connected again after its socket broke.
 const ATTEMPTS: u32 = 3;
-const PING_EVERY: Duration = Duration::from_secs(20);
+const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// LIMIT: input that the terminal does not take.
+const INPUT_WITHIN: Duration = Duration::from_secs(60);
 /// Around the line by which the script says that it runs. A shell's echo of a command does not contain it.
 const MARK: char = '\x1e';
 
@@ -57,31 +57,6 @@ const TIMER: &str = r#"atoll_started() {
   [ "$(atoll_started $$)" = "$atoll_at" ] && kill -9 -$$
 ) </dev/null >/dev/null 2>&1 &
 "#;
-
-/// A message about a terminal.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Control {
-    status: String,
-    exit_code: Option<i32>,
-    exit_reason: Option<String>,
-    error: Option<String>,
-}
-
-impl Control {
-    fn ended(&self) -> Option<ExitStatus> {
-        let code = self.exit_code?;
-        let reason = self.exit_reason.as_deref();
-        let signal = reason.and_then(|reason| match reason {
-            "SIGKILL" => Some(9),
-            "SIGTERM" => Some(15),
-            "SIGHUP" => Some(1),
-            other => other.strip_prefix("signal ")?.parse().ok(),
-        });
-        let code = signal.is_none().then_some(code);
-        Some(ExitStatus { code, signal, timed_out: false, core_dumped: false })
-    }
-}
 
 /// The script that replaces the shell.
 fn program(token: &str, what: &ProcessSpec, folder: &str) -> String {
@@ -120,24 +95,31 @@ impl ToolboxCall {
         let opening = async {
             let mut socket = self.connect(&path).await?;
             let line = format!(" exec /bin/sh {}/{token}.run\r", scripts::FOLDER);
-            socket.send(Message::Binary(line.into())).await.map_err(|error| broken(&error))?;
+            socket.send(Message::Binary(line.into())).await.map_err(|error| self.broken(&error))?;
             let mut greeting = Vec::new();
             loop {
-                match next(&mut socket).await? {
+                match heard(socket.next().await).map_err(|why| self.broken(&why))? {
                     Heard::Output(data) => greeting.extend_from_slice(&data),
-                    Heard::Nothing | Heard::Sent => continue,
-                    Heard::Exit(_) | Heard::Closed => return Err(broken(&"the shell ended")),
+                    Heard::Nothing => continue,
+                    Heard::Exit(_) | Heard::Closed => return Err(self.broken(&"the shell ended")),
                 }
                 if let Some((pid, first)) = after_mark(&greeting, &token) {
                     return Ok((socket, pid, first));
                 }
                 if greeting.len() > GREETING_MAX {
-                    return Err(broken(&"the shell does not run a command"));
+                    return Err(self.broken(&"the shell does not run a command"));
                 }
             }
         };
         let late = |_| ProviderError::Late { what: "the shell of a terminal".into(), after: OPEN_WITHIN };
-        let (socket, pid, first) = tokio::time::timeout(OPEN_WITHIN, opening).await.map_err(late)??;
+        let opened = tokio::time::timeout(OPEN_WITHIN, opening).await.map_err(late).and_then(|opened| opened);
+        let (socket, pid, first) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.abandon(&token).await;
+                return Err(error);
+            }
+        };
         self.access.remember_process(pid, KnownProcess { token: token.clone(), is_terminal: true });
         let output = Terminal::new(self, pid, token, socket).into_stream(first);
         Ok(StartedProcess { id: pid.to_string(), output })
@@ -172,34 +154,74 @@ impl ToolboxCall {
         Ok(Terminal::new(self, pid, token, socket).into_stream(Bytes::new()))
     }
 
+    /// Removes a terminal whose shell could not be used.
+    async fn abandon(&self, token: &str) {
+        if let Err(error) = self.access.remove_terminal(token).await
+            && !error.is_status(404)
+        {
+            tracing::debug!(sandbox = %self.target.sandbox, %error, "a terminal could not be removed");
+        }
+        self.access.forget_process(0, token, 0);
+    }
+
     /// Input to a terminal: through the socket that is open, or one of its own.
     pub(crate) async fn type_in(&self, pid: u32, token: &str, data: Bytes) -> Result<(), ProviderError> {
+        let late = |_| ProviderError::Late { what: "input to a terminal".into(), after: INPUT_WITHIN };
+        tokio::time::timeout(INPUT_WITHIN, self.type_pieces(pid, token, data)).await.map_err(late)?
+    }
+
+    async fn type_pieces(&self, pid: u32, token: &str, mut data: Bytes) -> Result<(), ProviderError> {
         let open = self.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).get(&pid).cloned();
-        if let Some(input) = open
-            && input.send(data.clone()).await.is_ok()
+        while let Some(input) = &open
+            && !data.is_empty()
         {
-            return Ok(());
+            let (taken, told) = oneshot::channel();
+            let piece = data.slice(..data.len().min(PIECE_MAX));
+            let len = piece.len();
+            if input.send(TerminalInput { data: piece, taken }).await.is_err() {
+                break;
+            }
+            // Whether a piece arrived is not known when its socket broke: it is not sent again.
+            let told = told.await.unwrap_or_else(|_| Err("it broke while input was sent".to_owned()));
+            told.map_err(|why| self.broken(&why))?;
+            data = data.slice(len..);
         }
+        if data.is_empty() { Ok(()) } else { self.type_alone(token, data).await }
+    }
+
+    /// Input through a socket of its own. The service has read it when it answers the close.
+    async fn type_alone(&self, token: &str, data: Bytes) -> Result<(), ProviderError> {
         let mut socket = self.connect(&format!("/process/pty/{token}/connect")).await?;
-        socket.send(Message::Binary(data)).await.map_err(|error| broken(&error))?;
-        // The service has read the input when it answers the close.
-        let _ = socket.close(None).await;
+        socket.send(Message::Binary(data)).await.map_err(|error| self.broken(&error))?;
+        if socket.close(None).await.is_ok() {
+            while let Some(Ok(_)) = socket.next().await {}
+        }
         Ok(())
+    }
+
+    /// The text may be of the service.
+    fn broken(&self, why: &dyn std::fmt::Display) -> ProviderError {
+        let why = self.access.client.redacted(&why.to_string());
+        ProviderError::Transient { what: "the connection to a terminal".to_owned(), why }
     }
 
     async fn connect(&self, path: &str) -> Result<Socket, ProviderError> {
         let url = format!("{}/{}{path}", self.access.base, self.access.id);
-        let unusable = || broken(&"the address cannot be used");
+        let unusable = || self.broken(&"the address cannot be used");
         let api = VendorAddress::of_url(&self.shared.settings.api_url).ok_or_else(unusable)?;
         let address = VendorAddress::of_url(&url).ok_or_else(unusable)?.named_by(&api);
-        let stream = self.shared.connector.connect(&address).await.map_err(|error| broken(&error))?;
+        let stream = self.shared.connector.connect(&address).await.map_err(|error| self.broken(&error))?;
         let request = url.replacen("http", "ws", 1).into_client_request();
-        let mut request = request.map_err(|error| broken(&error))?;
+        let mut request = request.map_err(|error| self.broken(&error))?;
         request.headers_mut().extend(self.access.client.key_header());
         request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, EXIT_CONTROL);
         request.headers_mut().extend(self.access.headers());
-        let opened = tokio::time::timeout(OPEN_WITHIN, client_async(request, stream)).await;
-        match opened.map_err(|_| broken(&"it took too long"))? {
+        let opened = tokio::time::timeout(
+            OPEN_WITHIN,
+            client_async_with_config(request, stream, Some(socket::config())),
+        )
+        .await;
+        match opened.map_err(|_| self.broken(&"it took too long"))? {
             Ok((socket, _)) => Ok(socket),
             Err(SocketError::Http(answer)) if answer.status() == 404 => {
                 let asked = self.shared.is_running(&self.target.sandbox, &self.object.id).await;
@@ -210,49 +232,11 @@ impl ToolboxCall {
                 })
             }
             Err(SocketError::Http(answer)) => {
-                Err(broken(&format!("the service refused ({})", answer.status())))
+                Err(self.broken(&format!("the service refused ({})", answer.status())))
             }
-            Err(error) => Err(broken(&error)),
+            Err(error) => Err(self.broken(&error)),
         }
     }
-}
-
-fn broken(why: &dyn std::fmt::Display) -> ProviderError {
-    ProviderError::Transient { what: "the connection to a terminal".to_owned(), why: why.to_string() }
-}
-
-/// What came from a socket.
-enum Heard {
-    Output(Bytes),
-    Exit(ExitStatus),
-    Nothing,
-    Closed,
-    /// Something was sent.
-    Sent,
-}
-
-async fn next(socket: &mut Socket) -> Result<Heard, ProviderError> {
-    let message = match socket.next().await {
-        None => return Ok(Heard::Closed),
-        Some(message) => message.map_err(|error| broken(&error))?,
-    };
-    Ok(match message {
-        Message::Binary(data) => Heard::Output(data),
-        Message::Text(text) => {
-            let control: Control = serde_json::from_str(&text).unwrap_or_default();
-            match (control.ended(), control.status.as_str()) {
-                (Some(status), _) => Heard::Exit(status),
-                (None, "error") => return Err(broken(&control.error.unwrap_or_default())),
-                (None, _) => Heard::Nothing,
-            }
-        }
-        Message::Close(frame) => {
-            let control: Control =
-                frame.and_then(|frame| serde_json::from_str(&frame.reason).ok()).unwrap_or_default();
-            control.ended().map_or(Heard::Closed, Heard::Exit)
-        }
-        Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Heard::Nothing,
-    })
 }
 
 /// A terminal that is followed.
@@ -260,10 +244,8 @@ struct Terminal {
     call: ToolboxCall,
     pid: u32,
     token: String,
-    socket: Socket,
-    input: mpsc::Receiver<Bytes>,
-    heard_at: Instant,
-    pinged_at: Instant,
+    socket: TerminalSocket,
+    input: mpsc::Receiver<TerminalInput>,
     attempts: u32,
     is_over: bool,
 }
@@ -280,18 +262,8 @@ impl Terminal {
     fn new(call: ToolboxCall, pid: u32, token: String, socket: Socket) -> Self {
         let (sender, input) = mpsc::channel(INPUT_MAX);
         call.access.terminals.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, sender);
-        let now = Instant::now();
-        Self {
-            call,
-            pid,
-            token,
-            socket,
-            input,
-            heard_at: now,
-            pinged_at: now,
-            attempts: ATTEMPTS,
-            is_over: false,
-        }
+        let socket = TerminalSocket::new(socket, call.shared.timing.stream_silence);
+        Self { call, pid, token, socket, input, attempts: ATTEMPTS, is_over: false }
     }
 
     fn into_stream(self, first: Bytes) -> ProcessOutput {
@@ -304,22 +276,10 @@ impl Terminal {
     }
 
     async fn event(&mut self) -> Option<Result<ProcessEvent, ProviderError>> {
-        let silence = self.call.shared.timing.stream_silence;
-        let ping_every = PING_EVERY.min(silence / 3);
         while !self.is_over {
-            // Both are cancel-safe: a message stays in the socket or in the queue.
-            let outcome = tokio::select! {
-                heard = next(&mut self.socket) => heard,
-                Some(data) = self.input.recv() => self.send(Message::Binary(data)).await,
-                () = tokio::time::sleep_until(self.pinged_at + ping_every) => {
-                    self.pinged_at = Instant::now();
-                    self.send(Message::Ping(Bytes::new())).await
-                }
-                () = tokio::time::sleep_until(self.heard_at + silence) => Err(broken(&"it was silent for too long")),
-            };
-            let error = match outcome {
+            let error = match self.socket.event(&mut self.input).await {
                 Ok(Heard::Output(data)) => {
-                    (self.heard_at, self.attempts) = (Instant::now(), ATTEMPTS);
+                    self.attempts = ATTEMPTS;
                     return Some(Ok(ProcessEvent::Pty(data)));
                 }
                 Ok(Heard::Exit(status)) => {
@@ -327,13 +287,9 @@ impl Terminal {
                     self.call.access.forget_process(self.pid, &self.token, 0);
                     return Some(Ok(ProcessEvent::Exit(status)));
                 }
-                Ok(Heard::Nothing) => {
-                    self.heard_at = Instant::now();
-                    continue;
-                }
-                Ok(Heard::Sent) => continue,
-                Ok(Heard::Closed) => broken(&"the service closed it"),
-                Err(error) => error,
+                Ok(Heard::Nothing) => continue,
+                Ok(Heard::Closed) => self.call.broken(&"the service closed it"),
+                Err(why) => self.call.broken(&why),
             };
             if let Err(error) = self.connect_again(error).await {
                 self.is_over = true;
@@ -343,11 +299,6 @@ impl Terminal {
         None
     }
 
-    async fn send(&mut self, message: Message) -> Result<Heard, ProviderError> {
-        self.socket.send(message).await.map_err(|error| broken(&error))?;
-        Ok(Heard::Sent)
-    }
-
     async fn connect_again(&mut self, error: ProviderError) -> Result<(), ProviderError> {
         // Gone where it was halted or destroyed.
         self.call.shared.table.live(&self.call.target)?;
@@ -355,8 +306,9 @@ impl Terminal {
             return Err(error);
         }
         self.attempts -= 1;
-        self.socket = self.call.connect(&format!("/process/pty/{}/connect", self.token)).await?;
-        self.heard_at = Instant::now();
+        tokio::time::sleep(CONNECT_AGAIN_AFTER).await;
+        let socket = self.call.connect(&format!("/process/pty/{}/connect", self.token)).await?;
+        self.socket = TerminalSocket::new(socket, self.call.shared.timing.stream_silence);
         Ok(())
     }
 }
@@ -378,13 +330,5 @@ mod tests {
         atoll_robustness::check("terminal_greeting", |bytes| {
             after_mark(bytes, "ab");
         });
-    }
-
-    #[test]
-    fn ends_of_terminals_are_read() {
-        let of = |text: &str| serde_json::from_str::<Control>(text).unwrap_or_default().ended();
-        assert_eq!(of(r#"{"exitCode": 3}"#).and_then(|end| end.code), Some(3));
-        assert_eq!(of(r#"{"exitCode": 137, "exitReason": "SIGKILL"}"#).and_then(|end| end.signal), Some(9));
-        assert_eq!(of(r#"{"status": "connected"}"#), None);
     }
 }

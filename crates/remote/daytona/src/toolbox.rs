@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::api::PortLink;
 use crate::scripts;
+use crate::terminal::TerminalInput;
 
 /// LIMIT: a script that waits for nothing.
 pub(crate) const SCRIPT_WITHIN: Duration = Duration::from_secs(30);
@@ -45,7 +46,7 @@ pub(crate) struct DaytonaAccess {
     ended: Mutex<(Vec<String>, u64)>,
     links: Mutex<HashMap<u16, PortLink>>,
     /// Input to terminals that are followed.
-    pub(crate) terminals: Mutex<HashMap<u32, mpsc::Sender<Bytes>>>,
+    pub(crate) terminals: Mutex<HashMap<u32, mpsc::Sender<TerminalInput>>>,
 }
 
 impl std::fmt::Debug for DaytonaAccess {
@@ -234,6 +235,12 @@ impl DaytonaAccess {
     pub(crate) async fn resize_terminal(&self, name: &str, cols: u16, rows: u16) -> Result<(), CallError> {
         let call = self.request(Method::POST, &format!("/process/pty/{name}/resize"));
         self.client.call(call.body(json!({ "cols": cols, "rows": rows }))).await.map(drop)
+    }
+
+    /// Ends a terminal with its processes.
+    pub(crate) async fn remove_terminal(&self, name: &str) -> Result<(), CallError> {
+        let call = self.request(Method::DELETE, &format!("/process/pty/{name}"));
+        self.client.call(call).await.map(drop)
     }
 
     /// The way to a port, if it was asked for before.

@@ -618,6 +618,9 @@ mod tests {
         let said = client.sentence(br#"{"message": "key secret-key is\u0007 wrong"}"#);
         assert_eq!(said, "key … is wrong");
         assert_eq!(client.sentence("a".repeat(5_000).as_bytes()).len(), MESSAGE_MAX);
+        let header = HeaderName::from_static("x-api-key");
+        let keyless = VendorClient::new("http://127.0.0.1:1", header, "", "").unwrap();
+        assert_eq!(keyless.redacted("no key"), "no key");
     }
 
     #[tokio::test]

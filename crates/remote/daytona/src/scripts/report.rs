@@ -94,7 +94,6 @@ fn noted_exit(text: &str) -> Option<NotedExit> {
     Some(NotedExit { status: i32::from(status), is_late: late != 0, signal: i32::from(signal) })
 }
 
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -118,7 +117,9 @@ mod tests {
         let report = Report::parse("p 42\nO 9\né\nend\nx\n\nE 0\n\nx 0 0 0\nend\n").unwrap();
         assert_eq!(report.out.as_ref(), "é\nend\nx\n".as_bytes());
         assert_eq!((report.err.len(), report.exit.is_some()), (0, true));
-        for changed in ["p 42\nO 2\na\u{fffd}\n", "p 42\nO 4\na\u{fffd}\n", "p 42\nO 9\na\n", "p 42\nO 1\né\n"] {
+        for changed in
+            ["p 42\nO 2\na\u{fffd}\n", "p 42\nO 4\na\u{fffd}\n", "p 42\nO 9\na\n", "p 42\nO 1\né\n"]
+        {
             let report = Report::parse(&format!("{changed}E 0\n\nx 0 0 0\nend\n")).unwrap();
             assert_eq!(report, Report { pid: Some(42), ..Report::default() }, "{changed:?}");
         }

@@ -88,8 +88,7 @@ impl Sandbox {
         let command = with_environment(&env, &argv);
         let folder = spec.folder.map_or_else(|| self.path(""), str::to_owned);
         let input = if spec.input { "i" } else { "-" };
-        let arguments =
-            [spec.token, &folder, input, spec.limit, "bWV0YQ==", spec.forget, spec.argv[0], path];
+        let arguments = [spec.token, &folder, input, spec.limit, "bWV0YQ==", spec.forget, spec.argv[0], path];
         let command = command.iter().map(String::as_str);
         self.report(&self.execute(&start_line(arguments.into_iter().chain(command))))
     }
@@ -247,7 +246,8 @@ fn what_is_not_there_is_told_and_can_be_started_later() {
         std::fs::set_permissions(sandbox.path("a=b"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let argv = ["./a=b", "one"];
-        let odd = sandbox.start(&Started { token: "b", argv: &argv, env: &[("X", "x")], ..Started::default() });
+        let odd =
+            sandbox.start(&Started { token: "b", argv: &argv, env: &[("X", "x")], ..Started::default() });
         assert_eq!(sandbox.read("b", odd).out, "x one\n", "{:?}", sandbox.runner);
     }
 }
@@ -314,14 +314,18 @@ fn a_child_that_keeps_the_streams_does_not_keep_the_exit() {
 #[test]
 fn input_is_passed_on_and_ends() {
     for sandbox in Sandbox::all() {
-        let started =
-            sandbox.start(&Started { argv: &["cat"], input: true, ..Started::default() });
+        let started = sandbox.start(&Started { argv: &["cat"], input: true, ..Started::default() });
         assert_eq!(started.exit, None);
         assert_eq!(sandbox.run(INPUT, &["a", "b25lIA=="]), "ok\n", "{:?}", sandbox.runner);
         assert_eq!(sandbox.run(INPUT, &["a", "dHdv"]), "ok\n");
         assert_eq!(sandbox.run(CLOSE_INPUT, &["a"]), "ok\n");
         let report = sandbox.read("a", started);
-        assert_eq!((&report.out[..], report.exit), (&b"one two"[..], exit(0, false, 0)), "{:?}", sandbox.runner);
+        assert_eq!(
+            (&report.out[..], report.exit),
+            (&b"one two"[..], exit(0, false, 0)),
+            "{:?}",
+            sandbox.runner
+        );
         assert_eq!(sandbox.run(INPUT, &["a", "dHdv"]), "n\n");
         assert_eq!(sandbox.run(CLOSE_INPUT, &["a"]), "ok\n", "idempotent");
     }
@@ -363,7 +367,10 @@ fn files_of_processes_whose_end_was_read_are_removed() {
             .filter(|name| !name.starts_with("c."))
             .collect();
         assert_eq!(names, Vec::<String>::new(), "{:?}", sandbox.runner);
-        assert_eq!(sandbox.report(&sandbox.run(READ, &["a", "0", "0", "9", "1"])).missing, Some(MissingPart::Process));
+        assert_eq!(
+            sandbox.report(&sandbox.run(READ, &["a", "0", "0", "9", "1"])).missing,
+            Some(MissingPart::Process)
+        );
     }
 }
 
