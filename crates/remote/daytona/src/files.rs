@@ -41,6 +41,35 @@ fn entry(info: FileInfo, path: String) -> Entry {
     }
 }
 
+fn is_folder(path: &str) -> ProviderError {
+    refused(ErrorKind::Invalid, format!("{path} is a folder"))
+}
+
+fn is_no_file(path: &str) -> ProviderError {
+    refused(ErrorKind::Invalid, format!("{path} is not a regular file"))
+}
+
+/// A path without slashes at its end.
+fn trimmed(path: &str) -> &str {
+    match path.trim_end_matches('/') {
+        "" => "/",
+        path => path,
+    }
+}
+
+/// What a program's or the service's sentence about a file says.
+fn kind_of(said: &str) -> ErrorKind {
+    let said = said.to_ascii_lowercase();
+    let has = |any: &[&str]| any.iter().any(|part| said.contains(part));
+    if has(&["permission denied", "not permitted", "read-only"]) {
+        ErrorKind::Forbidden
+    } else if has(&["no space", "quota"]) {
+        ErrorKind::Exhausted
+    } else {
+        ErrorKind::Invalid
+    }
+}
+
 /// The part of a stream of bytes.
 fn cut(
     content: BoxStream<'static, Result<Bytes, CallError>>,
@@ -93,10 +122,12 @@ impl ToolboxCall {
         range: Option<Range>,
     ) -> Result<FileContent, ProviderError> {
         let found = self.stat(path).await?;
-        if found.kind == EntryKind::Directory {
-            return Err(refused(ErrorKind::Invalid, format!("{path} is a folder")));
-        }
-        let (size, mode) = (found.size, found.mode);
+        let (size, mode) = match found.kind {
+            EntryKind::File => (found.size, found.mode),
+            EntryKind::Directory => return Err(is_folder(path)),
+            EntryKind::Symlink => self.link_target(path).await?,
+            EntryKind::Other => return Err(is_no_file(path)),
+        };
         if range.is_some_and(|range| found.kind == EntryKind::File && range.start >= size) {
             return Ok(FileContent { size, mode, stream: futures::stream::empty().boxed() });
         }
@@ -112,6 +143,21 @@ impl ToolboxCall {
         Ok(FileContent { size, mode, stream: stream.boxed() })
     }
 
+    /// The size and the mode of the file that a link leads to.
+    async fn link_target(&self, path: &str) -> Result<(u64, u32), ProviderError> {
+        let printed = self.script(ScriptRun::new(scripts::LINK_TARGET, vec![path])).await?;
+        match self.told(word(&printed)).await? {
+            "d" => Err(is_folder(path)),
+            "o" => Err(is_no_file(path)),
+            "n" => Err(refused(ErrorKind::NotFound, format!("{path} is a link that leads nowhere"))),
+            numbers => {
+                let (size, mode) = numbers.split_once(' ').unwrap_or_default();
+                let mode = u32::from_str_radix(mode, 8).map(|mode| mode & 0o7777);
+                size.parse().ok().zip(mode.ok()).ok_or_else(|| self.odd())
+            }
+        }
+    }
+
     /// The bytes go to a file beside it, which is renamed at the end: a broken upload leaves the old content.
     pub(crate) async fn write_file(
         &self,
@@ -119,11 +165,15 @@ impl ToolboxCall {
         mode: Option<u32>,
         content: UploadStream,
     ) -> Result<(), ProviderError> {
+        let path = trimmed(path);
         let (folder, _) = path.rsplit_once('/').unwrap_or_default();
         let unique = new_token()?;
         let beside = format!("{folder}/.atoll-upload-{unique}");
         let written = match self.access.upload(&beside, &unique, content).await {
-            Ok(()) => self.replace(&beside, path, mode).await,
+            Ok(()) => self.replace(&beside, path, mode, &unique).await,
+            Err(CallError::Refused { status: 400, message }) => {
+                Err(refused(kind_of(&message), format!("{path} cannot be written: {message}")))
+            }
             Err(error) => Err(self.explain(error).await),
         };
         if written.is_err()
@@ -135,14 +185,24 @@ impl ToolboxCall {
         written
     }
 
-    async fn replace(&self, beside: &str, path: &str, mode: Option<u32>) -> Result<(), ProviderError> {
+    async fn replace(
+        &self,
+        beside: &str,
+        path: &str,
+        mode: Option<u32>,
+        token: &str,
+    ) -> Result<(), ProviderError> {
         let mode = mode.map_or_else(|| "-".to_owned(), |mode| format!("{:o}", mode & 0o7777));
-        let run = ScriptRun::new(scripts::REPLACE, vec![beside, path, &mode]);
-        self.moved(path, &self.script(run).await?)
+        let run = ScriptRun::new(scripts::REPLACE, vec![beside, path, &mode, token]);
+        let printed = self.script(run).await?;
+        self.access.forget_files(token, 0);
+        self.moved(path, &printed)
     }
 
     pub(crate) async fn rename(&self, from: &str, to: &str) -> Result<(), ProviderError> {
-        let printed = self.script(ScriptRun::new(scripts::RENAME, vec![from, to])).await?;
+        let (from, to, token) = (trimmed(from), trimmed(to), new_token()?);
+        let printed = self.script(ScriptRun::new(scripts::RENAME, vec![from, to, &token])).await?;
+        self.access.forget_files(&token, 0);
         match word(&printed) {
             Ok("n") => Err(refused(ErrorKind::NotFound, format!("there is no {from}"))),
             _ => self.moved(to, &printed),
@@ -152,10 +212,10 @@ impl ToolboxCall {
     fn moved(&self, to: &str, printed: &str) -> Result<(), ProviderError> {
         match word(printed) {
             Ok("ok") => Ok(()),
-            Ok("d") => Err(refused(ErrorKind::Invalid, format!("{to} is a folder"))),
+            Ok("d") => Err(is_folder(to)),
             _ => {
-                let said: String = printed.chars().filter(|c| !c.is_control()).take(200).collect();
-                Err(refused(ErrorKind::Invalid, format!("{to} cannot be written: {said}")))
+                let said = self.access.client.redacted(printed);
+                Err(refused(kind_of(&said), format!("{to} cannot be written: {said}")))
             }
         }
     }
@@ -170,8 +230,13 @@ impl ToolboxCall {
         self.told(self.access.make_folder(path, mode).await).await
     }
 
+    /// A call that is made again, after a lost answer, does not find what it removed.
     pub(crate) async fn remove(&self, path: &str) -> Result<(), ProviderError> {
-        self.told(self.access.remove(path).await).await
+        self.told(self.access.stat(path).await).await?;
+        match self.access.remove(path).await {
+            Err(error) if error.is_status(404) => Ok(()),
+            outcome => self.told(outcome).await,
+        }
     }
 }
 
@@ -200,6 +265,14 @@ mod tests {
         assert_eq!(entry(info("Lrwxrwxrwx", "0777"), "/a".to_owned()).kind, EntryKind::Symlink);
         assert_eq!(entry(info("drwxr-xr-x", "0755"), "/a".to_owned()).kind, EntryKind::Directory);
         assert_eq!(entry(info("", ""), "/a".to_owned()).kind, EntryKind::File);
+    }
+
+    #[test]
+    fn sentences_have_the_kind_of_their_reason() {
+        assert_eq!(kind_of("mv: cannot move 'a': Permission denied"), ErrorKind::Forbidden);
+        assert_eq!(kind_of("mv: can't rename 'a': No space left on device"), ErrorKind::Exhausted);
+        assert_eq!(kind_of("mkdir: cannot create directory: Not a directory"), ErrorKind::Invalid);
+        assert_eq!((trimmed("/a/b//"), trimmed("/")), ("/a/b", "/"));
     }
 
     #[tokio::test]

@@ -27,6 +27,8 @@ const INPUT_MAX: usize = 48 << 10;
 const META_MAX: usize = 4 << 10;
 /// LIMIT: how long a call waits for new output.
 const READ_HOLD: Duration = Duration::from_secs(10);
+/// LIMIT: of time limits: programs that wait take no larger number.
+const LIMIT_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 const SIGKILL: i32 = 9;
 /// LIMIT: a process that does not read its input.
 const INPUT_WITHIN: Duration = Duration::from_secs(60);
@@ -231,12 +233,17 @@ impl ToolboxCall {
 /// The line that starts a command.
 fn start_line(what: &ProcessSpec, folder: &str, token: &str, ended: &str) -> String {
     let meta = ProcessMeta::of(what).encoded();
-    let limit = what.timeout.map_or_else(|| "-".to_owned(), |limit| limit.as_secs_f64().to_string());
+    let limit = what.timeout.map_or_else(|| "-".to_owned(), seconds);
     let input = if what.stdin { "i" } else { "-" };
     let program = what.argv.first().map(String::as_str).unwrap_or_default();
     let arguments = [token, folder, input, &limit, &meta, ended, program, search_path(what)];
     let command = scripts::with_environment(&what.env, &what.argv);
     scripts::start_line(arguments.into_iter().chain(command.iter().map(String::as_str)))
+}
+
+/// A time limit as a shell takes it.
+pub(crate) fn seconds(limit: Duration) -> String {
+    limit.min(LIMIT_MAX).as_secs_f64().to_string()
 }
 
 /// Where the program is looked for, if the caller says so.

@@ -94,16 +94,30 @@ cd "$4" 2>/dev/null || { echo c; exit 0; }
 atoll_has "$5" "${6:-$PATH}" || { echo m; exit 0; }
 D=$B/$1; printf '%s\n' "$3" >"$D.meta" && printf %s "$2" | base64 -d >"$D.run" && echo ok"#;
 
-/// Puts an uploaded file `$1` in the place of `$2`, with the mode `$3` or that of the file before.
-pub(crate) const REPLACE: &str = r#"[ -d "$2" ] && { rm -f "$1"; echo d; exit 0; }
-m=$3; [ "$m" = - ] && m=$(stat -c %a "$2" 2>/dev/null || echo 644)
-chmod "$m" "$1" && mv -f "$1" "$2" && echo ok"#;
+/// Puts an uploaded file `$1` in the place of `$2`, with the mode `$3` or that of the file before. The same call again, with the
+/// token `$4`, changes nothing. A link stays a link.
+pub(crate) const REPLACE: &str = r#"M=/tmp/.atoll/$4.moved; [ -e "$M" ] && { echo ok; exit 0; }
+t=$2; [ -L "$t" ] && t=$(readlink -f "$t")
+[ -n "$t" ] || { echo "Not a directory"; exit 0; }
+[ -d "$t" ] && { rm -f "$1"; echo d; exit 0; }
+m=$3; [ "$m" = - ] && m=$(stat -c %a "$t" 2>/dev/null || echo 644)
+{ chmod "$m" "$1" && mv -f "$1" "$t"; } 2>&1 && { true >"$M"; echo ok; } 2>/dev/null
+exit 0"#;
 
-/// Renames `$1` to `$2`.
-pub(crate) const RENAME: &str = r#"[ -e "$1" ] || [ -L "$1" ] || { echo n; exit 0; }
+/// Renames `$1` to `$2`. The same call again, with the token `$3`, changes nothing.
+pub(crate) const RENAME: &str = r#"M=/tmp/.atoll/$3.moved; [ -e "$M" ] && { echo ok; exit 0; }
+[ -e "$1" ] || [ -L "$1" ] || { echo n; exit 0; }
+[ "$1" != "$2" ] || { echo ok; exit 0; }
 [ -d "$2" ] && [ ! -L "$2" ] && { echo d; exit 0; }
-p=${2%/*}; [ -z "$p" ] || [ -d "$p" ] || mkdir -p "$p" || exit 1
-mv -f "$1" "$2" && echo ok"#;
+p=${2%/*}; [ -z "$p" ] || [ -d "$p" ] || mkdir -p "$p" 2>&1 || exit 0
+[ -L "$2" ] && [ -d "$2" ] && rm -f "$2"
+mv -f "$1" "$2" 2>&1 && { true >"$M"; echo ok; } 2>/dev/null
+exit 0"#;
+
+/// What a link leads to: `d` for a folder, `o` for what is no file, `n` for nothing, or the size and the mode of a file.
+pub(crate) const LINK_TARGET: &str = r#"if [ -d "$1" ]; then echo d; elif [ -f "$1" ]; then stat -L -c '%s %a' "$1"
+elif [ -e "$1" ]; then echo o; else echo n; fi
+exit 0"#;
 
 /// The script that prepares a terminal.
 pub(crate) fn terminal() -> String {

@@ -25,7 +25,9 @@ use tokio_tungstenite::client_async_with_config;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 
-use crate::process::{ProcessMeta, ToolboxCall, check_words, new_token, no_process, refused, search_path};
+use crate::process::{
+    ProcessMeta, ToolboxCall, check_words, new_token, no_process, refused, search_path, seconds,
+};
 use crate::scripts::{self, quoted};
 use crate::toolbox::{KnownProcess, ScriptRun, word};
 
@@ -62,7 +64,7 @@ const TIMER: &str = r#"atoll_started() {
 fn program(token: &str, what: &ProcessSpec, folder: &str) -> String {
     let mut text = format!("echo $$ >{}/{token}.pid\ncd {}\n", scripts::FOLDER, quoted(folder));
     if let Some(limit) = what.timeout {
-        text.push_str(&format!("atoll_limit={}\n{TIMER}", limit.as_secs_f64()));
+        text.push_str(&format!("atoll_limit={}\n{TIMER}", seconds(limit)));
     }
     let command = scripts::with_environment(&what.env, &what.argv);
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
@@ -161,7 +163,7 @@ impl ToolboxCall {
         {
             tracing::debug!(sandbox = %self.target.sandbox, %error, "a terminal could not be removed");
         }
-        self.access.forget_process(0, token, 0);
+        self.access.forget_files(token, 0);
     }
 
     /// Input to a terminal: through the socket that is open, or one of its own.

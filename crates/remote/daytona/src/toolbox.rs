@@ -261,9 +261,11 @@ impl DaytonaAccess {
 
     pub(crate) fn remember_process(&self, pid: u32, process: KnownProcess) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < REMEMBERED_MAX {
-            known.insert(pid, process);
+        // Those that are not remembered are found in the sandbox.
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
         }
+        known.insert(pid, process);
     }
 
     /// The end of a process was read, and so many bytes of output.
@@ -271,6 +273,11 @@ impl DaytonaAccess {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known, process| *known != pid || process.token != token);
         drop(known);
+        self.forget_files(token, bytes);
+    }
+
+    /// The files of a token, with so many bytes, are not needed any more.
+    pub(crate) fn forget_files(&self, token: &str, bytes: u64) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if ended.0.len() < REMEMBERED_MAX {
             ended.0.push(token.to_owned());

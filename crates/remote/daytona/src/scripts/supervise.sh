@@ -18,7 +18,7 @@ atoll_start_timer() {
     sleep "$atoll_limit" &
     echo $! >"$atoll_d.timer"
     [ -s "$atoll_d.exit" ] && kill $!
-    wait $!
+    wait $! || exit
     [ -s "$atoll_d.exit" ] && exit
     : >"$atoll_d.late"
     until [ -s "$atoll_d.pid" ]; do sleep 0.02; done

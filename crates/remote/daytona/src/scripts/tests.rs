@@ -375,6 +375,46 @@ fn files_of_processes_whose_end_was_read_are_removed() {
 }
 
 #[test]
+fn a_file_is_moved_once_and_links_stay() {
+    for sandbox in Sandbox::all() {
+        let path = |name: &str| sandbox.path(name);
+        let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
+        let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+        std::fs::create_dir_all(path("atoll")).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        let odd = "it's\n$HOME *";
+        write("old", "old");
+        std::os::unix::fs::symlink("old", path("link")).unwrap();
+        std::os::unix::fs::symlink("folder", path("to-folder")).unwrap();
+        for _ in 0..2 {
+            write("new", "new");
+            let said = sandbox.run(REPLACE, &[&path("new"), &path("link"), "640", "once"]);
+            assert_eq!(said, "ok\n", "{:?}", sandbox.runner);
+            assert_eq!(read("old"), "new");
+        }
+        assert!(std::fs::symlink_metadata(path("link")).unwrap().is_symlink());
+        assert_eq!(sandbox.run(LINK_TARGET, &[&path("link")]), "3 640\n");
+        assert_eq!(sandbox.run(LINK_TARGET, &[&path("to-folder")]), "d\n");
+        assert_eq!(sandbox.run(LINK_TARGET, &["/dev/null"]), "o\n");
+        assert_eq!(sandbox.run(LINK_TARGET, &[&path("none")]), "n\n");
+        assert_eq!(sandbox.run(REPLACE, &[&path("new"), &path("folder"), "-", "b"]), "d\n");
+        write("file", "");
+        let said = sandbox.run(REPLACE, &[&path("none"), &path("file"), "-", "c"]);
+        assert!(said.to_lowercase().contains("no such file"), "{said:?}");
+        for _ in 0..2 {
+            assert_eq!(sandbox.run(RENAME, &[&path("old"), &path(odd), "d"]), "ok\n", "{:?}", sandbox.runner);
+            assert_eq!(read(odd), "new");
+        }
+        assert_eq!(sandbox.run(RENAME, &[&path("old"), &path("b"), "e"]), "n\n");
+        assert_eq!(sandbox.run(RENAME, &[&path(odd), &path("folder"), "f"]), "d\n");
+        assert_eq!(sandbox.run(RENAME, &[&path(odd), &path("to-folder"), "g"]), "ok\n");
+        assert_eq!(read("to-folder"), "new", "the link was replaced");
+        let said = sandbox.run(RENAME, &[&path("to-folder"), &path("file/below"), "h"]);
+        assert!(said.contains("mkdir:"), "{said:?}");
+    }
+}
+
+#[test]
 fn the_first_answer_has_a_whole_window() {
     assert!(START.contains(&format!("head -c {WINDOW} ")));
 }
