@@ -169,6 +169,11 @@ impl DaytonaApi {
         VendorCall { attempt_within: CREATE_WITHIN, within: CREATE_WITHIN * 2, ..call }
     }
 
+    /// A text of the service that may be shown.
+    pub(crate) fn redacted(&self, text: &str) -> String {
+        self.client.redacted(text)
+    }
+
     /// Makes an object. After [`CallError::Unanswered`], and after a refusal with 409, it may be there: its name is taken.
     pub(crate) async fn create(&self, new: &NewObject<'_>) -> Result<Described, CallError> {
         let mut body = json!({

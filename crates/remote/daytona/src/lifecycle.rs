@@ -152,8 +152,8 @@ impl DaytonaShared {
                 ServiceState::Started => return Ok(seen),
                 ServiceState::Failed => {
                     let reason = seen.reason.unwrap_or_else(|| "it gave no reason".to_owned());
-                    let said: String = reason.chars().filter(|c| !c.is_control()).take(300).collect();
-                    let message = format!("the service could not start the sandbox: {said}");
+                    let message =
+                        format!("the service could not start the sandbox: {}", self.api.redacted(&reason));
                     return Err(ProviderError::Refused { kind: ErrorKind::Unavailable, message });
                 }
                 ServiceState::Starting
