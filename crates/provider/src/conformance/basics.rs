@@ -116,7 +116,7 @@ pub(super) async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixtu
     }
     // A provider whose sandboxes live elsewhere removes it after a grace time.
     let removed = async {
-        while is_owned(&fixture, &unknown).await {
+        while is_alive(&fixture, &unknown).await {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -124,9 +124,9 @@ pub(super) async fn adoption_keeps_the_known_and_removes_the_rest(fixture: Fixtu
     fixture.destroy(&kept).await;
 }
 
-async fn is_owned(fixture: &Fixture, spec: &InstanceSpec) -> bool {
+async fn is_alive(fixture: &Fixture, spec: &InstanceSpec) -> bool {
     let owned = fixture.provider.owned().await.expect("listed");
-    owned.iter().any(|found| found.sandbox == spec.sandbox)
+    owned.iter().any(|found| found.sandbox == spec.sandbox && found.instance.is_some())
 }
 
 pub(super) async fn adoption_says_what_is_gone(fixture: Fixture) {

@@ -81,7 +81,7 @@ impl Sandbox {
         Report::parse(text).unwrap_or_else(|| panic!("{:?} printed {text:?}", self.runner))
     }
 
-    fn start(&self, spec: &Started<'_>) -> Report {
+    fn start(&self, spec: &CommandStart<'_>) -> Report {
         let path = spec.env.iter().find(|(name, _)| *name == "PATH").map_or("", |(_, value)| value);
         let env = spec.env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let argv: Vec<String> = spec.argv.iter().map(|word| (*word).to_owned()).collect();
@@ -94,7 +94,7 @@ impl Sandbox {
     }
 
     fn sh(&self, token: &str, line: &str) -> Report {
-        self.start(&Started { token, argv: &["/bin/sh", "-c", line], ..Started::default() })
+        self.start(&CommandStart { token, argv: &["/bin/sh", "-c", line], ..CommandStart::default() })
     }
 
     /// All output from a position on, and the exit.
@@ -126,7 +126,7 @@ impl Sandbox {
 }
 
 /// A command to start.
-struct Started<'a> {
+struct CommandStart<'a> {
     token: &'a str,
     argv: &'a [&'a str],
     env: &'a [(&'a str, &'a str)],
@@ -136,7 +136,7 @@ struct Started<'a> {
     forget: &'a str,
 }
 
-impl Default for Started<'_> {
+impl Default for CommandStart<'_> {
     fn default() -> Self {
         Self { token: "a", argv: &["true"], env: &[], folder: None, input: false, limit: "-", forget: "" }
     }
@@ -209,7 +209,7 @@ fn variables_reach_the_program_and_nothing_else() {
     ];
     for sandbox in Sandbox::all() {
         let argv = ["/usr/bin/env", "-0"];
-        let started = sandbox.start(&Started { argv: &argv, env: &env, ..Started::default() });
+        let started = sandbox.start(&CommandStart { argv: &argv, env: &env, ..CommandStart::default() });
         let report = sandbox.read("a", started);
         let printed = String::from_utf8(report.out.to_vec()).unwrap();
         let got: BTreeMap<&str, &str> =
@@ -225,7 +225,7 @@ fn variables_reach_the_program_and_nothing_else() {
         assert_eq!(plain.out, "kept\n/usr/local/bin:/usr/bin:/bin\n", "{:?}", sandbox.runner);
         assert!(!Path::new(&sandbox.path("hijacked")).exists());
         // A program is looked for where the caller says.
-        let missing = sandbox.start(&Started { token: "c", env: &env, ..Started::default() });
+        let missing = sandbox.start(&CommandStart { token: "c", env: &env, ..CommandStart::default() });
         assert_eq!(missing.missing, Some(MissingPart::Program), "{:?}", sandbox.runner);
     }
 }
@@ -234,7 +234,7 @@ fn variables_reach_the_program_and_nothing_else() {
 fn what_is_not_there_is_told_and_can_be_started_later() {
     for sandbox in Sandbox::all() {
         let start = |token, argv: &[&str], folder| {
-            sandbox.start(&Started { token, argv, folder, ..Started::default() }).missing
+            sandbox.start(&CommandStart { token, argv, folder, ..CommandStart::default() }).missing
         };
         for word in ["no-such-program", "cd", "if", "/etc/passwd", "/etc", "./none", ""] {
             assert_eq!(start("a", &[word], None), Some(MissingPart::Program), "{word:?}");
@@ -246,8 +246,12 @@ fn what_is_not_there_is_told_and_can_be_started_later() {
         std::fs::set_permissions(sandbox.path("a=b"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .unwrap();
         let argv = ["./a=b", "one"];
-        let odd =
-            sandbox.start(&Started { token: "b", argv: &argv, env: &[("X", "x")], ..Started::default() });
+        let odd = sandbox.start(&CommandStart {
+            token: "b",
+            argv: &argv,
+            env: &[("X", "x")],
+            ..CommandStart::default()
+        });
         assert_eq!(sandbox.read("b", odd).out, "x one\n", "{:?}", sandbox.runner);
     }
 }
@@ -279,7 +283,8 @@ fn a_program_has_its_own_group_and_ends_by_the_signals_that_it_gets() {
         for (signal, status) in [("2", 130), ("3", 131), ("15", 143), ("9", 137)] {
             let token = format!("s{signal}");
             let argv = ["sleep", "600"];
-            let started = sandbox.start(&Started { token: &token, argv: &argv, ..Started::default() });
+            let started =
+                sandbox.start(&CommandStart { token: &token, argv: &argv, ..CommandStart::default() });
             let ignored = status_line(started.pid.unwrap(), "SigIgn:");
             assert_eq!(ignored & 0b110, 0, "SIGINT and SIGQUIT by {:?}", sandbox.runner);
             assert_eq!(sandbox.run(SIGNAL, &[&token, signal]), "ok\n");
@@ -314,7 +319,7 @@ fn a_child_that_keeps_the_streams_does_not_keep_the_exit() {
 #[test]
 fn input_is_passed_on_and_ends() {
     for sandbox in Sandbox::all() {
-        let started = sandbox.start(&Started { argv: &["cat"], input: true, ..Started::default() });
+        let started = sandbox.start(&CommandStart { argv: &["cat"], input: true, ..CommandStart::default() });
         assert_eq!(started.exit, None);
         assert_eq!(sandbox.run(INPUT, &["a", "b25lIA=="]), "ok\n", "{:?}", sandbox.runner);
         assert_eq!(sandbox.run(INPUT, &["a", "dHdv"]), "ok\n");
@@ -335,11 +340,11 @@ fn input_is_passed_on_and_ends() {
 fn a_program_that_takes_too_long_is_ended_with_its_children() {
     for sandbox in Sandbox::all() {
         let argv = ["/bin/sh", "-c", "echo first; sleep 600; echo second"];
-        let late = sandbox.start(&Started { argv: &argv, limit: "0.3", ..Started::default() });
+        let late = sandbox.start(&CommandStart { argv: &argv, limit: "0.3", ..CommandStart::default() });
         let late = sandbox.read("a", late);
         assert!(late.exit.unwrap().is_late, "{:?} {late:?}", sandbox.runner);
         assert_eq!(late.out, "first\n");
-        let quick = sandbox.start(&Started { token: "b", limit: "600", ..Started::default() });
+        let quick = sandbox.start(&CommandStart { token: "b", limit: "600", ..CommandStart::default() });
         let quick = sandbox.read("b", quick);
         assert_eq!(quick.exit, exit(0, false, 0), "{:?}", sandbox.runner);
         // Its timer does not stay.
@@ -359,7 +364,7 @@ fn files_of_processes_whose_end_was_read_are_removed() {
             let started = sandbox.sh(token, "echo x");
             sandbox.read(token, started);
         }
-        let last = sandbox.start(&Started { token: "c", forget: "a b", ..Started::default() });
+        let last = sandbox.start(&CommandStart { token: "c", forget: "a b", ..CommandStart::default() });
         sandbox.read("c", last);
         let names: Vec<String> = std::fs::read_dir(sandbox.path("atoll"))
             .unwrap()
