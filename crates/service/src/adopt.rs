@@ -47,7 +47,7 @@ use crate::service::OpenError;
 use crate::snapshots::Seed;
 
 /// LIMIT: a service that does not list the instances of this server in this time is tried again later.
-const ADOPTS_WITHIN: Duration = Duration::from_secs(10);
+const ADOPTS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A sandbox that is not deleted, with its provider and its instance.
 type LiveSandbox = (Arc<dyn Provider>, Lease, Option<InstanceRow>);

@@ -150,9 +150,12 @@ impl Service {
         let egressed: Vec<_> = open.iter().filter_map(|provider| provider.egress()).collect();
         builds.recover().await?;
         // At the same time: a service that hangs delays the start by its deadline only.
-        futures::future::try_join_all(open.iter().map(|provider| self.adopt_or_close(provider))).await?;
-        for notices in notices {
-            crate::notices::start(&sandboxes.inner, notices);
+        let adopted =
+            futures::future::try_join_all(open.iter().map(|provider| self.adopt_or_close(provider))).await?;
+        for ((provider, notices), is_open) in open.iter().zip(notices).zip(adopted) {
+            if is_open {
+                crate::notices::start(&sandboxes.inner, provider.name(), notices);
+            }
         }
         crate::egress::log::start_sweep(&sandboxes.inner);
         for egressed in egressed {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use atoll_model::policy::authz;
 use atoll_model::{Code, Principal, ProviderKind, ProviderSettings, TenantId};
-use atoll_provider::Provider;
+use atoll_provider::{Notice, Provider};
 use atoll_store::TenantRecord;
 use serde_json::Value;
+use tokio::sync::broadcast;
 
 use super::files::{ProviderFiles, check, unusable};
 use super::{ANSWERS_WITHIN, OpenedProvider};
@@ -203,11 +204,14 @@ impl Service {
         let provider = Arc::clone(&opened.provider);
         let registry = &self.base().providers;
         let current = registry.get(provider.name());
-        if !current.is_some_and(|current| Arc::ptr_eq(&current, &provider)) {
-            self.listen_to(&provider);
-        }
+        let is_new = !current.is_some_and(|current| Arc::ptr_eq(&current, &provider));
+        // It listens before the adoption, so that a death in between is not missed.
+        let heard = is_new.then(|| provider.notices());
         if !registry.has(provider.name()) {
             self.adopt_at(&provider).await?;
+        }
+        if let Some(notices) = heard {
+            self.listen_to(&provider, notices);
         }
         if let Some(files) = registry.files() {
             files.keep_address(provider.name(), &opened.settings);
@@ -224,27 +228,27 @@ impl Service {
     }
 
     /// Adopts what a provider has when the server starts. One of a settings file that cannot list its instances is tried again
-    /// later; the server starts without it.
-    pub(crate) async fn adopt_or_close(&self, provider: &Arc<dyn Provider>) -> Result<(), OpenError> {
+    /// later; the server starts without it. Answers whether it is open.
+    pub(crate) async fn adopt_or_close(&self, provider: &Arc<dyn Provider>) -> Result<bool, OpenError> {
         if let Some(files) = self.base().providers.files()
             && let Ok(Some(settings)) = files.read(provider.name())
         {
             if let Err(refusal) = self.check_place(files, provider, &settings).await {
                 tracing::warn!(provider = provider.name(), "{refusal}");
                 self.base().providers.close(provider.name(), refusal).await;
-                return Ok(());
+                return Ok(false);
             }
             files.keep_address(provider.name(), &settings);
         }
         match self.adopt_at(provider).await {
             Err(error @ OpenError::Adopt { .. }) if provider.kind() != ProviderKind::Container.as_str() => {
                 if self.close_provider(provider.name(), &error).await {
-                    Ok(())
+                    Ok(false)
                 } else {
                     Err(error)
                 }
             }
-            outcome => outcome,
+            outcome => outcome.map(|()| true),
         }
     }
 
@@ -256,9 +260,9 @@ impl Service {
     }
 
     /// Follows the notices and the egress decisions of a provider.
-    fn listen_to(&self, provider: &Arc<dyn Provider>) {
+    fn listen_to(&self, provider: &Arc<dyn Provider>, notices: broadcast::Receiver<Notice>) {
         let inner = &self.sandboxes().inner;
-        crate::notices::start(inner, provider.notices());
+        crate::notices::start(inner, provider.name(), notices);
         if let Some(egressed) = provider.egress() {
             crate::egress::log::start(inner, egressed);
         }

@@ -20,6 +20,7 @@ use crate::egress::Layers;
 use crate::egress::log::EgressLogs;
 use crate::idle::IdleCheckLimiter;
 use crate::metrics::CpuMemory;
+use crate::notices::NoticeListeners;
 use crate::registry::{Handle, Registry};
 use crate::snapshots::Uses;
 use crate::templates::Templates;
@@ -58,6 +59,7 @@ pub(crate) struct SandboxesState {
     pub(crate) first_tenant: OnceLock<TenantId>,
     pub(crate) logs: EgressLogs,
     pub(crate) changes: Changes,
+    pub(crate) listeners: NoticeListeners,
 }
 
 /// The parts that sandboxes call.
@@ -110,6 +112,7 @@ impl Sandboxes {
             logs: EgressLogs::new(&base.config.data, &base.disk),
             changes: Changes::default(),
             base: Arc::clone(base),
+            listeners: NoticeListeners::default(),
         };
         Self { inner: Arc::new(inner) }
     }
