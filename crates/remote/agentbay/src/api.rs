@@ -25,8 +25,9 @@ const CREATE_WITHIN: Duration = Duration::from_secs(60);
 const OWNER: &str = "atoll.owner";
 const SANDBOX: &str = "atoll.sandbox";
 const INSTANCE: &str = "atoll.instance";
-/// The states in which a session is there, as a list is asked for them.
-const LISTED_STATES: [&str; 4] = ["RUNNING", "PAUSING", "PAUSED", "RESUMING"];
+/// The states in which a session is there, as a list is asked for them. They are in the order in which a session goes through them, so
+/// that one that changes meanwhile is in one of the lists.
+const LISTED_STATES: [&str; 5] = ["RUNNING", "PAUSING", "PAUSED", "RESUMING", "RUNNING"];
 
 /// What a session does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

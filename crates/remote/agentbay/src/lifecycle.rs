@@ -85,7 +85,7 @@ impl AgentbayShared {
             return Err(missing_capability(self.name, Capability::Volume));
         }
         self.check_demands(&spec.demands())?;
-        remove_leftovers(self, &spec.sandbox).await?;
+        remove_leftovers(self, &spec.sandbox).await;
         let made = match self.make(spec, slot).await {
             Ok(id) => self.begin(spec, slot, id).await,
             Err(error) => Err(create_error(spec, error)),
@@ -320,7 +320,7 @@ impl AgentbayShared {
         let (_, object) = self.table.live(target)?;
         let wanted = if state == ObjectState::Paused { SessionState::Paused } else { SessionState::Running };
         if self.bring(&object.id, wanted).await?.is_none() {
-            self.table.report_death(&target.sandbox, &object.id);
+            self.table.report_death(&target.sandbox, &object);
             return Err(gone(&target.sandbox));
         }
         slot.update(&object.instance, |object| {
@@ -337,15 +337,20 @@ impl AgentbayShared {
             return Ok(access.last_usage());
         }
         let measured = self.api.tool(&object.id, "get_metrics", &json!({}), Repeat::Always).await;
-        let answer = measured.map_err(|error| self.call_error(target, &object.id, error))?;
+        let answer = measured.map_err(|error| self.call_error(target, &object, error))?;
         let metrics = serde_json::from_str(&answer.text).unwrap_or_default();
         Ok(access.measured(&metrics))
     }
 
     /// An error of a call into a session. One that the service does not know is reported as dead.
-    pub(crate) fn call_error(&self, target: &Target, id: &str, error: CallError) -> ProviderError {
+    pub(crate) fn call_error(
+        &self,
+        target: &Target,
+        object: &SessionObject,
+        error: CallError,
+    ) -> ProviderError {
         if crate::api::is_missing(&error) {
-            report_gone(self, &target.sandbox, id);
+            report_gone(self, &target.sandbox, object);
             return gone(&target.sandbox);
         }
         error.into_provider("calling the sandbox")
@@ -403,10 +408,8 @@ impl PauseSupport for AgentbayProvider {
     async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         let own = target.clone();
         let work = move |shared: Arc<AgentbayShared>, slot: Arc<SessionSlot>| async move {
-            if shared.table.live(&own)?.1.state == ObjectState::Running {
-                shared.set_state(&own, &slot, ObjectState::Paused).await?;
-            }
-            Ok(MemoryLocation::Live)
+            // Also one that is paused here: the answer to a resume may have been lost.
+            shared.set_state(&own, &slot, ObjectState::Paused).await.map(|()| MemoryLocation::Live)
         };
         self.change(&target.sandbox, work).await
     }

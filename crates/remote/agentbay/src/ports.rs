@@ -31,7 +31,7 @@ impl DialSupport for AgentbayProvider {
             Some(link) => link,
             None => {
                 let url = shared.api.link(&object.id, port).await;
-                let url = url.map_err(|error| shared.call_error(target, &object.id, error))?;
+                let url = url.map_err(|error| shared.call_error(target, &object, error))?;
                 let api = VendorAddress::of_url(&shared.settings.base());
                 let link = api.and_then(|api| PortLink::parse(&url, &api)).ok_or_else(unusable_link)?;
                 access.remember_link(port, link.clone());

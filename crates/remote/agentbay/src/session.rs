@@ -53,7 +53,7 @@ impl SessionCall {
     fn explain(&self, error: ScriptError) -> ProviderError {
         match error {
             ScriptError::Refused(kind, message) => refused(kind, message),
-            ScriptError::Call(error) => self.shared.call_error(&self.target, &self.object.id, error),
+            ScriptError::Call(error) => self.shared.call_error(&self.target, &self.object, error),
         }
     }
 

@@ -72,6 +72,10 @@ impl Vendor for AgentbayShared {
         self.set_state(target, slot, ObjectState::Running).await
     }
 
+    async fn rest(&self, target: &Target, slot: &SessionSlot) -> Result<(), ProviderError> {
+        self.set_state(target, slot, ObjectState::Paused).await
+    }
+
     /// Files do not survive, so the session is deleted.
     async fn end(
         &self,

@@ -39,7 +39,7 @@ impl DaytonaShared {
         slot: &DaytonaSlot,
     ) -> Result<Booted, ProviderError> {
         check_vendor_spec(self.name, spec)?;
-        remove_leftovers(self, &spec.sandbox).await?;
+        remove_leftovers(self, &spec.sandbox).await;
         let made = match self.make(spec, slot).await {
             Ok(made) => self.begin(spec, slot, made).await,
             Err(error) => Err(self.create_error(spec, error)),
@@ -130,7 +130,7 @@ impl DaytonaShared {
         let running = self.wait_started(&spec.sandbox, made).await?;
         let access = Arc::new(self.open_access(&running).await?);
         slot.update(&spec.instance, |object| object.access = Some(Arc::clone(&access)));
-        self.prepare(&access).await?;
+        self.prepare(&access, &spec.instance).await?;
         let token = random_hex().map_err(|cause| ProviderError::Failed {
             step: "making a token".to_owned(),
             cause: Box::new(cause),
@@ -175,9 +175,9 @@ impl DaytonaShared {
     }
 
     /// Removes what an earlier instance left, and makes the working directory. The answer shows that commands can be started, too.
-    async fn prepare(&self, access: &DaytonaAccess) -> Result<(), ProviderError> {
+    async fn prepare(&self, access: &DaytonaAccess, instance: &InstanceId) -> Result<(), ProviderError> {
         let folder = self.settings.workdir();
-        let done = access.run(ScriptRun::new(scripts::PREPARE, vec![folder])).await;
+        let done = access.run(ScriptRun::new(scripts::PREPARE, vec![folder, instance.as_str()])).await;
         match done.as_deref().map(word) {
             Ok(Ok("ok")) => Ok(()),
             Ok(_) => Err(ProviderError::Transient {
@@ -234,9 +234,13 @@ impl DaytonaShared {
         check_vendor_spec(self.name, spec)?;
         let found = slot.object().ok_or_else(|| gone(&spec.sandbox))?;
         self.end_processes(&spec.sandbox, slot, &found).await?;
-        let started = self.start(spec, &found.id).await;
-        let Some(started) = started.map_err(|error| error.into_provider("starting the sandbox"))? else {
-            slot.clear();
+        let started = self.start(spec, &found.id).await.map_err(|error| {
+            // It may run all the same.
+            slot.set(self.object(&spec.instance, ObjectState::Ending, found.id.clone(), None));
+            error.into_provider("starting the sandbox")
+        })?;
+        let Some(started) = started else {
+            slot.lose();
             return Err(gone(&spec.sandbox));
         };
         let booted = self.begin(spec, slot, started).await;
@@ -281,7 +285,7 @@ impl DaytonaShared {
         match is_there.map_err(|error| error.into_provider("stopping the sandbox"))? {
             true => slot.set(self.object(&object.instance, ObjectState::Halted, object.id.clone(), None)),
             // Its files went with it.
-            false => slot.clear(),
+            false => slot.lose(),
         }
         tracing::debug!(%sandbox, provider = self.name, "the sandbox is stopped");
         Ok(())
@@ -357,7 +361,7 @@ impl DaytonaShared {
         let (object, access) = self.access(target).await?;
         match access.measure().await {
             Ok(measurement) => Ok(access.meter.add(measurement)),
-            Err(error) if !self.is_running(&target.sandbox, &object.id).await => {
+            Err(error) if !self.is_running(&target.sandbox, &object).await => {
                 tracing::debug!(sandbox = %target.sandbox, %error, "a sandbox could not be measured: it does not run");
                 Err(gone(&target.sandbox))
             }
@@ -423,7 +427,7 @@ impl DaytonaShared {
         let found = self.api.find(&object.id).await;
         let found = found.map_err(|error| error.into_provider("reaching the sandbox"))?;
         let Some(found) = found else {
-            self.table.report_death(&target.sandbox, &object.id);
+            self.table.report_death(&target.sandbox, &object);
             return Err(gone(&target.sandbox));
         };
         let access = Arc::new(self.open_access(&found).await?);

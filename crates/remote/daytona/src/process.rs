@@ -110,7 +110,7 @@ impl ToolboxCall {
 
     pub(crate) async fn explain(&self, error: CallError) -> ProviderError {
         let is_current = self.shared.table.live(&self.target).is_ok();
-        if !is_current || !self.shared.is_running(&self.target.sandbox, &self.object.id).await {
+        if !is_current || !self.shared.is_running(&self.target.sandbox, &self.object).await {
             return gone(&self.target.sandbox);
         }
         let CallError::Refused { status, message } = error else {
@@ -253,7 +253,9 @@ pub(crate) fn search_path(what: &ProcessSpec) -> &str {
 
 /// Words that no program can be started with.
 pub(crate) fn check_words(what: &ProcessSpec) -> Result<(), ProviderError> {
-    if let Some(name) = what.env.keys().find(|name| name.is_empty() || name.contains('=')) {
+    if let Some(name) =
+        what.env.keys().find(|name| name.is_empty() || name.contains('=') || name.starts_with('-'))
+    {
         return Err(refused(ErrorKind::Invalid, format!("{name:?} cannot name a variable")));
     }
     let mut words = what.argv.iter().chain(what.cwd.as_ref()).chain(what.env.keys()).chain(what.env.values());

@@ -33,10 +33,12 @@ const BASH: &str = include_str!("scripts/bash.sh");
 const SH: &str = include_str!("scripts/sh.sh");
 const SH_SUPERVISOR: &str = include_str!("scripts/sh_supervisor.sh");
 
-/// Removes what an earlier instance left, and makes the working directory `$1`.
-pub(crate) const PREPARE: &str = r#"[ ! -e /tmp/.atoll ] || rm -rf /tmp/.atoll
+/// Removes what an earlier instance left, and makes the working directory `$1`. The same call again, for the instance `$2`, removes
+/// nothing: it may arrive when commands run already.
+pub(crate) const PREPARE: &str = r#"[ ! -e "/tmp/.atoll/$2" ] || { echo ok; exit 0; }
+[ ! -e /tmp/.atoll ] || rm -rf /tmp/.atoll
 [ -d "$1" ] || mkdir -p "$1" || exit 1
-mkdir -p -m 700 /tmp/.atoll && echo ok"#;
+mkdir -p -m 700 /tmp/.atoll && true >"/tmp/.atoll/$2" && echo ok"#;
 
 /// New output of a process, or its end: token, positions in both streams, bytes, how many times it is looked.
 pub(crate) const READ: &str = r#"D=/tmp/.atoll/$1 O=$2 E=$3 W=$4 N=$5 n=0 g=0

@@ -226,7 +226,7 @@ impl ToolboxCall {
         match opened.map_err(|_| self.broken(&"it took too long"))? {
             Ok((socket, _)) => Ok(socket),
             Err(SocketError::Http(answer)) if answer.status() == 404 => {
-                let asked = self.shared.is_running(&self.target.sandbox, &self.object.id).await;
+                let asked = self.shared.is_running(&self.target.sandbox, &self.object).await;
                 Err(if asked {
                     no_process("of this terminal")
                 } else {

@@ -1,6 +1,6 @@
 //! The toolbox of one object: the calls of Daytona's daemon in a sandbox that this provider makes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::api::PortLink;
 use crate::scripts;
@@ -30,6 +31,10 @@ const UPLOAD_WITHIN: Duration = Duration::from_secs(30 * 60);
 const LINE_MAX: usize = 120 << 10;
 /// Ended processes, or bytes of their output, whose files are removed together: that costs the next command a millisecond.
 const FORGOTTEN_TOGETHER: (usize, u64) = (16, 1 << 20);
+/// How long it is remembered in the sandbox that a call was made.
+const MARKS_FOR: Duration = Duration::from_secs(10 * 60);
+/// LIMIT: calls that are remembered so.
+const MARKS_MAX: usize = 4_096;
 /// LIMIT: processes and links that are remembered.
 const REMEMBERED_MAX: usize = 512;
 
@@ -42,8 +47,8 @@ pub(crate) struct DaytonaAccess {
     pub(crate) meter: UsageMeter,
     /// Processes by process id.
     known: Mutex<HashMap<u32, KnownProcess>>,
-    /// Processes whose end was read, and the bytes of their output: a later start removes their files.
-    ended: Mutex<(Vec<String>, u64)>,
+    /// Files of processes whose end was read: a later start removes them.
+    ended: Mutex<EndedFiles>,
     links: Mutex<HashMap<u16, PortLink>>,
     /// Input to terminals that are followed.
     pub(crate) terminals: Mutex<HashMap<u32, mpsc::Sender<TerminalInput>>>,
@@ -278,30 +283,55 @@ impl DaytonaAccess {
 
     /// The files of a token, with so many bytes, are not needed any more.
     pub(crate) fn forget_files(&self, token: &str, bytes: u64) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.0.len() < REMEMBERED_MAX {
-            ended.0.push(token.to_owned());
-            ended.1 = ended.1.saturating_add(bytes);
-        }
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).add(token, bytes);
     }
 
-    /// The processes whose files are to be removed.
+    /// The files that are to be removed, as patterns.
     pub(crate) fn take_ended(&self) -> String {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let (many, large) = FORGOTTEN_TOGETHER;
-        if ended.0.len() < many && ended.1 < large {
-            return String::new();
-        }
-        let count = ended.0.len().min(64);
-        ended.1 = 0;
-        ended.0.drain(..count).collect::<Vec<_>>().join(" ")
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// They were not removed.
-    pub(crate) fn put_back_ended(&self, tokens: &str) {
+    pub(crate) fn put_back_ended(&self, patterns: &str) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.0.extend(tokens.split_whitespace().map(str::to_owned));
-        ended.0.truncate(REMEMBERED_MAX);
+        ended.patterns.extend(patterns.split_whitespace().map(str::to_owned));
+        ended.patterns.truncate(REMEMBERED_MAX);
+    }
+}
+
+/// Files of calls that are over. What they wrote is removed soon. The marks that a call was made stay for a while: the same call may
+/// arrive once more, late, and must find them.
+#[derive(Default)]
+struct EndedFiles {
+    patterns: Vec<String>,
+    /// Bytes of output in them.
+    bytes: u64,
+    marks: VecDeque<(Instant, String)>,
+}
+
+impl EndedFiles {
+    fn add(&mut self, token: &str, bytes: u64) {
+        if self.patterns.len() < REMEMBERED_MAX {
+            self.patterns.push(format!("{token}.[!ms]*"));
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+        self.marks.push_back((Instant::now(), format!("{token}.*")));
+        if self.marks.len() > MARKS_MAX {
+            self.patterns.extend(self.marks.pop_front().map(|(_, pattern)| pattern));
+        }
+    }
+
+    fn take(&mut self) -> String {
+        let (many, large) = FORGOTTEN_TOGETHER;
+        if self.patterns.len() < many && self.bytes < large {
+            return String::new();
+        }
+        while let Some((_, mark)) = self.marks.pop_front_if(|(since, _)| since.elapsed() >= MARKS_FOR) {
+            self.patterns.push(mark);
+        }
+        let count = self.patterns.len().min(64);
+        self.bytes = 0;
+        self.patterns.drain(..count).collect::<Vec<_>>().join(" ")
     }
 }
 

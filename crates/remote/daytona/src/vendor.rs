@@ -25,8 +25,8 @@ const fn state_of(state: ServiceState) -> VendorState {
 
 impl DaytonaShared {
     /// Finds out whether an object runs, and reports it if not. An object that cannot be asked about counts as running.
-    pub(crate) async fn is_running(&self, sandbox: &SandboxId, id: &str) -> bool {
-        still_runs(self, sandbox, id).await
+    pub(crate) async fn is_running(&self, sandbox: &SandboxId, object: &DaytonaObject) -> bool {
+        still_runs(self, sandbox, object).await
     }
 }
 
@@ -80,6 +80,11 @@ impl Vendor for DaytonaShared {
 
     /// The service pauses nothing.
     async fn revive(&self, target: &Target, _: &DaytonaSlot) -> Result<(), ProviderError> {
+        Err(gone(&target.sandbox))
+    }
+
+    /// Nor does this server.
+    async fn rest(&self, target: &Target, _: &DaytonaSlot) -> Result<(), ProviderError> {
         Err(gone(&target.sandbox))
     }
 

@@ -37,7 +37,7 @@ impl E2bShared {
     pub(crate) async fn create(&self, spec: &InstanceSpec, slot: &E2bSlot) -> Result<Booted, ProviderError> {
         check_snapshot_vendor_spec(self.name, spec)?;
         let template = self.base_of(spec).await?;
-        remove_leftovers(self, &spec.sandbox).await?;
+        remove_leftovers(self, &spec.sandbox).await;
         let new = NewObject {
             template: &template,
             sandbox: &spec.sandbox,
@@ -176,10 +176,13 @@ impl E2bShared {
         let record =
             |halted| InstanceRecord { instance: instance.clone(), object: Some(found.id.clone()), halted };
         self.records.write(&spec.sandbox, record(true)).await?;
-        let woken = self.api.connect(&found.id, false).await;
-        let woken = woken.map_err(|error| error.into_provider("starting the sandbox"))?;
+        let woken = self.api.connect(&found.id, false).await.map_err(|error| {
+            // It may run all the same.
+            slot.set(self.object(&spec.instance, ObjectState::Ending, found.id.clone(), None));
+            error.into_provider("starting the sandbox")
+        })?;
         let Some(opened) = woken else {
-            slot.clear();
+            slot.lose();
             return Err(gone(&spec.sandbox));
         };
         let booted = match self.begin(spec, slot, &opened).await {
@@ -229,7 +232,7 @@ impl E2bShared {
             let paused = paused.map_err(|error| error.into_provider("stopping the sandbox"))?;
             if paused.is_none() {
                 // Its files went with it.
-                slot.clear();
+                slot.lose();
                 return Ok(());
             }
         }
@@ -264,7 +267,7 @@ impl E2bShared {
         match measured.map_err(|error| error.into_provider("measuring the sandbox"))? {
             Some(measurement) => Ok(access.meter.add(measurement)),
             None => {
-                self.table.report_death(&target.sandbox, &object.id);
+                self.table.report_death(&target.sandbox, &object);
                 Err(gone(&target.sandbox))
             }
         }
@@ -311,7 +314,7 @@ impl E2bShared {
         let opened = self.api.connect(&object.id, true).await;
         let opened = opened.map_err(|error| error.into_provider("resuming the sandbox"))?;
         let Some(opened) = opened else {
-            self.table.report_death(&target.sandbox, &object.id);
+            self.table.report_death(&target.sandbox, &object);
             return Err(gone(&target.sandbox));
         };
         // The tokens may be new ones.
@@ -321,6 +324,18 @@ impl E2bShared {
             object.access = Some(access);
             object.kept_at = Some(Instant::now());
         });
+        Ok(())
+    }
+
+    /// Pauses an object with its memory. One that is paused already is asked for again: the answer to a resume may have been lost.
+    pub(crate) async fn pause(&self, target: &Target, slot: &E2bSlot) -> Result<(), ProviderError> {
+        let (_, object) = self.table.live(target)?;
+        let paused = self.api.pause(&object.id, true).await;
+        if paused.map_err(|error| error.into_provider("pausing the sandbox"))?.is_none() {
+            self.table.report_death(&target.sandbox, &object);
+            return Err(gone(&target.sandbox));
+        }
+        slot.update(&object.instance, |object| object.state = ObjectState::Paused);
         Ok(())
     }
 
@@ -358,17 +373,7 @@ impl PauseSupport for E2bProvider {
     async fn pause(&self, target: &Target) -> Result<MemoryLocation, ProviderError> {
         let (shared, own) = (Arc::clone(&self.shared), target.clone());
         let work = move |slot: Arc<E2bSlot>| async move {
-            let (_, object) = shared.table.live(&own)?;
-            if object.state == ObjectState::Paused {
-                return Ok(MemoryLocation::Live);
-            }
-            let paused = shared.api.pause(&object.id, true).await;
-            if paused.map_err(|error| error.into_provider("pausing the sandbox"))?.is_none() {
-                shared.table.report_death(&own.sandbox, &object.id);
-                return Err(gone(&own.sandbox));
-            }
-            slot.update(&object.instance, |object| object.state = ObjectState::Paused);
-            Ok(MemoryLocation::Live)
+            shared.pause(&own, &slot).await.map(|()| MemoryLocation::Live)
         };
         self.shared.table.change(&target.sandbox, work).await
     }

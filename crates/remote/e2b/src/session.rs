@@ -91,7 +91,7 @@ impl Call {
     }
 
     async fn unanswered(&self, why: String) -> ProviderError {
-        match self.shared.is_there(&self.target.sandbox, &self.object.id).await {
+        match self.shared.is_there(&self.target.sandbox, &self.object).await {
             true => ProviderError::Transient { what: "calling the sandbox".to_owned(), why },
             false => gone(&self.target.sandbox),
         }

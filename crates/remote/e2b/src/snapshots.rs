@@ -33,8 +33,8 @@ const LOOKS: u32 = 6;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// LIMIT: snapshots that the adoption removes at a time.
 const AT_ONCE: usize = 8;
-/// LIMIT: how long the adoption waits for their removal.
-const SWEEP_WITHIN: Duration = Duration::from_secs(5);
+/// LIMIT: how long the adoption waits for their list and their removal.
+const SWEEP_WITHIN: Duration = Duration::from_secs(3);
 /// LIMIT: snapshots that are remembered as unwanted. More of them are removed at the next start.
 const UNWANTED_MAX: usize = 1_024;
 
@@ -83,8 +83,8 @@ async fn remove_unwanted(shared: Arc<E2bShared>) {
             let is_over = since.elapsed() > shared.timing.grace;
             match shared.remove_snapshot(&snapshot).await {
                 // The service may still be making it: it is looked for until the grace time is over.
-                Ok(()) if is_over => shared.unwanted.remove(&snapshot),
-                Ok(()) => {}
+                Ok(_) if is_over => shared.unwanted.remove(&snapshot),
+                Ok(_) => {}
                 Err(error) => {
                     tracing::debug!(%snapshot, provider = shared.name, %error, "a snapshot could not be removed yet");
                 }
@@ -131,39 +131,45 @@ impl E2bShared {
         }
     }
 
-    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), CallError> {
-        for found in self.api.snapshots(Some(snapshot)).await? {
+    /// Whether there was one.
+    async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<bool, CallError> {
+        let found = self.api.snapshots(Some(snapshot)).await?;
+        for found in &found {
             self.api.remove_snapshot(&found.id).await?;
         }
-        Ok(())
+        Ok(!found.is_empty())
     }
 
-    /// Removes the snapshots of this server that nobody knows.
+    /// Removes the snapshots of this server that nobody knows. What takes longer is removed later.
     pub(crate) async fn sweep_snapshots(&self, known: &[SnapshotId]) {
         // No snapshot is taken meanwhile.
         let _nothing_else = self.table.adopting().await;
-        let listed = match self.api.snapshots(None).await {
-            Ok(listed) => listed,
-            // The service has none.
-            Err(CallError::Refused { status: 404 | 405 | 501, .. }) => return,
-            Err(error) => {
-                tracing::warn!(provider = self.name, %error, "the snapshots of this server could not be listed");
-                return;
-            }
-        };
-        let unknown = listed.into_iter().filter(|listed| !known.contains(&listed.snapshot));
-        let removals = unknown.map(|OwnedSnapshot { id, snapshot }| async move {
-            self.unwanted.add(&snapshot);
-            match self.api.remove_snapshot(&id).await {
-                Ok(()) => self.unwanted.remove(&snapshot),
+        let sweep = async {
+            let listed = match self.api.snapshots(None).await {
+                Ok(listed) => listed,
+                // The service has none.
+                Err(CallError::Refused { status: 404 | 405 | 501, .. }) => return,
                 Err(error) => {
-                    tracing::warn!(%snapshot, provider = self.name, %error, "a snapshot that nobody knows could not be removed yet");
+                    tracing::warn!(provider = self.name, %error, "the snapshots of this server could not be listed");
+                    return;
                 }
-            }
-        });
-        let removals = futures::stream::iter(removals).buffer_unordered(AT_ONCE).collect::<()>();
-        // What takes longer is removed later.
-        let _ = tokio::time::timeout(SWEEP_WITHIN, removals).await;
+            };
+            let unknown: Vec<OwnedSnapshot> =
+                listed.into_iter().filter(|listed| !known.contains(&listed.snapshot)).collect();
+            unknown.iter().for_each(|unknown| self.unwanted.add(&unknown.snapshot));
+            let removals = unknown.into_iter().map(|OwnedSnapshot { id, snapshot }| async move {
+                match self.api.remove_snapshot(&id).await {
+                    Ok(()) => self.unwanted.remove(&snapshot),
+                    Err(error) => {
+                        tracing::warn!(%snapshot, provider = self.name, %error, "a snapshot that nobody knows could not be removed yet");
+                    }
+                }
+            });
+            futures::stream::iter(removals).buffer_unordered(AT_ONCE).collect::<()>().await;
+        };
+        if tokio::time::timeout(SWEEP_WITHIN, sweep).await.is_err() {
+            tracing::warn!(provider = self.name, "the snapshots of this server are not all looked at yet");
+        }
     }
 
     async fn snapshot(
@@ -181,7 +187,8 @@ impl E2bShared {
         let taken = match self.take(&object, snapshot).await {
             Ok(Some(seal)) => Ok(seal),
             Ok(None) => {
-                self.table.report_death(&target.sandbox, &object.id);
+                self.unwanted.add(snapshot);
+                self.table.report_death(&target.sandbox, &object);
                 return Err(gone(&target.sandbox));
             }
             Err(error) => Err(error),
@@ -270,7 +277,7 @@ impl E2bShared {
         let before = meant(slot, target)?;
         let sandbox = &target.sandbox;
         let Some(internet) = self.api.internet(&before.id).await.map_err(failed)? else {
-            self.table.report_death(sandbox, &before.id);
+            self.table.report_death(sandbox, &before);
             return Err(gone(sandbox));
         };
         self.end_processes(sandbox, slot, &before).await?;
@@ -330,10 +337,11 @@ impl SnapshotSupport for E2bProvider {
 
     async fn remove_snapshot(&self, snapshot: &SnapshotId) -> Result<(), ProviderError> {
         let removed = self.shared.remove_snapshot(snapshot).await;
-        removed.map_err(|error| {
+        if !matches!(removed, Ok(true)) {
+            // The service may still be making it.
             self.shared.unwanted.add(snapshot);
-            error.into_provider("removing a snapshot")
-        })
+        }
+        removed.map(drop).map_err(|error| error.into_provider("removing a snapshot"))
     }
 
     async fn rollback(

@@ -26,8 +26,8 @@ const fn state_of(state: ServiceState, is_halted: bool) -> VendorState {
 
 impl E2bShared {
     /// Finds out at once whether an object that did not answer is still there, and reports it if not.
-    pub(crate) async fn is_there(&self, sandbox: &SandboxId, id: &str) -> bool {
-        still_runs(self, sandbox, id).await
+    pub(crate) async fn is_there(&self, sandbox: &SandboxId, object: &E2bObject) -> bool {
+        still_runs(self, sandbox, object).await
     }
 }
 
@@ -91,6 +91,10 @@ impl Vendor for E2bShared {
 
     async fn revive(&self, target: &Target, slot: &E2bSlot) -> Result<(), ProviderError> {
         self.resume(target, slot).await
+    }
+
+    async fn rest(&self, target: &Target, slot: &E2bSlot) -> Result<(), ProviderError> {
+        self.pause(target, slot).await
     }
 
     async fn end(

@@ -23,10 +23,10 @@ use futures::StreamExt;
 use crate::watch::inspect;
 use crate::{ObjectState, OwnedObject, RemoteObject, Vendor, VendorState, choose_object};
 
-/// LIMIT: objects that are revived or ended at a time.
+/// LIMIT: objects that are looked at, revived or ended at a time.
 const AT_ONCE: usize = 16;
 /// LIMIT: how long the adoption waits for objects that have to be revived or ended.
-const CHANGES_WITHIN: Duration = Duration::from_secs(5);
+const CHANGES_WITHIN: Duration = Duration::from_secs(4);
 
 /// The sandboxes that carry the label of this server.
 ///
@@ -62,11 +62,13 @@ pub async fn adopt<V: Vendor>(
     for found in vendor.list().await? {
         owned.entry(found.sandbox.clone()).or_default().push(found);
     }
+    let mut unlisted = unlisted_objects(&**vendor, &known, &owned).await?;
     let sandboxes: HashSet<SandboxId> = known.iter().map(|known| known.sandbox.clone()).collect();
     let (mut adopted, mut unsettled) = (Vec::new(), Vec::new());
     for known in known {
         let mut objects = owned.remove(&known.sandbox).unwrap_or_default();
         let mut fate = AdoptionOutcome::Gone;
+        objects.extend(unlisted.remove(&known.sandbox));
         match choose_object(&mut objects, &known) {
             Some(found) => {
                 let object;
@@ -75,7 +77,7 @@ pub async fn adopt<V: Vendor>(
                     unsettled.push((known.sandbox.clone(), table.of(&known.sandbox), object));
                 }
             }
-            None => table.of(&known.sandbox).clear(),
+            None => table.of(&known.sandbox).lose(),
         }
         adopted.extend(known.instance.map(|(instance, _)| Adopted { instance, fate, facts: None }));
     }
@@ -93,15 +95,46 @@ pub async fn adopt<V: Vendor>(
     Ok(adopted)
 }
 
-/// Removes what an interrupted create of this sandbox left, before it is created again.
-///
-/// # Errors
-/// An object could not be removed; the watch removes it later.
-pub async fn remove_leftovers<V: Vendor>(vendor: &V, sandbox: &SandboxId) -> Result<(), ProviderError> {
-    for id in vendor.table().take_leftovers(sandbox) {
-        vendor.remove(&id).await?;
+/// Objects that running sandboxes had and that a list does not contain. A list can lack what changes at that moment, so each of them
+/// is looked at.
+async fn unlisted_objects<V: Vendor>(
+    vendor: &V,
+    known: &[KnownSandbox],
+    owned: &HashMap<SandboxId, Vec<OwnedObject<VendorState>>>,
+) -> Result<HashMap<SandboxId, OwnedObject<VendorState>>, ProviderError> {
+    let mut looks = Vec::new();
+    for known in known {
+        let Some((instance, facts)) = &known.instance else { continue };
+        let Some(id) = facts["object"].as_str() else { continue };
+        if owned.get(&known.sandbox).is_some_and(|objects| objects.iter().any(|object| object.id == id)) {
+            continue;
+        }
+        looks.push(async move {
+            let state = vendor.look(&known.sandbox, id).await?;
+            Ok(state.map(|state| OwnedObject {
+                id: id.to_owned(),
+                sandbox: known.sandbox.clone(),
+                instance: instance.clone(),
+                state,
+                started_at: String::new(),
+            }))
+        });
     }
-    Ok(())
+    let looks: Vec<Result<Option<_>, ProviderError>> =
+        futures::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
+    let found: Vec<_> = looks.into_iter().collect::<Result<_, _>>()?;
+    Ok(found.into_iter().flatten().map(|object| (object.sandbox.clone(), object)).collect())
+}
+
+/// Removes what an interrupted create of this sandbox left, before it is created again. What cannot be removed in a short time is
+/// left to the watch.
+pub async fn remove_leftovers<V: Vendor>(vendor: &V, sandbox: &SandboxId) {
+    for id in vendor.table().take_leftovers(sandbox) {
+        let removed = tokio::time::timeout(CHANGES_WITHIN, vendor.remove(&id)).await;
+        if !matches!(removed, Ok(Ok(()))) {
+            tracing::warn!(%sandbox, provider = vendor.name(), object = id, "what an interrupted create left could not be removed yet");
+        }
+    }
 }
 
 /// Puts the object of a sandbox into the table, in the state that it has to have.

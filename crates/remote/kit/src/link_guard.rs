@@ -112,6 +112,8 @@ const fn is_private(address: &IpAddr) -> bool {
 fn refusal(address: IpAddr, api: &[IpAddr]) -> Option<&'static str> {
     let class = class_of_ip(address)?;
     let is_near = match address {
+        // Not even where the name of the API leads to it: whoever has that name could add it.
+        _ if class.contains("metadata") => false,
         _ if api.contains(&address) => true,
         _ if address.is_loopback() => api.iter().all(IpAddr::is_loopback),
         _ if is_private(&address) => api.iter().all(|api| api.is_loopback() || is_private(api)),

@@ -51,6 +51,12 @@ impl<A> RemoteObject<A> {
         matches!(self.state, ObjectState::Running | ObjectState::Paused)
     }
 
+    /// Whether it is the same object and the same instance of it: an object can be stopped and started as another.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.instance == other.instance
+    }
+
     /// Whether its lifetime at the vendor has to be set again, where that is done so often.
     #[must_use]
     pub fn is_due(&self, every: Duration) -> bool {
@@ -75,6 +81,14 @@ struct SlotState<A> {
     object: Option<RemoteObject<A>>,
     /// A create may have made an object whose id is not known.
     is_doubtful: bool,
+    /// The sandbox had an object, and was not destroyed since: where the object is missing, it may be seen again.
+    is_known: bool,
+}
+
+impl<A> Default for SlotState<A> {
+    fn default() -> Self {
+        Self { object: None, is_doubtful: false, is_known: false }
+    }
 }
 
 /// One sandbox.
@@ -87,7 +101,7 @@ pub struct RemoteSlot<A> {
 
 impl<A> Default for RemoteSlot<A> {
     fn default() -> Self {
-        Self { turn: Arc::default(), state: Mutex::new(SlotState { object: None, is_doubtful: false }) }
+        Self { turn: Arc::default(), state: Mutex::default() }
     }
 }
 
@@ -104,12 +118,27 @@ impl<A> RemoteSlot<A> {
 
     /// Puts an object in the place of the one before.
     pub fn set(&self, object: RemoteObject<A>) {
-        self.lock().object = Some(object);
+        let mut state = self.lock();
+        (state.object, state.is_known) = (Some(object), true);
     }
 
     /// The sandbox is no more.
     pub fn clear(&self) {
-        *self.lock() = SlotState { object: None, is_doubtful: false };
+        *self.lock() = SlotState::default();
+    }
+
+    /// The vendor does not have the object of a sandbox that is known. It is remembered: what a vendor does not show for a moment
+    /// belongs to the sandbox all the same when it is seen again.
+    pub fn lose(&self) {
+        let mut state = self.lock();
+        (state.object, state.is_known) = (None, true);
+    }
+
+    /// Whether the object of a known sandbox is missing.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let state = self.lock();
+        state.is_known && state.object.is_none()
     }
 
     /// Changes its object, if it is still this instance.
@@ -148,7 +177,8 @@ impl<A> RemoteSlot<A> {
     }
 
     fn is_empty(&self) -> bool {
-        self.lock().object.is_none()
+        let state = self.lock();
+        state.object.is_none() && !state.is_known
     }
 }
 
@@ -311,7 +341,8 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
         let own: HashMap<SandboxId, String> =
             self.objects().into_iter().map(|(sandbox, _, object)| (sandbox, object.id)).collect();
         let is_stray = |(id, sandbox): &&(String, SandboxId)| {
-            own.get(sandbox) != Some(id) && self.existing(sandbox).is_none_or(|slot| !slot.is_changing())
+            let is_spare = |slot: Arc<RemoteSlot<A>>| !slot.is_changing() && !slot.is_lost();
+            own.get(sandbox) != Some(id) && self.existing(sandbox).is_none_or(is_spare)
         };
         let found: HashMap<&String, bool> =
             listed.iter().filter(is_stray).map(|(id, sandbox)| (id, own.contains_key(sandbox))).collect();
@@ -325,12 +356,12 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
         expired.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Reports once that an object is no more, unless this server removed it.
-    pub fn report_death(&self, sandbox: &SandboxId, id: &str) {
+    /// Reports once that an object is no more, unless this server removed it or has started another instance of it.
+    pub fn report_death(&self, sandbox: &SandboxId, seen: &RemoteObject<A>) {
         let Some(slot) = self.existing(sandbox) else { return };
         let ended = {
             let mut state = slot.lock();
-            state.object.take_if(|object| object.id == id)
+            state.object.take_if(|object| object.is_same(seen))
         };
         if let Some(object) = ended.filter(RemoteObject::is_live) {
             // Without a listener the notice is dropped.
@@ -343,12 +374,14 @@ impl<A: Send + Sync + 'static> RemoteTable<A> {
     }
 
     /// Reports once that the processes of an object ended without a call of this server; its files are kept.
-    pub fn report_stop(&self, sandbox: &SandboxId, id: &str) {
+    pub fn report_stop(&self, sandbox: &SandboxId, seen: &RemoteObject<A>) {
         let Some(slot) = self.existing(sandbox) else { return };
         let ended = {
             let mut state = slot.lock();
-            let running =
-                state.object.as_mut().filter(|object| object.id == id && object.state != ObjectState::Halted);
+            let running = state
+                .object
+                .as_mut()
+                .filter(|object| object.is_same(seen) && object.state != ObjectState::Halted);
             running.map(|object| {
                 let was_live = object.is_live();
                 object.state = ObjectState::Halted;
@@ -458,10 +491,11 @@ mod tests {
         let table = RemoteTable::<()>::default();
         let mut notices = table.notices();
         table.of(&sandbox(4)).set(object("one", 4));
-        table.report_death(&sandbox(4), "other");
-        assert!(notices.try_recv().is_err());
+        table.report_death(&sandbox(4), &object("other", 4));
+        table.report_death(&sandbox(4), &object("one", 5));
+        assert!(notices.try_recv().is_err(), "another object, or an earlier instance of it");
         for _ in 0..2 {
-            table.report_death(&sandbox(4), "one");
+            table.report_death(&sandbox(4), &object("one", 4));
         }
         assert_eq!(notices.try_recv().unwrap().what, NoticeKind::Died);
         assert!(notices.try_recv().is_err());

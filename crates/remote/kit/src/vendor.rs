@@ -67,6 +67,9 @@ pub trait Vendor: Send + Sync + 'static {
     /// Lets a paused object run that has to run. The caller has the turn.
     async fn revive(&self, target: &Target, slot: &RemoteSlot<Self::Access>) -> Result<(), ProviderError>;
 
+    /// Pauses a running object that has to be paused. The caller has the turn.
+    async fn rest(&self, target: &Target, slot: &RemoteSlot<Self::Access>) -> Result<(), ProviderError>;
+
     /// Ends the processes of an object; its files are kept where the vendor can. The caller has the turn.
     async fn end(
         &self,

@@ -24,7 +24,10 @@ struct World {
     /// Objects whose calls fail.
     failing: BTreeSet<&'static str>,
     kept_alive: BTreeMap<String, u32>,
+    /// Objects that lists do not contain, although they are there.
+    unlisted: BTreeSet<&'static str>,
     revived: Vec<String>,
+    rested: Vec<String>,
     ended: Vec<String>,
     removed: Vec<String>,
 }
@@ -112,7 +115,9 @@ impl Vendor for TestVendor {
             state: *state,
             started_at: String::new(),
         };
-        Ok(self.world().objects.iter().map(owned).collect())
+        let world = self.world();
+        let listed = world.objects.iter().filter(|(id, _)| !world.unlisted.contains(*id));
+        Ok(listed.map(owned).collect())
     }
 
     async fn look(&self, _: &SandboxId, id: &str) -> Result<Option<VendorState>, ProviderError> {
@@ -138,6 +143,13 @@ impl Vendor for TestVendor {
         self.set(&object.id, VendorState::Running);
         self.world().revived.push(object.id.clone());
         slot.update(&object.instance, |object| object.access = Some(Arc::new(())));
+        Ok(())
+    }
+
+    async fn rest(&self, target: &Target, _: &RemoteSlot<()>) -> Result<(), ProviderError> {
+        let (_, object) = self.table.live(target)?;
+        self.set(&object.id, VendorState::Paused);
+        self.world().rested.push(object.id);
         Ok(())
     }
 
@@ -246,9 +258,9 @@ async fn strays_are_left_alone_for_the_grace_time_and_lifetimes_wait_for_none() 
 async fn a_create_that_is_done_again_removes_what_it_left() {
     let vendor = TestVendor::with(&[("left", 1, VendorState::Running), ("other", 2, VendorState::Running)]);
     fates(&vendor, Vec::new()).await;
-    remove_leftovers(&*vendor, &sandbox(1)).await.unwrap();
+    remove_leftovers(&*vendor, &sandbox(1)).await;
     assert_eq!(vendor.world().removed, ["left"]);
-    remove_leftovers(&*vendor, &sandbox(1)).await.unwrap();
+    remove_leftovers(&*vendor, &sandbox(1)).await;
     assert_eq!(vendor.world().removed, ["left"], "each is removed once");
 }
 
@@ -272,6 +284,42 @@ async fn what_happens_at_the_vendor_is_reported_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_a_list_lacks_is_looked_at_and_one_that_comes_back_is_kept() {
+    let vendor =
+        TestVendor::with(&[("changes", 1, VendorState::Running), ("stopped", 2, VendorState::Stopped)]);
+    vendor.world().unlisted.extend(["changes", "stopped"]);
+    let watch = VendorWatch::default();
+    watch.start(&vendor);
+    let running = KnownSandbox {
+        instance: Some((instance(1), serde_json::json!({ "object": "changes" }))),
+        ..known(1, false, false)
+    };
+    assert_eq!(fates(&vendor, vec![running, known(2, false, false)]).await, [AdoptionOutcome::Alive]);
+    assert_eq!((vendor.state(1), vendor.state(2)), (Some(ObjectState::Running), None));
+    // Nothing that belongs to a sandbox is removed because a vendor did not show it.
+    vendor.world().unlisted.clear();
+    tokio::time::sleep(GRACE * 3).await;
+    assert_eq!(vendor.world().removed, [""; 0]);
+    assert_eq!((vendor.state(1), vendor.state(2)), (Some(ObjectState::Running), Some(ObjectState::Halted)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_although_it_is_paused_or_stopped_here_is_put_to_rest() {
+    let vendor =
+        TestVendor::with(&[("paused", 1, VendorState::Paused), ("stopped", 2, VendorState::Stopped)]);
+    let watch = VendorWatch::default();
+    watch.start(&vendor);
+    fates(&vendor, vec![known(1, true, true), known(2, false, false)]).await;
+    for id in ["paused", "stopped"] {
+        vendor.set(id, VendorState::Running);
+    }
+    tokio::time::sleep(LIST_EVERY * 3).await;
+    assert_eq!(vendor.world().rested, ["paused"]);
+    assert_eq!(vendor.world().ended, ["stopped"]);
+    assert_eq!((vendor.state(1), vendor.state(2)), (Some(ObjectState::Paused), Some(ObjectState::Halted)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_with_old_settings_reports_and_removes_nothing() {
     let vendor = TestVendor::with(&[("own", 1, VendorState::Running)]);
     let watch = VendorWatch::default();
@@ -281,6 +329,7 @@ async fn a_watch_with_old_settings_reports_and_removes_nothing() {
     vendor.world().objects.clear();
     tokio::time::sleep(LIST_EVERY * 3).await;
     assert_eq!(vendor.state(1), Some(ObjectState::Running));
-    assert!(!still_runs(&*vendor, &sandbox(1), "own").await);
+    let (_, object) = vendor.table.live(&Target { sandbox: sandbox(1), instance: None }).unwrap();
+    assert!(!still_runs(&*vendor, &sandbox(1), &object).await);
     assert_eq!(vendor.state(1), Some(ObjectState::Running));
 }

@@ -94,6 +94,7 @@ async fn compare<V: Vendor>(vendor: &V) -> Result<(), ProviderError> {
     if !vendor.is_current() {
         return Ok(());
     }
+    find_lost(vendor, &listed);
     let states: HashMap<&str, VendorState> =
         listed.iter().map(|found| (found.id.as_str(), found.state)).collect();
     let is_unexpected =
@@ -106,12 +107,31 @@ async fn compare<V: Vendor>(vendor: &V) -> Result<(), ProviderError> {
     Ok(())
 }
 
+/// Takes up objects that were missing for a while. Their instances count as dead, so they are ended; their files are kept.
+fn find_lost<V: Vendor>(vendor: &V, listed: &[OwnedObject<VendorState>]) {
+    for found in listed {
+        let slot = vendor.table().existing(&found.sandbox);
+        let Some(slot) = slot.filter(|slot| slot.is_lost()) else { continue };
+        let Some(_turn) = slot.try_turn() else { continue };
+        tracing::info!(sandbox = %found.sandbox, provider = vendor.name(), "the object of a sandbox is there again");
+        slot.set(RemoteObject {
+            id: found.id.clone(),
+            instance: found.instance.clone(),
+            state: ObjectState::Ending,
+            access: vendor.first_access(),
+            kept_at: None,
+        });
+    }
+}
+
 /// Whether an object is not as it should be.
 const fn differs(expected: ObjectState, seen: Option<VendorState>) -> bool {
     match (expected, seen) {
         (_, None) | (ObjectState::Ending, Some(_)) => true,
         (ObjectState::Running, Some(VendorState::Paused | VendorState::Stopped)) => true,
-        (ObjectState::Paused, Some(VendorState::Stopped)) => true,
+        (ObjectState::Paused, Some(VendorState::Running | VendorState::Stopped)) => true,
+        // A start whose answer was lost, for instance.
+        (ObjectState::Halted, Some(VendorState::Running)) => true,
         (ObjectState::Running | ObjectState::Paused | ObjectState::Halted, Some(_)) => false,
     }
 }
@@ -138,20 +158,25 @@ async fn act<V: Vendor>(
     object: &RemoteObject<V::Access>,
     seen: Option<VendorState>,
 ) -> Result<(), ProviderError> {
+    let target = Target { sandbox: sandbox.clone(), instance: Some(object.instance.clone()) };
     match (object.state, seen) {
         _ if !vendor.is_current() => Ok(()),
         (_, None) => {
-            vendor.table().report_death(sandbox, &object.id);
+            vendor.table().report_death(sandbox, object);
             Ok(())
         }
         (ObjectState::Ending, Some(_)) => vendor.end(sandbox, slot, object).await,
-        // Its lifetime ended, or somebody else paused it: it has to run until this server says otherwise.
-        (ObjectState::Running, Some(VendorState::Paused)) => {
-            let target = Target { sandbox: sandbox.clone(), instance: Some(object.instance.clone()) };
-            vendor.revive(&target, slot).await
+        // What the table says holds until this server says otherwise: its lifetime ended, somebody else changed it, or the answer
+        // to a change was lost.
+        (ObjectState::Running, Some(VendorState::Paused)) => vendor.revive(&target, slot).await,
+        (ObjectState::Paused, Some(VendorState::Running)) => vendor.rest(&target, slot).await,
+        (ObjectState::Halted, Some(_)) => {
+            let ending = RemoteObject { state: ObjectState::Ending, ..object.clone() };
+            slot.set(ending.clone());
+            vendor.end(sandbox, slot, &ending).await
         }
         (_, Some(_)) => {
-            vendor.table().report_stop(sandbox, &object.id);
+            vendor.table().report_stop(sandbox, object);
             Ok(())
         }
     }
@@ -173,17 +198,23 @@ async fn remove_strays<V: Vendor>(vendor: &V, listed: &[OwnedObject<VendorState>
 
 /// Finds out at once whether the object of a call that got no answer runs, and reports it if not. One that cannot be asked about
 /// counts as running.
-pub async fn still_runs<V: Vendor>(vendor: &V, sandbox: &SandboxId, id: &str) -> bool {
-    match vendor.look(sandbox, id).await {
+pub async fn still_runs<V: Vendor>(
+    vendor: &V,
+    sandbox: &SandboxId,
+    object: &RemoteObject<V::Access>,
+) -> bool {
+    match vendor.look(sandbox, &object.id).await {
         Ok(Some(VendorState::Running | VendorState::Paused)) => true,
         Ok(Some(VendorState::Stopping | VendorState::Stopped)) => {
-            if vendor.is_current() {
-                vendor.table().report_stop(sandbox, id);
+            // A change that is under way knows better.
+            let is_changing = vendor.table().existing(sandbox).is_some_and(|slot| slot.is_changing());
+            if vendor.is_current() && !is_changing {
+                vendor.table().report_stop(sandbox, object);
             }
             false
         }
         Ok(None) => {
-            report_gone(vendor, sandbox, id);
+            report_gone(vendor, sandbox, object);
             false
         }
         Err(error) => {
@@ -194,8 +225,8 @@ pub async fn still_runs<V: Vendor>(vendor: &V, sandbox: &SandboxId, id: &str) ->
 }
 
 /// Reports that the vendor does not have an object, unless it was asked with old settings.
-pub fn report_gone<V: Vendor>(vendor: &V, sandbox: &SandboxId, id: &str) {
+pub fn report_gone<V: Vendor>(vendor: &V, sandbox: &SandboxId, object: &RemoteObject<V::Access>) {
     if vendor.is_current() {
-        vendor.table().report_death(sandbox, id);
+        vendor.table().report_death(sandbox, object);
     }
 }

@@ -7,9 +7,9 @@ atoll_supervise() {
   exec 5> >(exec cat >>"$atoll_d.err" 3>&- 4>&-)
   atoll_copy_err=$!
   atoll_open_input
-  # With job control the program has a process group of its own, and ignores no signal.
+  # With job control the program has a process group of its own, and ignores no signal. With `exec` no builtin takes its place.
   set -m
-  "$@" <&7 >&4 2>&5 3>&- 4>&- 5>&- 7<&- &
+  exec -- "$@" <&7 >&4 2>&5 3>&- 4>&- 5>&- 7<&- &
   atoll_pid=$!
   exec 4>&- 5>&- 7<&-
   echo $atoll_pid >"$atoll_d.pid"

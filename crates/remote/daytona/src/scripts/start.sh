@@ -1,4 +1,4 @@
-# Starts a command once. The arguments: token, folder, `i` for input or `-`, time limit or `-`, meta, tokens to forget, program,
+# Starts a command once. The arguments: token, folder, `i` for input or `-`, time limit or `-`, meta, patterns of files to remove, program,
 # search path or nothing for the shell's own; then the command.
 exec 2>/dev/null
 atoll_base=/tmp/.atoll
@@ -14,7 +14,9 @@ atoll_refuse() {
 
 atoll_forget() {
   atoll_files=
-  for atoll_token in $atoll_old; do atoll_files="$atoll_files $atoll_base/$atoll_token.*"; done
+  set -f
+  for atoll_pattern in $atoll_old; do atoll_files="$atoll_files $atoll_base/$atoll_pattern"; done
+  set +f
   [ -z "$atoll_files" ] || rm -f $atoll_files
 }
 
