@@ -420,3 +420,29 @@ async fn the_files_of_a_source_with_one_user_belong_to_the_user_of_the_target() 
         assert_eq!(second.owner(path), (1_001, 1_002), "{path}");
     }
 }
+
+/// As from this machine back to containers, where the first attempt fails.
+#[tokio::test(start_paused = true)]
+async fn a_move_back_that_failed_once_gives_the_files_to_their_former_owners() {
+    let (world, second) = two(By::Folders).await;
+    second.set_capabilities(|able| able.users = false);
+    world.fake.set_user(1_000, 1_000);
+    world.fake.unpack_by_tar();
+    let root = CreateSandbox { user: Some("root".to_owned()), ..CreateSandbox::default() };
+    let lease = world.try_create(root).await.unwrap();
+    world.fake.files(&lease.id, |files| files.insert("/root/a.txt".to_owned(), b"one".to_vec())).unwrap();
+    let there = moved(&world, &lease).await.unwrap();
+    assert_eq!(there.last_move.unwrap().former_user.as_deref(), Some("root"));
+    settled(&world, &lease.id).await;
+    let (sandboxes, id) = (world.service.sandboxes(), lease.id.as_str());
+    for _ in 0..2 {
+        world.fake.script(ProviderCall::Create, Script::Fail);
+        sandboxes.move_to(&world.admin, id, to("fake"), true).await.unwrap_err();
+        let report = settled(&world, &lease.id).await.last_move.unwrap();
+        assert!(report.failure.is_some() && report.former_user.as_deref() == Some("root"), "{report:?}");
+    }
+    let back = sandboxes.move_to(&world.admin, id, to("fake"), true).await.unwrap();
+    assert_eq!((back.provider.as_str(), back.user.as_str()), ("fake", "root"));
+    let report = back.last_move.unwrap();
+    assert_eq!((report.failure, report.former_user), (None, None));
+}

@@ -195,8 +195,10 @@ impl EffectJob {
         if self.provider.capabilities().users {
             return Some(self.lease.user.clone());
         }
-        let last = self.lease.last_move.as_ref().filter(|last| last.to == self.lease.provider);
-        last.and_then(|last| last.former_user.clone())
+        let last = self.lease.last_move.as_ref()?;
+        // A failed move leaves the sandbox, and with it the files of its former user, where they were.
+        let is_at = if last.failure.is_some() { &last.from } else { &last.to };
+        last.former_user.clone().filter(|_| *is_at == self.lease.provider)
     }
 
     /// How the owners of files change, and whether the target can have them.

@@ -140,7 +140,9 @@ impl Driver {
     pub(super) async fn abort_move(&mut self, failure: ServiceError) {
         let Some(moving) = self.lease.moving.clone() else { return };
         tracing::warn!(sandbox = %self.lease.id, to = moving.to, error = %failure, cause = ?failure.cause, "the sandbox was not moved");
-        let report = failed_report(&moving, self.inner.clock.now(), &failure);
+        let former_user = self.lease.last_move.as_ref().and_then(|last| last.former_user.clone());
+        let ended_at = self.inner.clock.now();
+        let report = MoveReport { former_user, ..failed_report(&moving, ended_at, &failure) };
         let done = self.moving.as_mut().and_then(|active| active.done.take());
         let told = EventKind::Moved {
             from: moving.from.clone(),
