@@ -446,3 +446,39 @@ async fn a_move_back_that_failed_once_gives_the_files_to_their_former_owners() {
     let report = back.last_move.unwrap();
     assert_eq!((report.failure, report.former_user), (None, None));
 }
+
+/// As at a vendor without Atoll's agent, where the numbers of a user that is in no list are asked of a program of the sandbox.
+#[tokio::test(start_paused = true)]
+async fn a_shell_that_never_ends_delays_a_move_by_seconds_only() {
+    let (world, second) = two(By::Folders).await;
+    world.fake.set_capabilities(|able| able.session = true);
+    let lease = world.create().await;
+    write_files(&world.fake, &lease.id);
+    let (sandboxes, id) = (world.service.sandboxes(), lease.id.as_str());
+    sandboxes.move_to(&world.admin, id, to("second"), false).await.unwrap();
+    while !world.fake.asked(&lease.id).iter().any(|asked| asked.ends_with("/Start")) {
+        breathe().await;
+    }
+    for _ in 0..10 {
+        assert!(world.get(&lease.id).await.is_being_copied());
+        world.advance(Duration::from_secs(1)).await;
+    }
+    let after = settled(&world, &lease.id).await;
+    assert_eq!((after.provider.as_str(), files_of(&second, &lease.id).len()), ("second", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_starts_no_program_where_atolls_agent_runs() {
+    let (world, second) = two(By::Folders).await;
+    let lease = world.create().await;
+    write_files(&world.fake, &lease.id);
+    second.script(ProviderCall::Create, Script::Hold);
+    world.service.sandboxes().move_to(&world.admin, lease.id.as_str(), to("second"), false).await.unwrap();
+    while second.calls(ProviderCall::Create, &lease.id) == 0 {
+        breathe().await;
+    }
+    let asked = world.fake.asked(&lease.id);
+    assert!(!asked.is_empty() && asked.iter().all(|asked| !asked.ends_with("/Start")), "{asked:?}");
+    second.release();
+    assert_eq!(settled(&world, &lease.id).await.provider, "second");
+}

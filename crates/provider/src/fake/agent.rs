@@ -7,7 +7,7 @@
 //! | `yell` | writes to stderr, ends by signal 9 |
 //! | `late` | reports that its timeout passed |
 //! | `cut` | the connection breaks in the middle |
-//! | `wait` | starts and never ends |
+//! | `wait`, `sh` | starts and never ends |
 //! | `tell` | writes the first half of [`TOLD`]; a reader that attaches again gets the rest and the exit |
 //! | anything else | is not found |
 
@@ -324,7 +324,7 @@ fn start(message: &[u8]) -> Option<Vec<u8>> {
         }
         "late" => frames.extend(frame(0, &field(6, &[16, 9, 24, 1]))),
         "cut" => return None,
-        "wait" => return Some(endless(frame(0, &field(1, &[8, WAITS, 16, 0])))),
+        "wait" | "sh" => return Some(endless(frame(0, &field(1, &[8, WAITS, 16, 0])))),
         "tell" => {
             frames.extend(frame(0, &field(2, &TOLD.as_bytes()[..TOLD.len() / 2])));
             return Some(endless(frames));

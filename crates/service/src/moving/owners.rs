@@ -20,11 +20,33 @@ impl FileOwner {
         Self { uid: entry.uid, gid: entry.gid }
     }
 
-    /// The owner of a user in a list of users, as in `/etc/passwd`.
-    pub(crate) fn in_list(list: &str, user: &str) -> Option<Self> {
-        let mut lines = list.lines().map(|line| line.split(':'));
-        let mut fields = lines.find_map(|mut fields| (fields.next() == Some(user)).then_some(fields))?;
-        Some(Self { uid: fields.nth(1)?.parse().ok()?, gid: fields.next()?.parse().ok()? })
+    /// A user, by the sandbox's lists of users and groups, as in `/etc/passwd` and `/etc/group`. It is written as Atoll's agent
+    /// takes it: `user` or `user:group`, each a name or a number. A number without an account is in the group of root.
+    pub(crate) fn in_lists(users: &str, groups: &str, user: &str) -> Option<Self> {
+        let accounts = || users.lines().filter_map(Self::account);
+        let named = |wanted: &str| accounts().find(|(name, _)| *name == wanted).map(|(_, owner)| owner);
+        let numbered = |wanted: &str| {
+            let uid = wanted.parse().ok()?;
+            let known = accounts().find(|(_, owner)| owner.uid == uid);
+            Some(known.map_or(Self { uid, gid: 0 }, |(_, owner)| owner))
+        };
+        let root = |wanted: &str| (wanted == "root").then_some(Self { uid: 0, gid: 0 });
+        let find = |wanted: &str| named(wanted).or_else(|| root(wanted)).or_else(|| numbered(wanted));
+        if let Some(owner) = find(user) {
+            return Some(owner);
+        }
+        let (user, group) = user.split_once(':')?;
+        let group_named = groups.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        });
+        Some(Self { gid: group_named.or_else(|| group.parse().ok())?, ..find(user)? })
+    }
+
+    fn account(line: &str) -> Option<(&str, Self)> {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        Some((name, Self { uid: fields.nth(1)?.parse().ok()?, gid: fields.next()?.parse().ok()? }))
     }
 }
 
@@ -148,9 +170,19 @@ mod tests {
     fn a_user_is_found_in_a_list() {
         let list =
             "root:x:0:0::/root:/bin/sh\nuserx:x:1:2::/:\nuser:x:1000:1001::/home/user:/bin/sh\nbad:x:one:1\n";
-        assert_eq!(FileOwner::in_list(list, "user"), Some(owner(1_000, 1_001)));
-        assert_eq!(FileOwner::in_list(list, "bad"), None);
-        assert_eq!(FileOwner::in_list(list, "x"), None);
+        let groups = "staff:x:50:user\nbroken\n";
+        for (user, expected) in [
+            ("user", Some(owner(1_000, 1_001))),
+            ("1000", Some(owner(1_000, 1_001))),
+            ("4000", Some(owner(4_000, 0))),
+            ("4000:4001", Some(owner(4_000, 4_001))),
+            ("user:staff", Some(owner(1_000, 50))),
+            ("user:nobody", None),
+            ("bad", None),
+            ("x", None),
+        ] {
+            assert_eq!(FileOwner::in_lists(list, groups, user), expected, "{user}");
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The two ends of a copy: what is asked of a running instance, whatever its provider is.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use atoll_agentapi::{AgentClient, AgentError, EntryKind, RpcCode, StartProcess};
 use atoll_model::{Code, InstanceId, Isolation, Lease};
-use atoll_provider::Provider;
+use atoll_provider::{Capability, Provider};
 
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
@@ -13,8 +14,11 @@ use crate::moving::owners::FileOwner;
 
 /// LIMIT: rounds of emptying a folder of a new sandbox; each list is cut by the agent.
 const EMPTY_ROUNDS: u32 = 64;
-/// LIMIT: bytes of a list of users.
-const PASSWD_MAX: u64 = 1 << 20;
+/// LIMIT: bytes of a list of users or groups.
+const LIST_MAX: u64 = 1 << 20;
+/// LIMIT: each step of finding the numbers of a user. A sandbox must not hold the turn of its move.
+const OWNER_WITHIN: Duration = Duration::from_secs(10);
+const SIGKILL: i32 = 9;
 /// LIMIT: bytes of two numbers.
 const NUMBERS_MAX: usize = 64;
 
@@ -94,28 +98,49 @@ pub(super) async fn settle_top(
     }
 }
 
-/// The numbers of a user: by the sandbox's own list of users where there are several, else those that its commands have.
+/// The numbers of a user, where they can be told within a time: by the sandbox's own lists of users and groups where there are
+/// several users, else by a program inside.
 pub(super) async fn owner_of(agent: &AgentClient, user: &str, provider: &dyn Provider) -> Option<FileOwner> {
-    let has_users = provider.capabilities().users;
-    if !has_users && provider.description().isolation == Isolation::None {
+    let capabilities = provider.capabilities();
+    if !capabilities.users && provider.description().isolation == Isolation::None {
         return None;
     }
-    if has_users
-        && let Ok(list) = agent.read_file("/etc/passwd", None, None).await
-        && let Ok(list) = list.read_to_end(PASSWD_MAX).await
-        && let Some(owner) = FileOwner::in_list(&String::from_utf8_lossy(&list), user)
-    {
-        return Some(owner);
+    if capabilities.users {
+        let listed = tokio::time::timeout(OWNER_WITHIN, listed_owner(agent, user)).await.ok().flatten();
+        // Atoll's agent knows users by these lists only.
+        if listed.is_some() || capabilities.has(Capability::Agent) {
+            return listed;
+        }
     }
+    told_owner(agent, capabilities.users.then_some(user)).await
+}
+
+async fn listed_owner(agent: &AgentClient, user: &str) -> Option<FileOwner> {
+    let read = async |path: &str| match agent.read_file(path, None, None).await {
+        Ok(list) => list.read_to_end(LIST_MAX).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    let users = read("/etc/passwd").await;
+    let groups = if user.contains(':') { read("/etc/group").await } else { Vec::new() };
+    FileOwner::in_lists(&String::from_utf8_lossy(&users), &String::from_utf8_lossy(&groups), user)
+}
+
+/// What a program of the sandbox tells, which may be any program and may never end.
+async fn told_owner(agent: &AgentClient, user: Option<&str>) -> Option<FileOwner> {
     let ask = StartProcess {
         cmd: "sh".to_owned(),
         args: ["-c", "id -u; id -g"].map(str::to_owned).into(),
-        user: has_users.then(|| user.to_owned()),
+        user: user.map(str::to_owned),
+        timeout: Some(OWNER_WITHIN),
         ..StartProcess::default()
     };
-    let (_, output) = agent.start(ask).await.ok()?;
-    let said = output.collect(NUMBERS_MAX).await.ok()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let (started, output) = tokio::time::timeout(OWNER_WITHIN, agent.start(ask)).await.ok()?.ok()?;
+    let Ok(said) = tokio::time::timeout(OWNER_WITHIN, output.collect(NUMBERS_MAX)).await else {
+        // The instance is ended after the copy; a program must not run during it.
+        let _ = tokio::time::timeout(OWNER_WITHIN, agent.signal(started.pid, SIGKILL)).await;
+        return None;
+    };
+    let text = String::from_utf8_lossy(&said.ok()?.stdout).into_owned();
     let mut numbers = text.lines().map(|line| line.trim().parse().ok());
     Some(FileOwner { uid: numbers.next()??, gid: numbers.next()?? })
 }
