@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::moving::{By, files_of, full, second, settled, to, with, write_files};
 use crate::world::{Options, World, breathe};
-use atoll_model::{Phase, UpdateSandbox};
+use atoll_model::{Code, Lease, MoveStage, Phase, SandboxId, SandboxMove, UpdateSandbox};
 use atoll_provider::fake::{ProviderCall, Script, TreeFault};
 use atoll_service::FailPoint;
+use atoll_store::{Admit, Advance, InstanceChange, Store};
 use tokio::sync::Notify;
 
 /// The driver panics once at its next write after a place; an empty place means any.
@@ -65,6 +66,47 @@ async fn a_driver_that_panics_after_the_commit_starts_the_sandbox_at_its_target(
     let after = settled(&world, &lease.id).await;
     assert_eq!((after.provider.as_str(), after.phase), ("second", Phase::Running));
     assert_eq!((world.fake.holds().len(), second.holds().len()), (0, 1));
+}
+
+/// Records the end of a failed move in place of the driver, whose own write is refused then: as a write that was reported as failed
+/// and succeeded.
+fn record_first(store: &Arc<OnceLock<Arc<dyn Store>>>, id: &Arc<OnceLock<SandboxId>>) -> FailPoint {
+    let (store, id) = (Arc::clone(store), Arc::clone(id));
+    FailPoint::new(move |reached| {
+        let (store, id) = (Arc::clone(&store), Arc::clone(&id));
+        Box::pin(async move {
+            let (Some(store), Some(id)) = (store.get(), id.get()) else { return };
+            if reached != "advance.before" {
+                return;
+            }
+            let lease = store.lease(id).await.unwrap().unwrap();
+            if lease.phase != Phase::Restoring || !lease.is_being_copied() {
+                return;
+            }
+            let moving =
+                lease.moving.clone().map(|moving| SandboxMove { stage: MoveStage::Removing, ..moving });
+            let generation = lease.generation + 1;
+            let lease = Lease { phase: Phase::Stopped, moving, generation, instance: None, ..lease };
+            let (instance, admit) = (InstanceChange::Drop, Admit::Nothing);
+            store.advance(Advance { lease, instance, admit, events: Vec::new() }).await.unwrap();
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_move_whose_record_was_reported_as_failed_comes_to_its_end() {
+    let (second, store, id) = (second(By::Folders), Arc::default(), Arc::default());
+    let world = World::with(Options { failpoint: Some(record_first(&store, &id)), ..with(&second) }).await;
+    let lease = world.create().await;
+    write_files(&world.fake, &lease.id);
+    assert!(store.set(Arc::clone(&world.store)).is_ok() && id.set(lease.id.clone()).is_ok());
+    second.fail_unpack(TreeFault::Damage);
+    let sandboxes = world.service.sandboxes();
+    let failure = sandboxes.move_to(&world.admin, lease.id.as_str(), to("second"), true).await.unwrap_err();
+    assert_eq!(failure.code, Code::Damaged, "{failure}");
+    let after = settled(&world, &lease.id).await;
+    assert_eq!((after.provider.as_str(), after.phase), ("fake", Phase::Running));
+    assert_eq!((world.fake.holds().len(), second.holds().len()), (1, 0));
 }
 
 /// Where a server dies.

@@ -97,7 +97,8 @@ impl Driver {
 
     pub(super) async fn on_copied(&mut self, copied: Result<MoveOutcome, ServiceError>) {
         if !self.lease.is_being_copied() {
-            return self.count_late("move");
+            self.count_late("move");
+            return self.go_on_after_move().await;
         }
         let outcome = match (copied, &self.moving) {
             (Ok(outcome), Some(_)) => outcome,
@@ -116,8 +117,15 @@ impl Driver {
             }
         }
         self.use_own_provider();
+        self.go_on_after_move().await;
+    }
+
+    /// The end of the move is recorded: what is left is removed, and a sandbox that was stopped for the move continues.
+    async fn go_on_after_move(&mut self) {
         self.remove_other();
-        self.end_of_stop().await;
+        if self.lease.moving.is_some() && self.lease.phase == Phase::Stopped {
+            self.end_of_stop().await;
+        }
     }
 
     /// The write that changes the place of the sandbox, together with its thread and the event.
@@ -173,19 +181,24 @@ impl Driver {
             }
         };
         if let Err(error) = written {
-            tracing::error!(sandbox = %self.lease.id, %error, "the end of a move was not recorded; it is tried again");
-            if let Some(active) = &mut self.moving {
-                active.done = done;
+            // It may be recorded all the same: the store has the lease of an earlier attempt then, which is this one now.
+            if self.lease.is_being_copied() {
+                tracing::error!(sandbox = %self.lease.id, %error, "the end of a move was not recorded; it is tried again");
+                self.failure = Some(failure);
+                if let Some(active) = &mut self.moving {
+                    active.done = done;
+                }
+                return self.launch_after(Work::AbortMove, RECORD_AGAIN);
             }
-            return self.launch_after(Work::AbortMove, RECORD_AGAIN);
         }
         self.inner.failpoint.reach("move.aborted").await;
-        self.failure = Some(failure.clone());
+        // What was recorded may also be its commit.
+        let ended = if self.lease.provider == moving.to { Ok(()) } else { Err(failure) };
+        self.failure = ended.clone().err();
         if let Some(done) = done {
-            let _ = done.send(Err(failure));
+            let _ = done.send(ended);
         }
-        self.remove_other();
-        self.end_of_stop().await;
+        self.go_on_after_move().await;
     }
 
     /// Removes, in the background, what is left of the sandbox at the provider that it is not at. One task does that for a move: a
