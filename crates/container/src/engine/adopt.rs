@@ -260,7 +260,7 @@ impl HostResources {
             .collect();
         let lost = self.layers.list()?.into_iter().filter(|name| !layers.contains(name));
         // A partly restored layer is restored again under the same name, possibly before the old files are gone.
-        let aside = lost.map(|name| self.layers.put_aside(&name).unwrap_or(Some(name)));
+        let aside = lost.map(|name| self.layer_for_reaper(name));
         remains.extend(aside.map(|layer| InstanceRemains { layer, ..InstanceRemains::default() }));
         Ok(remains)
     }

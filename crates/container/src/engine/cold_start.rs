@@ -181,7 +181,7 @@ impl Drop for Undo<'_> {
         if let Some(mut remains) = self.remains.take() {
             // The reaper works later and by name: the sandbox's own name must be free for the next start.
             if let Some(layer) = remains.layer.take() {
-                remains.layer = self.engine.resources.layers.put_aside(&layer).unwrap_or(Some(layer));
+                remains.layer = self.engine.resources.layer_for_reaper(layer);
             }
             self.engine.instances.reaper().take(remains);
         }

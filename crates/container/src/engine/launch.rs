@@ -101,8 +101,9 @@ impl InstanceLauncher for EngineShared {
 
     async fn remove_files(&self, sandbox: &SandboxId) -> Result<(), ProviderError> {
         // Files may be unpacked under this name at once: they must not collide with the removal of the old ones.
-        let (layers, layer) = (Arc::clone(&self.resources.layers), sandbox.as_str().to_owned());
-        let aside = blocking(move || layers.put_aside(&layer)).await.map_err(failed("moving files aside"))?;
+        let (resources, layer) = (Arc::clone(&self.resources), sandbox.as_str().to_owned());
+        let freed = blocking(move || resources.free_layer_name(&layer)).await;
+        let aside = freed.map_err(failed("removing files"))?;
         self.instances.reaper().take(InstanceRemains { layer: aside, ..InstanceRemains::default() });
         Ok(())
     }

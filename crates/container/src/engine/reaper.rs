@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use atoll_cgroup::Cgroups;
 use atoll_instances::{Numbers, RemainsCleaner};
+use atoll_model::SandboxId;
 use atoll_network::{SandboxLink, SandboxNetworks};
 
 use super::instance;
@@ -83,6 +84,24 @@ impl RemainsCleaner for HostResources {
 }
 
 impl HostResources {
+    /// Frees the name of a layer; returns the name under which the reaper finds it, if it is still there. Blocks.
+    pub(super) fn free_layer_name(&self, name: &str) -> io::Result<Option<String>> {
+        self.layers.put_aside(name).or_else(|cause| {
+            // A full file system may have no room for a new name, but gets room by a removal.
+            tracing::warn!(name, %cause, "a layer could not be moved aside; it is removed at once");
+            self.layers.remove(name).map(|()| None)
+        })
+    }
+
+    /// As above for a caller that cannot fail. The reaper never gets the name of a sandbox, because it may be in use again when the
+    /// reaper works: such a layer stays until its sandbox is destroyed, or until the next adoption.
+    pub(super) fn layer_for_reaper(&self, name: String) -> Option<String> {
+        self.free_layer_name(&name).unwrap_or_else(|cause| {
+            tracing::warn!(name, %cause, "a layer could not be removed yet");
+            name.parse::<SandboxId>().is_err().then_some(name)
+        })
+    }
+
     /// Ends all processes in a cgroup, then removes its folders.
     pub(super) fn clear_cgroup(&self, name: &str) -> io::Result<()> {
         self.kill_all(name)?;
