@@ -110,10 +110,9 @@ impl EffectJob {
         let files = Target { sandbox: self.lease.id.clone(), instance: None };
         self.tell(MoveStep::Preparing, 0, 0);
         self.inner.failpoint.reach("move.begun").await;
-        // An earlier attempt may have left something that could not be removed. A removal that is still under way would take the
-        // new copy, which has the same name.
+        // An earlier attempt may have left something that could not be removed. The name of the sandbox is free after a destroy, also
+        // where files are removed later.
         gone_is_fine(plan.target.destroy(&files).await)?;
-        plan.target.settle(CLEAN_UP).await?;
         let outcome = match plan.carried {
             MoveCarried::Layer => self.copy_layer(plan, &files).await?,
             MoveCarried::Folders => self.copy_folders(plan, source, target).await?,
