@@ -10,7 +10,7 @@ use atoll_model::{InstanceId, SandboxId, SnapshotId};
 use atoll_provider::{Adopted, AdoptionOutcome, KnownSandbox, ProviderError};
 use serde_json::Value;
 
-use crate::folder::remove_tree;
+use crate::folder::remove_aside;
 use crate::instance::LocalInstance;
 use crate::launch::LocalCleaner;
 use crate::{LocalShared, blocking, processes};
@@ -137,7 +137,7 @@ impl LocalCleaner {
         }
         match is_known {
             true => Ok(()),
-            false => self.folders.put_aside(sandbox)?.map_or(Ok(()), |folder| remove_tree(&folder)),
+            false => self.folders.put_aside(sandbox)?.map_or(Ok(()), |folder| remove_aside(&folder)),
         }
     }
 }

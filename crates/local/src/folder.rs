@@ -10,8 +10,9 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use atoll_model::{InstanceId, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,15 @@ pub(crate) struct InstanceRecord {
     pub(crate) has_cgroup: bool,
 }
 
+/// One folder of a sandbox: a later one of the same name is not equal to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedFolder {
+    sandbox: SandboxId,
+    inode: u64,
+    /// `None`: the file system does not tell.
+    made_at: Option<SystemTime>,
+}
+
 /// The folders of all sandboxes of one owner.
 #[derive(Debug, Clone)]
 pub(crate) struct SandboxFolders {
@@ -58,7 +68,7 @@ impl SandboxFolders {
                 name.to_str().is_some_and(|name| name.starts_with(MAKING) || name.starts_with(REMOVED));
             if is_left
                 && folders.is_labelled(&entry.path())
-                && let Err(cause) = remove_tree(&entry.path())
+                && let Err(cause) = remove_aside(&entry.path())
             {
                 tracing::warn!(folder = %entry.path().display(), %cause, "a folder of a deleted sandbox is left");
             }
@@ -92,18 +102,41 @@ impl SandboxFolders {
         fs::rename(&making, self.of(sandbox))
     }
 
-    /// Frees the name of a sandbox; returns the folder to be removed. `None` where it has none.
+    /// Frees the name of a sandbox; returns the folder for [`remove_aside`]. `None` where it has none.
     pub(crate) fn put_aside(&self, sandbox: &SandboxId) -> io::Result<Option<PathBuf>> {
         if !self.owns(sandbox) {
             return Ok(None);
         }
-        remove_tree(&temporary(sandbox))?;
-        let aside = self.root.join(format!("{REMOVED}{sandbox}-{}", crate::random_hex(8)?));
+        let name = format!("{REMOVED}{sandbox}-{}", crate::random_hex(8)?);
+        let (temporary, temporary_aside) = (temporary(sandbox), removed_temporary(&name));
+        missing_is_fine(fs::rename(&temporary, &temporary_aside))?;
+        let aside = self.root.join(&name);
         match fs::rename(self.of(sandbox), &aside) {
             Ok(()) => Ok(Some(aside)),
             // The removal of an ended instance was faster.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                remove_tree(&temporary_aside)?;
+                Ok(None)
+            }
+            Err(error) => {
+                // The next attempt takes both.
+                missing_is_fine(fs::rename(&temporary_aside, &temporary))?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The folder that has the name of a sandbox now.
+    pub(crate) fn named(&self, sandbox: &SandboxId) -> Option<NamedFolder> {
+        let about = fs::metadata(self.of(sandbox)).ok()?;
+        Some(NamedFolder { sandbox: sandbox.clone(), inode: about.ino(), made_at: about.created().ok() })
+    }
+
+    /// As [`SandboxFolders::put_aside`], unless another folder has the name by now.
+    pub(crate) fn put_aside_named(&self, folder: &NamedFolder) -> io::Result<Option<PathBuf>> {
+        match self.named(&folder.sandbox).is_some_and(|current| current == *folder) {
+            true => self.put_aside(&folder.sandbox),
+            false => Ok(None),
         }
     }
 
@@ -141,6 +174,21 @@ impl SandboxFolders {
         missing_is_fine(fs::remove_file(folder.join(RECORD)))?;
         missing_is_fine(fs::remove_file(folder.join(SOCKET)))
     }
+}
+
+/// Where the temporary files of a removed sandbox are, by the name of its removed folder.
+fn removed_temporary(name: &str) -> PathBuf {
+    PathBuf::from(format!("{}{name}", atoll_agentapi::host_temporary_folder("")))
+}
+
+/// Removes a folder that was put aside, after its temporary files: while the folder is there, the next server finds both.
+pub(crate) fn remove_aside(folder: &Path) -> io::Result<()> {
+    if let Some(name) = folder.file_name().and_then(|name| name.to_str())
+        && name.starts_with(REMOVED)
+    {
+        remove_tree(&removed_temporary(name))?;
+    }
+    remove_tree(folder)
 }
 
 /// The folder for temporary files of a sandbox.
@@ -188,8 +236,9 @@ mod tests {
         ours.make(&sandbox(1)).unwrap();
         theirs.make(&sandbox(2)).unwrap();
         let cleanup = || {
-            ours.put_aside(&sandbox(1)).unwrap();
-            theirs.put_aside(&sandbox(2)).unwrap();
+            for aside in [ours.put_aside(&sandbox(1)).unwrap(), theirs.put_aside(&sandbox(2)).unwrap()] {
+                remove_aside(&aside.unwrap()).unwrap();
+            }
         };
         assert_eq!(ours.list().unwrap(), [sandbox(1)]);
         assert!(!ours.owns(&sandbox(2)) && ours.put_aside(&sandbox(2)).unwrap().is_none());
@@ -203,9 +252,27 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let folders = SandboxFolders::open(root.path(), "ours".into()).unwrap();
         folders.make(&sandbox(3)).unwrap();
+        fs::write(temporary(&sandbox(3)).join("file"), "content").unwrap();
         let aside = folders.put_aside(&sandbox(3)).unwrap().unwrap();
+        let temporary_aside = removed_temporary(aside.file_name().unwrap().to_str().unwrap());
         assert!(aside.exists() && folders.list().unwrap().is_empty());
+        assert!(temporary_aside.join("file").exists() && !temporary(&sandbox(3)).exists());
         SandboxFolders::open(root.path(), "ours".into()).unwrap();
-        assert!(!aside.exists());
+        assert!(!aside.exists() && !temporary_aside.exists());
+    }
+
+    #[test]
+    fn a_later_folder_of_the_same_name_is_not_put_aside() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = SandboxFolders::open(root.path(), "ours".into()).unwrap();
+        folders.make(&sandbox(4)).unwrap();
+        let first = folders.named(&sandbox(4)).unwrap();
+        let aside = folders.put_aside_named(&first).unwrap().unwrap();
+        folders.make(&sandbox(4)).unwrap();
+        assert!(folders.put_aside_named(&first).unwrap().is_none() && folders.owns(&sandbox(4)));
+        let later = folders.put_aside(&sandbox(4)).unwrap().unwrap();
+        for folder in [aside, later] {
+            remove_aside(&folder).unwrap();
+        }
     }
 }

@@ -21,7 +21,9 @@ use atoll_provider::{
     Booted, Capability, FilesOrigin, InstanceDemands, InstanceSpec, NoticeKind, ProviderError,
 };
 
-use crate::folder::{InstanceRecord, SOCKET, SandboxFolders, WORKSPACE, remove_tree, temporary};
+use crate::folder::{
+    InstanceRecord, NamedFolder, SOCKET, SandboxFolders, WORKSPACE, remove_aside, temporary,
+};
 use crate::instance::LocalInstance;
 use crate::processes::{INSTANCE_VARIABLE, InstanceProcesses, boot_id, start_time};
 use crate::{LocalShared, TEMPLATE, blocking, random_hex};
@@ -39,6 +41,8 @@ pub(crate) struct LocalRemains {
     pub(crate) instance: Option<(SandboxId, InstanceRecord)>,
     /// A folder that has no name of a sandbox any more.
     pub(crate) folder: Option<PathBuf>,
+    /// A folder that still has the name of its sandbox.
+    pub(crate) named: Option<NamedFolder>,
 }
 
 /// Removes what ended instances leave.
@@ -60,8 +64,12 @@ impl RemainsCleaner for LocalCleaner {
             }
             remains.instance = None;
         }
+        if let Some(named) = &remains.named {
+            remains.folder = self.folders.put_aside_named(named)?;
+            remains.named = None;
+        }
         if let Some(folder) = &remains.folder {
-            remove_tree(folder)?;
+            remove_aside(folder)?;
             remains.folder = None;
         }
         Ok(true)
@@ -187,15 +195,21 @@ impl LocalShared {
     async fn undo_start(&self, sandbox: &SandboxId, files: FilesState, record: Option<InstanceRecord>) {
         let (folders, made) = (self.cleaner.folders.clone(), sandbox.clone());
         let put_aside = move || match files {
-            FilesState::New => folders.put_aside(&made),
-            FilesState::Kept => Ok(None),
+            FilesState::New => match folders.put_aside(&made) {
+                Ok(folder) => Ok(LocalRemains { folder, ..LocalRemains::default() }),
+                Err(cause) => {
+                    tracing::warn!(sandbox = %made, %cause, "the files of a failed start are moved aside later");
+                    Ok(LocalRemains { named: folders.named(&made), ..LocalRemains::default() })
+                }
+            },
+            FilesState::Kept => Ok(LocalRemains::default()),
         };
-        let folder = blocking(put_aside).await.unwrap_or_else(|cause| {
-            tracing::warn!(%sandbox, %cause, "the files of a failed start could not be moved aside");
-            None
+        let made = blocking(put_aside).await.unwrap_or_else(|cause| {
+            tracing::warn!(%sandbox, %cause, "the files of a failed start are left");
+            LocalRemains::default()
         });
         let instance = record.map(|record| (sandbox.clone(), record));
-        self.instances.reaper().take(LocalRemains { instance, folder });
+        self.instances.reaper().take(LocalRemains { instance, ..made });
     }
 
     /// Waits until the agent takes connections.
@@ -273,7 +287,8 @@ impl InstanceLauncher for LocalShared {
     }
 
     fn remains(&self, live: &LocalInstance) -> Result<LocalRemains, ProviderError> {
-        Ok(LocalRemains { instance: Some((live.sandbox.clone(), live.record.clone())), folder: None })
+        let instance = Some((live.sandbox.clone(), live.record.clone()));
+        Ok(LocalRemains { instance, ..LocalRemains::default() })
     }
 
     async fn remove_memory(&self, _: &SandboxId) -> Result<(), ProviderError> {
