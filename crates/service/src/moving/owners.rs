@@ -53,7 +53,7 @@ impl FileOwner {
 /// What the target does with owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TargetOwners {
-    /// The user of commands; `None`: not known, or it is the user of the server.
+    /// The user of commands; `None`: not known, or everything is done as root of this machine.
     pub(crate) user: Option<FileOwner>,
     /// Files can belong to anyone there; otherwise all of them belong to that user.
     pub(crate) takes_any: bool,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use atoll_agentapi::{AgentClient, AgentError, EntryKind, RpcCode, StartProcess};
 use atoll_model::{Code, InstanceId, Isolation, Lease};
 use atoll_provider::{Capability, Provider};
+use rustix::process::{Gid, Uid};
 
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
@@ -27,7 +28,8 @@ pub(super) struct CopyEnd {
     pub(super) agent: AgentClient,
     pub(super) user: String,
     pub(super) home: String,
-    /// The numbers of the user, where they are known. A sandbox of this machine without isolation has none of its own.
+    /// The numbers of the user, where they are known. A sandbox without isolation has those of the server, and none where that is
+    /// root.
     pub(super) owner: Option<FileOwner>,
 }
 
@@ -103,7 +105,7 @@ pub(super) async fn settle_top(
 pub(super) async fn owner_of(agent: &AgentClient, user: &str, provider: &dyn Provider) -> Option<FileOwner> {
     let capabilities = provider.capabilities();
     if !capabilities.users && provider.description().isolation == Isolation::None {
-        return None;
+        return server_owner(rustix::process::geteuid(), rustix::process::getegid());
     }
     if capabilities.users {
         let listed = tokio::time::timeout(OWNER_WITHIN, listed_owner(agent, user)).await.ok().flatten();
@@ -113,6 +115,11 @@ pub(super) async fn owner_of(agent: &AgentClient, user: &str, provider: &dyn Pro
         }
     }
     told_owner(agent, capabilities.users.then_some(user)).await
+}
+
+/// The owner of all files of a sandbox of this machine without isolation. Those of root may belong to anyone.
+fn server_owner(uid: Uid, gid: Gid) -> Option<FileOwner> {
+    (!uid.is_root()).then(|| FileOwner { uid: uid.as_raw().into(), gid: gid.as_raw().into() })
 }
 
 async fn listed_owner(agent: &AgentClient, user: &str) -> Option<FileOwner> {
@@ -143,4 +150,16 @@ async fn told_owner(agent: &AgentClient, user: Option<&str>) -> Option<FileOwner
     let text = String::from_utf8_lossy(&said.ok()?.stdout).into_owned();
     let mut numbers = text.lines().map(|line| line.trim().parse().ok());
     Some(FileOwner { uid: numbers.next()??, gid: numbers.next()?? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_root_owns_the_files_of_its_sandboxes() {
+        let (user, group) = (Uid::from_raw(501), Gid::from_raw(20));
+        assert_eq!(server_owner(user, group), Some(FileOwner { uid: 501, gid: 20 }));
+        assert_eq!(server_owner(Uid::ROOT, group), None);
+    }
 }
