@@ -6,7 +6,7 @@ use std::time::Duration;
 use atoll_model::{ErrorKind, InstanceId, SandboxId};
 use atoll_provider::{Booted, InstanceSpec, InstanceUsage, ProviderError, ProviderImage, Target};
 use atoll_remote::{
-    Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, check_vendor_spec, gone, is_closed,
+    Backoff, CallError, ObjectState, RemoteObject, RemoteSlot, Repeat, check_vendor_spec, gone, is_closed,
     oldest_first, random_hex, remove_leftovers, unknown_node,
 };
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::DaytonaShared;
 use crate::api::{Described, NewObject, ServiceState};
 use crate::scripts;
-use crate::toolbox::{DaytonaAccess, ScriptRun, word};
+use crate::toolbox::{DaytonaAccess, SCRIPT_WITHIN, word};
 
 pub(crate) type DaytonaSlot = RemoteSlot<DaytonaAccess>;
 pub(crate) type DaytonaObject = RemoteObject<DaytonaAccess>;
@@ -177,7 +177,8 @@ impl DaytonaShared {
     /// Removes what an earlier instance left, and makes the working directory. The answer shows that commands can be started, too.
     async fn prepare(&self, access: &DaytonaAccess, instance: &InstanceId) -> Result<(), ProviderError> {
         let folder = self.settings.workdir();
-        let done = access.run(ScriptRun::new(scripts::PREPARE, vec![folder, instance.as_str()])).await;
+        let line = scripts::prepare_line(folder, instance.as_str());
+        let done = access.run_line(&line, Repeat::Always, SCRIPT_WITHIN).await;
         match done.as_deref().map(word) {
             Ok(Ok("ok")) => Ok(()),
             Ok(_) => Err(ProviderError::Transient {

@@ -35,7 +35,7 @@ const SH_SUPERVISOR: &str = include_str!("scripts/sh_supervisor.sh");
 
 /// Removes what an earlier instance left, and makes the working directory `$1`. The same call again, for the instance `$2`, removes
 /// nothing: it may arrive when commands run already.
-pub(crate) const PREPARE: &str = r#"[ ! -e "/tmp/.atoll/$2" ] || { echo ok; exit 0; }
+const PREPARE: &str = r#"[ ! -e "/tmp/.atoll/$2" ] || { echo ok; exit 0; }
 [ ! -e /tmp/.atoll ] || rm -rf /tmp/.atoll
 [ -d "$1" ] || mkdir -p "$1" || exit 1
 mkdir -p -m 700 /tmp/.atoll && true >"/tmp/.atoll/$2" && echo ok"#;
@@ -124,6 +124,11 @@ exit 0"#;
 /// The script that prepares a terminal.
 pub(crate) fn terminal() -> String {
     format!("{FIND}{TERMINAL}")
+}
+
+/// A line for any POSIX shell that prepares a sandbox. The shell runs it by itself, so that no other is started.
+pub(crate) fn prepare_line(folder: &str, instance: &str) -> String {
+    format!("{}\n{PREPARE}", words("set --".to_owned(), [folder, instance]))
 }
 
 /// A line for any shell that runs a script with arguments.

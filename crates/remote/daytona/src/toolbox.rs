@@ -152,7 +152,17 @@ impl DaytonaAccess {
     /// Runs a script in the sandbox; its output. A status other than 0 is an error with what it said.
     pub(crate) async fn run(&self, run: ScriptRun<'_>) -> Result<String, CallError> {
         let line = scripts::line(run.script, run.arguments);
-        let done = self.execute(&line, run.repeat, run.attempt_within).await?;
+        self.run_line(&line, run.repeat, run.attempt_within).await
+    }
+
+    /// As [`Self::run`], for a whole line.
+    pub(crate) async fn run_line(
+        &self,
+        line: &str,
+        repeat: Repeat,
+        attempt_within: Duration,
+    ) -> Result<String, CallError> {
+        let done = self.execute(line, repeat, attempt_within).await?;
         match done.exit_code {
             0 => Ok(done.result),
             _ => Err(self.failed(&done)),
