@@ -134,6 +134,18 @@ async fn a_move_carries_the_sandbox_with_everything_that_belongs_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn changes_that_the_provider_cannot_tell_are_said_to_stay_behind() {
+    let (world, _second) = two(By::Folders).await;
+    let before = world.try_create(full()).await.unwrap();
+    write_files(&world.fake, &before.id);
+    world.fake.script(ProviderCall::Capture, Script::Fail);
+    let report = moved(&world, &before).await.unwrap().last_move.unwrap();
+    let files = report.left_behind.iter().find(|left| left.kind == LeftBehindKind::Files).unwrap();
+    assert!(files.names[0].contains("everything outside /home/user"), "{files:?}");
+    assert!(files.names[0].contains("not known for template"), "{files:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stopped_sandbox_stays_stopped_and_a_paused_one_is_stopped() {
     let (world, second) = two(By::Folders).await;
     for phase in [Phase::Stopped, Phase::Paused] {

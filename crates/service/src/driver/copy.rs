@@ -374,12 +374,23 @@ impl EffectJob {
 
     /// Files that stay behind, where the provider can tell what differs from the template.
     async fn changed_outside(&self, carried: &CarriedFolders) -> Option<LeftBehind> {
-        let files = Target { sandbox: self.lease.id.clone(), instance: None };
-        let lease = &self.lease;
-        let layer = self.provider.capture(&files, &lease.template, &lease.template_version).await.ok()?;
-        outside(layer, carried).await.unwrap_or_else(|error| {
-            tracing::debug!(sandbox = %lease.id, %error, "files outside of the carried folders are not known");
-            None
+        if !self.provider.capabilities().captures {
+            return None;
+        }
+        let (lease, files) = (&self.lease, Target { sandbox: self.lease.id.clone(), instance: None });
+        let changed = match self.provider.capture(&files, &lease.template, &lease.template_version).await {
+            Ok(layer) => outside(layer, carried).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        changed.unwrap_or_else(|why| {
+            tracing::debug!(sandbox = %lease.id, why, "files outside of the carried folders are not known");
+            let folders: Vec<&str> = carried.folders.iter().map(|folder| folder.from.as_str()).collect();
+            let sentence = format!(
+                "everything outside {}; which files were changed there is not known for template {}",
+                folders.join(", "),
+                lease.template
+            );
+            Some(LeftBehind::one(LeftBehindKind::Files, sentence))
         })
     }
 
