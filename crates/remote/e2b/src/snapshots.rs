@@ -274,8 +274,10 @@ impl E2bShared {
     ) -> Result<(), ProviderError> {
         let failed = |error: CallError| error.into_provider("rolling the sandbox back");
         let template = self.checked_snapshot(snapshot, seal).await?;
-        let before = meant(slot, target)?;
         let sandbox = &target.sandbox;
+        // Its processes may have been ended already: by a rollback that a crash interrupted.
+        let is_meant = |object: &E2bObject| target.instance.as_ref().is_none_or(|it| *it == object.instance);
+        let before = slot.object().filter(is_meant).ok_or_else(|| gone(sandbox))?;
         let Some(internet) = self.api.internet(&before.id).await.map_err(failed)? else {
             self.table.report_death(sandbox, &before);
             return Err(gone(sandbox));

@@ -14,7 +14,9 @@ atoll_supervise() {
   exec 4>&- 5>&- 7<&-
   echo $atoll_pid >"$atoll_d.pid"
   atoll_start_timer
-  wait -f $atoll_pid
+  # Without job control `wait` returns only at the end. `wait -f` would do the same, but can go round for ever in bash 5.2.
+  set +m
+  wait $atoll_pid
   atoll_finish $? $atoll_copy_out $atoll_copy_err
 }
 
