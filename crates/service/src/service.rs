@@ -19,7 +19,7 @@ use std::time::Duration;
 use atoll_budget::{Account, Budget};
 use atoll_image::archive::{ArchiveError, Archives};
 use atoll_image::{Bounds, ImageError, Images};
-use atoll_model::{Lease, NodeName, Principal};
+use atoll_model::{Isolation, Lease, NodeName, Principal};
 use atoll_provider::{Capabilities, ProviderError};
 use atoll_store::{Store, StoreError};
 
@@ -236,10 +236,19 @@ impl Service {
         self.base().store.node()
     }
 
-    /// Deletes every sandbox of this node, whoever owns it: for the removal of a server.
+    /// Deletes every sandbox of this node, whoever owns it, and snapshots that are kept elsewhere: for the removal of a server.
     pub async fn delete_own_sandboxes(&self) -> Result<(), ServiceError> {
         for handle in self.sandboxes().handles() {
             self.sandboxes().delete_driven(handle, true).await?;
+        }
+        for snapshot in self.base().store.all_snapshots().await? {
+            let Some(provider) = self.base().providers.open(&snapshot.provider) else { continue };
+            // Those on this machine go with its files.
+            if provider.description().isolation == Isolation::Vendor
+                && let Err(error) = provider.remove_snapshot(&snapshot.id).await
+            {
+                tracing::warn!(snapshot = %snapshot.id, provider = provider.name(), %error, "a snapshot at a service could not be removed");
+            }
         }
         Ok(())
     }
