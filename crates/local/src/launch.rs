@@ -88,7 +88,8 @@ impl ReadyInstance for NoReadyInstance {
 
 impl LocalShared {
     fn missing(&self, capability: Capability) -> ProviderError {
-        let hint = "choose a provider that has it; `atoll provider ls` lists them".to_owned();
+        let hint =
+            "choose a provider that has it; `atoll provider ls --wide` shows what each can do".to_owned();
         ProviderError::MissingCapability { provider: self.config.name, capability, hint }
     }
 

@@ -225,7 +225,7 @@ pub trait Provider: Send + Sync + 'static {
         ProviderError::MissingCapability {
             provider: self.name(),
             capability,
-            hint: "choose a provider that has it; `atoll provider ls` lists them".into(),
+            hint: "choose a provider that has it; `atoll provider ls --wide` shows what each can do".into(),
         }
     }
 }

@@ -288,7 +288,7 @@ fn refused(about: AgentOperation, code: RpcCode, message: String) -> ServiceErro
     match code {
         Code::DiskFull => error.hint("remove files, or give the sandbox a larger disk_mib"),
         Code::SandboxExhausted => error.hint("end processes, or give the sandbox more pids or memory_mib"),
-        Code::Unsupported => error.hint("`atoll provider ls` shows what each provider can do"),
+        Code::Unsupported => error.hint("`atoll provider ls --wide` shows what each provider can do"),
         _ => error,
     }
 }

@@ -273,7 +273,7 @@ impl From<ProviderError> for ServiceError {
             ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
             ProviderError::Transient { .. } => Self::new(Code::SandboxUnavailable, text)
-                .hint("nothing was changed; try again")
+                .hint("try again; the state of the sandbox says what was done")
                 .retry_after(1),
             ProviderError::Damaged { .. } => Self::new(Code::Damaged, text),
             ProviderError::BelowUse { .. } => {

@@ -122,7 +122,7 @@ impl ToolboxError {
                 Code::DiskFull => Some("remove files, or give the sandbox a larger disk_mib"),
                 Code::SandboxExhausted => Some("end processes, or give the sandbox more pids or memory_mib"),
                 Code::Unsupported if self.to_string().contains("lacks the capability") => {
-                    Some("choose a provider that has it; `atoll provider ls` lists them")
+                    Some("choose a provider that has it; `atoll provider ls --wide` shows what each can do")
                 }
                 Code::Unsupported => Some("the sandbox is older than this server: stop and start it"),
                 _ => None,

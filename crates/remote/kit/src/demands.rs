@@ -20,7 +20,7 @@ const UNKNOWN: u64 = 1 << 24;
 /// The refusal of a capability that a provider lacks.
 #[must_use]
 pub fn missing_capability(provider: &'static str, capability: Capability) -> ProviderError {
-    let hint = "choose a provider that has it; `atoll provider ls` lists them".to_owned();
+    let hint = "choose a provider that has it; `atoll provider ls --wide` shows what each can do".to_owned();
     ProviderError::MissingCapability { provider, capability, hint }
 }
 

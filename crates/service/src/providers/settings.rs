@@ -255,7 +255,11 @@ impl Service {
     /// Closes a provider that cannot list its instances; answers whether a settings file opens it again.
     async fn close_provider(&self, name: &str, error: &OpenError) -> bool {
         tracing::warn!(provider = name, %error, cause = ?std::error::Error::source(error), "a provider could not be used");
-        let refusal = unusable(name, "it cannot list its instances");
+        let why = match error {
+            OpenError::Adopt { cause, .. } => format!("it cannot list its instances: {cause}"),
+            _ => "it cannot list its instances".to_owned(),
+        };
+        let refusal = unusable(name, &why);
         self.base().providers.close(name, refusal).await
     }
 
