@@ -112,7 +112,7 @@ test('code runs as in a notebook: output, tables, charts, errors', async () => {
     await until('the cell ends', async () => (await cell.getAttribute('data-state')) === 'done')
     return cell
   }
-  await (await run('x = 6 * 7\nprint("from", "stdout")\nx')).getByText('42').waitFor()
+  await (await run('x = 6 * 7\nprint("from", "stdout")\nx')).getByText('42', { exact: true }).waitFor()
   await (await run('import matplotlib.pyplot as p\np.plot([1, 4, 9])\np.show()')).locator('img').waitFor()
   const html = await run('from IPython.display import HTML\nHTML("<table><tr><td>a cell</td></tr></table><script>alert(1)</script>")')
   await html.frameLocator('iframe').getByText('a cell').waitFor()
