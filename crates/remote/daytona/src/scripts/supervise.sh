@@ -17,7 +17,8 @@ atoll_start_timer() {
     exec 3>&- 4>&- 5>&- 7<&-
     sleep "$atoll_limit" &
     echo $! >"$atoll_d.timer"
-    [ -s "$atoll_d.exit" ] && kill $!
+    # The program may have ended before: its end was written, or even read, and then the files are removed.
+    if [ -s "$atoll_d.exit" ] || [ ! -e "$atoll_d.out" ]; then kill -9 $!; fi
     wait $! || exit
     [ -s "$atoll_d.exit" ] && exit
     : >"$atoll_d.late"
@@ -25,6 +26,7 @@ atoll_start_timer() {
     read -r atoll_pid <"$atoll_d.pid"
     kill -9 "-$atoll_pid" || kill -9 "$atoll_pid"
   ) &
+  atoll_timer=$!
 }
 
 # The program ended with the status $1. A child of it may keep the streams open: $2 and $3 copy them until then.
@@ -33,7 +35,11 @@ atoll_finish() {
   [ -e "$atoll_d.late" ] && atoll_late=1
   [ -s "$atoll_d.sig" ] && read -r atoll_signal <"$atoll_d.sig"
   echo "$1 $atoll_late $atoll_signal" >"$atoll_d.exit"
-  if [ -s "$atoll_d.timer" ]; then read -r atoll_timer <"$atoll_d.timer"; kill "$atoll_timer"; fi
+  if [ "$atoll_limit" != - ]; then
+    # A timer that has not started to sleep yet finds the exit, and ends by itself. After the end there is none.
+    [ -s "$atoll_d.timer" ] && read -r atoll_sleep <"$atoll_d.timer" && kill -9 "$atoll_sleep"
+    wait "$atoll_timer"
+  fi
   if [ "$atoll_input" = i ]; then
     kill "$atoll_holder"
     # A call that waits to write goes on.

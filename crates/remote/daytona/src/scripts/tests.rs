@@ -82,6 +82,10 @@ impl Sandbox {
     }
 
     fn start(&self, spec: &CommandStart<'_>) -> Report {
+        self.report(&self.execute(&self.start_line(spec)))
+    }
+
+    fn start_line(&self, spec: &CommandStart<'_>) -> String {
         let path = spec.env.iter().find(|(name, _)| *name == "PATH").map_or("", |(_, value)| value);
         let env = spec.env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let argv: Vec<String> = spec.argv.iter().map(|word| (*word).to_owned()).collect();
@@ -90,7 +94,7 @@ impl Sandbox {
         let input = if spec.input { "i" } else { "-" };
         let arguments = [spec.token, &folder, input, spec.limit, "bWV0YQ==", spec.forget, spec.argv[0], path];
         let command = command.iter().map(String::as_str);
-        self.report(&self.execute(&start_line(arguments.into_iter().chain(command))))
+        start_line(arguments.into_iter().chain(command))
     }
 
     fn sh(&self, token: &str, line: &str) -> Report {
@@ -115,6 +119,17 @@ impl Sandbox {
             assert!(began.elapsed() < Duration::from_secs(60), "{:?} does not end", self.runner);
         }
         report
+    }
+
+    /// Once a process has wholly ended, the process that waited for its time limit is gone.
+    fn assert_no_timer_after_end(&self, token: &str) {
+        let began = Instant::now();
+        while !Path::new(&self.path(&format!("atoll/{token}.end"))).exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", self.runner);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let timer = std::fs::read_to_string(self.path(&format!("atoll/{token}.timer"))).unwrap();
+        assert!(!Path::new(&format!("/proc/{}/exe", timer.trim())).exists(), "{:?}", self.runner);
     }
 
     fn listed(&self) -> Vec<(String, u32, String)> {
@@ -347,13 +362,35 @@ fn a_program_that_takes_too_long_is_ended_with_its_children() {
         let quick = sandbox.start(&CommandStart { token: "b", limit: "600", ..CommandStart::default() });
         let quick = sandbox.read("b", quick);
         assert_eq!(quick.exit, exit(0, false, 0), "{:?}", sandbox.runner);
-        // Its timer does not stay.
-        let timer = std::fs::read_to_string(sandbox.path("atoll/b.timer")).unwrap();
-        let began = Instant::now();
-        while Path::new(&format!("/proc/{}/exe", timer.trim())).exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", sandbox.runner);
-            std::thread::yield_now();
-        }
+        sandbox.assert_no_timer_after_end("b");
+    }
+}
+
+#[test]
+fn a_timer_that_starts_after_the_program_ended_does_not_stay() {
+    let sleep = r#"sleep "$atoll_limit" &"#;
+    for sandbox in Sandbox::all() {
+        let line = sandbox.start_line(&CommandStart { limit: "600", ..CommandStart::default() });
+        let slow = line.replace(sleep, &format!("sleep 1; {sleep}"));
+        assert_ne!(line, slow);
+        let started = sandbox.report(&sandbox.execute(&slow));
+        assert_eq!(sandbox.read("a", started).exit, exit(0, false, 0), "{:?}", sandbox.runner);
+        sandbox.assert_no_timer_after_end("a");
+    }
+}
+
+#[test]
+fn a_timer_that_starts_after_the_end_was_read_does_not_stay() {
+    let sleep = r#"sleep "$atoll_limit" &"#;
+    for sandbox in Sandbox::all() {
+        let line = sandbox.start_line(&CommandStart { limit: "600", ..CommandStart::default() });
+        let wait = format!("until [ -e {FOLDER}/go ]; do sleep 0.02; done; {sleep}");
+        let started = sandbox.report(&sandbox.execute(&line.replace(sleep, &wait)));
+        assert_eq!(sandbox.read("a", started).exit, exit(0, false, 0), "{:?}", sandbox.runner);
+        let next = sandbox.start(&CommandStart { token: "b", forget: "a.*", ..CommandStart::default() });
+        sandbox.read("b", next);
+        std::fs::write(sandbox.path("atoll/go"), "").unwrap();
+        sandbox.assert_no_timer_after_end("a");
     }
 }
 
