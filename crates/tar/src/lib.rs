@@ -5,8 +5,9 @@
 //! | module | for |
 //! |---|---|
 //! | [`read`] | archives that can be read on demand: strict, resolves sparse files |
-//! | [`stream`] | archives that arrive in pieces: skips entries of unknown types, leaves sparse files to its receiver |
+//! | [`stream`] | archives that arrive in pieces: skips entries of unknown types, takes sparse files in one form |
 //! | [`write`] | archives of files; the same entries give the same bytes |
+//! | [`sparse`] | the holes of files: how they are found, written and read |
 //! | [`header`], [`pax`] | one block and its records, for a custom dialect (layers in object storage) |
 //!
 //! Archives are untrusted: every number is checked and every buffer is bounded. Names are returned as they are in the
@@ -16,7 +17,7 @@ mod concat;
 pub mod header;
 pub mod pax;
 pub mod read;
-mod sparse;
+pub mod sparse;
 pub mod stream;
 pub mod write;
 
@@ -66,6 +67,17 @@ pub struct TarEntry {
     /// The positions of data in the file (offset, length), in order; `None`: all of it, from the start.
     pub map: Option<Vec<(u64, u64)>>,
     pub xattrs: Xattrs,
+}
+
+impl TarEntry {
+    /// Bytes of data, without holes.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        match &self.map {
+            Some(map) => map.iter().fold(0, |sum: u64, (_, length)| sum.saturating_add(*length)),
+            None => self.size,
+        }
+    }
 }
 
 /// Why an archive cannot be read.

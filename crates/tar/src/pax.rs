@@ -72,7 +72,12 @@ impl Pax {
 }
 
 impl Sparse {
-    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+    /// Whether the map of the file is before its data.
+    pub(crate) fn has_map_before_data(&self) -> bool {
+        self.major == Some(1) && self.minor == Some(0)
+    }
+
+    pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
         const BAD: &str = "a record of a sparse file contains an invalid number";
         let number = || decimal(value).ok_or(BAD);
         self.is_named = true;

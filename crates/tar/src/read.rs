@@ -196,7 +196,7 @@ impl<R: BufRead> Archive<R> {
             let (first, more, size) = header.sparse().ok_or_else(|| refused("a sparse file has no size"))?;
             entry.size = size;
             sparse::checked(self.gnu_map(first, more)?, size, self.left)
-        } else if said.major == Some(1) && said.minor == Some(0) {
+        } else if said.has_map_before_data() {
             entry.size = real()?;
             let map = self.map_before_data(&entry.name)?;
             sparse::checked(map, entry.size, self.left)

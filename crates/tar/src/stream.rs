@@ -1,10 +1,12 @@
 //! Parses a tar stream piece by piece, however it is split. It holds at most one header and the records of one entry.
 //!
 //! Lenient for unusual archives: an owner, mode or time that cannot be parsed gets a default, and entries of unknown
-//! types are skipped.
+//! types are skipped. Of the forms of sparse files it takes version 1.0 of PAX records, which GNU tar writes with
+//! `--sparse --format=pax`.
 
 use crate::header::{Header, text};
 use crate::pax::{self, XATTR};
+use crate::sparse::MapReader;
 use crate::{BLOCK, TarEntry, TarKind, Xattrs, padding};
 
 /// LIMIT: bytes of records of one entry; extended attributes may have 64 KiB each.
@@ -27,9 +29,9 @@ pub enum StreamError {
 /// Receives the entries of a stream.
 pub trait Receiver {
     type Error: From<StreamError>;
-    /// The next entry. Its data follows, even if it is not a file.
+    /// The next entry. Its data follows, even if it is not a file; of a file with a map only the pieces in the map.
     fn begin(&mut self, entry: TarEntry) -> Result<(), Self::Error>;
-    /// A sparse file: its map is not parsed. If this is no error, its data is skipped.
+    /// A sparse file in another form: its map is not parsed. If this is no error, its data is skipped.
     fn sparse(&mut self, entry: &TarEntry) -> Result<(), Self::Error>;
     fn content(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
     /// The entry is complete.
@@ -51,6 +53,11 @@ enum ReaderStage {
     Header,
     Content {
         left: u64,
+    },
+    /// The map before the data of a sparse file.
+    Map {
+        left: u64,
+        entry: Box<(TarEntry, MapReader)>,
     },
     /// Records of the following entry; `kind` is the type byte of their header.
     Records {
@@ -96,6 +103,17 @@ impl StreamReader {
                     }
                     rest
                 }
+                ReaderStage::Map { left, entry } => {
+                    let (now, rest) = split(bytes, *left);
+                    let used = entry.1.push(now).ok_or(StreamError::Damaged)?;
+                    *left -= used as u64;
+                    if entry.1.is_complete() {
+                        self.end_of_map(to)?;
+                    } else if *left == 0 {
+                        return Err(StreamError::Damaged.into());
+                    }
+                    if used < now.len() { &bytes[used..] } else { rest }
+                }
                 ReaderStage::Records { kind, left } => {
                     let (now, rest) = split(bytes, *left);
                     self.records.extend_from_slice(now);
@@ -139,6 +157,23 @@ impl StreamReader {
         }
     }
 
+    /// Begins the entry of a sparse file. Its data follows.
+    fn end_of_map<R: Receiver>(&mut self, to: &mut R) -> Result<(), R::Error> {
+        let ReaderStage::Map { left, entry } = std::mem::replace(&mut self.stage, ReaderStage::Header) else {
+            return Ok(());
+        };
+        let (mut entry, map) = *entry;
+        entry.map = Some(map.finish(entry.size, left).ok_or(StreamError::Damaged)?);
+        to.begin(entry)?;
+        if left == 0 {
+            to.end()?;
+            self.pad();
+        } else {
+            self.stage = ReaderStage::Content { left };
+        }
+        Ok(())
+    }
+
     fn header<'a, R: Receiver>(&mut self, bytes: &'a [u8], to: &mut R) -> Result<&'a [u8], R::Error> {
         let (now, rest) = split(bytes, (BLOCK - self.filled) as u64);
         self.block[self.filled..self.filled + now.len()].copy_from_slice(now);
@@ -157,18 +192,27 @@ impl StreamReader {
             b'x' | b'L' | b'K' if size > RECORDS_MAX => return Err(StreamError::RecordsTooLong.into()),
             kind @ (b'x' | b'L' | b'K') => (ReaderStage::Records { kind, left: size }, size),
             0 | b'0'..=b'7' | b'S' => {
-                let (entry, is_sparse) = entry(&header, size, std::mem::take(&mut self.pending));
-                let size = entry.size;
-                if is_sparse {
-                    to.sparse(&entry)?;
-                    (ReaderStage::Skipped { left: size }, size)
-                } else {
-                    to.begin(entry)?;
-                    if size == 0 {
-                        to.end()?;
+                let (entry, stored, form) = entry(&header, size, std::mem::take(&mut self.pending));
+                let stage = match form {
+                    FileForm::Whole => {
+                        to.begin(entry)?;
+                        if stored == 0 {
+                            to.end()?;
+                        }
+                        ReaderStage::Content { left: stored }
                     }
-                    (ReaderStage::Content { left: size }, size)
-                }
+                    FileForm::MapBeforeData if stored == 0 || i64::try_from(entry.size).is_err() => {
+                        return Err(StreamError::Damaged.into());
+                    }
+                    FileForm::MapBeforeData => {
+                        ReaderStage::Map { left: stored, entry: Box::new((entry, MapReader::default())) }
+                    }
+                    FileForm::OtherSparse => {
+                        to.sparse(&entry)?;
+                        ReaderStage::Skipped { left: stored }
+                    }
+                };
+                (stage, stored)
             }
             _ => (ReaderStage::Skipped { left: size }, size),
         };
@@ -201,7 +245,14 @@ struct PendingRecords {
     gid: Option<u64>,
     mtime_s: Option<i64>,
     xattrs: Xattrs,
-    is_sparse: bool,
+    sparse: pax::Sparse,
+}
+
+/// How the data of an entry is stored.
+enum FileForm {
+    Whole,
+    MapBeforeData,
+    OtherSparse,
 }
 
 impl PendingRecords {
@@ -232,10 +283,11 @@ impl PendingRecords {
                 let whole = value.split(|b| *b == b'.').next().unwrap_or_default();
                 self.mtime_s = std::str::from_utf8(whole).ok().and_then(|s| s.parse().ok());
             }
-            _ if key.starts_with(b"GNU.sparse.") => self.is_sparse = true,
             _ => {
                 if let Some(name) = key.strip_prefix(XATTR) {
                     self.xattrs.push((name.to_vec(), value.to_vec()));
+                } else if let Some(name) = key.strip_prefix(b"GNU.sparse.") {
+                    self.sparse.take(name, value).ok()?;
                 }
             }
         }
@@ -243,14 +295,14 @@ impl PendingRecords {
     }
 }
 
-/// The entry of a header with its records applied, and whether it is a sparse file.
-fn entry(header: &Header<'_>, stored: u64, records: PendingRecords) -> (TarEntry, bool) {
+/// The entry of a header with its records applied, the bytes after the header, and their form.
+fn entry(header: &Header<'_>, stored: u64, records: PendingRecords) -> (TarEntry, u64, FileForm) {
+    let is_old_sparse = header.kind() == b'S';
     let mut name = Vec::new();
-    match records.name {
-        Some(long) => name = long,
+    match records.sparse.name.as_ref().or(records.name.as_ref()) {
+        Some(long) => name.clone_from(long),
         None => header.name(&mut name),
     }
-    let mut is_sparse = header.kind() == b'S';
     let mut kind = match header.kind() {
         b'1' => TarKind::HardLink,
         b'2' => TarKind::Symlink,
@@ -261,14 +313,24 @@ fn entry(header: &Header<'_>, stored: u64, records: PendingRecords) -> (TarEntry
         _ => TarKind::File,
     };
     // Links and the like have no content, whatever size some writers set.
-    let mut size = if kind == TarKind::File { stored } else { 0 };
+    let mut stored = if kind == TarKind::File { stored } else { 0 };
     // Old writers do not mark folders. Only the full name tells: a header's name may be cut after a slash.
-    if kind == TarKind::File && !is_sparse && name.ends_with(b"/") {
+    if kind == TarKind::File && !is_old_sparse && name.ends_with(b"/") {
         kind = TarKind::Folder;
     }
-    if kind == TarKind::File && !is_sparse {
-        size = records.size.unwrap_or(size);
-        is_sparse = records.is_sparse;
+    let (mut form, mut size) = (FileForm::Whole, stored);
+    if is_old_sparse {
+        form = FileForm::OtherSparse;
+    } else if kind == TarKind::File {
+        stored = records.size.unwrap_or(stored);
+        size = stored;
+        match records.sparse.real_size {
+            Some(real) if records.sparse.has_map_before_data() => {
+                (form, size) = (FileForm::MapBeforeData, real)
+            }
+            _ if records.sparse.is_named => form = FileForm::OtherSparse,
+            _ => {}
+        }
     }
     let entry = TarEntry {
         name,
@@ -282,7 +344,7 @@ fn entry(header: &Header<'_>, stored: u64, records: PendingRecords) -> (TarEntry
         map: None,
         xattrs: records.xattrs,
     };
-    (entry, is_sparse)
+    (entry, stored, form)
 }
 
 #[cfg(test)]
@@ -369,6 +431,58 @@ mod tests {
             let mut reader = StreamReader::default();
             let _ = reader.push(&wire, &mut RecordedEvents::default());
             let _ = reader.finish();
+        }
+    }
+
+    #[test]
+    fn a_sparse_file_arrives_as_its_map_and_its_data() {
+        let map = vec![(4_096, 3), (1 << 40, 600)];
+        let holes = TarEntry { size: 1 << 41, map: Some(map.clone()), ..file(b"holes", b"") };
+        let empty = TarEntry { size: 1 << 41, map: Some(vec![]), ..file(b"empty", b"") };
+        let mut wire = Vec::new();
+        push_header(&mut wire, &holes);
+        wire.extend_from_slice(&[7; 603]);
+        wire.resize(wire.len().next_multiple_of(BLOCK), 0);
+        push_header(&mut wire, &empty);
+        push_header(&mut wire, &file(b"after", b"x"));
+        wire.extend_from_slice(b"x");
+        wire.resize(wire.len().next_multiple_of(BLOCK) + 2 * BLOCK, 0);
+        for piece in [1, 100, 512, wire.len()] {
+            let (mut reader, mut seen) = (StreamReader::default(), RecordedEvents::default());
+            for piece in wire.chunks(piece) {
+                reader.push(piece, &mut seen).unwrap();
+            }
+            reader.finish().unwrap();
+            let told = seen.0.iter().map(|(entry, content, ended)| {
+                (&entry.name[..], entry.size, entry.map.clone(), content.len(), *ended)
+            });
+            let told: Vec<_> = told.collect();
+            assert_eq!(
+                told,
+                [
+                    (&b"holes"[..], 1 << 41, Some(map.clone()), 603, true),
+                    (b"empty", 1 << 41, Some(vec![]), 0, true),
+                    (b"after", 1, None, 1, true)
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn a_map_that_lies_is_refused() {
+        let lying = |map: Vec<(u64, u64)>, size| {
+            let mut wire = Vec::new();
+            push_header(&mut wire, &TarEntry { size, map: Some(map), ..file(b"a", b"") });
+            wire.resize(wire.len() + 8 * BLOCK, 1);
+            StreamReader::default().push(&wire, &mut RecordedEvents::default())
+        };
+        for (map, size) in [
+            (vec![(0, 2_000)], 100),
+            (vec![(10, 5), (0, 5)], 100),
+            (vec![(u64::MAX, 5)], 100),
+            (vec![(0, 5)], u64::MAX),
+        ] {
+            assert_eq!(lying(map.clone(), size), Err(StreamError::Damaged), "{map:?}");
         }
     }
 

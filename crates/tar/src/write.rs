@@ -4,8 +4,11 @@ use std::io::{self, Read, Write};
 
 use crate::header::{HeaderFields, NAME_ROOM};
 use crate::pax::{XATTR, push_record};
+use crate::sparse::map_block;
 use crate::{BLOCK, TarEntry, TarKind, padding};
 
+/// The name in the header of a sparse file, whose own name is in a record: readers without these records see an odd file.
+const SPARSE_NAME: &[u8] = b"GNUSparseFile.0";
 /// The largest number that eleven octal digits hold.
 const SIZE_MAX: u64 = 0o777_7777_7777;
 /// The largest number that seven octal digits hold.
@@ -22,8 +25,8 @@ impl<W: Write> Archive<W> {
         Self { to, bytes: 0 }
     }
 
-    /// Writes the header of an entry. For a file its data follows: `size` bytes with [`Archive::data`], then
-    /// [`Archive::pad`].
+    /// Writes the header of an entry. For a file its data follows: [`TarEntry::data_bytes`] with [`Archive::data`], then
+    /// [`Archive::pad`] of as many.
     pub fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
         let mut head = Vec::with_capacity(BLOCK);
         push_header(&mut head, entry);
@@ -77,7 +80,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Adds the header of an entry to `out`, with PAX records before it if they are needed.
+/// Adds the header of an entry to `out`, with PAX records before it if they are needed, and the map of a sparse file after it.
 pub fn push_header(out: &mut Vec<u8>, entry: &TarEntry) {
     let records = records(entry);
     if !records.is_empty() {
@@ -97,18 +100,29 @@ pub fn push_header(out: &mut Vec<u8>, entry: &TarEntry) {
         TarKind::Folder => b'5',
         TarKind::Fifo => b'6',
     };
+    let (name, map) = match sparse_map(entry) {
+        Some(map) => (SPARSE_NAME, map_block(map)),
+        None => (&entry.name[..], Vec::new()),
+    };
+    let stored = map.len() as u64 + entry.data_bytes();
     let fields = HeaderFields {
         kind,
-        name: &entry.name,
+        name,
         link: &entry.link,
         mode: entry.mode,
         uid: entry.uid.min(ID_MAX),
         gid: entry.gid.min(ID_MAX),
-        size: if entry.kind == TarKind::File { entry.size.min(SIZE_MAX) } else { 0 },
+        size: if entry.kind == TarKind::File { stored.min(SIZE_MAX) } else { 0 },
         mtime: u64::try_from(entry.mtime.0).unwrap_or(0).min(SIZE_MAX),
         ..Default::default()
     };
     out.extend_from_slice(&fields.block());
+    out.extend_from_slice(&map);
+}
+
+/// The map of a file with holes.
+fn sparse_map(entry: &TarEntry) -> Option<&[(u64, u64)]> {
+    entry.map.as_deref().filter(|_| entry.kind == TarKind::File)
 }
 
 /// The values that do not fit into the header, as records.
@@ -132,11 +146,19 @@ fn records(entry: &TarEntry) -> Vec<u8> {
     if entry.mtime.0 < 0 {
         add(b"mtime", entry.mtime.0.to_string().as_bytes());
     }
-    if entry.name.len() > NAME_ROOM {
+    if entry.name.len() > NAME_ROOM && sparse_map(entry).is_none() {
         add(b"path", &entry.name);
     }
-    if entry.kind == TarKind::File && entry.size > SIZE_MAX {
-        add(b"size", entry.size.to_string().as_bytes());
+    let map_bytes = sparse_map(entry).map_or(0, |map| map_block(map).len() as u64);
+    let stored = map_bytes + entry.data_bytes();
+    if entry.kind == TarKind::File && stored > SIZE_MAX {
+        add(b"size", stored.to_string().as_bytes());
+    }
+    if sparse_map(entry).is_some() {
+        add(b"GNU.sparse.major", b"1");
+        add(b"GNU.sparse.minor", b"0");
+        add(b"GNU.sparse.name", &entry.name);
+        add(b"GNU.sparse.realsize", entry.size.to_string().as_bytes());
     }
     records
 }
@@ -146,6 +168,26 @@ fn records(entry: &TarEntry) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::read;
+
+    #[test]
+    fn a_file_with_holes_is_read_back_with_them() {
+        let name = [&b"d/"[..], &[b'n'; 300]].concat();
+        let map = vec![(1 << 20, 3), (1 << 40, 700)];
+        let entry = TarEntry { name, size: (1 << 41) + 1, map: Some(map), ..TarEntry::default() };
+        let mut archive = Archive::new(Vec::new());
+        archive.entry(&entry).unwrap();
+        archive.data(&[7; 703]).unwrap();
+        archive.pad(703).unwrap();
+        archive.file("after", b"abc").unwrap();
+        let bytes = archive.finish().unwrap().0;
+        assert!(bytes.len() < 8 << 10);
+        let (mut archive, mut read) = (read::Archive::new(&bytes[..]), TarEntry::default());
+        assert!(archive.next(&mut read).unwrap());
+        assert_eq!((&read.name, read.size, &read.map), (&entry.name, entry.size, &entry.map));
+        assert_eq!(archive.data().unwrap(), [7; 703]);
+        assert!(archive.next(&mut read).unwrap());
+        assert_eq!((&read.name[..], read.size), (&b"after"[..], 3));
+    }
 
     #[test]
     fn what_is_written_is_read_back() {
