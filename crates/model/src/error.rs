@@ -154,6 +154,8 @@ codes! {
     SandboxExhausted = "sandbox_exhausted", Exhausted, 429;
     /// This node has no free capacity now; `Retry-After` says when to try again.
     NoCapacity = "no_capacity", Unavailable, 503;
+    /// The template is being made at its first use; the message says how far it is, and `Retry-After` when to try again.
+    TemplateNotReady = "template_not_ready", Unavailable, 503;
     /// The create was queued, and no place was free within its queue timeout; the sandbox is deleted.
     QueueTimedOut = "queue_timed_out", Unavailable, 504;
     /// The sandbox could not be woken for this request; the message has the cause.

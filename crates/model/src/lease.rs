@@ -369,6 +369,15 @@ pub struct StartRequest {
     pub entrypoint: bool,
 }
 
+/// The failure of a start command: it could not be started, or it ended with a status that is not 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandFailure {
+    /// The status that a shell would report: 127 if the program does not exist, 126 if it cannot be started.
+    pub exit_code: i32,
+    pub message: String,
+    pub at: Timestamp,
+}
+
 /// Data that a sandbox which waits for its image needs when the image is ready. The image is the one that the lease
 /// names as its template: the result of [`Lease::image_build`], else an image of a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -438,6 +447,9 @@ pub struct Lease {
     pub workdir: String,
     /// Run at every boot; its output is in the logs.
     pub command: Option<Vec<String>>,
+    /// How `command` failed since the last boot, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_failure: Option<CommandFailure>,
     pub limits: Limits,
     pub network: NetworkPolicy,
     /// Where its layer is stored.
@@ -484,6 +496,9 @@ pub struct Lease {
     /// What happens when its server or thread ends.
     #[serde(default)]
     pub on_exit: OnExit,
+    /// Whether `on_exit` is the setting of its provider and changes with it; a request that names one ends that.
+    #[serde(default)]
+    pub follows_provider_exit: bool,
     /// The thread of conversation that it is bound to.
     #[serde(default)]
     pub thread: Option<String>,

@@ -36,8 +36,9 @@ pub use id::{
 };
 pub use isolation::Isolation;
 pub use lease::{
-    ArchiveRef, AttachedSecret, AwaitedImage, Hold, Intent, Lease, MemoryLocation, OnExit, OnTimeout, Phase,
-    QueuePlace, QueueWait, Reason, Source, Stage, StartRequest, Storage, TimeoutCounts, Timers, Wake,
+    ArchiveRef, AttachedSecret, AwaitedImage, CommandFailure, Hold, Intent, Lease, MemoryLocation, OnExit,
+    OnTimeout, Phase, QueuePlace, QueueWait, Reason, Source, Stage, StartRequest, Storage, TimeoutCounts,
+    Timers, Wake,
 };
 pub use limits::{BadLimit, Limits, LimitsAsk};
 pub use moving::{
@@ -56,8 +57,8 @@ pub use provider_settings::{
 };
 pub use snapshot::{Snapshot, SnapshotState};
 pub use spec::{
-    BadSpec, CreateSandbox, Origin, QueueAsk, TRANSIENT_THREADS, TimersAsk, UpdateSandbox, check_name,
-    check_thread,
+    BadSpec, CLIENT_THREADS, CreateSandbox, Origin, QueueAsk, TRANSIENT_THREADS, TimersAsk, UpdateSandbox,
+    check_name, check_thread,
 };
 pub use template::{BadTemplateRef, DEFAULT_TAG, MadeFrom, ReadyCheck, StartSettings, TemplateRef};
 pub use tenant::{CreatorKey, KEY_NAME_MAX, Principal, Quota, Scope, Usage};

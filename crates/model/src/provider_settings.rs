@@ -131,8 +131,8 @@ const DOCKER: &[SettingsField] = &[
     field("image", FieldKind::Text),
     field("mount_path", FieldKind::Path),
     field("host", FieldKind::Address),
-    field("network", FieldKind::Choice(&["none", "bridge"])),
-    field("pull", FieldKind::Choice(&["never", "missing"])),
+    field("network", FieldKind::Choice(&["bridge", "none"])),
+    field("pull", FieldKind::Choice(&["missing", "never"])),
     field("remote", FieldKind::Switch),
 ];
 const E2B: &[SettingsField] = &[
@@ -212,9 +212,9 @@ impl ProviderKind {
             Self::Container => "free: your own machine",
             Self::Docker => "free: your own Docker daemon",
             Self::Local => "free: processes of this machine",
-            Self::E2b => "billed by E2B, about 0.15 $ per hour",
-            Self::Daytona => "billed by Daytona; free on your own servers",
-            Self::Agentbay => "billed by Alibaba Cloud, about 1 ¥ per hour",
+            Self::E2b => "about 0.15 $ per hour in E2B's cloud; your account says what you pay",
+            Self::Daytona => "what your Daytona account costs; free on your own servers",
+            Self::Agentbay => "about 1 ¥ per hour at Alibaba Cloud; your account says what you pay",
         }
     }
 

@@ -18,6 +18,18 @@ pub enum SnapshotState {
     Deleting,
 }
 
+const fn of_older_snapshots() -> bool {
+    true
+}
+
+impl Snapshot {
+    /// The name by which the tenant knows it without its sandbox, for interfaces that have only such names.
+    #[must_use]
+    pub fn tenant_wide_name(&self) -> Option<&str> {
+        self.name.as_deref().filter(|_| self.tenant_wide)
+    }
+}
+
 /// One row of `snapshots`: everything that a sandbox created from it needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -30,8 +42,14 @@ pub struct Snapshot {
     pub sandbox: SandboxId,
     /// The provider of that sandbox, which keeps the snapshot.
     pub provider: String,
-    /// A name unique among the tenant's snapshots.
+    /// The name that the sandbox had when the snapshot was taken.
+    #[serde(default)]
+    pub sandbox_name: Option<String>,
+    /// A name unique among the snapshots of the sandbox, or among those of the tenant: see `tenant_wide`.
     pub name: Option<String>,
+    /// Whether the name is unique among all tenant-wide names of the tenant. Older snapshots have such names.
+    #[serde(default = "of_older_snapshots")]
+    pub tenant_wide: bool,
     /// Made for a fork: not listed, removed when the fork is done.
     pub transient: bool,
     /// The warm start of a template: not listed, removed with its version.

@@ -86,6 +86,9 @@ pub struct CreateSandbox {
     pub env: BTreeMap<String, String>,
     /// Requested limits.
     pub limits: LimitsAsk,
+    /// Limits where neither the request nor its template or snapshot has one, at most what the machine can give to one sandbox. What is
+    /// missing here too is the server's default.
+    pub default_limits: LimitsAsk,
     /// Requested policy; `None`: that of the snapshot it is created from, else the public internet.
     pub network: Option<NetworkPolicy>,
     /// Where the layer is stored.
@@ -339,6 +342,9 @@ pub fn check_name(name: &str) -> Result<(), BadSpec> {
 /// A thread whose name begins with this is forgotten when its sandbox is deleted: for clients that come and go, whose threads
 /// nobody ends.
 pub const TRANSIENT_THREADS: &str = "transient-";
+
+/// The beginning of the names of threads of tool clients, which are transient; the forks and snapshots of their sandbox end with it.
+pub const CLIENT_THREADS: &str = "transient-mcp-";
 
 /// Refuses a name that no thread can have.
 pub fn check_thread(thread: &str) -> Result<(), BadSpec> {

@@ -1,6 +1,6 @@
 //! Whether this node has capacity. Reservations are counted, not limits: most sandboxes are idle.
 
-use crate::Limits;
+use crate::{Limits, LimitsAsk};
 
 /// The capacity of the node and its commitments.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,10 +17,14 @@ pub struct Node {
     pub disk_copy_mib: u64,
     /// All space that layers and volumes can take.
     pub disk_total_mib: u64,
+    /// Whether sandboxes have a disk limit. Without one nothing is reserved for them.
+    pub limits_disk: bool,
     /// Sum of the disk limits of sandboxes and volumes.
     pub disk_limits_mib: u64,
     /// Disk limits may add up to this many times the space.
     pub disk_overcommit: f64,
+    /// What one tenant may take of the space; `None`: all of it.
+    pub disk_share: Option<DiskShare>,
     /// Live sandboxes.
     pub live: u64,
     /// Sum of their memory limits.
@@ -31,6 +35,15 @@ pub struct Node {
     pub overcommit: f64,
 }
 
+/// The part of the disk that one tenant may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskShare {
+    /// How much.
+    pub mib: u64,
+    /// Whether the kernel refuses a write beyond it. Otherwise no more than the share may be promised.
+    pub is_enforced: bool,
+}
+
 // LIMIT: the measured need of an idle sandbox, rounded up.
 const RESERVED_MIB: u64 = 8;
 const RESERVED_CPU_MILLI: u64 = 10;
@@ -39,6 +52,24 @@ const MEMORY_FLOOR_MIB: u64 = 256;
 const DISK_FLOOR_MIB: u64 = 64;
 /// A hundred idle sandboxes share one core; above that, creates are refused.
 const CPU_OVERCOMMIT: u64 = 20;
+
+/// LIMIT: the CPU limit of one sandbox may exceed the cores of the node this many times. A request that was written for a larger
+/// machine works here too; one far beyond it is a mistake.
+const CPU_LIMIT_FACTOR: u64 = 16;
+
+/// A default size that one sandbox of this machine may have: its cores and half of its memory. A machine that does not say what it
+/// has bounds nothing.
+#[must_use]
+pub fn bounded_default(node: &Node, default: LimitsAsk) -> LimitsAsk {
+    let milli = u32::try_from(node.cpu_total_milli).ok().filter(|milli| *milli > 0);
+    let cores = milli.map_or(f64::MAX, |milli| f64::from(milli) / 1_000.0);
+    let memory = i64::try_from(node.memory_total_mib / 2).ok().filter(|mib| *mib > 0).unwrap_or(i64::MAX);
+    LimitsAsk {
+        cpu: default.cpu.map(|cpu| cpu.min(cores)),
+        memory_mib: default.memory_mib.map(|mib| mib.min(memory)),
+        ..default
+    }
+}
 
 /// There is no capacity now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,9 +91,24 @@ impl NoRoom {
     pub fn is_of_node(&self) -> bool {
         self.what == PLACES
     }
+
+    /// Whether disk is missing: it comes back only when something is deleted.
+    #[must_use]
+    pub fn is_of_disk(&self) -> bool {
+        [FREE_DISK, COMMITTABLE_DISK, SHARE].contains(&self.what)
+    }
+
+    /// Whether the caller's tenant has used up its share, whatever others do.
+    #[must_use]
+    pub fn is_of_tenant(&self) -> bool {
+        self.what == SHARE
+    }
 }
 
 const PLACES: &str = "places for sandboxes";
+const FREE_DISK: &str = "MiB of free disk";
+const COMMITTABLE_DISK: &str = "MiB of committable disk";
+const SHARE: &str = "MiB of committable disk in the share of this tenant";
 
 /// May one more sandbox of `limits` start on `node`? [`admit_disk`] decides about its files.
 pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
@@ -71,6 +117,8 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
     let promisable = overcommitted(node.memory_total_mib, node.overcommit);
     enough("MiB of committable memory", promisable, promised, 10)?;
+    let largest = node.cpu_total_milli.saturating_mul(CPU_LIMIT_FACTOR);
+    enough("thousandths of a core for one sandbox", largest, limits.cpu_milli.into(), 60)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
 }
@@ -97,21 +145,32 @@ pub fn admit_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
     admit_free(node, mib)
 }
 
-/// Are so many MiB free for files?
+/// Are so many MiB free for files? Where there are no limits, only the floor must be.
 pub fn admit_free(node: &Node, mib: u64) -> Result<(), NoRoom> {
-    enough("MiB of free disk", node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
+    let mib = if node.limits_disk { mib } else { 0 };
+    enough(FREE_DISK, node.disk_free_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
 }
 
 /// May so many MiB more of disk be committed?
 pub fn promise_disk(node: &Node, mib: u64) -> Result<(), NoRoom> {
+    if !node.limits_disk {
+        return Ok(());
+    }
     let promised = node.disk_limits_mib.saturating_add(mib);
     let promisable = overcommitted(node.disk_total_mib, node.disk_overcommit);
-    enough("MiB of committable disk", promisable, promised, 60)
+    enough(COMMITTABLE_DISK, promisable, promised, 60)
+}
+
+/// May so many MiB more of disk be committed to a tenant that has `promised_mib` already?
+pub fn promise_share(node: &Node, promised_mib: u64, mib: u64) -> Result<(), NoRoom> {
+    let Some(share) = node.disk_share else { return Ok(()) };
+    let factor = if share.is_enforced { node.disk_overcommit } else { 1.0 };
+    enough(SHARE, overcommitted(share.mib, factor), promised_mib.saturating_add(mib), 60)
 }
 
 /// May a copy that takes about so much disk be stored on `node`?
 pub fn admit_copy(node: &Node, mib: u64) -> Result<(), NoRoom> {
-    enough("MiB of free disk", node.disk_copy_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
+    enough(FREE_DISK, node.disk_copy_mib, DISK_FLOOR_MIB.saturating_add(mib), 30)
 }
 
 #[expect(
@@ -140,8 +199,10 @@ mod tests {
             disk_free_mib: 50_000,
             disk_copy_mib: 51_000,
             disk_total_mib: 60_000,
+            limits_disk: true,
             disk_limits_mib: 0,
             disk_overcommit: 50.0,
+            disk_share: None,
             live: 0,
             memory_limits_mib: 0,
             live_max: 2_000,
@@ -157,6 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn a_default_size_is_bounded_by_the_machine() {
+        let asked =
+            LimitsAsk { cpu: Some(4.0), memory_mib: Some(16_384), pids: Some(7), ..LimitsAsk::default() };
+        let bounded = bounded_default(&node(), asked);
+        assert_eq!((bounded.cpu, bounded.memory_mib, bounded.pids), (Some(2.0), Some(12_000), Some(7)));
+        let small = LimitsAsk { cpu: Some(0.5), memory_mib: Some(512), ..LimitsAsk::default() };
+        assert_eq!(bounded_default(&node(), small), small);
+        let unknown = Node { memory_total_mib: 0, cpu_total_milli: 0, ..node() };
+        assert_eq!(bounded_default(&unknown, asked), asked);
+    }
+
+    #[test]
+    fn a_cpu_limit_far_beyond_the_cores_is_refused() {
+        let of = |cores: u32| {
+            admit_alone(&node(), &Limits { cpu_milli: cores * 1_000, ..Default::default() }, true)
+        };
+        assert_eq!(of(32), Ok(()));
+        let refusal = of(500).expect_err("two cores");
+        assert_eq!((refusal.what, refusal.have), ("thousandths of a core for one sandbox", 32_000));
+    }
+
+    #[test]
     fn each_shortage_is_named_and_says_when_to_retry() {
         for (short, what) in [
             (Node { live: 2_000, ..node() }, "places for sandboxes"),
@@ -168,6 +251,7 @@ mod tests {
             let admitted = admit(&short, &Limits::default()).and_then(|()| admit_disk(&short, 2_048));
             let refusal = admitted.expect_err("short");
             assert_eq!(refusal.what, what);
+            assert_eq!(refusal.is_of_disk(), what.ends_with("disk"), "{what}");
             assert!(refusal.retry_after_s > 0);
         }
     }
@@ -177,6 +261,24 @@ mod tests {
         let strict = Node { disk_overcommit: 1.0, disk_limits_mib: 59_000, ..node() };
         assert_eq!(admit_disk(&strict, 1_000), Ok(()));
         assert_eq!(admit_disk(&strict, 1_001).expect_err("promised").what, "MiB of committable disk");
+    }
+
+    #[test]
+    fn a_share_is_overcommitted_only_where_the_kernel_holds_it() {
+        let shared = |is_enforced| Node { disk_share: Some(DiskShare { mib: 1_000, is_enforced }), ..node() };
+        assert_eq!(promise_share(&node(), u64::MAX, 1), Ok(()), "without a share there is no bound");
+        assert_eq!(promise_share(&shared(true), 49_000, 1_000), Ok(()));
+        assert!(promise_share(&shared(true), 49_000, 1_001).expect_err("full").is_of_tenant());
+        assert_eq!(promise_share(&shared(false), 900, 100), Ok(()));
+        assert!(promise_share(&shared(false), 900, 101).expect_err("full").is_of_tenant());
+    }
+
+    #[test]
+    fn without_disk_limits_nothing_is_reserved_and_only_a_full_disk_refuses() {
+        let unlimited = Node { limits_disk: false, disk_free_mib: 100, disk_limits_mib: u64::MAX, ..node() };
+        assert_eq!(admit_disk(&unlimited, 10_240), Ok(()));
+        assert!(admit_disk(&Node { disk_free_mib: 63, ..unlimited }, 0).expect_err("full").is_of_disk());
+        assert_eq!(admit_disk(&Node { limits_disk: true, ..unlimited }, 1).expect_err("full").need, u64::MAX);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! | system | policy | meaning here |
 //! |---|---|---|
 //! | Leap0 | mode, domains, CIDRs, transforms | the same |
-//! | Daytona | block all | deny-all, whatever else is listed |
-//! | Daytona | allow list, domain list | custom: only these |
-//! | Daytona | no block | allow-all, unless there are lists |
+//! | Daytona | allow list, domain list, with or without block all | custom: only these |
+//! | Daytona | block all without a list | deny-all |
+//! | Daytona | no block, no list | allow-all |
 //! | E2B | no deny | allow-all: an allow list without a deny list restricts nothing; private ranges in it are added |
 //! | E2B | deny of everything (also: no internet access) | custom: the allowed ones; deny-all if there are none |
 //! | E2B | deny of some | allow-all except these; allowed ones are removed from them, since allow has precedence |
@@ -67,8 +67,11 @@ pub fn from_leap0(words: Option<&Leap0Words>) -> Result<NetworkPolicy, BadPolicy
 /// A policy in Daytona's form. The lists are texts with commas.
 #[derive(Debug, Clone, Default)]
 pub struct DaytonaWords<'a> {
-    /// `Some(true)`: everything is refused, whatever the lists say. `Some(false)`: earlier lists are removed.
+    /// `Some(true)`: everything that no list of this request allows is refused. `Some(false)`: what no list of this request
+    /// restricts is allowed. Both remove earlier lists.
     pub block_all: Option<bool>,
+    /// Whether block all was set before, which counts if `block_all` is not given.
+    pub was_blocked: bool,
     /// IPv4 networks, each with its prefix length.
     pub allow_list: Option<&'a str>,
     /// Names.
@@ -91,9 +94,6 @@ pub fn from_daytona(words: &DaytonaWords<'_>, before: &NetworkPolicy) -> Result<
     let listed = listed.map(|listed| cidrs("allow_cidrs", listed.into_iter())).transpose()?;
     let named = named.map(|named| domains("allow_domains", named.into_iter())).transpose()?;
     let open = NetworkPolicy { limits: before.limits, ..NetworkPolicy::allow_all() };
-    if words.block_all == Some(true) {
-        return Ok(NetworkPolicy { limits: before.limits, ..NetworkPolicy::deny_all() });
-    }
     let kept = match (words.block_all, before.mode) {
         (None, NetworkMode::Custom) => before.clone(),
         _ => open.clone(),
@@ -101,7 +101,9 @@ pub fn from_daytona(words: &DaytonaWords<'_>, before: &NetworkPolicy) -> Result<
     let allow_cidrs = listed.unwrap_or_else(|| kept.allow_cidrs.clone());
     let allow_domains = named.unwrap_or_else(|| kept.allow_domains.clone());
     if allow_cidrs.is_empty() && allow_domains.is_empty() {
-        return Ok(open);
+        let is_blocked = words.block_all.unwrap_or(words.was_blocked);
+        let mode = if is_blocked { NetworkMode::DenyAll } else { NetworkMode::AllowAll };
+        return Ok(NetworkPolicy { mode, ..open });
     }
     Ok(NetworkPolicy { mode: NetworkMode::Custom, allow_cidrs, allow_domains, ..kept })
 }
@@ -320,7 +322,14 @@ mod tests {
             (Some(false), None, None, "allow-all | - | - | - | -"),
             (Some(false), Some(""), Some(""), "allow-all | - | - | - | -"),
             (Some(true), None, None, "deny-all | - | - | - | -"),
-            (Some(true), Some("203.0.113.0/24"), Some("example.com"), "deny-all | - | - | - | -"),
+            (Some(true), Some(""), Some(" , "), "deny-all | - | - | - | -"),
+            (
+                Some(true),
+                Some("203.0.113.0/24"),
+                Some("example.com"),
+                "custom | example.com | 203.0.113.0/24 | - | -",
+            ),
+            (Some(true), Some("203.0.113.0/24"), None, "custom | - | 203.0.113.0/24 | - | -"),
             (
                 None,
                 Some("203.0.113.0/24, 198.51.100.9/32"),
@@ -341,7 +350,12 @@ mod tests {
             (None, Some("203.0.113.0/33"), None, "refused: allow_cidrs"),
             (None, None, Some("https://example.com"), "refused: allow_domains"),
         ] {
-            let words = DaytonaWords { block_all: block, allow_list: list, domain_list: names };
+            let words = DaytonaWords {
+                block_all: block,
+                allow_list: list,
+                domain_list: names,
+                ..DaytonaWords::default()
+            };
             let policy = from_daytona(&words, &NetworkPolicy::allow_all());
             assert_eq!(shown(policy), means, "{block:?} {list:?} {names:?}");
         }
@@ -369,6 +383,29 @@ mod tests {
             from_daytona(&open, &before).unwrap(),
             NetworkPolicy { limits, ..NetworkPolicy::allow_all() }
         );
+        let block = DaytonaWords { block_all: Some(true), ..DaytonaWords::default() };
+        let blocked = from_daytona(&block, &before).unwrap();
+        assert_eq!(blocked, NetworkPolicy { limits, ..NetworkPolicy::deny_all() });
+        let only = DaytonaWords { allow_list: Some("198.51.100.0/24"), ..block };
+        assert_eq!(shown(from_daytona(&only, &before)), "custom | - | 198.51.100.0/24 | - | -");
+    }
+
+    #[test]
+    fn in_daytona_an_emptied_list_leaves_all_blocked() {
+        let listed = NetworkPolicy {
+            mode: NetworkMode::Custom,
+            allow_cidrs: vec!["203.0.113.0/24".parse().unwrap()],
+            ..NetworkPolicy::default()
+        };
+        let emptied = DaytonaWords { allow_list: Some(""), ..DaytonaWords::default() };
+        let blocked = DaytonaWords { was_blocked: true, ..emptied };
+        for (before, words, means) in [
+            (&listed, &emptied, "allow-all | - | - | - | -"),
+            (&listed, &blocked, "deny-all | - | - | - | -"),
+            (&NetworkPolicy::deny_all(), &blocked, "deny-all | - | - | - | -"),
+        ] {
+            assert_eq!(shown(from_daytona(words, before)), means, "{words:?}");
+        }
     }
 
     #[test]
