@@ -52,6 +52,7 @@ pub fn all() -> Vec<Case> {
         lists::every_order_pages_stably_both_ways,
         live_rows_carry_their_instance_and_token,
         keys_are_found_by_hash_until_deleted,
+        keys_of_a_user_key_are_bounded_and_end_with_it,
         a_thread_gets_the_same_terminal_within_an_instance,
         samples_are_bounded_and_go_with_the_sandbox,
         events_are_ordered_and_filtered,
@@ -59,6 +60,7 @@ pub fn all() -> Vec<Case> {
         life::a_snapshot_is_found_by_id_name_and_prefix,
         life::a_snapshot_is_replaced_by_its_id_and_keeps_its_place,
         life::a_snapshot_name_is_unique_per_tenant,
+        life::a_snapshot_name_may_belong_to_its_sandbox,
         life::snapshots_are_listed_by_page_tenant_sandbox_and_name,
         life::children_and_threads_are_found_until_they_are_deleted,
         life::a_restored_instance_takes_the_terminals_with_it,
@@ -73,6 +75,7 @@ pub fn all() -> Vec<Case> {
         reach::the_policy_above_a_tenant_is_kept,
         threads::a_thread_has_one_sandbox_and_one_provider,
         threads::a_thread_follows_its_sandbox_to_another_provider,
+        threads::a_sandbox_that_leaves_its_thread_frees_it_or_its_place,
         threads::a_refused_insert_binds_no_thread,
         threads::a_repeated_key_comes_before_the_thread,
         threads::racing_inserts_of_one_thread_make_one_sandbox,
@@ -150,6 +153,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         user: "user".to_owned(),
         workdir: "/".to_owned(),
         command: None,
+        command_failure: None,
         limits: Limits::default(),
         network: NetworkPolicy::allow_all(),
         storage: Storage::Disk,
@@ -171,6 +175,7 @@ pub fn lease(n: u32, tenant: &TenantId) -> Lease {
         stopped_at: None,
         hold: None,
         on_exit: OnExit::Keep,
+        follows_provider_exit: false,
         thread: None,
         wake: Wake::Any,
         source: Source::Template,
@@ -391,18 +396,57 @@ async fn keys_are_found_by_hash_until_deleted(store: Subject) {
         tenant: mine.clone(),
         scope: Scope::User,
         name: Some("ci".to_owned()),
+        created_by: None,
         created_at_ms: 1,
         last_used_at_ms: None,
     };
-    store.put_key(key.clone(), [1; 32]).await.unwrap();
-    assert!(matches!(store.put_key(key.clone(), [1; 32]).await, Err(StoreError::Exists { .. })));
+    store.put_key(key.clone(), [1; 32], 0).await.unwrap();
+    assert!(matches!(store.put_key(key.clone(), [1; 32], 0).await, Err(StoreError::Exists { .. })));
     assert_eq!(store.key([1; 32]).await.unwrap(), Some((key.clone(), [1; 32])));
     assert_eq!(store.key([2; 32]).await.unwrap(), None);
     store.touch_keys(vec![(key.id.clone(), 9)]).await.unwrap();
     assert_eq!(store.keys(Some(&mine)).await.unwrap()[0].last_used_at_ms, Some(9));
-    assert!(store.delete_key(&key.id).await.unwrap());
-    assert!(!store.delete_key(&key.id).await.unwrap());
+    assert_eq!(store.delete_key(&key.id).await.unwrap(), std::slice::from_ref(&key.id));
+    assert_eq!(store.delete_key(&key.id).await.unwrap(), []);
     assert_eq!(store.key([1; 32]).await.unwrap(), None);
+}
+
+async fn keys_of_a_user_key_are_bounded_and_end_with_it(store: Subject) {
+    let (mine, other) =
+        (tenant(&store, 1, Quota::default()).await, tenant(&store, 2, Quota::default()).await);
+    let id = |n: u32| KeyId::from_entropy(entropy(n));
+    let key = |n: u32, tenant: &TenantId, created_by: Option<u32>| KeyRecord {
+        id: id(n),
+        tenant: tenant.clone(),
+        scope: Scope::User,
+        name: None,
+        created_by: created_by.map(id),
+        created_at_ms: i64::from(n),
+        last_used_at_ms: None,
+    };
+    let put = async |n: u8, tenant: &TenantId, created_by| {
+        store.put_key(key(n.into(), tenant, created_by), [n; 32], 3).await
+    };
+    assert!(matches!(put(2, &mine, Some(1)).await, Err(StoreError::NoKey)), "its creator does not exist");
+    put(1, &mine, None).await.unwrap();
+    put(2, &mine, Some(1)).await.unwrap();
+    put(3, &mine, Some(2)).await.unwrap();
+    put(4, &mine, None).await.unwrap();
+    put(5, &mine, Some(4)).await.unwrap();
+    // Three keys of user keys; what an admin creates and what other tenants have is not counted.
+    assert!(matches!(put(6, &mine, Some(4)).await, Err(StoreError::TooManyKeys { most: 3 })));
+    put(7, &mine, None).await.unwrap();
+    put(8, &other, None).await.unwrap();
+    put(9, &other, Some(8)).await.unwrap();
+    assert_eq!(store.keys(Some(&mine)).await.unwrap()[1].created_by, Some(id(1)));
+    let mut gone = store.delete_key(&id(1)).await.unwrap();
+    gone.sort();
+    let mut expected = vec![id(1), id(2), id(3)];
+    expected.sort();
+    assert_eq!(gone, expected);
+    let left: Vec<KeyId> = store.keys(None).await.unwrap().into_iter().map(|key| key.id).collect();
+    assert_eq!(left, [4, 5, 7, 8, 9].map(id));
+    put(6, &mine, Some(4)).await.unwrap();
 }
 
 async fn a_thread_gets_the_same_terminal_within_an_instance(store: Subject) {
@@ -498,11 +542,14 @@ async fn events_are_ordered_and_filtered(store: Subject) {
     assert!(all.is_sorted_by_key(|event| event.seq) && all.len() == 3);
     let of = |tenant, sandbox, after_seq| {
         let store = Arc::clone(&store);
-        let query = EventQuery { tenant, sandbox, after_seq, limit: 100 };
+        let query = EventQuery { tenant, sandbox, after_seq, limit: 100, newest: false };
         async move { store.events(query).await.unwrap().len() }
     };
     assert_eq!(of(Some(mine.clone()), None, 0).await, 2);
     assert_eq!(of(None, Some(two.id.clone()), 0).await, 1);
+    let first_two = EventQuery { limit: 2, ..Default::default() };
+    assert_eq!(store.events(first_two.clone()).await.unwrap(), all[..2]);
+    assert_eq!(store.events(EventQuery { newest: true, ..first_two }).await.unwrap(), all[1..]);
     assert_eq!(of(Some(mine.clone()), Some(two.id.clone()), 0).await, 0);
     assert_eq!(of(Some(mine), None, all[0].seq).await, 1);
 }

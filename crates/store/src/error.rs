@@ -22,7 +22,7 @@ pub enum StoreError {
         /// The sandbox that has it.
         by: SandboxId,
     },
-    /// Another snapshot of this tenant has that name.
+    /// Another snapshot of this sandbox has that name; for a tenant-wide name, one of this tenant.
     #[error("the snapshot name {name} is taken")]
     SnapshotNameTaken {
         /// The name.
@@ -96,6 +96,15 @@ pub enum StoreError {
         /// The maximal number.
         most: u32,
     },
+    /// User keys of the tenant created the maximal number of keys.
+    #[error("user keys of the tenant created {most} keys already")]
+    TooManyKeys {
+        /// The maximal number.
+        most: u32,
+    },
+    /// The key that creates a key was deleted in the meantime.
+    #[error("the creating key does not exist")]
+    NoKey,
     /// The instance of a sandbox has the maximal number of terminals.
     #[error("the sandbox has {most} terminals already")]
     TooManyTerminals {
@@ -179,9 +188,10 @@ impl StoreError {
             Self::Quota(_)
             | Self::TooManyThreads { .. }
             | Self::TooManySecrets { .. }
+            | Self::TooManyKeys { .. }
             | Self::TooManyTerminals { .. }
             | Self::TooManyPreviews { .. } => ErrorKind::Exhausted,
-            Self::NoTenant | Self::NoVolume { .. } => ErrorKind::NotFound,
+            Self::NoTenant | Self::NoKey | Self::NoVolume { .. } => ErrorKind::NotFound,
             Self::BadCursor => ErrorKind::Invalid,
             Self::Closed | Self::NotCommitted { .. } | Self::NoSpace | Self::NoInstance { .. } => {
                 ErrorKind::Unavailable

@@ -141,6 +141,8 @@ pub struct SnapshotQuery {
     pub tenant: Option<TenantId>,
     /// Of this sandbox, which may be gone.
     pub sandbox: Option<SandboxId>,
+    /// Of sandboxes that had exactly this name when the snapshot was taken.
+    pub sandbox_name: Option<String>,
     /// With exactly this name.
     pub name: Option<String>,
     /// At most this many.
@@ -160,6 +162,8 @@ pub struct EventQuery {
     pub after_seq: u64,
     /// At most this many.
     pub limit: u32,
+    /// Of more than `limit`, the newest instead of the oldest; the order is the same.
+    pub newest: bool,
 }
 
 /// The rows that a sweep may remove.
@@ -268,14 +272,15 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send +
     async fn end_exits(&self, sandboxes: Vec<SandboxId>) -> Result<(), StoreError>;
 
     /// Stores a snapshot, or replaces its row, including its token. [`StoreError::SnapshotNameTaken`] if another
-    /// snapshot of the tenant that is not being deleted has the name; [`StoreError::Quota`] if the tenant has the
+    /// snapshot of its sandbox that is not being deleted has the name, or for a tenant-wide name one of its tenant; [`StoreError::Quota`] if the tenant has the
     /// maximal number.
     async fn put_snapshot(&self, snapshot: Snapshot, agent_token: Option<String>) -> Result<(), StoreError>;
 
     /// A snapshot by its id, in any state, with the token of its processes.
     async fn snapshot(&self, id: &SnapshotId) -> Result<Option<(Snapshot, Option<String>)>, StoreError>;
 
-    /// The snapshot with this id, in any state; else those with this name, else those whose id starts with the text, if
+    /// The snapshot with this id, in any state; else the one with this tenant-wide name, else those of any sandbox with this
+    /// name, else those whose id starts with the text, if
     /// they are ready and not transient. At most two are returned.
     async fn find_snapshot(
         &self,
@@ -289,7 +294,8 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send +
     /// All snapshots of this node in every state, oldest first, for adoption.
     async fn all_snapshots(&self) -> Result<Vec<Snapshot>, StoreError>;
 
-    /// Gives a name to a snapshot; another snapshot of the tenant that has it loses it, on whichever node it is. Returns
+    /// Gives a name to a snapshot; another snapshot of its sandbox that has it loses it, or for a tenant-wide name one of its
+    /// tenant, on whichever node it is. Returns
     /// the renamed snapshot, or `None` if it does not exist.
     async fn move_snapshot_name(&self, id: &SnapshotId, name: &str) -> Result<Option<Snapshot>, StoreError>;
 
@@ -363,8 +369,9 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send +
     /// The current usage of a tenant.
     async fn usage(&self, tenant: &TenantId) -> Result<Usage, StoreError>;
 
-    /// Stores a key by the hash of its secret.
-    async fn put_key(&self, key: KeyRecord, hash: Hash) -> Result<(), StoreError>;
+    /// Stores a key by the hash of its secret. For a key that a user key created: [`StoreError::NoKey`] if that key is gone,
+    /// [`StoreError::TooManyKeys`] if the tenant has `most` such keys already.
+    async fn put_key(&self, key: KeyRecord, hash: Hash, most: u32) -> Result<(), StoreError>;
 
     /// The key with this hash, with the stored hash.
     async fn key(&self, hash: Hash) -> Result<Option<(KeyRecord, Hash)>, StoreError>;
@@ -372,8 +379,9 @@ pub trait Store: TemplateStore + VolumeStore + BuildStore + ThreadStore + Send +
     /// The keys of a tenant, or all keys.
     async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Removes a key; returns whether it existed. [`StoreError::LastAdminKey`] if no other key has the admin scope.
-    async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError>;
+    /// Removes a key and every key that was created with it, directly or through others; returns the removed ones.
+    /// [`StoreError::LastAdminKey`] if no other key has the admin scope.
+    async fn delete_key(&self, id: &KeyId) -> Result<Vec<KeyId>, StoreError>;
 
     /// Stores the times at which keys were last used.
     async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError>;

@@ -18,6 +18,8 @@ pub struct KeyRecord {
     pub scope: Scope,
     /// A label for people.
     pub name: Option<String>,
+    /// The user key that created this key, which ends together with it. `None`: the server or an admin key created it.
+    pub created_by: Option<KeyId>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: i64,
     /// Milliseconds since the Unix epoch, at most a minute late.

@@ -422,8 +422,8 @@ impl Store for SqliteStore {
         self.read(move |conn| leases::usage(conn, &tenant, None)).await
     }
 
-    async fn put_key(&self, key: KeyRecord, hash: Hash) -> Result<(), StoreError> {
-        self.write(move |conn| keys::put_key(conn, &key, &hash)).await
+    async fn put_key(&self, key: KeyRecord, hash: Hash, most: u32) -> Result<(), StoreError> {
+        self.write(move |conn| keys::put_key(conn, &key, &hash, most)).await
     }
 
     async fn key(&self, hash: Hash) -> Result<Option<(KeyRecord, Hash)>, StoreError> {
@@ -435,10 +435,16 @@ impl Store for SqliteStore {
         self.read(move |conn| keys::keys(conn, tenant.as_ref())).await
     }
 
-    async fn delete_key(&self, id: &KeyId) -> Result<bool, StoreError> {
-        let id = id.clone();
-        let change = FeedChange::KeyDeleted { key: id.clone() };
-        self.write_shared(change, move |conn| keys::delete_key(conn, &id)).await
+    async fn delete_key(&self, id: &KeyId) -> Result<Vec<KeyId>, StoreError> {
+        let (id, node) = (id.clone(), self.node.clone());
+        self.write(move |conn| {
+            let deleted = keys::delete_key(conn, &id)?;
+            for key in &deleted {
+                feed::append(conn, &node, &FeedChange::KeyDeleted { key: key.clone() })?;
+            }
+            Ok(deleted)
+        })
+        .await
     }
 
     async fn touch_keys(&self, used: Vec<(KeyId, i64)>) -> Result<(), StoreError> {

@@ -367,7 +367,7 @@ async fn snapshots_and_volumes_of_an_older_release_belong_to_the_container_engin
     conn.execute_batch(
         "INSERT INTO main.tenants SELECT id, name, quota, created_ms, network FROM new.tenants;
          INSERT INTO main.snapshots SELECT n, id, tenant, sandbox, name, state, transient, agent_token,
-           json_remove(snapshot, '$.provider') FROM new.snapshots;
+           json_remove(snapshot, '$.provider', '$.tenant_wide', '$.sandbox_name') FROM new.snapshots;
          INSERT INTO main.volumes SELECT n, id, tenant, name, size_mib, state, json_remove(volume, '$.provider')
            FROM new.volumes;",
     )
@@ -375,7 +375,15 @@ async fn snapshots_and_volumes_of_an_older_release_belong_to_the_container_engin
     drop(conn);
     let store = open(old.path()).unwrap();
     let (found, _) = store.snapshot(&snapshot.id).await.unwrap().unwrap();
-    assert_eq!(found, atoll_model::Snapshot { provider: "container".to_owned(), ..snapshot });
+    assert_eq!(found, atoll_model::Snapshot { provider: "container".to_owned(), ..snapshot.clone() });
+    assert!(found.tenant_wide, "names of older releases are tenant-wide");
+    let found = store.find_snapshot(Some(&tenant), "kept").await.unwrap();
+    assert_eq!(found.len(), 1);
+    let other = conformance::life::snapshot(2, &tenant, Some("kept"));
+    let taken = store.put_snapshot(other.clone(), None).await.unwrap_err();
+    assert!(matches!(taken, atoll_store::StoreError::SnapshotNameTaken { .. }), "{taken}");
+    let of_sandbox = atoll_model::Snapshot { tenant_wide: false, ..other };
+    store.put_snapshot(of_sandbox, None).await.unwrap();
     let found = store.volume(&volume.id).await.unwrap().unwrap();
     assert_eq!(found, atoll_model::Volume { provider: "container".to_owned(), ..volume });
     store.close().await;
@@ -390,17 +398,20 @@ async fn threads_of_an_older_release_are_bound_to_their_oldest_sandbox() {
     let store = with_leases(dir.path(), 4).await;
     let leases: Vec<_> = store.live().await.unwrap().into_iter().map(|(lease, _)| lease).collect();
     store.close().await;
-    // As two releases before: the column of leases is there, the table of threads is not.
+    // As four releases before: the column of leases is there, the table of threads is not.
     let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
     conn.execute_batch(
         "DROP TABLE threads; DROP INDEX lease_exits; ALTER TABLE sandbox_leases DROP COLUMN exit_pending;
          ALTER TABLE tenants DROP COLUMN providers;
+         DROP INDEX api_keys_created_by; ALTER TABLE api_keys DROP COLUMN created_by;
+         DROP INDEX snapshot_names; ALTER TABLE snapshots DROP COLUMN name_scope;
+         CREATE UNIQUE INDEX snapshot_names ON snapshots(tenant, name) WHERE name IS NOT NULL AND state <> 'deleting';
          UPDATE sandbox_leases SET thread = 't', lease = json_set(lease, '$.thread', 't') WHERE n <> 4;
          UPDATE sandbox_leases SET observed = 'deleted' WHERE n = 1;",
     )
     .unwrap();
     let known: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    conn.pragma_update(None, "user_version", known - 2).unwrap();
+    conn.pragma_update(None, "user_version", known - 4).unwrap();
     drop(conn);
     let store = open(dir.path()).unwrap();
     let found = store.find_thread(None, "t").await.unwrap();
@@ -516,14 +527,14 @@ async fn without_room_nothing_new_is_written_and_everything_can_go() {
     let dir = tempfile::tempdir().unwrap();
     with_leases(dir.path(), 2).await.close().await;
     // More than any disk has.
-    let disk = atoll_disk::Reserve::open(dir.path(), u64::MAX);
+    let disk = atoll_disk::Reserve::open(dir.path(), u64::MAX, atoll_disk::TenantShares::default());
     let config = StoreConfig { disk, ..StoreConfig::new(dir.path()) };
     let store: Subject = Arc::new(SqliteStore::open_with(&config).unwrap());
     let live = store.live().await.unwrap();
     let lease = conformance::lease(9, &live[0].0.tenant);
     let refused = store.insert(NewLease { lease, idempotency: None }).await.unwrap_err();
     assert!(matches!(refused, atoll_store::StoreError::NoSpace), "{refused:?}");
-    assert!(!store.delete_key(&atoll_model::KeyId::from_entropy([1; 20])).await.unwrap());
+    assert!(store.delete_key(&atoll_model::KeyId::from_entropy([1; 20])).await.unwrap().is_empty());
     assert_eq!(store.live().await.unwrap().len(), 2);
     store.close().await;
 }

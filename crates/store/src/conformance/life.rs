@@ -13,7 +13,9 @@ pub fn snapshot(n: u32, tenant: &TenantId, name: Option<&str>) -> Snapshot {
         node: node(),
         sandbox: SandboxId::from_entropy(entropy(n % 2)),
         provider: "fake".to_owned(),
+        sandbox_name: None,
         name: name.map(str::to_owned),
+        tenant_wide: true,
         transient: false,
         warm: false,
         state: SnapshotState::Ready,
@@ -101,6 +103,36 @@ pub(super) async fn a_snapshot_name_is_unique_per_tenant(store: Subject) {
     let nobody = TenantId::from_entropy(entropy(77));
     let refusal = store.put_snapshot(snapshot(9, &nobody, None), None).await.unwrap_err();
     assert!(matches!(refusal, StoreError::NoTenant), "{refusal}");
+}
+
+pub(super) async fn a_snapshot_name_may_belong_to_its_sandbox(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let own = |n| Snapshot {
+        tenant_wide: false,
+        sandbox_name: Some("box".to_owned()),
+        ..snapshot(n, &mine, Some("name"))
+    };
+    // Snapshots with odd and with even numbers are of two sandboxes.
+    store.put_snapshot(own(1), None).await.unwrap();
+    store.put_snapshot(own(2), None).await.unwrap();
+    let refusal = store.put_snapshot(own(3), None).await.unwrap_err();
+    assert!(matches!(&refusal, StoreError::SnapshotNameTaken { name } if name == "name"), "{refusal}");
+    assert_eq!(store.find_snapshot(Some(&mine), "name").await.unwrap().len(), 2);
+    let wide = snapshot(5, &mine, Some("name"));
+    store.put_snapshot(wide.clone(), None).await.unwrap();
+    assert_eq!(store.find_snapshot(Some(&mine), "name").await.unwrap(), std::slice::from_ref(&wide));
+    let of_box = SnapshotQuery { sandbox_name: Some("box".to_owned()), limit: 10, ..Default::default() };
+    assert_eq!(store.snapshots(of_box).await.unwrap().items, [own(2), own(1)]);
+    let of_sandbox = SnapshotQuery { sandbox: Some(own(1).sandbox), limit: 10, ..Default::default() };
+    assert_eq!(store.snapshots(of_sandbox).await.unwrap().items, [wide.clone(), own(1)]);
+    // A name moves within its scope only.
+    let nameless = Snapshot { tenant_wide: false, ..snapshot(7, &mine, None) };
+    store.put_snapshot(nameless.clone(), None).await.unwrap();
+    store.move_snapshot_name(&nameless.id, "name").await.unwrap().unwrap();
+    assert_eq!(store.snapshot(&own(1).id).await.unwrap().unwrap().0.name, None);
+    for kept in [own(2), wide] {
+        assert_eq!(store.snapshot(&kept.id).await.unwrap(), Some((kept, None)));
+    }
 }
 
 pub(super) async fn snapshots_are_listed_by_page_tenant_sandbox_and_name(store: Subject) {

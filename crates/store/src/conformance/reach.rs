@@ -88,7 +88,9 @@ pub(super) async fn a_sealed_text_opens_for_its_tenant_alone(store: Subject) {
     );
     assert_eq!(store.unseal_text(&mine, &sealed).unwrap(), "Bearer canary");
     assert!(matches!(store.unseal_text(&other, &sealed), Err(StoreError::Sealed { .. })));
-    for odd in ["", "zz", &sealed[2..], &format!("00{}", &sealed[2..])] {
+    // The first byte is not what it was, whatever it was.
+    let other_byte = if sealed.starts_with("00") { "01" } else { "00" };
+    for odd in ["", "zz", &sealed[2..], &format!("{other_byte}{}", &sealed[2..])] {
         assert!(store.unseal_text(&mine, odd).is_err(), "{odd}");
     }
     assert_eq!(store.derive("a", "b"), store.derive("a", "b"));

@@ -79,6 +79,33 @@ pub(super) async fn a_thread_follows_its_sandbox_to_another_provider(store: Subj
     assert_eq!(store.list(query).await.unwrap().items.len(), 2, "lists find it there");
 }
 
+pub(super) async fn a_sandbox_that_leaves_its_thread_frees_it_or_its_place(store: Subject) {
+    let mine = tenant(&store, 1, Quota::default()).await;
+    let left = |lease: Lease| Lease { thread: None, ..lease };
+    let first = in_thread(1, &mine, "t");
+    store.insert(new(&first)).await.unwrap();
+    advanced(&store, &left(first), Phase::Failed).await;
+    assert_eq!(
+        store.find_thread(Some(&mine), "t").await.unwrap(),
+        [],
+        "its first sandbox binds it to nothing"
+    );
+    let elsewhere = Lease { provider: "second".to_owned(), ..in_thread(2, &mine, "t") };
+    assert_eq!(store.insert(new(&elsewhere)).await.unwrap(), Inserted::New);
+    advanced(&store, &elsewhere, Phase::Deleted).await;
+    let third = Lease { provider: "second".to_owned(), ..in_thread(3, &mine, "t") };
+    assert_eq!(store.insert(new(&third)).await.unwrap(), Inserted::New);
+    advanced(&store, &left(third.clone()), Phase::Failed).await;
+    let found = store.find_thread(Some(&mine), "t").await.unwrap();
+    assert_eq!(
+        (found[0].provider.as_str(), found[0].sandbox.clone()),
+        ("second", None),
+        "an earlier one bound it"
+    );
+    let fourth = Lease { id: lease(4, &mine).id, ..third };
+    assert_eq!(store.insert(new(&fourth)).await.unwrap(), Inserted::New);
+}
+
 pub(super) async fn a_refused_insert_binds_no_thread(store: Subject) {
     let mine = tenant(&store, 1, Quota { sandboxes: Some(1), ..Quota::default() }).await;
     store.insert(new(&lease(1, &mine))).await.unwrap();

@@ -36,9 +36,10 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
         (None, Some(_)) => "?1 IS NULL AND tenant = ?2 AND NOT hidden",
         (None, None) => "?1 IS NULL AND ?2 IS NULL AND NOT hidden",
     };
+    let order = if query.newest { "seq DESC" } else { "seq" };
     let mut statement = conn.prepare_cached(&format!(
         "SELECT seq, tenant, sandbox, instance, at, what FROM events
-         WHERE {which} AND seq > ?3 ORDER BY seq LIMIT ?4"
+         WHERE {which} AND seq > ?3 ORDER BY {order} LIMIT ?4"
     ))?;
     let mut rows = statement.query(params![
         query.sandbox.as_ref().map(SandboxId::as_str),
@@ -57,6 +58,9 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
             at: from_json("events", &row.get::<_, String>(4)?)?,
             what: from_json("events", &row.get::<_, String>(5)?)?,
         });
+    }
+    if query.newest {
+        found.reverse();
     }
     Ok(found)
 }

@@ -95,9 +95,13 @@ pub(crate) fn set_providers(
     if changed == 0 { Err(StoreError::NoTenant) } else { Ok(()) }
 }
 
-pub(crate) fn put_key(conn: &Connection, key: &KeyRecord, hash: &Hash) -> Result<(), StoreError> {
+pub(crate) fn put_key(conn: &Connection, key: &KeyRecord, hash: &Hash, most: u32) -> Result<(), StoreError> {
+    if let Some(creator) = &key.created_by {
+        admit_created_key(conn, creator, &key.tenant, most)?;
+    }
     let made = conn.execute(
-        "INSERT INTO api_keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
+        "INSERT INTO api_keys (id, hash, tenant, scope, name, created_ms, last_used_ms, created_by)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING",
         params![
             key.id.as_str(),
             hash,
@@ -105,10 +109,28 @@ pub(crate) fn put_key(conn: &Connection, key: &KeyRecord, hash: &Hash) -> Result
             scope_text(key.scope),
             key.name,
             key.created_at_ms,
-            key.last_used_at_ms
+            key.last_used_at_ms,
+            key.created_by.as_ref().map(KeyId::as_str)
         ],
     )?;
     if made == 0 { Err(StoreError::Exists { what: "the key".to_owned() }) } else { Ok(()) }
+}
+
+/// Checks that the creating key still exists and that the tenant has room for one more key of a user key.
+fn admit_created_key(
+    conn: &Connection,
+    creator: &KeyId,
+    tenant: &TenantId,
+    most: u32,
+) -> Result<(), StoreError> {
+    let find = "SELECT EXISTS (SELECT 1 FROM api_keys WHERE id = ?1)";
+    let exists: bool = conn.query_row(find, [creator.as_str()], |row| row.get(0))?;
+    if !exists {
+        return Err(StoreError::NoKey);
+    }
+    let count = "SELECT count(*) FROM api_keys WHERE tenant = ?1 AND created_by IS NOT NULL";
+    let held: u32 = conn.query_row(count, [tenant.as_str()], |row| row.get(0))?;
+    if held >= most { Err(StoreError::TooManyKeys { most }) } else { Ok(()) }
 }
 
 const fn scope_text(scope: Scope) -> &'static str {
@@ -118,15 +140,24 @@ const fn scope_text(scope: Scope) -> &'static str {
     }
 }
 
-const COLUMNS: &str = "id, tenant, scope, name, created_ms, last_used_ms, hash";
-type RawKey = (String, String, String, Option<String>, i64, Option<i64>, Hash);
+const COLUMNS: &str = "id, tenant, scope, name, created_ms, last_used_ms, hash, created_by";
+type RawKey = (String, String, String, Option<String>, i64, Option<i64>, Hash, Option<String>);
 
 fn raw_key(row: &Row<'_>) -> rusqlite::Result<RawKey> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
+    Ok((
+        row.get(0)?,
+        row.get(1)?,
+        row.get(2)?,
+        row.get(3)?,
+        row.get(4)?,
+        row.get(5)?,
+        row.get(6)?,
+        row.get(7)?,
+    ))
 }
 
 fn to_key(raw: RawKey) -> Result<(KeyRecord, Hash), StoreError> {
-    let (id, tenant, scope, name, created_at_ms, last_used_at_ms, hash) = raw;
+    let (id, tenant, scope, name, created_at_ms, last_used_at_ms, hash, created_by) = raw;
     let scope = match scope.as_str() {
         "admin" => Scope::Admin,
         "user" => Scope::User,
@@ -135,7 +166,8 @@ fn to_key(raw: RawKey) -> Result<(KeyRecord, Hash), StoreError> {
         }
     };
     let (id, tenant) = (parse_id("api_keys", &id)?, parse_id("api_keys", &tenant)?);
-    Ok((KeyRecord { id, tenant, scope, name, created_at_ms, last_used_at_ms }, hash))
+    let created_by = created_by.map(|id| parse_id("api_keys", &id)).transpose()?;
+    Ok((KeyRecord { id, tenant, scope, name, created_by, created_at_ms, last_used_at_ms }, hash))
 }
 
 pub(crate) fn key(conn: &Connection, hash: &Hash) -> Result<Option<(KeyRecord, Hash)>, StoreError> {
@@ -154,14 +186,21 @@ pub(crate) fn keys(conn: &Connection, tenant: Option<&TenantId>) -> Result<Vec<K
     rows.map(|raw| to_key(raw?).map(|(key, _)| key)).collect()
 }
 
-pub(crate) fn delete_key(conn: &Connection, id: &KeyId) -> Result<bool, StoreError> {
+pub(crate) fn delete_key(conn: &Connection, id: &KeyId) -> Result<Vec<KeyId>, StoreError> {
     let last = "SELECT scope = 'admin' AND (SELECT count(*) FROM api_keys WHERE scope = 'admin') = 1
                 FROM api_keys WHERE id = ?1";
     let is_last: Option<bool> = conn.query_row(last, [id.as_str()], |row| row.get(0)).optional()?;
     if is_last == Some(true) {
         return Err(StoreError::LastAdminKey);
     }
-    Ok(conn.execute("DELETE FROM api_keys WHERE id = ?1", [id.as_str()])? > 0)
+    let mut statement = conn.prepare_cached(
+        "WITH RECURSIVE ending(id) AS (
+             SELECT id FROM api_keys WHERE id = ?1
+             UNION SELECT made.id FROM api_keys made JOIN ending ON made.created_by = ending.id)
+         DELETE FROM api_keys WHERE id IN (SELECT id FROM ending) RETURNING id",
+    )?;
+    let ids = statement.query_map([id.as_str()], |row| row.get::<_, String>(0))?;
+    ids.map(|id| parse_id("api_keys", &id?)).collect()
 }
 
 pub(crate) fn touch(conn: &Connection, used: &[(KeyId, i64)]) -> Result<(), StoreError> {

@@ -233,6 +233,9 @@ pub(crate) fn advance(
             .execute([lease.id.as_str()])?;
         volumes::unmount(conn, lease)?;
     }
+    if lease.phase == Phase::Failed && lease.thread.is_none() {
+        thread_bindings::release(conn, lease)?;
+    }
     if lease.moving.as_ref().is_some_and(|moving| !moving.is_copying()) {
         thread_bindings::follow(conn, lease)?;
         if lease.mounts.is_empty() {

@@ -20,6 +20,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0010.sql"),
     include_str!("0011.sql"),
     include_str!("0012.sql"),
+    include_str!("0013.sql"),
+    include_str!("0014.sql"),
 ];
 
 /// Gives rows of a time before nodes the node of the server that opens them first.

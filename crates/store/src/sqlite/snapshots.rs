@@ -96,14 +96,20 @@ fn is_there(conn: &Connection, id: &SnapshotId) -> Result<bool, StoreError> {
     Ok(conn.prepare_cached("SELECT 1 FROM snapshots WHERE id = ?1")?.exists([id.as_str()])?)
 }
 
+/// Where the name is unique, as the column `name_scope` has it.
+fn name_scope(snapshot: &Snapshot) -> &str {
+    if snapshot.tenant_wide { "" } else { snapshot.sandbox.as_str() }
+}
+
 fn refuse_taken_name(conn: &Connection, snapshot: &Snapshot) -> Result<(), StoreError> {
     let Some(name) = &snapshot.name else { return Ok(()) };
     let taken = snapshot.state != SnapshotState::Deleting
         && conn
             .prepare_cached(
-                "SELECT 1 FROM snapshots WHERE tenant = ?1 AND name = ?2 AND state <> 'deleting' AND id <> ?3",
+                "SELECT 1 FROM snapshots
+                 WHERE tenant = ?1 AND name = ?2 AND name_scope = ?4 AND state <> 'deleting' AND id <> ?3",
             )?
-            .exists(params![snapshot.tenant.as_str(), name, snapshot.id.as_str()])?;
+            .exists(params![snapshot.tenant.as_str(), name, snapshot.id.as_str(), name_scope(snapshot)])?;
     if taken { Err(StoreError::SnapshotNameTaken { name: name.clone() }) } else { Ok(()) }
 }
 
@@ -158,9 +164,16 @@ pub(crate) fn find(
             return Ok(found);
         }
     }
-    let named = several("name = ?2 AND state = 'ready' AND NOT transient ORDER BY n DESC")?;
-    if !named.is_empty() || !is_prefix(ident) {
-        return Ok(named);
+    for scope in ["name_scope = ''", "name_scope <> ''"] {
+        let condition =
+            format!("name = ?2 AND {scope} AND state = 'ready' AND NOT transient ORDER BY n DESC");
+        let named = several(&condition)?;
+        if !named.is_empty() {
+            return Ok(named);
+        }
+    }
+    if !is_prefix(ident) {
+        return Ok(Vec::new());
     }
     several("id >= ?2 AND id < ?2 || '{' AND state = 'ready' AND NOT transient ORDER BY id")
 }
@@ -175,6 +188,10 @@ pub(crate) fn list(conn: &Connection, query: &SnapshotQuery) -> Result<Page<Snap
     if let Some(sandbox) = &query.sandbox {
         wheres.push("sandbox = ?");
         values.push(Value::Text(sandbox.as_str().to_owned()));
+    }
+    if let Some(name) = &query.sandbox_name {
+        wheres.push("json_extract(snapshot, '$.sandbox_name') = ?");
+        values.push(Value::Text(name.clone()));
     }
     if let Some(name) = &query.name {
         wheres.push("name = ?");
@@ -206,7 +223,8 @@ pub(crate) fn move_name(
 ) -> Result<Option<Snapshot>, StoreError> {
     conn.prepare_cached(
         "UPDATE snapshots SET name = NULL, snapshot = json_set(snapshot, '$.name', NULL)
-         WHERE tenant = (SELECT tenant FROM snapshots WHERE id = ?1) AND name = ?2 AND id <> ?1",
+         WHERE tenant = (SELECT tenant FROM snapshots WHERE id = ?1) AND name = ?2 AND id <> ?1
+           AND name_scope = (SELECT name_scope FROM snapshots WHERE id = ?1)",
     )?
     .execute(params![id.as_str(), name])?;
     conn.prepare_cached(

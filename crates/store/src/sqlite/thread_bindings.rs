@@ -12,10 +12,11 @@ use crate::{Page, StoreError, ThreadQuery, ThreadRecord, ThreadStore};
 const TABLE: &str = "threads";
 /// LIMIT: more conversations than a tenant has at a time; each is a row of a few hundred bytes.
 const PER_TENANT: u32 = 10_000;
-/// A sandbox that is being deleted is the thread's no longer.
+/// A sandbox that is being deleted, or that left the thread, is the thread's no longer.
 const SELECT: &str =
     "SELECT t.n, t.thread, t.tenant, t.provider, l.id, l.observed, t.created_ms FROM threads t
-     LEFT JOIN sandbox_leases l ON l.id = t.sandbox AND l.observed NOT IN ('deleting', 'deleted')";
+     LEFT JOIN sandbox_leases l ON l.id = t.sandbox AND l.thread = t.thread
+       AND l.observed NOT IN ('deleting', 'deleted')";
 
 #[async_trait]
 impl ThreadStore for SqliteStore {
@@ -66,12 +67,20 @@ pub(super) fn bind(conn: &Connection, lease: &Lease) -> Result<Option<Lease>, St
         return Err(StoreError::ThreadBound { thread: thread.to_owned(), provider });
     }
     let current = by_id(conn, &parse_id::<SandboxId>(TABLE, &sandbox)?)?;
-    if let Some(current) = current.filter(|current| !current.phase.is_gone()) {
+    let is_its = |current: &Lease| !current.phase.is_gone() && current.thread.as_deref() == Some(thread);
+    if let Some(current) = current.filter(is_its) {
         return Ok(Some(current));
     }
     conn.prepare_cached("UPDATE threads SET sandbox = ?3 WHERE tenant = ?1 AND thread = ?2")?
         .execute(params![lease.tenant.as_str(), thread, lease.id.as_str()])?;
     Ok(None)
+}
+
+/// Forgets the thread that a sandbox left if it was the first one of the thread: then nothing ties the thread to its provider.
+pub(super) fn release(conn: &Connection, lease: &Lease) -> Result<(), StoreError> {
+    conn.prepare_cached("DELETE FROM threads WHERE tenant = ?1 AND sandbox = ?2 AND created_ms = ?3")?
+        .execute(params![lease.tenant.as_str(), lease.id.as_str(), lease.created_at.wall_ms])?;
+    Ok(())
 }
 
 /// The thread of a sandbox that was moved is bound to its new provider.

@@ -186,14 +186,15 @@ async fn a_deleted_key_is_in_the_feed_of_the_other_node() {
         tenant: tenant.clone(),
         scope,
         name: None,
+        created_by: None,
         created_at_ms: 0,
         last_used_at_ms: None,
     };
-    a.put_key(key(1, Scope::User), [1; 32]).await.unwrap();
-    a.put_key(key(2, Scope::Admin), [2; 32]).await.unwrap();
+    a.put_key(key(1, Scope::User), [1; 32], 0).await.unwrap();
+    a.put_key(key(2, Scope::Admin), [2; 32], 0).await.unwrap();
     let mut head = b.change_head();
     let before = *head.borrow_and_update();
-    assert!(a.delete_key(&key(1, Scope::User).id).await.unwrap());
+    assert_eq!(a.delete_key(&key(1, Scope::User).id).await.unwrap().len(), 1);
     tokio::time::timeout(NOTICED, head.changed()).await.unwrap().unwrap();
     let page = b.changes(before).await.unwrap();
     let entry = page.entries.last().unwrap();
