@@ -11,8 +11,11 @@
 //!
 //! Bytes that were granted and are not written yet are counted, so that concurrent writers can't exceed the floor
 //! together.
+//!
+//! [`TenantShares`] says how much of the space one tenant may fill.
 
 mod headroom;
+mod shares;
 mod writer;
 
 use std::collections::HashMap;
@@ -22,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headroom::Headroom;
+pub use shares::{TenantNumber, TenantShares};
 pub use writer::{Guarded, SpaceWriter};
 
 /// The purpose of a write; it decides how much stays free.
@@ -42,6 +46,7 @@ pub struct Reserve {
     /// Per device: bytes that were granted and may not be on disk yet.
     granted: Mutex<HashMap<u64, u64>>,
     headroom: Option<Headroom>,
+    shares: TenantShares,
 }
 
 /// A write would use the reserve.
@@ -71,15 +76,21 @@ impl Reserve {
     /// A reserve of so many bytes, without headroom; for tests and for tools that run beside a server.
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self { bytes, granted: Mutex::default(), headroom: None })
+        Self::with_shares(bytes, TenantShares::default())
+    }
+
+    /// The same with shares of tenants.
+    #[must_use]
+    pub fn with_shares(bytes: u64, shares: TenantShares) -> Arc<Self> {
+        Arc::new(Self { bytes, granted: Mutex::default(), headroom: None, shares })
     }
 
     /// The reserve of a server for its data folder, which must exist. Makes the headroom file if the disk has space; on
     /// a full disk it removes the file instead, so that the server can start.
     #[must_use]
-    pub fn open(data: &Path, bytes: u64) -> Arc<Self> {
-        let headroom = Headroom::new(data, bytes);
-        let reserve = Arc::new(Self { bytes, granted: Mutex::default(), headroom: Some(headroom) });
+    pub fn open(data: &Path, bytes: u64, shares: TenantShares) -> Arc<Self> {
+        let headroom = Some(Headroom::new(data, bytes));
+        let reserve = Arc::new(Self { bytes, granted: Mutex::default(), headroom, shares });
         reserve.before_database_write();
         reserve.keep_headroom();
         reserve
@@ -89,6 +100,12 @@ impl Reserve {
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How much of the pool each tenant may fill, and whose files are whose.
+    #[must_use]
+    pub const fn shares(&self) -> &TenantShares {
+        &self.shares
     }
 
     /// The bytes that stay free after a write for this purpose.

@@ -1,11 +1,9 @@
 //! Calls btrfs by ioctl: subvolumes, copies of them, limits and usage.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::ioctl;
@@ -21,17 +19,11 @@ const INO_LOOKUP: u64 = 0xd000_9412;
 const FS_INFO: u64 = 0x8400_941f;
 const QUOTA_CTL: u64 = 0xc010_9428;
 const QGROUP_LIMIT: u64 = 0x8030_942b;
-const QGROUP_CREATE: u64 = 0x4010_942a;
-const QGROUP_ASSIGN: u64 = 0x4018_9429;
-/// The quota group above those of all layers and volumes, by its level and number (1/1).
-const TENANTS: u64 = (1 << 48) | 1;
-const TENANTS_FOLDER: &str = "1_1";
-
 const QUOTA_ENABLE: u64 = 1;
 const QUOTA_ENABLE_SIMPLE: u64 = 4;
 const LIMIT_MAX_REFERENCED: u64 = 1;
 /// The inode of every subvolume's root.
-const FIRST_OBJECT: u64 = 256;
+pub(crate) const FIRST_OBJECT: u64 = 256;
 
 /// The kernel's `btrfs_ioctl_vol_args`.
 #[repr(C)]
@@ -155,6 +147,13 @@ pub(crate) fn grow(at: &Path) -> io::Result<()> {
     unsafe { ioctl::ioctl(File::open(at)?, RESIZE, &mut *args) }.map(drop)
 }
 
+/// Uses only so many bytes of the device: what lies behind them is moved. [`io::ErrorKind::StorageFull`]: it does not fit.
+pub(crate) fn shrink(at: &Path, bytes: u64) -> io::Result<()> {
+    let mut args = Named::new(&format!("1:{bytes}"))?;
+    // SAFETY: `Named` is the structure that this request takes.
+    unsafe { ioctl::ioctl(File::open(at)?, RESIZE, &mut *args) }.map(drop)
+}
+
 /// No limit.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
@@ -166,7 +165,7 @@ pub(crate) fn limit(path: &Path, bytes: u64) -> io::Result<()> {
     limit_group(above, subvolume_id(path)?, bytes)
 }
 
-fn limit_group(at: &Path, group: u64, bytes: u64) -> io::Result<()> {
+pub(crate) fn limit_group(at: &Path, group: u64, bytes: u64) -> io::Result<()> {
     #[repr(C)]
     struct Limit {
         group: u64,
@@ -179,64 +178,15 @@ fn limit_group(at: &Path, group: u64, bytes: u64) -> io::Result<()> {
     unsafe { ioctl::ioctl(File::open(at)?, QGROUP_LIMIT, &mut args) }.map(drop)
 }
 
-/// Whether a subvolume counts for the group above all layers and volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Member {
-    Yes,
-    No,
-}
-
-/// Where the kernel shows what subvolumes use.
+/// Where the kernel shows what subvolumes use. Groups above them are in [`crate::groups`].
 #[derive(Debug)]
 pub(crate) struct QuotaGroups {
-    groups: PathBuf,
+    pub(crate) groups: PathBuf,
     /// Simple quotas: every byte counts for the subvolume that it was written in, and for no copy of it.
     pub(crate) is_simple: bool,
 }
 
 impl QuotaGroups {
-    /// Makes the group above all layers and volumes of the pool `at`. Full quota groups would have to count everything anew
-    /// for each member, so there it does not exist.
-    pub(crate) fn make_group(&self, at: &Path) -> io::Result<()> {
-        if !self.is_simple {
-            return Ok(());
-        }
-        // 1: create the group.
-        let mut args = [1, TENANTS];
-        // SAFETY: two numbers are the structure that this request takes.
-        let made = unsafe { ioctl::ioctl(File::open(at)?, QGROUP_CREATE, &mut args) };
-        is_fine(made, libc::EEXIST)
-    }
-
-    /// Takes the subvolume at `path` into that group, or out of it.
-    pub(crate) fn set_member(&self, at: &Path, path: &Path, member: Member) -> io::Result<()> {
-        // A plain folder belongs to the pool's own subvolume, which is not a member.
-        if !self.is_simple || std::fs::metadata(path)?.ino() != FIRST_OBJECT {
-            return Ok(());
-        }
-        let (add, known) = match member {
-            Member::Yes => (1, libc::EEXIST),
-            Member::No => (0, libc::ENOENT),
-        };
-        let mut args = [add, subvolume_id(path)?, TENANTS];
-        // SAFETY: three numbers are the structure that this request takes.
-        is_fine(unsafe { ioctl::ioctl(File::open(at)?, QGROUP_ASSIGN, &mut args) }, known)
-    }
-
-    /// Bytes that all members hold together, and the limit of that; `None` where there is no group.
-    pub(crate) fn group_bytes(&self) -> io::Result<Option<(u64, u64)>> {
-        if !self.is_simple {
-            return Ok(None);
-        }
-        let group = self.groups.join(TENANTS_FOLDER);
-        Ok(Some((number(&group.join("referenced"))?, number(&group.join("max_referenced"))?)))
-    }
-
-    /// Sets the most bytes that all members may hold together.
-    pub(crate) fn limit_members(&self, at: &Path, bytes: u64) -> io::Result<()> {
-        limit_group(at, TENANTS, bytes)
-    }
-
     /// Bytes of data that were promised to writers and that no figure of the file system shows as used yet.
     pub(crate) fn pending_bytes(&self) -> u64 {
         let data = self.groups.with_file_name("allocation").join("data");
@@ -247,33 +197,6 @@ impl QuotaGroups {
     /// Bytes written to the subvolume at `path` that have no place on disk yet.
     pub(crate) fn dirty_bytes(&self, path: &Path) -> io::Result<u64> {
         self.figure(path, "rsv_data")
-    }
-
-    /// Removes the books of subvolumes that are gone. With simple quotas the kernel keeps them as long as a copy still holds
-    /// bytes of theirs, and then forgets to remove them. `live`: those of subvolumes that are there.
-    pub(crate) fn remove_stale(&self, at: &Path, live: &HashSet<u64>) -> io::Result<usize> {
-        if !self.is_simple {
-            return Ok(0);
-        }
-        let file = File::open(at)?;
-        let mut removed = 0;
-        for entry in std::fs::read_dir(&self.groups)? {
-            let entry = entry?;
-            let number = entry.file_name().to_str().and_then(|name| name.strip_prefix("0_")?.parse().ok());
-            let Some(number) = number.filter(|number| *number >= FIRST_OBJECT && !live.contains(number))
-            else {
-                continue;
-            };
-            let is_empty =
-                std::fs::read_to_string(entry.path().join("referenced")).is_ok_and(|text| text.trim() == "0");
-            // 0: remove the group.
-            let mut args = [0, number];
-            // SAFETY: two numbers are the structure that this request takes.
-            if is_empty && unsafe { ioctl::ioctl(&file, QGROUP_CREATE, &mut args) }.is_ok() {
-                removed += 1;
-            }
-        }
-        Ok(removed)
     }
 
     /// The limit of the subvolume at `path`.
@@ -291,13 +214,13 @@ impl QuotaGroups {
     }
 }
 
-fn number(path: &Path) -> io::Result<u64> {
+pub(crate) fn number(path: &Path) -> io::Result<u64> {
     let text = std::fs::read_to_string(path)?;
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Treats the error `known`, which says that the state was already reached, as success.
-fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
+pub(crate) fn is_fine(answer: io::Result<i32>, known: i32) -> io::Result<()> {
     match answer {
         Err(error) if error.raw_os_error() == Some(known) => Ok(()),
         other => other.map(drop),

@@ -16,6 +16,7 @@ mod btrfs;
 mod capture;
 mod clear;
 mod format;
+mod groups;
 pub mod ioctl;
 mod live_tree;
 mod loopback;
@@ -25,6 +26,7 @@ mod pack;
 mod pool;
 mod snapshots;
 mod space;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod unpack;
@@ -39,9 +41,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use atoll_disk::is_full;
-use btrfs::Member;
 
-pub use atoll_disk::Reserve;
+pub use atoll_disk::{Reserve, TenantNumber, TenantShares};
 pub use clear::remove_tree;
 pub use format::{IDS, ReadError};
 pub use live_tree::{copy_live_tree, live_tree_bytes};
@@ -84,8 +85,9 @@ pub struct Layers {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a server has one")]
 enum StorageKind {
-    Btrfs { pool: pool::Pool, quota: btrfs::QuotaGroups },
+    Btrfs { pool: pool::Pool, quota: btrfs::QuotaGroups, tenants: tenants::TenantGroups },
     Folders,
 }
 
@@ -123,8 +125,9 @@ impl Layers {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
         make_private(&self.volumes())?;
-        self.remove_stale_books()?;
-        self.take_members()?;
+        self.remove_abandoned_groups()?;
+        self.arrange_groups()?;
+        self.keep_reserve()?;
         Ok(self)
     }
 
@@ -136,13 +139,13 @@ impl Layers {
     ) -> Result<Self, (&'static str, io::Error)> {
         let pool = pool::Pool::open(data, at, disk)?;
         let quota = btrfs::enable_quota(at, legacy).map_err(|cause| ("switch quotas on", cause))?;
-        quota.make_group(at).map_err(|cause| ("make a quota group", cause))?;
+        quota.make_groups(at).map_err(|cause| ("make the quota groups", cause))?;
         let disk = Arc::clone(disk);
         Ok(Self {
             disk,
             at: at.to_owned(),
             root: at.join("layers"),
-            kind: StorageKind::Btrfs { pool, quota },
+            kind: StorageKind::Btrfs { pool, quota, tenants: tenants::TenantGroups::default() },
         })
     }
 
@@ -188,9 +191,9 @@ impl Layers {
         if !self.exists(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if let StorageKind::Btrfs { quota, .. } = &self.kind {
+        if let StorageKind::Btrfs { .. } = &self.kind {
             btrfs::limit(&path, btrfs::UNLIMITED)?;
-            quota.set_member(&self.at, &path, Member::No)?;
+            self.leave_group(name, &path)?;
         }
         prepare(&path, with_usr)?;
         Ok(path)
@@ -204,11 +207,12 @@ impl Layers {
     /// Changes the limit of a layer.
     pub fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
-            StorageKind::Btrfs { pool, quota } => {
-                pool.expect(limit_bytes);
+            StorageKind::Btrfs { pool, .. } => {
                 let path = self.path(name);
                 btrfs::limit(&path, self.own_limit(name, limit_bytes))?;
-                quota.set_member(&self.at, &path, Member::Yes)
+                // Afterwards, so that a pool that shrinks meanwhile finds the limit.
+                pool.expect(limit_bytes);
+                self.join_group(name, &path)
             }
             StorageKind::Folders => Ok(()),
         }
@@ -216,7 +220,8 @@ impl Layers {
 
     /// Gives a layer made ahead of time to its sandbox.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path(from), self.path(to))
+        fs::rename(self.path(from), self.path(to))?;
+        self.change_group(from, to)
     }
 
     /// Removes a layer with everything in it. Nothing there is fine.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, SeekFrom as Whence, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 
 use crate::format::{self, EntryType, IDS, PIECES_MOST, PackedEntry, Records};
 use crate::walk::{Walk, WalkEntry, open_folder};
@@ -15,8 +15,6 @@ use crate::walk::{Walk, WalkEntry, open_folder};
 /// The parts of a layer that are its content; the first is always there.
 pub(crate) const PARTS: [&str; 2] = ["upper", "usr-upper"];
 const BUFFER: usize = 256 << 10;
-/// A shorter hole is written as data.
-const HOLE_LEAST: u64 = 4 << 10;
 
 /// Writes the layer at `layer`. Nobody may change it meanwhile.
 pub(crate) fn write(layer: &Path, out: &mut impl Write) -> io::Result<()> {
@@ -196,7 +194,11 @@ impl<'a, W: Write> Packer<'a, W> {
 
     fn file(&mut self, mut file: File, path: Vec<u8>, stat: &Stat, mut records: Records) -> io::Result<()> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let pieces = if self.is_sparse { pieces(&file, size)? } else { vec![(0, size)] };
+        let pieces = if self.is_sparse {
+            atoll_tar::sparse::pieces(&file, size, PIECES_MOST)?
+        } else {
+            vec![(0, size)]
+        };
         if pieces == [(0, size)] || size == 0 {
             self.about(EntryType::Regular, path, stat, Vec::new(), size, records)?;
             self.data(&mut file, 0, size)?;
@@ -241,49 +243,6 @@ impl<'a, W: Write> Packer<'a, W> {
         }
         Ok(())
     }
-}
-
-/// The pieces of a file that contain data, as (offset, length). At most [`PIECES_MOST`]: small holes count as data.
-fn pieces(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
-    let mut least = HOLE_LEAST;
-    loop {
-        match pieces_apart(file, size, least)? {
-            Some(pieces) => return Ok(pieces),
-            None => least *= 4,
-        }
-    }
-}
-
-fn pieces_apart(file: &File, size: u64, hole_least: u64) -> io::Result<Option<Vec<(u64, u64)>>> {
-    let mut pieces: Vec<(u64, u64)> = Vec::new();
-    let mut at = 0;
-    while at < size {
-        let start = match rustix::fs::seek(file, Whence::Data(at)) {
-            Ok(start) => start,
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        let stop = rustix::fs::seek(file, Whence::Hole(start))?.min(size);
-        if start >= stop {
-            break;
-        }
-        match pieces.last_mut() {
-            Some((offset, length)) if start - (*offset + *length) < hole_least => *length = stop - *offset,
-            // A short hole at the beginning is written as data too.
-            None if start < hole_least => pieces.push((0, stop)),
-            _ => pieces.push((start, stop - start)),
-        }
-        if pieces.len() > PIECES_MOST {
-            return Ok(None);
-        }
-        at = stop;
-    }
-    if let Some((offset, length)) = pieces.last_mut()
-        && size - (*offset + *length) < hole_least
-    {
-        *length = size - *offset;
-    }
-    Ok(Some(pieces))
 }
 
 /// The attributes of an open file or folder, as records of an archive.
@@ -428,7 +387,8 @@ pub(crate) fn read_through(layer: &Path) -> io::Result<()> {
                     // Cached pages say nothing about the disk, so they are dropped.
                     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
                     let mut file = File::from(file);
-                    for (offset, length) in pieces(&file, u64::try_from(entry.stat.st_size).unwrap_or(0))? {
+                    let size = u64::try_from(entry.stat.st_size).unwrap_or(0);
+                    for (offset, length) in atoll_tar::sparse::pieces(&file, size, PIECES_MOST)? {
                         file.seek(SeekFrom::Start(offset))?;
                         let mut piece = (&mut file).take(length);
                         while piece.read(&mut buffer)? > 0 {}

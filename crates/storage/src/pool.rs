@@ -1,4 +1,9 @@
-//! The btrfs file system that holds the layers: a loop file that grows, or the file system of the data folder.
+//! The btrfs file system that holds the layers: a loop file that grows and shrinks, or the file system of the data folder.
+//!
+//! Every byte of the file is allocated on the host at all times. To shrink, btrfs first moves everything below the new
+//! end and commits that; then the end of the file is cut off. So a death in between leaves a file that is too long, and
+//! the next step cuts it or uses it. Nothing is discarded and no hole is punched: a hole would need space of the host
+//! again when it is written to.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -7,11 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use atoll_disk::{Purpose, Reserve, free_bytes};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{btrfs, loopback};
+use crate::space::total_bytes;
 
 const BTRFS_MAGIC: u64 = 0x9123_683e;
 const GIB: u64 = 1 << 30;
@@ -23,6 +30,10 @@ const STEP_LEAST: u64 = GIB / 4;
 /// The pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
 const LOW_BYTES: u64 = GIB;
 const HEADROOM_MAX: u64 = 16 * GIB;
+/// A pool that shrinks keeps this much more than it would grow for.
+const SLACK_BYTES: u64 = GIB;
+/// LIMIT: how long the pool has not grown before it shrinks.
+const SHRINKS_AFTER: Duration = Duration::from_secs(20);
 
 /// Where the pool is and whether it can grow.
 #[derive(Debug)]
@@ -39,8 +50,23 @@ pub(crate) struct Pool {
 struct Backing {
     file: PathBuf,
     device: PathBuf,
-    /// Only one caller grows the pool at a time.
-    turn: Mutex<()>,
+    /// Only one caller changes the size of the pool at a time.
+    size: Mutex<SizeChange>,
+}
+
+/// How the size of the pool changed last.
+#[derive(Debug)]
+struct SizeChange {
+    /// When it grew, or could not shrink.
+    grown: Instant,
+    /// It has begun to shrink, and goes on until it has the size that it needs.
+    is_shrinking: bool,
+}
+
+impl SizeChange {
+    fn growth() -> Self {
+        Self { grown: Instant::now(), is_shrinking: false }
+    }
 }
 
 type Failed = (&'static str, io::Error);
@@ -68,13 +94,19 @@ impl Pool {
         }
         let device = loopback::find(&file).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
         let device = device.map_err(|cause| ("find the pool's device", cause))?;
-        let backing = Backing { file, device, turn: Mutex::new(()) };
+        let backing = Backing { file, device, size: Mutex::new(SizeChange::growth()) };
         Ok(Self { at: at.to_owned(), backing: Some(backing), headroom: AtomicU64::new(LOW_BYTES), disk })
     }
 
     /// The folder whose disk it grows into; `None` where it is the disk itself.
     pub(crate) fn grows_in(&self) -> Option<&Path> {
         self.backing.as_ref().map(Backing::folder)
+    }
+
+    /// What the file has beyond what btrfs uses: more than 0 only while the pool changes its size.
+    pub(crate) fn unused_bytes(&self) -> io::Result<u64> {
+        let Some(backing) = &self.backing else { return Ok(0) };
+        Ok(backing.file.metadata()?.len().saturating_sub(total_bytes(&self.at)?))
     }
 
     /// Notes how much one layer may take.
@@ -85,7 +117,7 @@ impl Pool {
     /// Grows it until so much more than what is kept free anyway is free; `pending` bytes are promised to writers already.
     pub(crate) fn grow_for(&self, more: u64, pending: u64, purpose: Purpose) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
-        let _turn = backing.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = self.headroom.load(Ordering::Relaxed).saturating_add(more).saturating_add(pending);
         while free_bytes(&self.at)? < wanted {
             let Some(step) = next_step(self.disk.room(backing.folder(), purpose)?) else { break };
@@ -93,9 +125,53 @@ impl Pool {
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), file.metadata()?.len(), step)?;
             loopback::take_new_size(&backing.device)?;
             btrfs::grow(&self.at)?;
+            *size = SizeChange::growth();
         }
         Ok(())
     }
+
+    /// Whether the pool would be mostly free if no layer had a large limit. Cheap.
+    pub(crate) fn may_shrink(&self, pending: u64) -> io::Result<bool> {
+        let Some(backing) = &self.backing else { return Ok(false) };
+        let size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let (length, total) = (backing.file.metadata()?.len(), total_bytes(&self.at)?);
+        let used = total.saturating_sub(free_bytes(&self.at)?);
+        let is_too_large =
+            shrunk(total, used.saturating_add(pending), LOW_BYTES, size.is_shrinking).is_some();
+        Ok(size.grown.elapsed() >= SHRINKS_AFTER && (length > total || is_too_large))
+    }
+
+    /// Forgets how much a layer may take; [`Pool::expect`] is called for every layer that exists.
+    pub(crate) fn forget_expected(&self) {
+        self.headroom.store(LOW_BYTES, Ordering::Relaxed);
+    }
+
+    /// One step towards the size that the pool needs, if most of it is free. Another caller may grow it between two steps.
+    pub(crate) fn shrink(&self, pending: u64) -> io::Result<()> {
+        let Some(backing) = &self.backing else { return Ok(()) };
+        let mut size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
+        let total = total_bytes(&self.at)?;
+        let used = total.saturating_sub(free_bytes(&self.at)?).saturating_add(pending);
+        let wanted = shrunk(total, used, self.headroom.load(Ordering::Relaxed), size.is_shrinking);
+        size.is_shrinking = wanted.is_some();
+        if let Some(wanted) = wanted {
+            let next = wanted.max(total.saturating_sub(STEP_BYTES));
+            match btrfs::shrink(&self.at, next) {
+                // What is at the end does not fit below it now.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => *size = SizeChange::growth(),
+                other => other?,
+            }
+            btrfs::commit(&self.at)?;
+        }
+        backing.cut(total_bytes(&self.at)?)
+    }
+}
+
+/// The size that a pool of `total` bytes shrinks to. `None`: it stays as it is. It begins when less than half is needed.
+fn shrunk(total: u64, used: u64, headroom: u64, is_shrinking: bool) -> Option<u64> {
+    let wanted = used.saturating_add(headroom).saturating_add(SLACK_BYTES).next_multiple_of(STEP_LEAST);
+    let from = if is_shrinking { total.saturating_sub(STEP_LEAST) } else { total / 2 };
+    Some(wanted).filter(|wanted| *wanted <= from)
 }
 
 /// The size of the next step. The last steps are short ones, so that all room that counts as free can be used.
@@ -111,6 +187,22 @@ pub(crate) fn whole_steps(room: u64) -> u64 {
 impl Backing {
     fn folder(&self) -> &Path {
         self.file.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Cuts off what btrfs does not use of the file.
+    fn cut(&self, bytes: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(&self.file)?;
+        let length = file.metadata()?.len();
+        if length > bytes {
+            file.set_len(bytes)?;
+            loopback::take_new_size(&self.device)?;
+            tracing::info!(
+                from_mib = length >> 20,
+                to_mib = bytes >> 20,
+                "the pool was mostly free and has shrunk"
+            );
+        }
+        Ok(())
     }
 }
 
@@ -175,5 +267,16 @@ mod tests {
         assert_eq!(next_step(STEP_LEAST + 1), Some(STEP_LEAST));
         assert_eq!(next_step(STEP_LEAST - 1), None);
         assert_eq!(next_step(0), None);
+    }
+
+    #[test]
+    fn the_pool_shrinks_only_if_most_of_it_is_free_and_keeps_what_it_would_grow_for() {
+        let wanted = Some(2 * GIB + STEP_LEAST);
+        assert_eq!(shrunk(13 * GIB, 16 << 20, GIB, false), wanted);
+        assert_eq!(shrunk(13 * GIB, 16 << 20, 8 * GIB, false), None, "a layer may take more");
+        assert_eq!(shrunk(13 * GIB, 5 * GIB, GIB, false), None, "it would grow again soon");
+        assert_eq!(shrunk(3 * GIB, 16 << 20, GIB, false), None, "it is small");
+        assert_eq!(shrunk(3 * GIB, 16 << 20, GIB, true), wanted, "what it began it ends");
+        assert_eq!(shrunk(2 * GIB + STEP_LEAST, 16 << 20, GIB, true), None, "it has ended");
     }
 }

@@ -335,9 +335,8 @@ impl Layers {
         self.commit_names()
     }
 
-    /// Removes the books of what is gone; before anything new is made.
-    pub(crate) fn remove_stale_books(&self) -> io::Result<()> {
-        let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
+    /// The ids of all subvolumes that are layers, snapshots or volumes.
+    pub(crate) fn live_subvolumes(&self) -> io::Result<HashSet<u64>> {
         let mut live = HashSet::new();
         for folder in [&self.root, &self.snapshots(), &self.volumes()] {
             for entry in fs::read_dir(folder)? {
@@ -349,11 +348,7 @@ impl Layers {
                 );
             }
         }
-        let removed = quota.remove_stale(&self.at, &live)?;
-        if removed > 0 {
-            tracing::debug!(removed, "quota groups of removed layers were deleted");
-        }
-        Ok(())
+        Ok(live)
     }
 
     /// Removes a snapshot with everything in it. Nothing there is fine.

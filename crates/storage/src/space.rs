@@ -4,18 +4,18 @@
 //! the pool, with its possible growth:      │ layers and volumes ─────────► │ reserve: pauses, snapshots │
 //! ```
 //!
-//! Every layer and every volume is a member of one quota group, and the limit of that group keeps the reserve: the
-//! kernel refuses a write beyond it with `EDQUOT`, as it does for a full layer. The limit is adjusted to the other
-//! usage of the pool, and to how far the pool can grow. With full quota groups (kernels before 6.7) this group does not
-//! exist.
+//! Every layer and every volume counts for one quota group, and the limit of that group keeps the reserve: the kernel
+//! refuses a write beyond it with `EDQUOT`, as it does for a full layer. The limit is adjusted to the other usage of the
+//! pool, and to how far the pool can grow. Below it are the groups of tenants (see [`crate::tenants`]). With full quota
+//! groups (kernels before 6.7) none of them exists.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use atoll_disk::{Purpose, free_bytes};
 
-use crate::btrfs::Member;
+use crate::snapshots::inherited_at;
+use crate::volumes::HEADROOM_MOST;
 use crate::{Layers, StorageKind, pool};
 
 /// The reserve is at most this part of a small pool.
@@ -51,7 +51,7 @@ impl Layers {
     /// Grows the pool until so much more is free for a pause or a snapshot, as far as there is room on the host.
     pub fn grow_for_memory(&self, bytes: u64) -> io::Result<()> {
         match &self.kind {
-            StorageKind::Btrfs { pool, quota } => {
+            StorageKind::Btrfs { pool, quota, .. } => {
                 pool.grow_for(bytes, quota.pending_bytes(), Purpose::Memory)
             }
             StorageKind::Folders => Ok(()),
@@ -60,13 +60,29 @@ impl Layers {
 
     /// Grows the pool when little of it is free, and keeps its reserve; often called, cheap.
     pub fn grow(&self) -> io::Result<()> {
-        let StorageKind::Btrfs { pool, quota } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { pool, quota, .. } = &self.kind else { return Ok(()) };
         pool.grow_for(0, quota.pending_bytes(), Purpose::Data)?;
         self.keep_reserve()
     }
 
-    /// Sets the limit of the group to the space that is not reserved.
-    fn keep_reserve(&self) -> io::Result<()> {
+    /// Makes the pool smaller when it has been mostly free for a while; cheap while it is not.
+    pub fn shrink(&self) -> io::Result<()> {
+        let StorageKind::Btrfs { pool, quota, .. } = &self.kind else { return Ok(()) };
+        if !pool.may_shrink(quota.pending_bytes())? {
+            return Ok(());
+        }
+        pool.forget_expected();
+        for (_, path) in self.layers_and_volumes()? {
+            // What is removed meanwhile needs nothing. 0 is no limit.
+            let limit = quota.limit_bytes(&path).unwrap_or(0).saturating_add(inherited_at(&path));
+            let is_volume = path.starts_with(self.volumes());
+            pool.expect(if is_volume { limit.min(HEADROOM_MOST) } else { limit });
+        }
+        pool.shrink(quota.pending_bytes())
+    }
+
+    /// Sets the limit of all layers and volumes to the space that is not reserved, and those of tenants to their share of it.
+    pub(crate) fn keep_reserve(&self) -> io::Result<()> {
         let (StorageKind::Btrfs { quota, .. }, Some((held, limit))) = (&self.kind, self.group()?) else {
             return Ok(());
         };
@@ -74,10 +90,10 @@ impl Layers {
         let (inside, data, _) = self.room_with(0)?;
         let reserve = self.reserve_inside(inside, data)?;
         let wanted = held.saturating_add(inside.saturating_add(data).saturating_sub(reserve)).max(SLACK);
-        if limit.abs_diff(wanted) < SLACK {
-            return Ok(());
+        if limit.abs_diff(wanted) >= SLACK {
+            quota.limit_all(&self.at, wanted)?;
         }
-        quota.limit_members(&self.at, wanted)
+        self.keep_shares(wanted)
     }
 
     /// The free space in the pool, and by how much the pool can grow: for data, for memory.
@@ -90,16 +106,19 @@ impl Layers {
     }
 
     fn room_with(&self, pending: u64) -> io::Result<(u64, u64, u64)> {
-        let host = match &self.kind {
-            StorageKind::Btrfs { pool, .. } => pool.grows_in(),
+        let pool = match &self.kind {
+            StorageKind::Btrfs { pool, .. } => pool.grows_in().map(|host| (pool, host)),
             StorageKind::Folders => None,
         };
-        match host {
-            Some(host) => {
-                let inside = free_bytes(&self.at)?.saturating_sub(pending);
+        match pool {
+            Some((pool, host)) => {
                 // The pool grows in whole steps.
                 let room = |purpose| self.disk.room(host, purpose).map(pool::whole_steps);
-                Ok((inside, room(Purpose::Data)?, room(Purpose::Memory)?))
+                let (data, memory) = (room(Purpose::Data)?, room(Purpose::Memory)?);
+                // Space that the file has taken from the host already, or has not given back yet.
+                let changing = pool.unused_bytes()?;
+                let inside = free_bytes(&self.at)?.saturating_sub(pending);
+                Ok((inside, data + changing, memory + changing))
             }
             // The pool is the disk itself.
             None => {
@@ -125,24 +144,13 @@ impl Layers {
 
     fn group(&self) -> io::Result<Option<(u64, u64)>> {
         match &self.kind {
-            StorageKind::Btrfs { quota, .. } => quota.group_bytes(),
+            StorageKind::Btrfs { quota, .. } => quota.all_bytes(),
             StorageKind::Folders => Ok(None),
         }
     }
-
-    /// Takes every layer and volume into the group: an earlier server may not have known it, or died before it did so.
-    pub(crate) fn take_members(&self) -> io::Result<()> {
-        let StorageKind::Btrfs { quota, .. } = &self.kind else { return Ok(()) };
-        for folder in [&self.root, &self.volumes()] {
-            for entry in fs::read_dir(folder)? {
-                quota.set_member(&self.at, &entry?.path(), Member::Yes)?;
-            }
-        }
-        self.keep_reserve()
-    }
 }
 
-fn total_bytes(at: &Path) -> io::Result<u64> {
+pub(crate) fn total_bytes(at: &Path) -> io::Result<u64> {
     let disk = rustix::fs::statvfs(at)?;
     Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
 }

@@ -14,12 +14,11 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::CWD;
 
-use crate::btrfs::Member;
 use crate::snapshots::{copy_folders, inherited_at, own_limit_at, passing_name};
 use crate::walk::{self, open_folder};
 use crate::{CopyError, Layers, StorageKind, btrfs, clear};
@@ -30,8 +29,8 @@ const NEXT: &str = ".new-";
 /// LIMIT: the space that a removal from a full volume may need temporarily.
 const ROOM_TO_REMOVE: u64 = 16 << 20;
 /// LIMIT: the space that the pool takes from the host for a volume before any data is written. Most volumes are never
-/// full, the pool never shrinks, and it grows faster than sandboxes write.
-const HEADROOM_MOST: u64 = 4 << 30;
+/// full, and the pool grows faster than sandboxes write.
+pub(crate) const HEADROOM_MOST: u64 = 4 << 30;
 /// Held while the limit of a volume is raised for a removal.
 static RAISED: Mutex<()> = Mutex::new(());
 
@@ -56,7 +55,7 @@ impl Layers {
     /// Makes an empty volume, or sets the limit of the one that is there.
     pub fn create_volume(&self, volume: &str, limit_bytes: Option<u64>) -> io::Result<()> {
         if self.volume(volume).exists() {
-            return self.limit_volume(&self.volume(volume), limit_bytes);
+            return self.limit_volume(volume, limit_bytes);
         }
         let next = passing_name(NEXT, volume)?;
         let path = self.volume(&next);
@@ -69,7 +68,7 @@ impl Layers {
             fs::create_dir(&files)?;
             // Every user in a sandbox that mounts the volume may write.
             fs::set_permissions(&files, PermissionsExt::from_mode(0o777))?;
-            Ok(self.limit_volume(&path, limit_bytes)?)
+            Ok(self.limit_volume(&next, limit_bytes)?)
         })
         .map_err(plain)
     }
@@ -97,7 +96,7 @@ impl Layers {
                         btrfs::limit(&path, btrfs::UNLIMITED)?;
                     }
                     self.note_inherited(&path, used)?;
-                    Ok(self.limit_volume(&path, limit_bytes)?)
+                    Ok(self.limit_volume(&next, limit_bytes)?)
                 })
             }
             StorageKind::Folders => {
@@ -125,19 +124,18 @@ impl Layers {
         filled
     }
 
-    fn limit_volume(&self, path: &Path, limit_bytes: Option<u64>) -> io::Result<()> {
-        match (&self.kind, limit_bytes) {
-            (StorageKind::Btrfs { pool, quota }, Some(bytes)) => {
+    fn limit_volume(&self, name: &str, limit_bytes: Option<u64>) -> io::Result<()> {
+        let StorageKind::Btrfs { pool, .. } = &self.kind else { return Ok(()) };
+        let path = self.volume(name);
+        let limit = match limit_bytes {
+            Some(bytes) => {
                 pool.expect(bytes.min(HEADROOM_MOST));
-                btrfs::limit(path, own_limit_at(path, bytes))?;
-                quota.set_member(&self.at, path, Member::Yes)
+                own_limit_at(&path, bytes)
             }
-            (StorageKind::Btrfs { quota, .. }, None) => {
-                btrfs::limit(path, btrfs::UNLIMITED)?;
-                quota.set_member(&self.at, path, Member::Yes)
-            }
-            (StorageKind::Folders, _) => Ok(()),
-        }
+            None => btrfs::UNLIMITED,
+        };
+        btrfs::limit(&path, limit)?;
+        self.join_group(name, &path)
     }
 
     /// Changes the limit of a volume; an error where it holds more.
@@ -146,7 +144,7 @@ impl Layers {
         if used_bytes > limit_bytes {
             return Err(CopyError::BelowUse { used_bytes });
         }
-        Ok(self.limit_volume(&self.volume(volume), Some(limit_bytes))?)
+        Ok(self.limit_volume(volume, Some(limit_bytes))?)
     }
 
     /// Bytes in a volume.
@@ -237,9 +235,9 @@ impl Layers {
         let _one = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = quota.limit_bytes(&path)?;
         btrfs::limit(&path, limit.saturating_add(ROOM_TO_REMOVE))?;
-        quota.set_member(&self.at, &path, Member::No)?;
+        self.leave_group(volume, &path)?;
         let done = work();
-        quota.set_member(&self.at, &path, Member::Yes)?;
+        self.join_group(volume, &path)?;
         // The limit is only restored if it was not changed meanwhile.
         if quota.limit_bytes(&path)? == limit.saturating_add(ROOM_TO_REMOVE) {
             btrfs::limit(&path, limit)?;
