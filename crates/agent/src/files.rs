@@ -1,6 +1,7 @@
 //! Files of the sandbox, with the permissions of a named user. Of the wire protocol only `/files` is known here.
 //!
-//! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` cannot be followed.
+//! Every path is opened by `openat2` without magic links, so `/proc/*/root` and `/proc/*/fd` cannot be followed; where
+//! the sandbox has no `openat2`, by the same rules in [`walk`].
 //! Everything except regular files is refused before the real open, so no thread waits on a FIFO and no device is
 //! accessed.
 
@@ -12,13 +13,15 @@ mod download;
 mod entry;
 mod lines;
 mod path;
+mod readers;
 mod search;
 mod tree;
 mod upload;
 mod upload_queue;
+mod walk;
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -29,6 +32,7 @@ pub(crate) use copy::copy_entry;
 pub(crate) use download::get;
 pub(crate) use entry::{FileEntry, FileKind, stat};
 pub(crate) use path::{decode_query, resolve};
+pub(crate) use readers::{ConnectionEnd, Readers};
 pub(crate) use search::{Search, SearchOptions};
 pub(crate) use tree::{Existing, list, make_dir, move_entry, remove};
 pub(crate) use upload::{TempName, post};
@@ -40,8 +44,9 @@ pub(crate) fn open(path: &[u8], flags: OFlags, mode: Mode) -> rustix::io::Result
     open_at(CWD, path, flags, mode, ResolveFlags::NO_MAGICLINKS)
 }
 
-fn open_at(
-    dir: impl std::os::fd::AsFd,
+/// Opens a path relative to a folder.
+pub(crate) fn open_at(
+    dir: impl AsFd,
     path: &[u8],
     flags: OFlags,
     mode: Mode,
@@ -51,6 +56,7 @@ fn open_at(
         // EAGAIN and EINTR: a rename raced with the path walk, or a signal arrived; the call must be repeated.
         match rustix::fs::openat2(&dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::NOSYS) => return walk::open(dir.as_fd(), path, flags, mode, resolve),
             other => return other,
         }
     }
@@ -66,7 +72,15 @@ pub(crate) fn open_dir_raw(path: &CStr) -> Result<RawFd, i32> {
     match i32::try_from(fd) {
         Ok(fd) if fd >= 0 => Ok(fd),
         // SAFETY: errno's address is valid for the running thread.
-        _ => Err(unsafe { *libc::__errno_location() }),
+        _ => match unsafe { *libc::__errno_location() } {
+            libc::ENOSYS => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let opened =
+                    walk::open(CWD, path.to_bytes(), flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
+                opened.map(IntoRawFd::into_raw_fd).map_err(Errno::raw_os_error)
+            }
+            errno => Err(errno),
+        },
     }
 }
 
@@ -141,6 +155,29 @@ fn make_dirs(path: &[u8], mode: Mode) -> Result<bool, AgentError> {
             .map_err(|e| refuse(e, path))?;
     }
     Ok(made)
+}
+
+/// The set-user-ID and set-group-ID bits.
+const SPECIAL_BITS: Mode = Mode::SUID.union(Mode::SGID);
+
+/// Gives a file the mode that it had elsewhere. In a sandbox that refuses the special bits it gets the others.
+fn set_former_mode(file: &OwnedFd, mode: Mode) -> rustix::io::Result<()> {
+    match rustix::fs::fchmod(file, mode) {
+        Err(Errno::PERM) if mode.intersects(SPECIAL_BITS) => rustix::fs::fchmod(file, mode - SPECIAL_BITS),
+        done => done,
+    }
+}
+
+/// The error for a mode that was asked for and could not be set.
+fn refuse_mode(errno: Errno, mode: Mode, path: &[u8]) -> AgentError {
+    if errno != Errno::PERM || !mode.intersects(SPECIAL_BITS) {
+        return refuse(errno, path);
+    }
+    AgentError::Denied(format!(
+        "path '{}': permission denied; in a sandbox that writes to a folder of the host no file gets the set-user-ID or \
+         set-group-ID bit",
+        shown(path)
+    ))
 }
 
 fn refuse(errno: Errno, path: &[u8]) -> AgentError {

@@ -31,6 +31,8 @@ pub(crate) type AgentBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 pub(crate) struct ConnectionHandler {
     pub(crate) agent: Arc<Agent>,
     pub(crate) rpc: ConnectRpcService,
+    /// Ends this connection.
+    pub(crate) end: files::ConnectionEnd,
 }
 
 impl ConnectionHandler {
@@ -66,7 +68,7 @@ impl ConnectionHandler {
                 let user = self.file_user(&request)?;
                 let path = files::decode_query(request.uri().query().unwrap_or_default(), "path")
                     .unwrap_or_default();
-                files::get(&self.agent, &user, &path, request.headers()).await
+                files::get(&self.agent, &user, &path, request.headers(), &self.end).await
             }
             (Method::POST, "/files" | "/archive/unpack" | "/archive/pack") => self.transfer(request).await,
             (_, "/init" | "/envs" | "/metrics" | "/files") => Ok(empty(StatusCode::METHOD_NOT_ALLOWED)),
@@ -89,7 +91,7 @@ impl ConnectionHandler {
         };
         match request.uri().path() {
             "/archive/unpack" => files::archive::unpack(&self.agent, &user, request).await,
-            "/archive/pack" => files::archive::pack(&self.agent, &user, request).await,
+            "/archive/pack" => files::archive::pack(&self.agent, &user, request, &self.end).await,
             _ => files::post(&self.agent, &user, request).await,
         }
     }

@@ -37,6 +37,9 @@ use crate::users::User;
 /// LIMIT: how long a write to stdin waits for a process that does not read.
 const INPUT_WAIT: Duration = Duration::from_secs(8);
 
+/// LIMIT: how long a kill waits for the end of the process; longer only while it waits for a device.
+const KILL_WAIT: Duration = Duration::from_secs(2);
+
 /// A caller's clock started before the agent's: on it, a deadline this near may already have passed.
 const DEADLINE_SLACK: Duration = Duration::from_millis(20);
 
@@ -107,6 +110,8 @@ pub(crate) struct Process {
     terminal: Mutex<Option<Arc<AsyncFd<OwnedFd>>>>,
     life: Mutex<ProcessState>,
     exited: Notify,
+    /// Told to all callers that wait for the end.
+    reaped: Notify,
     /// On the agent's clock; moved when the sandbox was paused.
     deadline: Mutex<Option<Instant>>,
 }
@@ -132,6 +137,7 @@ impl Process {
         exit.timed_out = life.timed_out;
         life.status = Some(exit);
         self.exited.notify_one();
+        self.reaped.notify_waiters();
     }
 
     fn exit(&self) -> Option<Exit> {
@@ -154,6 +160,17 @@ impl Process {
             Err(Errno::INVAL) => Err(AgentError::Invalid(format!("no signal {signal}"))),
             Err(errno) => Err(AgentError::from_errno(errno, "signal")),
         }
+    }
+
+    /// Signals the process group; after SIGKILL, returns when the process is gone, so that its pid no longer exists. A process that the
+    /// kernel cannot end yet is not waited for longer than [`KILL_WAIT`].
+    pub(crate) async fn signal_and_wait(&self, signal: i32) -> Result<(), AgentError> {
+        let reaped = self.reaped.notified();
+        self.signal(signal)?;
+        if signal == libc::SIGKILL && self.exit().is_none() {
+            running::within(KILL_WAIT, reaped).await;
+        }
+        Ok(())
     }
 
     fn deadline(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {

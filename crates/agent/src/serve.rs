@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::files::ConnectionEnd;
 use crate::host_mode::HostMode;
 use crate::http::ConnectionHandler;
 use crate::process::reap_forever;
@@ -43,7 +44,8 @@ const SOCKET_MAX: usize = 128 * 1024;
 pub(crate) async fn serve(listener: AgentListener, token: Vec<u8>, host: Option<HostMode>) -> io::Result<()> {
     let listener = Listener::new(listener)?;
     let agent = Arc::new(Agent::new(token, host));
-    let front = ConnectionHandler { rpc: rpc::service(&agent), agent: Arc::clone(&agent) };
+    let rpc = rpc::service(&agent);
+    let front = ConnectionHandler { rpc, agent: Arc::clone(&agent), end: Arc::default() };
     // Reaping and accepting both run until the process ends.
     tokio::select! {
         ended = reap_forever(&agent.processes) => ended,
@@ -122,15 +124,20 @@ async fn answer_all<S>(stream: S, front: ConnectionHandler, known: Arc<AtomicBoo
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let end = ConnectionEnd::default();
+    let front = ConnectionHandler { end: Arc::clone(&end), ..front };
     let answer = service_fn(move |request| {
         let (front, known) = (front.clone(), Arc::clone(&known));
         async move { Ok::<_, Infallible>(front.answer(request, &known).await) }
     });
-    // An error means that the peer closed the connection.
-    let _ = http1::Builder::new()
+    let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(BUFFER_MAX)
-        .serve_connection(TokioIo::new(stream), answer)
-        .await;
+        .serve_connection(TokioIo::new(stream), answer);
+    tokio::select! {
+        // An error means that the peer closed the connection.
+        _ = served => {}
+        () = end.notified() => {}
+    }
 }

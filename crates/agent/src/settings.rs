@@ -16,6 +16,13 @@ pub(crate) const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:
 /// The folder with the commands of the agent.
 const OWN_COMMANDS: &str = "/.atoll/bin";
 
+/// Where `pip install` and other installers put the programs of a user, below the home.
+const USERS_COMMANDS: &str = ".local/bin";
+
+/// `ss` of iproute2 reads its tables from here if this variable is set. Otherwise it asks for a netlink socket first, which the
+/// sandbox refuses, and prints that error before it reads the same tables.
+const SOCKET_TABLES: (&str, &str) = ("PROC_ROOT", "/proc");
+
 /// LIMIT: tokens have 40-128 characters; longer ones are invalid.
 pub(crate) const TOKEN_MAX: usize = 1024;
 
@@ -131,14 +138,26 @@ impl Settings {
         user: &User,
         request: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
-        let basics =
-            [("PATH", DEFAULT_PATH), ("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)];
+        let basics = [
+            ("PATH", DEFAULT_PATH),
+            ("HOME", &user.home),
+            ("USER", &user.name),
+            ("LOGNAME", &user.name),
+            SOCKET_TABLES,
+        ];
         let mut all: BTreeMap<String, String> = match &self.host {
             Some(host) => host.environment(),
             None => basics.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
         };
         let own_commands = self.host.as_ref().map_or(OWN_COMMANDS, HostMode::commands);
         all.extend(self.lock().envs.clone());
+        if let (Some(path), Some(folder)) = (all.get_mut("PATH"), users_commands(user))
+            && !path.split(':').any(|dir| dir == folder)
+        {
+            // First, as in Debian's profile: what a user installs wins over the system's.
+            let gap = if path.is_empty() { "" } else { ":" };
+            *path = format!("{folder}{gap}{path}");
+        }
         all.extend(request.clone());
         if let Some(path) = all.get_mut("PATH").filter(|path| !path.split(':').any(|dir| dir == own_commands))
         {
@@ -170,6 +189,13 @@ impl Settings {
     }
 }
 
+/// The folder of the user's own programs; `None` for a user without a home of its own.
+fn users_commands(user: &User) -> Option<String> {
+    let home = user.home.trim_end_matches('/');
+    let is_usable = home.starts_with('/') && !home.contains(':');
+    is_usable.then(|| format!("{home}/{USERS_COMMANDS}"))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -188,8 +214,24 @@ mod tests {
         let all = settings.environment(&user(), &[("A".to_owned(), "request".to_owned())].into());
         assert_eq!(
             (all["PATH"].as_str(), all["A"].as_str(), all["LOGNAME"].as_str()),
-            ("/p:/.atoll/bin", "request", "user")
+            ("/home/user/.local/bin:/p:/.atoll/bin", "request", "user")
         );
+        assert_eq!(all["PROC_ROOT"], "/proc", "`ss` asks for no netlink socket");
+    }
+
+    #[test]
+    fn programs_that_a_user_installs_are_found_unless_the_request_has_a_path() {
+        let settings = Settings::new(b"token".to_vec(), None);
+        let path = |home: &str, request: &[(&str, &str)]| {
+            let user = User { home: home.into(), ..user() };
+            let request = request.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            settings.environment(&user, &request)["PATH"].clone()
+        };
+        assert_eq!(path("/root", &[]), format!("/root/.local/bin:{DEFAULT_PATH}:/.atoll/bin"));
+        for odd in ["", "/", "/a:b", "relative"] {
+            assert_eq!(path(odd, &[]), format!("{DEFAULT_PATH}:/.atoll/bin"), "{odd}");
+        }
+        assert_eq!(path("/home/user", &[("PATH", "/bin")]), "/bin:/.atoll/bin");
     }
 
     #[test]

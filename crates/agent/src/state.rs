@@ -1,5 +1,6 @@
 //! The state of the agent, shared by its tasks.
 
+use crate::files::Readers;
 use crate::hold::Holds;
 use crate::host_mode::HostMode;
 use crate::identity::Workers;
@@ -14,6 +15,7 @@ pub(crate) struct Agent {
     pub(crate) processes: Table,
     pub(crate) logs: LogBuffer,
     pub(crate) workers: Workers,
+    pub(crate) readers: Readers,
     pub(crate) watchers: WatcherRegistry,
     pub(crate) meter: Meter,
     pub(crate) holds: Holds,
@@ -26,6 +28,7 @@ impl Agent {
             processes: Table::default(),
             logs: LogBuffer::default(),
             workers: Workers::new(),
+            readers: Readers::default(),
             watchers: WatcherRegistry::default(),
             meter: Meter::default(),
             holds: Holds::default(),

@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 pub(crate) use polled::{WatchRequest, WatcherRegistry};
 
 use crate::error::AgentError;
-use crate::files::{TempName, open, shown};
+use crate::files::{TempName, open, open_at, shown};
 use crate::identity::Workers;
 use crate::readiness::watched;
 use crate::users::Ids;
@@ -297,7 +297,7 @@ fn open_below(root: &[u8], dir: &[u8]) -> rustix::io::Result<OwnedFd> {
     if dir.is_empty() {
         return Ok(top);
     }
-    rustix::fs::openat2(&top, dir, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+    open_at(&top, dir, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
 fn refusal(errno: Errno, root: &[u8]) -> AgentError {

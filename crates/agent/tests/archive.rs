@@ -7,7 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::common::TestAgent;
-use atoll_agentapi::{AgentError, Pack, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
+use atoll_agentapi::{
+    AgentError, Pack, PackHoles, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked,
+};
 use atoll_model::ErrorKind;
 use bytes::Bytes;
 use tar::{EntryType, Header};
@@ -67,6 +69,7 @@ fn sources(paths: &[String]) -> Pack {
         globs: true,
         layout: PackLayout::Contents,
         exclude: Vec::new(),
+        holes: PackHoles::Filled,
     }
 }
 
@@ -300,6 +303,51 @@ async fn what_is_packed_is_named_for_a_copy_and_unpacks_to_the_same() {
         ..sources(&[agent.path("src")])
     };
     assert_eq!(listed(&pack(&agent, &without).await.unwrap()), ["./", "a/", "link", "one.txt", "two.txt"]);
+}
+
+#[tokio::test]
+async fn holes_stay_holes_and_need_no_time() {
+    let agent = TestAgent::start();
+    std::fs::create_dir(agent.path("src")).unwrap();
+    let make = |name: &str| std::fs::File::create(agent.path(&format!("src/{name}"))).unwrap();
+    let holes = make("holes");
+    holes.set_len(1 << 40).unwrap();
+    for at in [0, 5 << 30, (1 << 40) - 4] {
+        std::os::unix::fs::FileExt::write_all_at(&holes, b"data", at).unwrap();
+    }
+    make("only-a-hole").set_len(1 << 40).unwrap();
+    std::fs::write(agent.path("src/whole"), [7; 9_000]).unwrap();
+    std::fs::write(agent.path("src/zeros"), [0; 9_000]).unwrap();
+    let what = Pack { holes: PackHoles::Kept, ..sources(&[agent.path("src")]) };
+    let packed = pack(&agent, &what).await.unwrap();
+    assert!(packed.len() < 1 << 20, "{} bytes", packed.len());
+    unpack(&agent, &Unpack::below(agent.path("to")), packed.clone()).await.unwrap();
+    for name in ["holes", "only-a-hole", "whole", "zeros"] {
+        let about = |folder: &str| std::fs::metadata(agent.path(&format!("{folder}/{name}"))).unwrap();
+        assert_eq!(about("to").len(), about("src").len(), "{name}");
+        assert!(about("to").blocks() * 512 < 1 << 20, "{name} has {} blocks", about("to").blocks());
+    }
+    let copy = std::fs::File::open(agent.path("to/holes")).unwrap();
+    for at in [0, 5 << 30, (1 << 40) - 4] {
+        let mut read = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&copy, &mut read, at).unwrap();
+        assert_eq!(&read, b"data");
+    }
+    for name in ["whole", "zeros"] {
+        let read = |folder: &str| std::fs::read(agent.path(&format!("{folder}/{name}"))).unwrap();
+        assert_eq!(read("to"), read("src"));
+    }
+    // GNU tar reads and writes the same form.
+    let (tar, to) = (agent.path("a.tar"), agent.path("by-tar"));
+    std::fs::write(&tar, &packed).unwrap();
+    let script =
+        format!("mkdir {to} && tar -xf {tar} -C {to} && tar -C {to} --sparse --format=pax -cf {tar} .");
+    assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let theirs = std::fs::read(&tar).unwrap();
+    assert!(theirs.len() < 1 << 20);
+    unpack(&agent, &Unpack::below(agent.path("back")), theirs).await.unwrap();
+    let back = std::fs::metadata(agent.path("back/holes")).unwrap();
+    assert!(back.len() == 1 << 40 && back.blocks() * 512 < 1 << 20);
 }
 
 #[tokio::test]

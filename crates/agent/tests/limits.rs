@@ -1,13 +1,14 @@
 //! The agent under resource pressure: a fork bomb at the pids limit, exhausted descriptors, many orphans.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::common::{TestAgent, command, sh};
+use crate::common::{TOKEN, TestAgent, command, sh};
 use atoll_agentapi::InitRequest;
 use atoll_model::ErrorKind;
+use tokio::io::AsyncWriteExt;
 
 /// A pids cgroup of this test, removed at the end.
 struct PidsLimit(PathBuf);
@@ -148,4 +149,60 @@ async fn a_storm_of_orphans_is_reaped_while_commands_go_on() {
     while stream.next().await.is_some() {}
     // The last orphans may still be exiting; no process may stay a zombie.
     agent.sh_until("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l", "0\n").await;
+}
+
+/// A download whose client never reads.
+async fn non_reader(agent: &TestAgent, target: &str) -> tokio::net::TcpStream {
+    let mut stream = tokio::net::TcpStream::connect(agent.address).await.unwrap();
+    let request = format!("{target} HTTP/1.1\r\nHost: a\r\nX-Access-Token: {TOKEN}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads a file to its end. A client that finds no place tries again.
+async fn read_whole(agent: &TestAgent, path: &str) -> usize {
+    let begun = Instant::now();
+    loop {
+        match agent.client.read_file(path, None, None).await {
+            Ok(reader) => return reader.read_to_end(64 << 20).await.unwrap().len(),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "no place became free");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// The agent's own memory in KiB.
+fn memory_kib(agent: &TestAgent) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_downloads_cost_little_and_others_go_on() {
+    /// LIMIT: what all downloads together may take.
+    const MOST_KIB: u64 = 24 * 1024;
+    let agent = TestAgent::start().with(InitRequest::default()).await;
+    let big = agent.path("big");
+    std::fs::write(&big, vec![7; 20 << 20]).unwrap();
+    let idle = memory_kib(&agent);
+    let file = format!("GET /files?path={big}");
+    let mut silent = Vec::new();
+    for number in 0..600 {
+        silent.push(non_reader(&agent, &file).await);
+        if number % 50 == 0 {
+            // A new client finds no place only as long as all others may still be reading.
+            assert_eq!(agent.sh("echo works").await.stdout, b"works\n");
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let held = memory_kib(&agent).saturating_sub(idle);
+    eprintln!("600 clients that do not read: {held} KiB over {idle} KiB");
+    assert!(held < MOST_KIB, "{held} KiB");
+    assert_eq!(read_whole(&agent, &big).await, 20 << 20);
+    // Forty clients that read come to their end meanwhile.
+    let forty = futures::future::join_all((0..40).map(|_| read_whole(&agent, &big))).await;
+    assert!(forty.iter().all(|bytes| *bytes == 20 << 20), "{forty:?}");
+    drop(silent);
 }

@@ -27,7 +27,9 @@ use http::{HeaderValue, Method};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-pub use archive::{Pack, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked};
+pub use archive::{
+    Pack, PackHoles, PackLayout, PackReader, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked,
+};
 pub use envd::{EnvdAddress, EnvdClient, EnvdFile};
 pub use files::{Entry, EntryKind, FileReader, Range, WatchChange, WatchKind, WatchStream};
 pub use forward::Forwarded;

@@ -24,10 +24,10 @@ mod setup_locks;
 #[cfg(feature = "client")]
 pub use client::{
     AgentClient, AgentToken, CommandOutput, Entry, EntryKind, EnvdAddress, EnvdClient, EnvdFile, ExitStatus,
-    FileReader, Forwarded, InstanceLiveness, LogLine, LogStream, LogTail, Pack, PackLayout, PackReader,
-    ProcessEvent, ProcessInfo, ProcessSource, ProcessStream, Range, Search, SearchMatch, Searched,
-    StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked, WatchChange,
-    WatchKind, WatchStream,
+    FileReader, Forwarded, InstanceLiveness, LogLine, LogStream, LogTail, Pack, PackHoles, PackLayout,
+    PackReader, ProcessEvent, ProcessInfo, ProcessSource, ProcessStream, Range, Search, SearchMatch,
+    Searched, StartProcess, Started, TerminalSize, Unpack, UnpackInto, UnpackOwner, UnpackRules, Unpacked,
+    WatchChange, WatchKind, WatchStream,
 };
 #[cfg(feature = "client")]
 pub use error::{AgentError, RpcCode};

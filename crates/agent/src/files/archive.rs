@@ -14,13 +14,14 @@ use http::{HeaderValue, Request, Response, header as names};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
+use super::ConnectionEnd;
 use super::upload_queue::{self, Feed};
 use super::{body, decode_query, resolve};
 use crate::error::AgentError;
 use crate::http::{AgentBody, json, streamed};
 use crate::state::Agent;
 use crate::users::{Accounts, User};
-use pack::{Layout, PackRequest, Packer};
+use pack::{Holes, Layout, PackRequest, Packer};
 use unpack::{Into, OwnerRule, Rules, UnpackRequest, Unpacker};
 
 /// LIMIT: bytes of the sources and patterns of one pack.
@@ -137,6 +138,7 @@ pub(crate) async fn pack(
     agent: &Agent,
     user: &User,
     request: Request<Incoming>,
+    connection: &ConnectionEnd,
 ) -> Result<Response<AgentBody>, AgentError> {
     let (head, incoming) = request.into_parts();
     let query = head.uri.query().unwrap_or_default();
@@ -147,6 +149,7 @@ pub(crate) async fn pack(
         Some(_) => return Err(AgentError::Invalid("layout is contents, named or parents".into())),
     };
     let globs = decode_query(query, "globs").is_some();
+    let holes = if decode_query(query, "sparse").is_some() { Holes::Kept } else { Holes::Filled };
     let body = Limited::new(incoming, PACK_ASK_MAX).collect().await;
     let body =
         body.map_err(|_| AgentError::Invalid("the list of sources is too long or incomplete".into()))?;
@@ -158,22 +161,29 @@ pub(crate) async fn pack(
             _ => return Err(AgentError::Invalid("the list of sources is malformed".into())),
         }
     }
-    let wanted = PackRequest { sources, globs, layout, exclude };
+    let wanted = PackRequest { sources, globs, layout, exclude, holes };
+    let reader = agent.readers.begin(connection)?;
+    let (chunk, room) = (reader.chunk(), reader.room().await?);
     // Resolved before the response begins, so that a missing source gives an error and not a broken stream.
     let planned = agent.workers.run(&user.ids, move || {
-        let mut packer = Packer::plan(wanted)?;
+        let mut packer = Packer::plan(wanted, chunk)?;
         let first = packer.next_chunk()?;
         Ok((packer, first))
     });
     let (packer, first) = planned.await?;
     let (workers, ids) = (agent.workers.clone(), user.ids.clone());
-    let rest = futures::stream::unfold(Some(packer), move |packer| {
+    let first = first.map(|chunk| room.hold(chunk));
+    let rest = futures::stream::unfold(Some((packer, reader)), move |state| {
         let (workers, ids) = (workers.clone(), ids.clone());
         async move {
-            let mut packer = packer?;
+            let (mut packer, reader) = state?;
+            let room = match reader.room().await {
+                Ok(room) => room,
+                Err(refusal) => return Some((Err(refusal), None)),
+            };
             let turn = workers.run(&ids, move || packer.next_chunk().map(|chunk| (packer, chunk)));
             match turn.await {
-                Ok((packer, Some(chunk))) => Some((Ok(chunk), Some(packer))),
+                Ok((packer, Some(chunk))) => Some((Ok(room.hold(chunk)), Some((packer, reader)))),
                 Ok((_, None)) => None,
                 Err(refusal) => Some((Err(refusal), None)),
             }

@@ -4,7 +4,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::entry::{FileEntry, stat};
-use super::{open, proc_path, refuse};
+use super::{open, proc_path, refuse, refuse_mode};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
@@ -51,8 +51,8 @@ pub(crate) fn change(path: &[u8], mode: Option<u32>, owner: OwnerChange) -> Resu
     }
     if let Some(mode) = mode {
         // By descriptor: the path is not walked again, so the file cannot be replaced in between.
-        rustix::fs::chmod(proc_path(&handle), Mode::from_raw_mode(mode & 0o7777))
-            .map_err(|e| refuse(e, path))?;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        rustix::fs::chmod(proc_path(&handle), mode).map_err(|e| refuse_mode(e, mode, path))?;
     }
     stat(path)
 }

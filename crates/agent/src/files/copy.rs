@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::entry::{FileEntry, stat};
 use super::upload::TempName;
-use super::{make_dirs, open_at, open_parent, real_path, refuse, shown};
+use super::{make_dirs, open_at, open_parent, real_path, refuse, set_former_mode, shown};
 use crate::error::AgentError;
 
 /// LIMIT: levels of a copied tree; each holds two descriptors.
@@ -153,7 +153,7 @@ fn copy_one(
             let source = open_at(from, old, flags, Mode::empty(), BELOW)?;
             let target = open_at(to, new, flags, Mode::empty(), BELOW)?;
             give(&target);
-            rustix::fs::fchmod(&target, mode)?;
+            set_former_mode(&target, mode)?;
             let names = Dir::read_from(&source)?
                 .filter_map(|entry| entry.ok().map(|entry| entry.file_name().to_bytes().to_vec()))
                 .filter(|name| name != b"." && name != b"..")
@@ -183,7 +183,7 @@ fn copy_one(
             let target = open_at(to, new, flags, Mode::from_raw_mode(0o600), BELOW)?;
             copy_bytes(&source, &target)?;
             give(&target);
-            rustix::fs::fchmod(&target, mode)?;
+            set_former_mode(&target, mode)?;
             Ok(None)
         }
         _ => Err(Errno::INVAL),

@@ -1,4 +1,4 @@
-//! `GET /files`: one regular file, complete or one range of it, with constant memory use.
+//! `GET /files`: one regular file, complete or one range of it, with the memory that [`super::readers`] allows.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -10,16 +10,13 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use rustix::fs::{OFlags, StatFs};
 use rustix::io::Errno;
 
+use super::readers::{ConnectionEnd, Reader};
 use super::{open_regular, resolve};
 use crate::error::AgentError;
-use crate::http::{AgentBody, full, streamed};
+use crate::http::{AgentBody, streamed};
 use crate::state::Agent;
 use crate::users::User;
 
-/// LIMIT: bytes per read; below malloc's mmap threshold, so that the memory is reused.
-const CHUNK: u64 = 128 * 1024;
-/// Reads in flight: one chunk is sent while the next is read.
-const AHEAD: usize = 2;
 /// LIMIT: bytes of a kernel file without a size (/proc, /sys).
 const KERNEL_FILE_MAX: usize = 4 << 20;
 
@@ -38,10 +35,17 @@ pub(crate) async fn get(
     user: &User,
     raw: &[u8],
     headers: &HeaderMap,
+    connection: &ConnectionEnd,
 ) -> Result<Response<AgentBody>, AgentError> {
     let path = resolve(raw, user)?;
-    let opened = agent.workers.run(&user.ids, move || open(&path)).await?;
     let coding = coding(headers)?;
+    let reader = agent.readers.begin(connection)?;
+    if coding == Coding::Gzip && !reader.is_fast() {
+        // A compressor takes more memory than a small chunk.
+        return Err(AgentError::Exhausted("too many downloads at once for a compressed one".into()));
+    }
+    let mut opened = agent.workers.run(&user.ids, move || open(&path)).await?;
+    opened.content = opened.content.map(|content| agent.readers.hold_whole(content)).transpose()?;
     let range = match coding {
         Coding::Identity => range(headers, opened.size),
         Coding::Gzip => ByteSelection::Whole,
@@ -51,7 +55,7 @@ pub(crate) async fn get(
         ByteSelection::Part { start, len } => (StatusCode::PARTIAL_CONTENT, start, len),
         ByteSelection::Nothing => return Ok(unsatisfiable(opened.size)),
     };
-    let mut response = Response::new(body(agent, user, &opened, start, len, coding));
+    let mut response = Response::new(body(agent, user, &opened, (start, len), coding, reader));
     *response.status_mut() = status;
     let head = response.headers_mut();
     head.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -110,25 +114,32 @@ fn read_kernel_file(file: &OwnedFd) -> Result<Bytes, AgentError> {
     }
 }
 
-fn body(agent: &Agent, user: &User, opened: &OpenedFile, start: u64, len: u64, coding: Coding) -> AgentBody {
-    if let (Some(content), Coding::Identity) = (&opened.content, coding) {
-        let (from, to) = (usize::try_from(start).unwrap_or(0), usize::try_from(start + len).unwrap_or(0));
-        return full(content.slice(from.min(content.len())..to.min(content.len())));
-    }
+fn body(
+    agent: &Agent,
+    user: &User,
+    opened: &OpenedFile,
+    (start, len): (u64, u64),
+    coding: Coding,
+    reader: Reader,
+) -> AgentBody {
     let (workers, ids) = (agent.workers.clone(), user.ids.clone());
     let (file, content) = (Arc::clone(&opened.file), opened.content.clone());
-    let offsets = (0..len.div_ceil(CHUNK)).map(move |n| (start + n * CHUNK, CHUNK.min(len - n * CHUNK)));
+    let (chunk, ahead, reader) = (reader.chunk() as u64, reader.ahead(), Arc::new(reader));
+    let offsets = (0..len.div_ceil(chunk)).map(move |n| (start + n * chunk, chunk.min(len - n * chunk)));
     let reads = futures::stream::iter(offsets).map(move |(at, size)| {
         let (workers, ids, file, content) =
             (workers.clone(), ids.clone(), Arc::clone(&file), content.clone());
+        let reader = Arc::clone(&reader);
         async move {
-            match content {
-                Some(content) => Ok(content.slice(at as usize..(at + size) as usize)),
-                None => workers.run(&ids, move || read_exactly(&file, at, size)).await,
-            }
+            let room = reader.room().await?;
+            let bytes = match content {
+                Some(content) => content.slice(at as usize..(at + size) as usize),
+                None => workers.run(&ids, move || read_exactly(&file, at, size)).await?,
+            };
+            Ok(room.hold(bytes))
         }
     });
-    let chunks = reads.buffered(AHEAD);
+    let chunks = reads.buffered(ahead);
     match coding {
         Coding::Identity => streamed(chunks),
         Coding::Gzip => streamed(compress(chunks)),

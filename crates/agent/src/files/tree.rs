@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::entry::{FileEntry, FileKind, describe, stat};
-use super::{copy, make_dirs, open, open_at, open_parent, refuse, shown};
+use super::{copy, make_dirs, open, open_at, open_parent, refuse, refuse_mode, shown};
 use crate::error::AgentError;
 use crate::users::Accounts;
 
@@ -119,7 +119,7 @@ pub(crate) fn make_dir(path: &[u8], mode: u32) -> Result<FileEntry, AgentError> 
     }
     if mode != Mode::from_raw_mode(0o755) {
         let dir = open(path, DIRECTORY, Mode::empty()).map_err(|e| refuse(e, path))?;
-        rustix::fs::fchmod(&dir, mode).map_err(|e| refuse(e, path))?;
+        rustix::fs::fchmod(&dir, mode).map_err(|e| refuse_mode(e, mode, path))?;
     }
     stat(path)
 }

@@ -18,7 +18,8 @@ use rustix::io::Errno;
 use super::entry::{Metadata, check_metadata, write_metadata};
 use super::upload_queue::{self, Feed};
 use super::{
-    body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, resolve, shown,
+    body, decode_query, make_dirs, open, open_parent, open_regular, real_path, refuse, refuse_mode, resolve,
+    shown,
 };
 use crate::error::AgentError;
 use crate::http::{AgentBody, json};
@@ -291,8 +292,9 @@ impl Target {
 
     fn commit(mut self, metadata: &Metadata) -> Result<(), AgentError> {
         if let Some(mode) = self.mode {
-            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))
-                .map_err(|e| AgentError::from_errno(e, "chmod"))?;
+            let mode = Mode::from_raw_mode(mode);
+            let name = self.temporary.as_ref().map_or(&b""[..], |temporary| &temporary.becomes);
+            rustix::fs::fchmod(&self.file, mode).map_err(|e| refuse_mode(e, mode, name))?;
         }
         write_metadata(&self.file, metadata)?;
         if let Some(temporary) = &self.temporary {

@@ -130,6 +130,7 @@ fn wrap(
         terminal: Mutex::new(terminal),
         life: Mutex::new(ProcessState::default()),
         exited: Notify::new(),
+        reaped: Notify::new(),
         deadline: Mutex::new(plan.timeout.map(|limit| tokio::time::Instant::now() + limit)),
     });
     agent.processes.insert(Arc::clone(&process));

@@ -293,7 +293,7 @@ async fn send_signal(
             return Err(AgentError::Invalid("the signal is neither SIGTERM nor SIGKILL".into()).into());
         }
     };
-    process.signal(signal)?;
+    process.signal_and_wait(signal).await?;
     Response::ok(SendSignalResponse::default())
 }
 

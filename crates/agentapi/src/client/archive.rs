@@ -115,6 +115,17 @@ pub struct Pack {
     pub layout: PackLayout,
     /// Excluded paths below a source, in the syntax of `.dockerignore`: `*`, `?`, `[a-z]`, `**`, and `!`.
     pub exclude: Vec<Vec<u8>>,
+    /// What becomes of the holes of sparse files.
+    pub holes: PackHoles,
+}
+
+/// What becomes of the holes of sparse files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PackHoles {
+    /// They are sent as zeros, which any reader understands.
+    Filled,
+    /// They are left out, in the form that [`AgentClient::unpack`] and GNU tar read. An agent of an earlier version sends zeros.
+    Kept,
 }
 
 /// How packed entries are named.
@@ -236,6 +247,9 @@ fn pack_uri(what: &Pack, user: Option<&str>) -> String {
     if what.globs {
         uri.push_str("&globs=1");
     }
+    if what.holes == PackHoles::Kept {
+        uri.push_str("&sparse=1");
+    }
     push_user(&mut uri, user);
     uri
 }
@@ -288,7 +302,9 @@ mod tests {
             globs: true,
             layout: PackLayout::Contents,
             exclude: vec![b"**/*.o".to_vec()],
+            holes: PackHoles::Kept,
         };
+        assert_eq!(pack_uri(&ask, None), "/archive/pack?layout=contents&globs=1&sparse=1");
         assert_eq!(pack_body(&ask).unwrap(), &b"s/a\0s/b c\0x**/*.o\0"[..]);
         ask.sources.push(b"/a\0b".to_vec());
         assert!(pack_body(&ask).is_err());

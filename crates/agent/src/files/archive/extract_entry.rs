@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::unpack::{OwnerRule, Rules};
 use crate::error::AgentError;
 use crate::files::tree::{BELOW, DIRECTORY, remove_at};
-use crate::files::{open_at, refuse, shown};
+use crate::files::{SPECIAL_BITS, open_at, refuse, set_former_mode, shown};
 
 /// Options for all entries of one stream.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl UnpackOptions {
     /// Sets the final attributes of a folder.
     pub(super) fn settle_folder(&self, folder: &OwnedFd, entry: &TarEntry) -> rustix::io::Result<()> {
         write_xattrs(folder, entry);
-        rustix::fs::fchmod(folder, self.mode_of(entry))?;
+        set_former_mode(folder, self.mode_of(entry))?;
         rustix::fs::futimens(folder, &times(entry))
     }
 
@@ -106,7 +106,7 @@ impl UnpackOptions {
             }
         }
         write_xattrs(file, entry);
-        rustix::fs::fchmod(file, self.mode_of(entry))?;
+        set_former_mode(file, self.mode_of(entry))?;
         rustix::fs::futimens(file, &times(entry))
     }
 
@@ -120,7 +120,7 @@ impl UnpackOptions {
     }
 
     pub(super) fn fifo(&self, dir: &OwnedFd, name: &[u8], entry: &TarEntry) -> Result<(), AgentError> {
-        let mode = self.mode_of(entry);
+        let mode = self.mode_of(entry) - SPECIAL_BITS;
         self.instead(dir, name, entry, || rustix::fs::mknodat(dir, name, FileType::Fifo, mode, 0))?;
         self.give(dir, name, Some(entry)).map_err(|errno| refuse(errno, &entry.name))
     }

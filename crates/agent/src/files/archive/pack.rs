@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use atoll_glob::docker::{Glob, is_pattern};
 use atoll_tar::write::push_header;
-use atoll_tar::{BLOCK, TarEntry, TarKind, padding};
+use atoll_tar::{BLOCK, TarEntry, TarKind, padding, sparse};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -19,8 +19,6 @@ use crate::files::tree::BELOW;
 use crate::files::{open, open_at, proc_path, refuse, reopen, resolve, shown};
 use crate::users::User;
 
-/// LIMIT: bytes per turn; below malloc's mmap threshold, so that the memory is reused.
-const CHUNK: usize = 128 * 1024;
 /// LIMIT: names of one folder that are held in memory for sorting.
 const NAMES_MAX: usize = 1 << 20;
 /// LIMIT: matches of all patterns.
@@ -29,6 +27,8 @@ const SOURCES_MAX: usize = 100_000;
 const DEPTH_MAX: usize = 256;
 /// LIMIT: files with several names that are tracked; further ones are packed as separate files.
 const LINKED_MAX: usize = 100_000;
+/// LIMIT: pieces of a file with holes; its map is held in memory.
+const PIECES_MAX: usize = 4_096;
 /// LIMIT: bytes of one extended attribute, and of all names; the kernel's limit.
 const XATTR_MAX: usize = 65_536;
 
@@ -48,6 +48,15 @@ pub(super) struct PackRequest {
     pub(super) globs: bool,
     pub(super) layout: Layout,
     pub(super) exclude: Vec<Vec<u8>>,
+    pub(super) holes: Holes,
+}
+
+/// What becomes of the holes of sparse files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holes {
+    /// They are sent as zeros, which any reader understands.
+    Filled,
+    Kept,
 }
 
 /// A path, and how many of its components `Parents` drops.
@@ -72,6 +81,8 @@ pub(super) struct Packer {
     levels: Vec<PackLevel>,
     reading: Option<Reading>,
     linked: HashMap<(u64, u64), Vec<u8>>,
+    chunk: usize,
+    holes: Holes,
     ended: bool,
 }
 
@@ -88,12 +99,14 @@ struct PackLevel {
 struct Reading {
     file: OwnedFd,
     path: Vec<u8>,
-    left: u64,
+    /// The data to read, as (offset, length); the last one is next.
+    pieces: Vec<(u64, u64)>,
     padding: usize,
 }
 
 impl Packer {
-    pub(super) fn plan(wanted: PackRequest) -> Result<Self, AgentError> {
+    /// Each turn gives about `chunk` bytes.
+    pub(super) fn plan(wanted: PackRequest, chunk: usize) -> Result<Self, AgentError> {
         let mut sources = VecDeque::new();
         for source in wanted.sources {
             let found = if wanted.globs { expand(&source.path)? } else { vec![source.path.clone()] };
@@ -112,6 +125,8 @@ impl Packer {
             levels: Vec::new(),
             reading: None,
             linked: HashMap::new(),
+            chunk,
+            holes: wanted.holes,
             ended: false,
         })
     }
@@ -121,10 +136,10 @@ impl Packer {
         if self.ended {
             return Ok(None);
         }
-        let mut out = Vec::with_capacity(CHUNK);
-        while out.len() < CHUNK - 4 * BLOCK && !self.ended {
+        let mut out = Vec::with_capacity(self.chunk);
+        while out.len() < self.chunk - 4 * BLOCK && !self.ended {
             if let Some(reading) = &mut self.reading {
-                if reading.go_on(&mut out)? {
+                if reading.go_on(&mut out, self.chunk)? {
                     self.reading = None;
                 }
             } else if let Some(level) = self.levels.last_mut() {
@@ -240,9 +255,15 @@ impl Packer {
             }
             TarKind::File => {
                 let file = reopen(&handle, OFlags::RDONLY | OFlags::NONBLOCK).map_err(bad)?;
+                if self.holes == Holes::Kept {
+                    let map = sparse::map(&file, entry.size, PIECES_MAX);
+                    entry.map = map.map_err(|error| unreadable(&error, &name))?;
+                }
                 push_header(out, &entry);
-                let padding = padding(entry.size);
-                self.reading = Some(Reading { file, path: name, left: entry.size, padding });
+                let padding = padding(entry.data_bytes());
+                let mut pieces = entry.map.unwrap_or_else(|| vec![(0, entry.size)]);
+                pieces.reverse();
+                self.reading = Some(Reading { file, path: name, pieces, padding });
             }
             _ => push_header(out, &entry),
         }
@@ -252,14 +273,27 @@ impl Packer {
 
 impl Reading {
     /// Continues with the current file. True: all of it is read.
-    fn go_on(&mut self, out: &mut Vec<u8>) -> Result<bool, AgentError> {
-        let room = CHUNK.saturating_sub(out.len()).max(BLOCK);
-        let size = usize::try_from(self.left).unwrap_or(usize::MAX).min(room);
+    fn go_on(&mut self, out: &mut Vec<u8>, chunk: usize) -> Result<bool, AgentError> {
+        let room = chunk.saturating_sub(out.len()).max(BLOCK);
+        if let Some((offset, left)) = self.pieces.pop() {
+            let size = usize::try_from(left).unwrap_or(usize::MAX).min(room);
+            self.read(out, offset, size)?;
+            if left > size as u64 {
+                self.pieces.push((offset + size as u64, left - size as u64));
+            }
+        }
+        if self.pieces.is_empty() {
+            out.resize(out.len() + self.padding, 0);
+        }
+        Ok(self.pieces.is_empty())
+    }
+
+    fn read(&self, out: &mut Vec<u8>, offset: u64, size: usize) -> Result<(), AgentError> {
         let from = out.len();
         out.resize(from + size, 0);
         let mut filled = 0;
         while filled < size {
-            match rustix::io::read(&self.file, &mut out[from + filled..]) {
+            match rustix::io::pread(&self.file, &mut out[from + filled..], offset + filled as u64) {
                 Ok(0) => {
                     let text = format!("'{}' became shorter while it was read", shown(&self.path));
                     return Err(AgentError::Conflict(text));
@@ -269,12 +303,12 @@ impl Reading {
                 Err(errno) => return Err(refuse(errno, &self.path)),
             }
         }
-        self.left -= size as u64;
-        if self.left == 0 {
-            out.resize(out.len() + self.padding, 0);
-        }
-        Ok(self.left == 0)
+        Ok(())
     }
+}
+
+fn unreadable(error: &std::io::Error, path: &[u8]) -> AgentError {
+    refuse(Errno::from_io_error(error).unwrap_or(Errno::IO), path)
 }
 
 fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {

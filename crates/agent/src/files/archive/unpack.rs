@@ -9,6 +9,7 @@
 
 use std::os::fd::OwnedFd;
 
+use atoll_tar::sparse::DataCursor;
 use atoll_tar::stream::Receiver;
 use atoll_tar::{TarEntry, TarKind};
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid};
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 
 use super::extract_entry::UnpackOptions;
 use crate::error::AgentError;
-use crate::files::upload::{final_path, write_all};
+use crate::files::upload::final_path;
 use crate::files::{open, open_at, open_parent, refuse, shown};
 
 /// LIMIT: levels of folders; each holds a descriptor.
@@ -84,6 +85,7 @@ struct UnpackLevel {
 struct Writing {
     file: OwnedFd,
     entry: TarEntry,
+    cursor: DataCursor,
 }
 
 impl Unpacker {
@@ -181,7 +183,7 @@ impl Unpacker {
             }
             TarKind::File => {
                 let file = manner.file(here, name, &entry)?;
-                self.writing = Some(Writing { file, entry });
+                self.writing = Some(Writing { file, cursor: DataCursor::new(&entry), entry });
             }
             TarKind::Symlink => manner.symlink(here, name, &entry)?,
             TarKind::Fifo => manner.fifo(here, name, &entry)?,
@@ -212,7 +214,9 @@ impl Receiver for Unpacker {
             return Ok(());
         }
         let name = shown(&entry.name);
-        let text = format!("'{name}' is stored with holes in GNU's own form; pack it without --sparse");
+        let text = format!(
+            "'{name}' is stored with holes in an older form; pack it with --format=pax, or without --sparse"
+        );
         Err(AgentError::Invalid(text))
     }
 
@@ -245,19 +249,39 @@ impl Receiver for Unpacker {
     }
 
     fn content(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
-        if let Some(writing) = &self.writing {
-            write_all(&writing.file, bytes).map_err(|errno| refuse(errno, &writing.entry.name))?;
-            self.bytes += bytes.len() as u64;
+        let Some(Writing { file, entry, cursor }) = &mut self.writing else { return Ok(()) };
+        self.bytes += bytes.len() as u64;
+        let mut left = bytes;
+        while !left.is_empty()
+            && let Some((at, now, rest)) = cursor.next(left)
+        {
+            write_all_at(file, now, at).map_err(|errno| refuse(errno, &entry.name))?;
+            left = rest;
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), AgentError> {
-        if let Some(Writing { file, entry }) = self.writing.take() {
-            self.manner.settle_file(&file, &entry).map_err(|errno| refuse(errno, &entry.name))?;
-        }
-        Ok(())
+        let Some(Writing { file, entry, .. }) = self.writing.take() else { return Ok(()) };
+        let settle = || {
+            if entry.map.is_some() {
+                rustix::fs::ftruncate(&file, entry.size)?;
+            }
+            self.manner.settle_file(&file, &entry)
+        };
+        settle().map_err(|errno| refuse(errno, &entry.name))
     }
+}
+
+fn write_all_at(file: &OwnedFd, mut data: &[u8], mut at: u64) -> rustix::io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::pwrite(file, data, at) {
+            Ok(written) => (data, at) = (&data[written..], at + written as u64),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// The components of an entry's name. `..` is refused: valid archives do not contain it.
