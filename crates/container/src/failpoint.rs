@@ -1,7 +1,7 @@
 //! Named places between the steps of the engine at which a test ends the server. Without a hook each place costs one
 //! branch.
 //!
-//! There is one between every two steps of a checkpoint, a restore, a snapshot with memory, a fork with memory and a rollback.
+//! There is one between every two steps of a start, a checkpoint, a restore, a snapshot with memory, a fork with memory and a rollback.
 //! The crash suite ends the server at each of them, the soak test at random ones.
 
 use std::fmt;
@@ -22,6 +22,10 @@ impl fmt::Debug for FailPoint {
 impl FailPoint {
     /// All places, in the order in which an operation passes them.
     pub const PLACES: &[&'static str] = &[
+        // A start.
+        "start.prepared",
+        "start.spawned",
+        "start.connected",
         // A dump: of a checkpoint, and of a snapshot with memory.
         "dump.begin",
         "dump.started",

@@ -24,6 +24,7 @@ pub(crate) mod protocol;
 mod serve;
 pub(crate) mod wire;
 
+pub(crate) use child::CAP_SETFCAP;
 pub(crate) use client::{CriuChannel, CriuMessage, Launcher, Spawning};
 pub use client::{LaunchError, LauncherCommand};
 pub(crate) use keeper::{LOG, RESTORE, WORK};

@@ -20,6 +20,32 @@ pub(crate) enum Clones {
     Refused,
 }
 
+/// Whether files may get the set-user-ID and set-group-ID bits. In a folder of the host a program with such a bit would
+/// run with the rights of the folder's owner, whichever user of the host starts it. A filter cannot see to which file a
+/// path leads, so with `Refused` no file of the sandbox gets the bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpecialBits {
+    Allowed,
+    Refused,
+}
+
+/// A variant of the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FilterVariant {
+    pub(crate) clones: Clones,
+    pub(crate) special_bits: SpecialBits,
+}
+
+impl FilterVariant {
+    /// Every variant.
+    pub(crate) const ALL: [Self; 4] = [
+        Self { clones: Clones::Allowed, special_bits: SpecialBits::Allowed },
+        Self { clones: Clones::Allowed, special_bits: SpecialBits::Refused },
+        Self { clones: Clones::Refused, special_bits: SpecialBits::Allowed },
+        Self { clones: Clones::Refused, special_bits: SpecialBits::Refused },
+    ];
+}
+
 /// The decision about a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyscallVerdict {
@@ -46,6 +72,12 @@ enum Check {
     HarmlessRequest,
     /// `copy_file_range`, which clones if possible.
     Copy,
+    /// A call that sets the mode in this argument.
+    PlainMode { mode: u32 },
+    /// `open` and `openat`, whose mode counts only for a new file. The mode follows the flags.
+    PlainModeIfNew { flags: u32 },
+    /// `openat2`, whose mode is behind a pointer.
+    HiddenMode,
 }
 
 #[cfg(test)]

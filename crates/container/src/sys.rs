@@ -381,3 +381,15 @@ pub(crate) fn end_tcp_repair(socket: BorrowedFd<'_>) -> io::Result<()> {
     };
     check(answer.into()).map(drop)
 }
+
+/// Bytes of the heap that are free for later allocations.
+pub(crate) fn free_heap_bytes() -> usize {
+    // SAFETY: only reads the allocator's own figures, under its locks.
+    unsafe { libc::mallinfo2() }.fordblks
+}
+
+/// Returns free pages of the heap to the system.
+pub(crate) fn trim_heap() {
+    // SAFETY: only the allocator's own free lists are touched, under its locks.
+    unsafe { libc::malloc_trim(0) };
+}

@@ -64,6 +64,9 @@ pub(crate) struct CheckpointManifest {
     /// The boot id that the sandbox's processes read; `None`: the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot_id: Option<String>,
+    /// The processes cannot set the set-user-ID and set-group-ID bits, as is needed to write to a folder of the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) refuses_special_bits: bool,
     pub(crate) images: Vec<Image>,
 }
 
@@ -89,6 +92,7 @@ impl CheckpointManifest {
             six: false,
             outside: Vec::new(),
             boot_id: None,
+            refuses_special_bits: false,
             images: Vec::new(),
         }
     }

@@ -38,6 +38,10 @@ impl AdoptionLauncher for EngineShared {
                 tracing::error!(sandbox = %known.sandbox, %cause, "CRIU still works on a sandbox");
             }
         }
+        let layers = Arc::clone(&self.resources.layers);
+        if let Err(cause) = blocking(move || layers.arrange_groups()).await {
+            tracing::error!(%cause, "layers may not count for their tenants");
+        }
         // A dump for a snapshot also keeps its sandbox frozen until it ends.
         let layers = Arc::clone(&self.resources.layers);
         let waited = blocking(move || {

@@ -24,15 +24,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::instance::{self, Facts, Live};
 use super::reaper::InstanceRemains;
 use super::{EngineShared, SandboxSlot, failed, mounts, snapshot};
-use crate::launcher::Spawning;
 use crate::launcher::protocol::{
     FirstProcessReply, FirstProcessRequest, MountSpec, Rootfs, Spawn, Times, Upper,
 };
 use crate::launcher::wire;
+use crate::launcher::{LaunchError, Spawning};
 use atoll_storage::{Layers, Seal};
 
 /// LIMIT: a start takes some milliseconds; on a machine under heavy load a hundred starts may be queued.
 const START_WITHIN: Duration = Duration::from_secs(20);
+/// LIMIT: how often a start is tried whose launcher died under it. A new launcher may be killed too, but one that dies
+/// each time is an error of the machine.
+const STARTS_MOST: u32 = 3;
 /// LIMIT: an agent answers within a millisecond of its start.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// LIMIT: a file takes at least a block; this bounds the inodes of a layer in memory.
@@ -213,30 +216,61 @@ fn not_prepared(cause: io::Error) -> ProviderError {
     }
 }
 
+/// The error of a step of the launcher. If the launcher died, the step may be tried again.
+pub(super) fn not_launched(step: &'static str) -> impl Fn(LaunchError) -> ProviderError {
+    move |cause| match cause {
+        LaunchError::Died | LaunchError::Start(_) => {
+            ProviderError::Transient { what: step.to_owned(), why: cause.to_string() }
+        }
+        LaunchError::Late | LaunchError::Step { .. } => failed(step)(cause),
+    }
+}
+
 impl EngineShared {
-    /// Starts an instance. On an error everything that was made is handed to the reaper.
+    /// Starts an instance, and starts it again by another launcher if the launcher died under it: no program of the
+    /// tenant has run in it. On an error everything that was made is handed to the reaper.
     ///
     /// Do not drop this future: a thread may be making something that would never be removed. It gives up by itself
     /// when its sandbox is condemned.
-    pub(super) async fn cold_start(&self, plan: &Plan) -> Result<Started, ProviderError> {
+    pub(super) async fn cold_start(&self, plan: Plan) -> Result<Started, ProviderError> {
+        let (mut plan, name) = (plan.clone(), plan.name);
+        for attempt in 1..STARTS_MOST {
+            match self.cold_start_once(&plan).await {
+                Err(error @ ProviderError::Transient { .. }) => {
+                    tracing::warn!(instance = name, %error, "a start failed; it is tried again");
+                    metrics::counter!("atoll_starts_repeated_total").increment(1);
+                    // The reaper removes the cgroups of the failed start later, by their name.
+                    plan.name = format!("{name}-{attempt}");
+                }
+                outcome => return outcome,
+            }
+        }
+        self.cold_start_once(&plan).await
+    }
+
+    async fn cold_start_once(&self, plan: &Plan) -> Result<Started, ProviderError> {
         let begun = Instant::now();
         let found = self.find_mounts(&plan.mounts).await?;
         let mut undo = Undo { engine: self, remains: None };
         let prepared = self.prepare(plan, undo.remains()).await?;
         let mut times = vec![("prepare".to_owned(), micros(begun))];
         let Prepared { upper, entry, first_id, token, token_pipe } = prepared;
+        self.reach_of_sandbox(plan, "start.prepared");
         let outside: Vec<String> = outside_of(&found.mounts);
         let boot_id = new_boot_id().map_err(failed("making a boot id"))?;
         let request = spawn_request(plan, upper, entry.how, first_id, (found.mounts, boot_id));
         let descriptors = [token_pipe].into_iter().chain(found.clones).chain(entry.descriptors).collect();
         let asked = Instant::now();
-        let spawning = async { self.launcher.spawn(request, descriptors).await.map_err(failed("launching")) };
+        let spawning =
+            async { self.launcher.spawn(request, descriptors).await.map_err(not_launched("launching")) };
         let mut spawning = plan.unless_doomed(spawning).await?;
         times.push(("launcher until clone3".to_owned(), micros(asked)));
+        self.reach_of_sandbox(plan, "start.spawned");
         undo.remains().pidfd = Some(spawning.pidfd.try_clone().map_err(failed("copying a descriptor"))?);
         let networked = Instant::now();
         let link = self.connect(plan, &spawning, undo.remains()).await?;
         times.push(("network".to_owned(), micros(networked)));
+        self.reach_of_sandbox(plan, "start.connected");
         let ready = async {
             times.extend(self.finish(&mut spawning, link).await?);
             // An instance that is to be frozen must answer first. The service greets the agents of sandboxes itself,
@@ -273,6 +307,13 @@ impl EngineShared {
         undo.remains = None;
         self.note_times(&times);
         Ok(Started { live, token })
+    }
+
+    /// Starts of the pool, which happen at any time, pass no named place.
+    fn reach_of_sandbox(&self, plan: &Plan, place: &'static str) {
+        if plan.owner.is_some() {
+            self.reach(place);
+        }
     }
 
     /// Makes layer, cgroups, ids and token.
@@ -351,7 +392,7 @@ impl EngineShared {
                     Ok(()) => mounted = Some(()),
                     // When the process has ended, the launcher only reports that the mounts were not taken; the process
                     // itself reports why.
-                    Err(cause) => break Some(last_word(&control).ok_or(cause).map_err(failed("making its mounts"))?),
+                    Err(cause) => break Some(last_word(&control).ok_or(cause).map_err(not_launched("making its mounts"))?),
                 },
             }
         };
@@ -364,9 +405,11 @@ impl EngineShared {
                 // The process ended without a report. If the launcher ended it, its reason is still to come.
                 if mounted.is_none() {
                     let reason = tokio::time::timeout(ANSWER_WITHIN, spawning.mounted()).await;
-                    reason.unwrap_or(Ok(())).map_err(failed("making its mounts"))?;
+                    reason.unwrap_or(Ok(())).map_err(not_launched("making its mounts"))?;
                 }
-                Err(failed(step)(io::Error::from(io::ErrorKind::UnexpectedEof)))
+                // It was killed, as the launcher may be; it has run no program of the tenant.
+                let why = "the first process was killed while it was prepared".to_owned();
+                Err(ProviderError::Transient { what: step.to_owned(), why })
             }
         }
     }

@@ -13,6 +13,8 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
+use crate::launcher::CAP_SETFCAP;
+
 /// Stored by the service. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Facts {
@@ -132,6 +134,15 @@ pub(super) fn started(pid: i32) -> io::Result<u64> {
     rest.and_then(|rest| rest.split_whitespace().nth(19))
         .and_then(|field| field.parse().ok())
         .ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Whether the processes of the sandbox with this first process cannot set the set-user-ID and set-group-ID bits. Such
+/// sandboxes also lack CAP_SETFCAP, and the kernel shows that.
+pub(super) fn refuses_special_bits(pid: i32) -> io::Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let bounding = bounding.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    Ok(bounding.ok_or(io::ErrorKind::InvalidData)? & CAP_SETFCAP == 0)
 }
 
 /// The id of this boot of the kernel.

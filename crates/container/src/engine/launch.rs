@@ -65,7 +65,7 @@ impl InstanceLauncher for EngineShared {
             owner: Some((spec.sandbox.clone(), Arc::clone(slot))),
             mounts: spec.mounts.clone(),
         };
-        let started = self.cold_start(&plan).await?;
+        let started = self.cold_start(plan).await?;
         let facts = serde_json::to_value(&started.live.facts).map_err(failed("writing facts"))?;
         Ok((Arc::new(started.live), Booted { facts, agent_token: Some(started.token), from_pool: false }))
     }

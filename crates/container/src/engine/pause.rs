@@ -30,8 +30,8 @@ use crate::checkpoint::{
     CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, boot_id, close_abandoned, in_vfork, lasting,
     nameless_bytes, outside_mounts,
 };
-use crate::launcher::CriuMessage;
 use crate::launcher::protocol;
+use crate::launcher::{CriuMessage, LaunchError};
 
 /// LIMIT: some gigabytes of memory to a slow disk. A longer dump is given up; adoption waits for a CRIU that is still
 /// running.
@@ -222,7 +222,7 @@ impl EngineShared {
                 hint: "its files end with its processes; create it with storage on disk".into(),
             });
         }
-        self.make_room(live).await?;
+        self.make_room(sandbox, live).await?;
         let begun = Instant::now();
         if let Some(obstacle) = self.obstacle(live, lasting).await? {
             return Err(held_up(&obstacle.to_string()));
@@ -335,22 +335,25 @@ impl EngineShared {
 
     /// Refuses a dump that does not fit on the disk before anything is written, and otherwise makes the pool grow in
     /// time.
-    async fn make_room(&self, live: &Arc<Live>) -> Result<(), ProviderError> {
-        let (resources, live) = (Arc::clone(&self.resources), Arc::clone(live));
+    async fn make_room(&self, sandbox: &SandboxId, live: &Arc<Live>) -> Result<(), ProviderError> {
+        let (resources, live, name) = (Arc::clone(&self.resources), Arc::clone(live), sandbox.to_string());
         let look = move || {
             let cgroup = &live.facts.cgroup;
             let nameless = nameless_bytes(&resources.cgroups.processes(cgroup)?);
             let needed = resources.cgroups.figures(cgroup)?.memory_bytes.saturating_add(nameless);
             if resources.layers.space()?.free_for_memory <= needed.saturating_add(LEAST_FREE) {
-                return Ok(false);
+                return Ok(Some("disk space for memory"));
+            }
+            if !resources.layers.admits_memory(&name, needed)? {
+                return Ok(Some("disk space for memory in the share of this tenant"));
             }
             // CRIU may write faster than the pool grows by itself.
             resources.layers.grow_for_memory(needed)?;
-            Ok(true)
+            Ok(None)
         };
         match blocking(look).await.map_err(failed("measuring free space"))? {
-            true => Ok(()),
-            false => Err(ProviderError::Exhausted { what: "disk space for memory".into() }),
+            None => Ok(()),
+            Some(what) => Err(ProviderError::Exhausted { what: what.to_owned() }),
         }
     }
 
@@ -387,7 +390,11 @@ impl EngineShared {
             environment,
             rebuild: None,
         };
-        let mut line = self.launcher.criu(request, descriptors).await.map_err(failed("launching CRIU"))?;
+        let launched = self.launcher.criu(request, descriptors).await;
+        let mut line = launched.map_err(|cause| match cause {
+            LaunchError::Died | LaunchError::Start(_) => NotDumped::Refused(CriuFailure::of_launcher(&cause)),
+            LaunchError::Late | LaunchError::Step { .. } => failed("launching CRIU")(cause).into(),
+        })?;
         self.reach("dump.started");
         let late = |_| ProviderError::Late { what: "writing memory to disk".into(), after: DUMP_WITHIN };
         let step = "writing memory to disk";
@@ -408,6 +415,7 @@ impl EngineShared {
             facts.link.map(|link| link.address).into_iter().chain(facts.earlier.clone()).collect();
         manifest.six = holds_ipv6(facts.pid);
         manifest.boot_id = boot_id(facts.pid, &outside).map_err(failed(step))?;
+        manifest.refuses_special_bits = instance::refuses_special_bits(facts.pid).map_err(failed(step))?;
         (manifest.outside, manifest.agent) = (outside, agent);
         Ok(manifest)
     }
@@ -508,6 +516,11 @@ struct CriuFailure {
 }
 
 impl CriuFailure {
+    /// The launcher died, as if CRIU had been killed. No CRIU is left.
+    fn of_launcher(cause: &LaunchError) -> Self {
+        Self { code: 128 + libc::SIGKILL, text: cause.to_string() }
+    }
+
     /// The signal that ended CRIU, if one did.
     fn signal(&self) -> Option<i32> {
         (self.code > 128).then_some(self.code - 128)

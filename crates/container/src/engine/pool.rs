@@ -93,7 +93,7 @@ impl EngineShared {
         let limits = self.limits_while_made(key);
         let plan = Plan {
             name: layer.clone(),
-            template,
+            template: Arc::clone(&template),
             layer: LayerPlan::Fresh(layer.clone()),
             limits,
             hostname: "sandbox".into(),
@@ -101,8 +101,8 @@ impl EngineShared {
             owner: None,
             mounts: Vec::new(),
         };
-        let started = self.cold_start(&plan).await?;
-        let (live, token, template) = (started.live, started.token, plan.template);
+        let started = self.cold_start(plan).await?;
+        let (live, token) = (started.live, started.token);
         Ok(Ready { live, token, template, layer, limits, prepared: None })
     }
 

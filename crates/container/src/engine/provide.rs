@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use atoll_image::{Template, TemplateError};
 use atoll_instances::{DiskSpace, FilesState, Instances, node_of_machine};
 use atoll_model::policy::egress::Egress;
-use atoll_model::policy::placement::Node;
+use atoll_model::policy::placement::{DiskShare, Node};
 use atoll_model::{Limits, ProviderKind, SnapshotId, Storage};
 use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
@@ -128,10 +128,13 @@ impl Provider for Engine {
 
     async fn node(&self) -> Result<Node, ProviderError> {
         let layers = Arc::clone(&self.inner.resources.layers);
-        let space =
-            self.inner.blocking.run(move || layers.space()).await.map_err(failed("measuring free space"))?;
+        let measure = move || Ok((layers.space()?, layers.holds_shares(), layers.limits_disk()));
+        let (space, is_enforced, limits_disk) =
+            self.inner.blocking.run(measure).await.map_err(failed("measuring free space"))?;
         let disk = DiskSpace { free: space.free, free_for_copies: space.free_for_memory, total: space.total };
-        node_of_machine(disk).map_err(failed("reading free memory"))
+        let share = self.inner.config.disk.shares().share_of(space.total);
+        let disk_share = share.map(|bytes| DiskShare { mib: bytes >> 20, is_enforced });
+        Ok(Node { disk_share, limits_disk, ..node_of_machine(disk).map_err(failed("reading free memory"))? })
     }
 
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {
@@ -193,11 +196,16 @@ impl EngineShared {
             return Err(ProviderError::Gone { sandbox: spec.sandbox.clone() });
         }
         self.refuse_disk_limit(spec.storage == Storage::Disk, &spec.limits)?;
-        if spec.storage == Storage::Disk
-            && files == FilesState::New
-            && layers.space().map_err(failed("measuring free space"))?.free < LEAST_FREE
-        {
+        if spec.storage != Storage::Disk || files != FilesState::New {
+            return Ok(());
+        }
+        let measured = failed("measuring free space");
+        if layers.space().map_err(&measured)?.free < LEAST_FREE {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
+        }
+        let room = layers.room_in_share(spec.sandbox.as_str()).map_err(&measured)?;
+        if room.is_some_and(|room| room < LEAST_FREE) {
+            return Err(ProviderError::Exhausted { what: "disk space in the share of this tenant".into() });
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use atoll_network::{LinkError, SandboxLink};
 use atoll_provider::{Booted, InstanceSpec, ProviderError};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::cold_start::outside_of;
+use super::cold_start::{not_launched, outside_of};
 use super::instance::{self, Facts, Live};
 use super::reaper::{HostResources, InstanceRemains};
 use super::snapshot::blocking;
@@ -137,7 +137,8 @@ impl EngineShared {
         Ok((live, Booted { facts, agent_token: None, from_pool: false }))
     }
 
-    /// Runs CRIU, and a second time if a signal ended it: the images are unchanged, and none of the processes has run.
+    /// Runs CRIU, and a second time if a signal ended it or the launcher died: the images are unchanged, and none of the
+    /// processes has run.
     async fn restore_or_again(
         &self,
         folder: &Path,
@@ -194,7 +195,7 @@ impl EngineShared {
         let images = folder.to_owned();
         let held = blocking(move || hold_images(&images)).await.map_err(failed("holding the images"))?;
         let launched = self.launcher.criu(request, [held].into_iter().chain(found.clones).collect()).await;
-        let mut line = launched.map_err(failed("launching CRIU"))?;
+        let mut line = launched.map_err(not_launched("launching CRIU"))?;
         self.reach("restore.started");
         let late = |_| ProviderError::Late { what: "restoring memory".into(), after: RESTORE_WITHIN };
         let begun = Instant::now();
@@ -265,7 +266,10 @@ impl EngineShared {
         let mut standing: Option<RestoredInstance> = None;
         let mut is_frozen = false;
         loop {
-            match line.hear().await.map_err(failed(step))? {
+            // The keeper of CRIU was killed, and with its channel closed no process that CRIU restores ever runs.
+            let killed =
+                |cause: io::Error| ProviderError::Transient { what: step.into(), why: cause.to_string() };
+            match line.hear().await.map_err(killed)? {
                 CriuMessage::Step { action, pid } if action == "setup-namespaces" => {
                     standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
                     self.reach("restore.connected");
@@ -499,17 +503,27 @@ fn mounts_of(manifest: &CheckpointManifest) -> Vec<String> {
     outside.map(|(point, _)| point.clone()).collect()
 }
 
-/// Open files are saved in the images by their mounts, so the mounts must be the same.
+/// Open files are saved in the images by their mounts, so the mounts must be the same. The processes keep the seccomp
+/// filter that they were started with, so they may write to a folder of the host only if they could before.
 fn same_mounts(manifest: &CheckpointManifest, now: &[MountSpec]) -> Result<(), ProviderError> {
-    let (before, now) = (mounts_of(manifest), outside_of(now));
-    if before == now {
-        return Ok(());
+    let refused = |path: String, why: &str| Err(ProviderError::NotMountable { path, why: why.to_owned() });
+    let (before, now_outside) = (mounts_of(manifest), outside_of(now));
+    if before != now_outside {
+        let path = before
+            .iter()
+            .chain(&now_outside)
+            .find(|path| before.contains(path) != now_outside.contains(path));
+        let path = path.or(now_outside.first()).cloned().unwrap_or_default();
+        return refused(path, "memory on disk can be restored only with the mounts that it had");
     }
-    let path = before.iter().chain(&now).find(|path| before.contains(path) != now.contains(path));
-    Err(ProviderError::NotMountable {
-        path: path.or(now.first()).cloned().unwrap_or_default(),
-        why: "memory on disk can be restored only with the mounts that it had".into(),
-    })
+    match now.iter().find(|mount| mount.is_writable_host_folder()) {
+        Some(mount) if !manifest.refuses_special_bits => refused(
+            format!("/{}", mount.at),
+            "the folder of the host was read-only when the processes were started; mount it read-only, or start the \
+             sandbox from its files",
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Whether sockets use IPv6 and the policy no longer allows it.

@@ -24,7 +24,7 @@ impl EngineShared {
         size_mib: Option<u32>,
     ) -> Result<(), ProviderError> {
         self.refuse_volume_size(size_mib)?;
-        self.need_room().await?;
+        self.need_room(volume).await?;
         let name = volume.as_str().to_owned();
         let work = move |layers: &Layers| layers.create_volume(&name, bytes(size_mib)).map_err(CopyError::Io);
         self.with_volumes(volume, size_mib, work).await
@@ -37,7 +37,7 @@ impl EngineShared {
         size_mib: Option<u32>,
     ) -> Result<(), ProviderError> {
         self.refuse_volume_size(size_mib)?;
-        self.need_room().await?;
+        self.need_room(to).await?;
         let (source, name) = (from.as_str().to_owned(), to.as_str().to_owned());
         let work = move |layers: &Layers| layers.copy_volume(&source, &name, bytes(size_mib));
         self.with_volumes(from, size_mib, work).await
@@ -92,13 +92,16 @@ impl EngineShared {
         })
     }
 
-    async fn need_room(&self) -> Result<(), ProviderError> {
-        let layers = Arc::clone(&self.resources.layers);
-        let space = blocking(move || layers.space()).await.map_err(failed("measuring free space"))?;
-        if space.free < LEAST_FREE {
-            return Err(ProviderError::Exhausted { what: "disk space for volumes".into() });
-        }
-        Ok(())
+    async fn need_room(&self, volume: &VolumeId) -> Result<(), ProviderError> {
+        let (layers, name) = (Arc::clone(&self.resources.layers), volume.as_str().to_owned());
+        let measure = move || Ok((layers.space()?.free, layers.room_in_share(&name)?));
+        let (free, share) = blocking(measure).await.map_err(failed("measuring free space"))?;
+        let what = match share {
+            _ if free < LEAST_FREE => "disk space for volumes",
+            Some(room) if room < LEAST_FREE => "disk space in the share of this tenant",
+            _ => return Ok(()),
+        };
+        Err(ProviderError::Exhausted { what: what.into() })
     }
 
     async fn with_volumes<T: Send + 'static>(

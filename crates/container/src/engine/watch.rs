@@ -13,6 +13,8 @@ const MEMORY_EVERY: Duration = Duration::from_millis(200);
 const SPACE_EVERY: Duration = Duration::from_millis(200);
 /// How often the counters of flows are read.
 const FLOWS_EVERY: Duration = Duration::from_secs(1);
+/// How many of them pass between two looks whether the pool can shrink.
+const SHRINK_EVERY: u32 = 25;
 /// How many space checks pass between two reads of the host's addresses.
 const ADDRESSES_EVERY: u32 = 50;
 
@@ -49,7 +51,7 @@ pub(super) async fn flows(engine: Weak<EngineShared>) {
     }
 }
 
-/// Grows the pool in time and follows the host's addresses.
+/// Grows and shrinks the pool in time and follows the host's addresses.
 pub(super) async fn housekeeping(engine: Weak<EngineShared>) {
     let mut ticks = tokio::time::interval(SPACE_EVERY);
     let mut count: u32 = 0;
@@ -60,6 +62,11 @@ pub(super) async fn housekeeping(engine: Weak<EngineShared>) {
         let work = move || {
             if let Err(cause) = engine.resources.layers.grow() {
                 tracing::warn!(%cause, "the pool cannot grow");
+            }
+            if count.is_multiple_of(SHRINK_EVERY)
+                && let Err(cause) = engine.resources.layers.shrink()
+            {
+                tracing::warn!(%cause, "the pool cannot shrink");
             }
             if count.is_multiple_of(ADDRESSES_EVERY)
                 && let Err(cause) = engine.router.refresh_host()

@@ -20,13 +20,16 @@ use super::protocol::{
 };
 use super::serve::StepTimer;
 use super::wire;
-use crate::seccomp::Clones;
+use crate::seccomp::{Clones, FilterVariant, SpecialBits};
 use crate::sys::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
 
 /// The capabilities of root in a sandbox: Docker's default list without raw sockets, device nodes and audit.
 ///
 /// chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap, net_bind_service, sys_chroot, setfcap.
 pub(crate) const CAPABILITIES: u64 = 0x8004_05fb;
+/// Not given to sandboxes that write to a folder of the host: a program there with file capabilities would have them
+/// in the user namespaces that the folder's owner makes on the host.
+pub(crate) const CAP_SETFCAP: u64 = 1 << 31;
 
 /// Folders in `/proc` and `/sys` that are covered by an empty folder.
 const HIDDEN_FOLDERS: [(Tree, &str); 6] = [
@@ -421,20 +424,32 @@ fn become_agent(spawn: &Spawn, listener: &OwnedFd, token: &OwnedFd) -> Result<Ne
         sys::place_descriptor(fd.as_fd(), number).step("place descriptors")?;
     }
     sys::plain_securebits().step("reset secure bits")?;
-    sys::limit_bounding_set(CAPABILITIES).step("drop capabilities for good")?;
+    let variant = filter_of(&spawn.mounts);
+    let capabilities = match variant.special_bits {
+        SpecialBits::Allowed => CAPABILITIES,
+        SpecialBits::Refused => CAPABILITIES & !CAP_SETFCAP,
+    };
+    sys::limit_bounding_set(capabilities).step("drop capabilities for good")?;
     if !spawn.sudo {
         sys::no_new_privileges().step("forbid new privileges")?;
     }
     // The filter is installed while the process still has CAP_SYS_ADMIN over its own user namespace, because with
     // `sudo` no_new_privs is not set.
-    // With any volume mounted, clones are refused: sandboxes that share a volume could pass each other blocks of other
-    // volumes.
-    let is_volume = |mount: &MountSpec| matches!(mount.what, Mounted::Volume);
-    let clones = if spawn.mounts.iter().any(is_volume) { Clones::Refused } else { Clones::Allowed };
-    sys::install_filter(crate::seccomp::compile(clones)).step("install the seccomp filter")?;
-    sys::set_capabilities(CAPABILITIES).step("drop capabilities")?;
+    sys::install_filter(crate::seccomp::compile(variant)).step("install the seccomp filter")?;
+    sys::set_capabilities(capabilities).step("drop capabilities")?;
     let arguments = [c"atoll-agent", c"--listen-fd", c"3", c"--token-fd", c"4"];
     let environment = [c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"];
     let cause = sys::execute(c"/.atoll/atoll-agent", &arguments, &environment);
     Err(StepFailure::new("execute the agent", &cause))
+}
+
+/// With any volume mounted, clones are refused: sandboxes that share a volume could pass each other blocks of other
+/// volumes. With a folder of the host to write to, special bits are refused.
+fn filter_of(mounts: &[MountSpec]) -> FilterVariant {
+    let has_volume = mounts.iter().any(|mount| matches!(mount.what, Mounted::Volume));
+    let writes_to_host = mounts.iter().any(MountSpec::is_writable_host_folder);
+    FilterVariant {
+        clones: if has_volume { Clones::Refused } else { Clones::Allowed },
+        special_bits: if writes_to_host { SpecialBits::Refused } else { SpecialBits::Allowed },
+    }
 }

@@ -88,6 +88,11 @@ impl MountSpec {
     pub(crate) fn is_from_outside(&self) -> bool {
         !matches!(self.what, Mounted::Memory { .. })
     }
+
+    /// Whether programs of the sandbox can write to a folder of the host.
+    pub(crate) fn is_writable_host_folder(&self) -> bool {
+        !self.read_only && matches!(self.what, Mounted::Folder { .. })
+    }
 }
 
 /// The step that finds a mount point in the sandbox; its path follows.

@@ -12,7 +12,7 @@ use super::child::{self, ChildContext};
 use super::mounts::{Handover, MountRequest, SharedMounts};
 use super::protocol::{FirstProcessRequest, Hello, Reply, Request, Spawn, StepFailure, StepResult, Times};
 use super::{keeper, wire};
-use crate::seccomp::Clones;
+use crate::seccomp::FilterVariant;
 use crate::sys::{self, CloneSide};
 
 /// Runs a launcher on the socket at standard input. Returns when the server is gone.
@@ -63,8 +63,8 @@ fn start(hello: &Hello) -> Result<SharedMounts, StepFailure> {
     sys::adopt_orphans().step("become a reaper of orphans")?;
     // SAFETY: this process has one thread, so no other thread is affected by the new mount namespace.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.step("unshare mounts")?;
-    for clones in [Clones::Allowed, Clones::Refused] {
-        let _ = crate::seccomp::compile(clones);
+    for variant in FilterVariant::ALL {
+        let _ = crate::seccomp::compile(variant);
     }
     SharedMounts::prepare(hello)
 }

@@ -4,10 +4,10 @@
 use std::sync::OnceLock;
 
 use super::table::{
-    self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
-    TERMINAL_INPUT,
+    self, BTRFS, CLONES, DRIVER, FAMILIES, MAKES_FILE, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST,
+    PERSONAS, SPECIAL_BITS, TERMINAL_INPUT,
 };
-use super::{Check, Clones, SyscallVerdict};
+use super::{Check, Clones, FilterVariant, SpecialBits, SyscallVerdict};
 
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
@@ -33,18 +33,22 @@ const NO_FAMILY: u32 = errno(libc::EAFNOSUPPORT);
 const NO_REQUEST: u32 = errno(libc::ENOTTY);
 
 /// The filter of every sandbox, compiled once for each variant.
-pub(crate) fn compile(clones: Clones) -> &'static [libc::sock_filter] {
-    static ALLOWED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
-    static REFUSED: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
-    let program = if clones == Clones::Allowed { &ALLOWED } else { &REFUSED };
-    program.get_or_init(|| {
+pub(crate) fn compile(variant: FilterVariant) -> &'static [libc::sock_filter] {
+    static PROGRAMS: [OnceLock<Vec<libc::sock_filter>>; 4] = [const { OnceLock::new() }; 4];
+    let index = match (variant.clones, variant.special_bits) {
+        (Clones::Allowed, SpecialBits::Allowed) => 0,
+        (Clones::Allowed, SpecialBits::Refused) => 1,
+        (Clones::Refused, SpecialBits::Allowed) => 2,
+        (Clones::Refused, SpecialBits::Refused) => 3,
+    };
+    PROGRAMS[index].get_or_init(|| {
         let mut program = vec![
             op(LOAD, OFFSET_ARCH, 0, 0),
             op(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
             op(RETURN, KILL, 0, 0),
             op(LOAD, OFFSET_NUMBER, 0, 0),
         ];
-        program.extend(search(&intervals(), clones));
+        program.extend(search(&intervals(), variant));
         program
     })
 }
@@ -62,12 +66,12 @@ fn intervals() -> Vec<(u32, SyscallVerdict)> {
     runs
 }
 
-fn search(runs: &[(u32, SyscallVerdict)], clones: Clones) -> Vec<libc::sock_filter> {
+fn search(runs: &[(u32, SyscallVerdict)], variant: FilterVariant) -> Vec<libc::sock_filter> {
     if let [(_, verdict)] = runs {
-        return leaf(*verdict, clones);
+        return leaf(*verdict, variant);
     }
     let (low, high) = runs.split_at(runs.len() / 2);
-    let (below, above) = (search(low, clones), search(high, clones));
+    let (below, above) = (search(low, variant), search(high, variant));
     let mut program = Vec::with_capacity(below.len() + above.len() + 2);
     match u8::try_from(below.len()) {
         Ok(over) => program.push(op(JUMP_AT_LEAST, high[0].0, over, 0)),
@@ -82,23 +86,55 @@ fn search(runs: &[(u32, SyscallVerdict)], clones: Clones) -> Vec<libc::sock_filt
     program
 }
 
-fn leaf(verdict: SyscallVerdict, clones: Clones) -> Vec<libc::sock_filter> {
+fn leaf(verdict: SyscallVerdict, variant: FilterVariant) -> Vec<libc::sock_filter> {
     match verdict {
-        SyscallVerdict::Allow => vec![op(RETURN, ALLOW, 0, 0)],
-        SyscallVerdict::Refuse => vec![op(RETURN, REFUSE, 0, 0)],
-        SyscallVerdict::Unknown => vec![op(RETURN, UNKNOWN, 0, 0)],
-        SyscallVerdict::Depends(Check::NoNamespaces) => vec![
+        SyscallVerdict::Allow => answer(ALLOW),
+        SyscallVerdict::Refuse => answer(REFUSE),
+        SyscallVerdict::Unknown => answer(UNKNOWN),
+        SyscallVerdict::Depends(check) => checked(check, variant),
+    }
+}
+
+fn checked(check: Check, variant: FilterVariant) -> Vec<libc::sock_filter> {
+    match check {
+        Check::NoNamespaces => vec![
             op(LOAD, argument(0), 0, 0),
             op(JUMP_ANY_BIT, NAMESPACE_FLAGS, 0, 1),
             op(RETURN, REFUSE, 0, 0),
             op(RETURN, ALLOW, 0, 0),
         ],
-        SyscallVerdict::Depends(Check::HarmlessPersona) => one_of(0, &PERSONAS, ALLOW, REFUSE),
-        SyscallVerdict::Depends(Check::HarmlessRequest) => request(clones),
-        SyscallVerdict::Depends(Check::Copy) if clones == Clones::Allowed => vec![op(RETURN, ALLOW, 0, 0)],
-        SyscallVerdict::Depends(Check::Copy) => vec![op(RETURN, UNKNOWN, 0, 0)],
-        SyscallVerdict::Depends(Check::PlainSocket) => socket(),
+        Check::HarmlessPersona => one_of(0, &PERSONAS, ALLOW, REFUSE),
+        Check::HarmlessRequest => request(variant.clones),
+        Check::Copy if variant.clones == Clones::Refused => answer(UNKNOWN),
+        Check::PlainSocket => socket(),
+        Check::PlainMode { mode } if variant.special_bits == SpecialBits::Refused => plain_mode(mode),
+        Check::PlainModeIfNew { flags } if variant.special_bits == SpecialBits::Refused => {
+            let mut program = vec![
+                op(LOAD, argument(flags), 0, 0),
+                op(JUMP_ANY_BIT, MAKES_FILE, 1, 0),
+                op(RETURN, ALLOW, 0, 0),
+            ];
+            program.extend(plain_mode(flags + 1));
+            program
+        }
+        Check::HiddenMode if variant.special_bits == SpecialBits::Refused => answer(UNKNOWN),
+        Check::Copy | Check::PlainMode { .. } | Check::PlainModeIfNew { .. } | Check::HiddenMode => {
+            answer(ALLOW)
+        }
     }
+}
+
+fn answer(verdict: u32) -> Vec<libc::sock_filter> {
+    vec![op(RETURN, verdict, 0, 0)]
+}
+
+fn plain_mode(index: u32) -> Vec<libc::sock_filter> {
+    vec![
+        op(LOAD, argument(index), 0, 0),
+        op(JUMP_ANY_BIT, SPECIAL_BITS, 0, 1),
+        op(RETURN, REFUSE, 0, 0),
+        op(RETURN, ALLOW, 0, 0),
+    ]
 }
 
 /// The offset of an argument's low half. The kernel takes these arguments as 32-bit numbers, so the low half decides.

@@ -18,6 +18,16 @@ pub(super) fn verdict(number: u32) -> SyscallVerdict {
         libc::SYS_personality => SyscallVerdict::Depends(Check::HarmlessPersona),
         libc::SYS_ioctl => SyscallVerdict::Depends(Check::HarmlessRequest),
         libc::SYS_copy_file_range => SyscallVerdict::Depends(Check::Copy),
+        // `mkdir` is not among them: the kernel ignores the bits in its mode.
+        libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod => {
+            SyscallVerdict::Depends(Check::PlainMode { mode: 1 })
+        }
+        libc::SYS_fchmodat | FCHMODAT2 | libc::SYS_mknodat => {
+            SyscallVerdict::Depends(Check::PlainMode { mode: 2 })
+        }
+        libc::SYS_open => SyscallVerdict::Depends(Check::PlainModeIfNew { flags: 1 }),
+        libc::SYS_openat => SyscallVerdict::Depends(Check::PlainModeIfNew { flags: 2 }),
+        libc::SYS_openat2 => SyscallVerdict::Depends(Check::HiddenMode),
         call if ALLOWED.contains(&call) => SyscallVerdict::Allow,
         _ => SyscallVerdict::Refuse,
     }
@@ -47,31 +57,36 @@ pub(super) const TERMINAL_INPUT: [u32; 2] = [0x5412, 0x541c];
 /// The bits of a request that name its driver, and their value for btrfs.
 pub(super) const DRIVER: u32 = 0xff00;
 pub(super) const BTRFS: u32 = 0x9400;
+const FCHMODAT2: i64 = 452;
+/// Flags of `open` with which it makes a file: `O_CREAT`, and the bit of `O_TMPFILE` that is not `O_DIRECTORY`.
+pub(super) const MAKES_FILE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
+/// The set-user-ID and set-group-ID bits of a mode.
+pub(super) const SPECIAL_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// FICLONE, FICLONERANGE and FIDEDUPERANGE, which other file systems support too.
 pub(super) const CLONES: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 #[rustfmt::skip]
 const ALLOWED: &[i64] = &[
     // Files and directories.
-    libc::SYS_read, libc::SYS_write, libc::SYS_open, libc::SYS_close, libc::SYS_stat, libc::SYS_fstat, libc::SYS_lstat,
+    libc::SYS_read, libc::SYS_write, libc::SYS_close, libc::SYS_stat, libc::SYS_fstat, libc::SYS_lstat,
     libc::SYS_lseek, libc::SYS_pread64, libc::SYS_pwrite64, libc::SYS_readv, libc::SYS_writev, libc::SYS_access,
     libc::SYS_pipe, libc::SYS_dup, libc::SYS_dup2, libc::SYS_sendfile, libc::SYS_fcntl, libc::SYS_flock,
     libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_truncate, libc::SYS_ftruncate, libc::SYS_getdents, libc::SYS_getcwd,
-    libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_rename, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_creat,
-    libc::SYS_link, libc::SYS_unlink, libc::SYS_symlink, libc::SYS_readlink, libc::SYS_chmod, libc::SYS_fchmod,
-    libc::SYS_chown, libc::SYS_fchown, libc::SYS_lchown, libc::SYS_umask, libc::SYS_mknod, libc::SYS_statfs,
+    libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_rename, libc::SYS_mkdir, libc::SYS_rmdir,
+    libc::SYS_link, libc::SYS_unlink, libc::SYS_symlink, libc::SYS_readlink,
+    libc::SYS_chown, libc::SYS_fchown, libc::SYS_lchown, libc::SYS_umask, libc::SYS_statfs,
     libc::SYS_fstatfs, libc::SYS_chroot, libc::SYS_sync, libc::SYS_readahead, libc::SYS_setxattr, libc::SYS_lsetxattr,
     libc::SYS_fsetxattr, libc::SYS_getxattr, libc::SYS_lgetxattr, libc::SYS_fgetxattr, libc::SYS_listxattr,
     libc::SYS_llistxattr, libc::SYS_flistxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
-    libc::SYS_getdents64, libc::SYS_fadvise64, libc::SYS_utime, libc::SYS_utimes, libc::SYS_openat, libc::SYS_mkdirat,
-    libc::SYS_mknodat, libc::SYS_fchownat, libc::SYS_futimesat, libc::SYS_newfstatat, libc::SYS_unlinkat,
-    libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_readlinkat, libc::SYS_fchmodat,
+    libc::SYS_getdents64, libc::SYS_fadvise64, libc::SYS_utime, libc::SYS_utimes, libc::SYS_mkdirat,
+    libc::SYS_fchownat, libc::SYS_futimesat, libc::SYS_newfstatat, libc::SYS_unlinkat,
+    libc::SYS_renameat, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_readlinkat,
     libc::SYS_faccessat, libc::SYS_splice, libc::SYS_tee, libc::SYS_sync_file_range, libc::SYS_vmsplice,
     libc::SYS_utimensat, libc::SYS_fallocate, libc::SYS_preadv, libc::SYS_pwritev, libc::SYS_syncfs, libc::SYS_dup3,
     libc::SYS_pipe2, libc::SYS_renameat2, libc::SYS_preadv2, libc::SYS_pwritev2,
-    libc::SYS_statx, libc::SYS_close_range, libc::SYS_openat2, libc::SYS_faccessat2, libc::SYS_name_to_handle_at,
+    libc::SYS_statx, libc::SYS_close_range, libc::SYS_faccessat2, libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_mark, libc::SYS_inotify_init, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch,
-    libc::SYS_inotify_init1, 452 /* fchmodat2 */, 451 /* cachestat */,
+    libc::SYS_inotify_init1, 451 /* cachestat */,
     // Memory.
     libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_brk, libc::SYS_mremap, libc::SYS_msync,
     libc::SYS_mincore, libc::SYS_madvise, libc::SYS_mlock, libc::SYS_munlock, libc::SYS_mlockall, libc::SYS_munlockall,

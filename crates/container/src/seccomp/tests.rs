@@ -11,10 +11,10 @@ use seccompiler::{
 };
 
 use super::table::{
-    self, BTRFS, CLONES, DRIVER, FAMILIES, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST, PERSONAS,
-    TERMINAL_INPUT,
+    self, BTRFS, CLONES, DRIVER, FAMILIES, MAKES_FILE, NAMESPACE_FLAGS, NETLINK, NETLINK_ROUTE, NEWEST,
+    PERSONAS, SPECIAL_BITS, TERMINAL_INPUT,
 };
-use super::{Check, Clones, SyscallVerdict, compile};
+use super::{Check, Clones, FilterVariant, SpecialBits, SyscallVerdict, compile};
 
 const ALLOW: u32 = 0x7fff_0000;
 const X86_64: u32 = 0xc000_003e;
@@ -47,11 +47,11 @@ fn interpret(program: &[(u16, u8, u8, u32)], number: u32, arch: u32, arguments: 
 }
 
 fn ours() -> Vec<(u16, u8, u8, u32)> {
-    form(Clones::Allowed)
+    form(Clones::Allowed, SpecialBits::Allowed)
 }
 
-fn form(clones: Clones) -> Vec<(u16, u8, u8, u32)> {
-    compile(clones).iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
+fn form(clones: Clones, special_bits: SpecialBits) -> Vec<(u16, u8, u8, u32)> {
+    compile(FilterVariant { clones, special_bits }).iter().map(|op| (op.code, op.jt, op.jf, op.k)).collect()
 }
 
 fn condition(index: u8, cmp: Cmp, value: u32) -> Condition {
@@ -71,8 +71,12 @@ fn requests() -> Vec<SeccompRule> {
 }
 
 /// The same table as rules of seccompiler, where a match allows the call.
-fn oracle() -> Vec<(u16, u8, u8, u32)> {
+fn oracle(special_bits: SpecialBits) -> Vec<(u16, u8, u8, u32)> {
     let rule = |conditions| SeccompRule::new(conditions).unwrap();
+    let without = |index: u32, bits: u32| {
+        rule(vec![condition(u8::try_from(index).unwrap(), Cmp::MaskedEq(u64::from(bits)), 0)])
+    };
+    let is_free = special_bits == SpecialBits::Allowed;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for number in 0..=NEWEST {
         let chain = match table::verdict(number) {
@@ -85,6 +89,14 @@ fn oracle() -> Vec<(u16, u8, u8, u32)> {
                 PERSONAS.iter().map(|persona| rule(vec![condition(0, Cmp::Eq, *persona)])).collect()
             }
             SyscallVerdict::Depends(Check::Copy) => vec![],
+            SyscallVerdict::Depends(
+                Check::PlainMode { .. } | Check::PlainModeIfNew { .. } | Check::HiddenMode,
+            ) if is_free => vec![],
+            SyscallVerdict::Depends(Check::PlainMode { mode }) => vec![without(mode, SPECIAL_BITS)],
+            SyscallVerdict::Depends(Check::PlainModeIfNew { flags }) => {
+                vec![without(flags, MAKES_FILE), without(flags + 1, SPECIAL_BITS)]
+            }
+            SyscallVerdict::Depends(Check::HiddenMode) => continue,
             SyscallVerdict::Depends(Check::HarmlessRequest) => requests(),
             SyscallVerdict::Depends(Check::PlainSocket) => {
                 let netlink = [condition(0, Cmp::Eq, NETLINK), condition(2, Cmp::Eq, NETLINK_ROUTE)];
@@ -146,7 +158,7 @@ fn a_pair_of_sockets_is_of_a_plain_family_too() {
 
 #[test]
 fn nothing_is_asked_of_btrfs_but_clones_and_with_volumes_not_even_those() {
-    let (plain, with_volumes) = (ours(), form(Clones::Refused));
+    let (plain, with_volumes) = (ours(), form(Clones::Refused, SpecialBits::Allowed));
     let ioctl = |program: &[_], request: u64| {
         interpret(program, libc::SYS_ioctl as u32, X86_64, [3, request, 0, 0, 0, 0])
     };
@@ -200,10 +212,51 @@ fn what_must_never_be_reached_is_refused() {
 }
 
 #[test]
+fn special_bits_are_refused_by_every_call_that_sets_a_mode() {
+    let refusing = form(Clones::Allowed, SpecialBits::Refused);
+    let (eperm, enosys) = (0x0005_0000 | libc::EPERM as u32, 0x0005_0000 | libc::ENOSYS as u32);
+    let creates =
+        [libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE | libc::O_RDWR, libc::O_CREAT | libc::O_EXCL];
+    let mut calls = vec![
+        (libc::SYS_chmod, 1, [0; 6]),
+        (libc::SYS_fchmod, 1, [0; 6]),
+        (libc::SYS_fchmodat, 2, [0; 6]),
+        (452, 2, [0; 6]),
+        (libc::SYS_creat, 1, [0; 6]),
+        (libc::SYS_mknod, 1, [0; 6]),
+        (libc::SYS_mknodat, 2, [0; 6]),
+    ];
+    for flags in creates {
+        calls.push((libc::SYS_open, 2, [0, flags as u64, 0, 0, 0, 0]));
+        calls.push((libc::SYS_openat, 3, [0, 0, flags as u64, 0, 0, 0]));
+    }
+    for (call, mode_at, arguments) in calls {
+        // The kernel takes a mode as 16 bits: what is above does not make it another one.
+        for mode in [0o4755, 0o2755, 0o6000, 0o7777, 0o104_755, 0xdead_0000_0000_0800_u64] {
+            let mut asked = arguments;
+            asked[mode_at] = mode;
+            assert_eq!(interpret(&refusing, call as u32, X86_64, asked), eperm, "{call} {mode:o}");
+            assert_eq!(interpret(&ours(), call as u32, X86_64, asked), ALLOW, "{call} {mode:o}");
+        }
+        for mode in [0, 0o644, 0o1777, 0o777, 0o100_644] {
+            let mut asked = arguments;
+            asked[mode_at] = mode;
+            assert_eq!(interpret(&refusing, call as u32, X86_64, asked), ALLOW, "{call} {mode:o}");
+        }
+    }
+    // Without a new file the argument means nothing, and some libraries leave anything in it.
+    let flags = (libc::O_RDWR | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+    let open = interpret(&refusing, libc::SYS_open as u32, X86_64, [0, flags, u64::MAX, 0, 0, 0]);
+    let openat = interpret(&refusing, libc::SYS_openat as u32, X86_64, [0, 0, flags, u64::MAX, 0, 0]);
+    assert_eq!((open, openat), (ALLOW, ALLOW));
+    assert_eq!(interpret(&refusing, libc::SYS_openat2 as u32, X86_64, [0; 6]), enosys);
+}
+
+#[test]
 fn the_longest_search_is_short() {
     // The cost of a call is the depth of the tree and its check, not the length of the table.
-    for clones in [Clones::Allowed, Clones::Refused] {
-        assert!(compile(clones).len() < 400, "{} instructions", compile(clones).len());
+    for variant in FilterVariant::ALL {
+        assert!(compile(variant).len() < 400, "{} instructions", compile(variant).len());
     }
 }
 
@@ -212,18 +265,26 @@ proptest! {
     fn our_filter_and_seccompilers_agree(
         number in prop_oneof![0u32..500, any::<u32>(), Just(libc::SYS_socket as u32),
             Just(libc::SYS_socketpair as u32), Just(libc::SYS_clone as u32),
-            Just(libc::SYS_personality as u32), Just(libc::SYS_ioctl as u32)],
+            Just(libc::SYS_personality as u32), Just(libc::SYS_ioctl as u32),
+            Just(libc::SYS_open as u32), Just(libc::SYS_openat as u32), Just(libc::SYS_fchmodat as u32)],
         arguments in prop::array::uniform6(prop_oneof![0u64..64, any::<u64>(), Just(0x5412), Just(0x541c), Just(0x1000_0000),
-            Just(0x5000_940e), Just(0x4004_9409),
+            Just(0x5000_940e), Just(0x4004_9409), Just(0o4755), Just(0o2000), Just(0o1777), Just(0o101),
             Just(0x2_0008), Just(0xffff_ffff)]),
         arch in prop_oneof![9 => Just(X86_64), 1 => any::<u32>()],
+        special_bits in prop_oneof![Just(SpecialBits::Allowed), Just(SpecialBits::Refused)],
     ) {
         use std::sync::LazyLock;
-        type Program = Vec<(u16, u8, u8, u32)>;
-        static PAIR: LazyLock<(Program, Program)> = LazyLock::new(|| (ours(), oracle()));
-        let (ours, oracle) = &*PAIR;
+        static FREE: LazyLock<(Program, Program)> = LazyLock::new(|| pair_of(SpecialBits::Allowed));
+        static REFUSING: LazyLock<(Program, Program)> = LazyLock::new(|| pair_of(SpecialBits::Refused));
+        let (ours, oracle) = if special_bits == SpecialBits::Allowed { &*FREE } else { &*REFUSING };
         let a = interpret(ours, number, arch, arguments) == ALLOW;
         let b = interpret(oracle, number, arch, arguments) == ALLOW;
         prop_assert_eq!(a, b);
     }
+}
+
+type Program = Vec<(u16, u8, u8, u32)>;
+
+fn pair_of(bits: SpecialBits) -> (Program, Program) {
+    (form(Clones::Allowed, bits), oracle(bits))
 }

@@ -4,6 +4,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod layered_templates;
+pub(crate) mod small_disk;
 pub(crate) mod snapshot_helpers;
 
 use std::path::{Path, PathBuf};
