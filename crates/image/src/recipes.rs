@@ -1,8 +1,7 @@
 //! Templates that are built on `debian` with packages of other registries: `atoll template make NAME` builds the
 //! Dockerfile that is stored here.
 //!
-//! Debian's node is too old for these programs, so each installs a node from the Python registry first. Behind a
-//! mirror, pass its address as a build argument (`PIP_INDEX_URL`, `NPM_CONFIG_REGISTRY`).
+//! Behind a mirror, pass its address as a build argument (`PIP_INDEX_URL`, `NPM_CONFIG_REGISTRY`).
 
 /// A built-in Dockerfile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

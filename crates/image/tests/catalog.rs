@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use atoll_image::{Catalog, TemplateError, TemplateKind, default_cache_dir};
+use atoll_image::{Bounds, Catalog, Images, TemplateError, TemplateKind, default_cache_dir};
 use atoll_model::ErrorKind;
 
 fn names(folder: &Path) -> BTreeSet<String> {
@@ -184,7 +184,14 @@ fn debian_has_python_git_node_and_a_user_who_may_become_root() {
         .unwrap();
     let rootfs = &template.layers[0];
     assert!(template.sudo && template.aliases.contains(&"base".to_owned()) && !lines.is_empty());
-    for program in ["usr/bin/python3", "usr/bin/git", "usr/bin/node", "usr/bin/curl", "bin/bash"] {
+    for program in [
+        "usr/bin/python3",
+        "usr/bin/git",
+        "usr/local/bin/node",
+        "usr/local/bin/npm",
+        "usr/bin/curl",
+        "bin/bash",
+    ] {
         assert!(rootfs.join(program).exists(), "{program}");
     }
     assert_eq!(fs::metadata(rootfs.join("usr/bin/sudo")).unwrap().mode() & 0o4777, 0o4755);
@@ -198,6 +205,25 @@ fn debian_has_python_git_node_and_a_user_who_may_become_root() {
         String::from_utf8(size.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     // npm and esbuild, which users of the SDKs expect, are 120 of them.
     assert!(megabytes < 600, "{megabytes} MB");
+}
+
+#[test]
+fn a_template_that_does_not_fit_is_refused_at_once_with_its_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = atoll_disk::free_bytes(dir.path()).unwrap();
+    let disk = atoll_disk::Reserve::new(free.saturating_sub(1 << 30));
+    let images = Images::open(dir.path().join("images"), Bounds { disk, ..Bounds::default() }).unwrap();
+    let catalog = Catalog::open(dir.path().join("templates")).unwrap().with_images(images);
+    let catalog = catalog.with_cache(dir.path().join("cache"));
+    let mut said = Vec::new();
+    let refused = catalog.make("code-interpreter", &mut |line| {
+        said.push(line.to_owned());
+        ControlFlow::Continue(())
+    });
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, TemplateError::NoRoom { needed_mib: 3_200, .. }), "{refused:?}");
+    assert!(refused.to_string().contains("takes 3200 MiB") && refused.hint().is_some(), "{refused}");
+    assert!(said.is_empty(), "it had begun: {said:?}");
 }
 
 #[test]

@@ -34,6 +34,18 @@ pub struct CollectionReport {
     pub blobs: u64,
     /// Bytes that were freed, as far as known.
     pub bytes: u64,
+    /// Bytes of layers that only the build cache keeps.
+    pub cached_bytes: u64,
+    /// Versions that were kept because they were used a moment ago, or are being used.
+    pub recent: u64,
+}
+
+impl CollectionReport {
+    /// Whether anything was removed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.versions == 0 && self.layers == 0 && self.blobs == 0
+    }
 }
 
 /// Digests that are still needed.
@@ -92,6 +104,7 @@ impl Images {
                 fresh.filter_map(|layer| self.layer(layer).ok()).map(|layer| layer.bytes.max(4096)).sum();
             if order(&version).is_some() && !full && cost <= left {
                 left -= cost;
+                collected.cached_bytes += cost;
                 kept.extend(version.layers.iter().map(|layer| layer.0));
                 continue;
             }
@@ -113,7 +126,10 @@ impl Images {
         let removed =
             self.uses.unless_needed(&digest, began, self.bounds.grace, || std::fs::remove_file(&path));
         match removed {
-            None => Ok(()),
+            None => {
+                collected.recent += 1;
+                Ok(())
+            }
             Some(Ok(())) => {
                 collected.versions += 1;
                 Ok(())
