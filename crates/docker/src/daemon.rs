@@ -19,9 +19,9 @@ use bollard::models::{
     ContainerUpdateBody, MountPoint, SystemInfo,
 };
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
-    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder,
-    StatsOptionsBuilder, UploadToContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, CreateImageOptionsBuilder, InspectContainerOptionsBuilder,
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    RenameContainerOptionsBuilder, StatsOptionsBuilder, UploadToContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures::{Stream, StreamExt};
@@ -265,6 +265,28 @@ impl Daemon {
         }))
     }
 
+    /// Looks for an image in its registry.
+    pub(crate) async fn find_in_registry(&self, name: &str) -> Result<(), ProviderError> {
+        let docker = self.docker()?;
+        let call = docker.inspect_registry_image(name, None);
+        match self.bounded("asking the registry", ANSWER_WITHIN, call).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.no_image(format!("looking for the image {name}"), name, error)),
+        }
+    }
+
+    /// The error of a call about an image that the daemon lacks and its registry did not give.
+    fn no_image(&self, what: String, name: &str, error: CallError) -> ProviderError {
+        let why = match error {
+            CallError::Refused { message, .. } => message,
+            CallError::Other(error) => error.to_string(),
+        };
+        ProviderError::Transient {
+            what: format!("{what}, which the Docker daemon at {} does not have,", self.host),
+            why: format!("{why}; pull or load it there: docker pull {name}, docker load -i FILE"),
+        }
+    }
+
     /// Pulls an image from its registry.
     pub(crate) async fn pull(&self, name: &str) -> Result<(), ProviderError> {
         // Without a tag the daemon would pull every one.
@@ -279,21 +301,13 @@ impl Daemon {
             }
             Ok(())
         };
-        let why = match self.bounded("pulling the image", PULL_WITHIN, pulled).await {
-            Ok(()) => return Ok(()),
+        match self.bounded("pulling the image", PULL_WITHIN, pulled).await {
+            Ok(()) => Ok(()),
             Err(CallError::Refused { status: 404, .. }) => {
-                return Err(ProviderError::NoTemplate { template: name.to_owned() });
+                Err(ProviderError::NoTemplate { template: name.to_owned() })
             }
-            Err(CallError::Refused { message, .. }) => message,
-            Err(CallError::Other(error)) => error.to_string(),
-        };
-        Err(ProviderError::Transient {
-            what: format!(
-                "pulling the image {name}, which the Docker daemon at {} does not have,",
-                self.host
-            ),
-            why: format!("{why}; pull or load it there: docker pull {name}, docker load -i FILE"),
-        })
+            Err(error) => Err(self.no_image(format!("pulling the image {name}"), name, error)),
+        }
     }
 
     /// Makes a container; `None` where the daemon does not have the image.
@@ -448,6 +462,15 @@ impl Daemon {
         Ok(usage(&self.bounded("measuring the container", ANSWER_WITHIN, call).await?))
     }
 
+    /// The bytes that a container's own layer has, for which the daemon walks over its files.
+    pub(crate) async fn layer_bytes(&self, id: &str) -> Result<Option<u64>, ProviderError> {
+        let options = InspectContainerOptionsBuilder::default().size(true).build();
+        let docker = self.docker()?;
+        let call = docker.inspect_container(id, Some(options));
+        let inspected = self.bounded("measuring the files of the container", ANSWER_WITHIN, call).await?;
+        Ok(inspected.size_rw.and_then(|bytes| u64::try_from(bytes).ok()))
+    }
+
     /// The machine of the daemon.
     pub(crate) async fn info(&self) -> Result<SystemInfo, ProviderError> {
         let docker = self.docker()?;
@@ -481,7 +504,7 @@ fn usage(stats: &ContainerStatsResponse) -> InstanceUsage {
         memory_bytes: memory.and_then(|memory| memory.usage).unwrap_or(0),
         cache_bytes: cache.copied().unwrap_or(0),
         pids: pids.and_then(|pids| u32::try_from(pids).ok()).unwrap_or(0),
-        // The daemon measures the files of a container by walking over all of them.
+        // Another call tells it.
         disk_bytes: None,
         network: networks,
     }

@@ -47,8 +47,8 @@ use atoll_model::policy::placement::Node;
 use atoll_model::{ProviderKind, SnapshotId};
 use atoll_network::{Dialer, DialerConfig};
 use atoll_provider::{
-    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceDemands, InstanceSpec,
-    InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
+    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, DiskFigures, InstanceDemands,
+    InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
     ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target, VolumeSupport,
 };
 use tokio::sync::{Semaphore, broadcast};
@@ -110,6 +110,7 @@ struct Shared {
     copies: Semaphore,
     /// Measurements of volumes, each of which looks at every file.
     measurements: Semaphore,
+    disk_figures: DiskFigures,
     notices: broadcast::Sender<Notice>,
 }
 
@@ -142,6 +143,7 @@ impl DockerProvider {
             volume_sweep: Arc::default(),
             copies: Semaphore::new(COPIES),
             measurements: Semaphore::new(MEASUREMENTS),
+            disk_figures: DiskFigures::default(),
             notices: broadcast::Sender::new(NOTICES),
         });
         let mut watch = JoinSet::new();
@@ -208,12 +210,17 @@ impl Provider for DockerProvider {
 
     async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
         let own = target.sandbox.clone();
+        self.shared.disk_figures.forget(&own);
         self.shared.change(&target.sandbox, move |shared, _| async move { shared.destroy(&own).await }).await
     }
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let live = self.shared.live(target).await?;
-        self.shared.daemon.usage(&live.id).await
+        let daemon = &self.shared.daemon;
+        let walk = async { daemon.layer_bytes(&live.id).await.ok().flatten() };
+        let disk_bytes = self.shared.disk_figures.read(&target.sandbox, walk);
+        let (usage, disk_bytes) = futures::join!(daemon.usage(&live.id), disk_bytes);
+        Ok(InstanceUsage { disk_bytes, ..usage? })
     }
 
     async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {
@@ -254,6 +261,10 @@ impl Provider for DockerProvider {
 
     async fn node(&self) -> Result<Node, ProviderError> {
         self.shared.node().await
+    }
+
+    async fn check(&self) -> Result<(), ProviderError> {
+        self.shared.check().await
     }
 
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {

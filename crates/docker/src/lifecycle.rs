@@ -59,12 +59,7 @@ impl Shared {
 
     /// The image of this name, or the one of the settings.
     pub(crate) async fn image(&self, name: Option<&str>) -> Result<ProviderImage, ProviderError> {
-        let Some(name) = name.or(self.settings.image.as_deref()) else {
-            return Err(ProviderError::Unsupported {
-                what: format!("a sandbox of provider {} without an image", self.name),
-                hint: "name an image, or set docker.image in the settings of this provider".to_owned(),
-            });
-        };
+        let name = name.unwrap_or(&self.settings.image);
         let mut image = self.daemon.image(name).await?;
         if image.is_none() && is_image_name(name) && self.settings.pull == DockerPull::Missing {
             self.daemon.pull(name).await?;
@@ -72,6 +67,25 @@ impl Shared {
         }
         let image = image.ok_or_else(|| ProviderError::NoTemplate { template: name.to_owned() })?;
         Ok(ProviderImage { workdir: self.settings.mount_path.clone(), ..image })
+    }
+
+    /// Looks for the daemon, and for the default image at the daemon or else in its registry.
+    pub(crate) async fn check(&self) -> Result<(), ProviderError> {
+        self.node().await?;
+        let name = &self.settings.image;
+        if self.daemon.image(name).await?.is_some() {
+            return Ok(());
+        }
+        match self.settings.pull {
+            DockerPull::Missing => self.daemon.find_in_registry(name).await,
+            DockerPull::Never => Err(ProviderError::Transient {
+                what: format!("looking for the image {name}"),
+                why: format!(
+                    "the Docker daemon does not have it, and docker.pull is never; pull or load it there: \
+                     docker pull {name}, docker load -i FILE"
+                ),
+            }),
+        }
     }
 
     pub(crate) async fn create(
@@ -92,7 +106,7 @@ impl Shared {
         let made = match self.daemon.create(&name, body).await {
             Ok(Some(id)) => self.start(spec, slot, &id, token, &folders).await,
             Ok(None) => Err(missing()),
-            Err(error) => Err(error),
+            Err(error) => Err(mounts::told(error, &folders)),
         };
         if made.is_err()
             && let Err(error) = self.destroy(&spec.sandbox).await
@@ -217,7 +231,8 @@ impl Shared {
             cmd: Some(arguments.map(str::to_owned).to_vec()),
             // The agent starts programs as the user that a request names.
             user: Some("0:0".to_owned()),
-            working_dir: Some(self.settings.mount_path.clone()),
+            // A working directory that the daemon makes belongs to root; one that the agent makes belongs to the image's user.
+            working_dir: Some("/".to_owned()),
             labels: Some(self.daemon.labels(spec, self.network_of(&spec.network))),
             // The agent keeps nothing that an orderly end would save, and as the first process it ignores SIGTERM.
             stop_signal: Some("SIGKILL".to_owned()),
@@ -243,7 +258,8 @@ impl Shared {
             let archive = self.folders.archive(&token).map_err(failed("reading the agent"))?;
             self.daemon.upload(id, archive).await?;
         }
-        let pid = self.daemon.start(id).await?;
+        let started = self.daemon.start(id).await;
+        let pid = started.map_err(|error| mounts::told(error, folders))?;
         let live = self.open_live(id, &spec.instance, pid).map_err(|why| self.not_live(why))?;
         let live = Arc::new(live);
         folders.iter().try_for_each(|folder| folder.check(pid))?;
@@ -382,8 +398,10 @@ impl Shared {
             disk_free_mib,
             disk_copy_mib: disk_free_mib,
             disk_total_mib,
+            limits_disk: false,
             disk_limits_mib: 0,
             disk_overcommit: 0.0,
+            disk_share: None,
             live: 0,
             memory_limits_mib: 0,
             live_max: 0,

@@ -10,8 +10,8 @@ use std::path::Path;
 use atoll_model::VolumeId;
 use atoll_provider::{Capability, InstanceMount, InstanceSpec, MountSource, ProviderError};
 use atoll_storage::{EntryAttributes, VolumeFolder};
-use bollard::models::{Mount, MountPoint, MountType, MountVolumeOptions};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use bollard::models::{Mount, MountBindOptions, MountPoint, MountType, MountVolumeOptions};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 
 use crate::daemon::VolumeRole;
 use crate::{Shared, agent_folder};
@@ -61,6 +61,9 @@ impl Shared {
             MountSource::Folder { path, sub_path, .. } => {
                 let opened = atoll_storage::host_folder(path, sub_path.as_deref(), mount.read_only);
                 let (folder, _) = opened.map_err(|cause| refused(&mount.path, &why(&cause)))?;
+                if !mount.read_only {
+                    check_restrictions(&folder, &mount.path)?;
+                }
                 BoundFolder::new(mount, path, sub_path.as_deref(), folder)
             }
             MountSource::Volume { volume, sub_path } => {
@@ -117,7 +120,10 @@ impl BoundFolder {
                 (MountType::VOLUME, volume.name.clone(), Some(options))
             }
         };
+        // Without file systems that are mounted below the folder: they have restrictions of their own.
+        let bind = MountBindOptions { non_recursive: Some(true), ..MountBindOptions::default() };
         Mount {
+            bind_options: (typ == MountType::BIND).then_some(bind),
             target: Some(self.inside.clone()),
             source: Some(source),
             typ: Some(typ),
@@ -148,6 +154,20 @@ impl BoundFolder {
     }
 }
 
+/// Refuses a folder in which a file of a container could give its rights to a user of the host. Root in a container sets
+/// every bit and makes devices, and only the file system of the host can make them ineffective.
+fn check_restrictions(folder: &OwnedFd, path: &str) -> Result<(), ProviderError> {
+    let flags = rustix::fs::fstatvfs(folder).map_err(|cause| refused(path, &why(&cause.into())))?.f_flag;
+    if flags.contains(StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV) {
+        return Ok(());
+    }
+    Err(refused(
+        path,
+        "programs inside could leave a set-user-ID program or a device in it; mount its file system on the host with nosuid \
+         and nodev, or mount the folder read-only",
+    ))
+}
+
 /// Whether a container shows these folders and no others, beside the agent's and the unnamed volumes of its image.
 pub(crate) fn are_same(mounts: &[MountPoint], folders: &[BoundFolder]) -> bool {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -165,6 +185,21 @@ pub(crate) fn are_same(mounts: &[MountPoint], folders: &[BoundFolder]) -> bool {
     shown.sort();
     wanted.sort();
     shown == wanted
+}
+
+/// The refusal of a container by the daemon. It names the folder that it could not mount, as one of which a part was removed or
+/// replaced after it was opened.
+pub(crate) fn told(error: ProviderError, folders: &[BoundFolder]) -> ProviderError {
+    let ProviderError::Failed { cause, .. } = &error else { return error };
+    let said = cause.to_string();
+    // A path inside may be short and part of another word.
+    let is_named = |folder: &&BoundFolder| {
+        said.contains(&folder.source) || said.contains(&format!("\"{}\"", folder.inside))
+    };
+    match folders.iter().filter(|folder| folder.volume.is_none()).find(is_named) {
+        Some(folder) => refused(&folder.inside, "the folder was replaced while it was mounted"),
+        None => error,
+    }
 }
 
 fn refused(path: &str, why: &str) -> ProviderError {
@@ -208,6 +243,34 @@ mod tests {
             assert!(matches!(refused, ProviderError::NotMountable { .. }), "{refused}");
         }
         std::fs::remove_dir_all(&top).unwrap();
+    }
+
+    #[test]
+    fn a_refusal_of_the_daemon_that_names_a_folder_is_one_of_the_mount() {
+        let here = std::env::temp_dir();
+        let folder = BoundFolder {
+            inside: "/data".to_owned(),
+            source: "/volumes/atoll-volume/_data/part".to_owned(),
+            ..bound(&here, &here)
+        };
+        let failed = |said: &str| ProviderError::Failed {
+            step: "starting the container by the Docker daemon".to_owned(),
+            cause: said.to_owned().into(),
+        };
+        for said in [
+            "invalid mount config for type \"bind\": bind source path does not exist: /volumes/atoll-volume/_data/part",
+            "failed to create task: error mounting \"/elsewhere\" to rootfs at \"/data\": not a directory: unknown",
+        ] {
+            let refusal = told(failed(said), std::slice::from_ref(&folder));
+            assert!(
+                matches!(&refusal, ProviderError::NotMountable { path, .. } if path == "/data"),
+                "{refusal}"
+            );
+        }
+        for said in ["cannot start /database", "no such image"] {
+            let other = told(failed(said), std::slice::from_ref(&folder));
+            assert!(matches!(other, ProviderError::Failed { .. }), "{other}");
+        }
     }
 
     #[test]

@@ -11,8 +11,7 @@ use serde_json::Value;
 #[serde(deny_unknown_fields, default)]
 pub struct DockerSettings {
     /// The image of sandboxes whose request names none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
+    pub image: String,
     /// The working directory of sandboxes; made when missing.
     pub mount_path: String,
     /// The daemon: `unix://` and the path of its socket, or `tcp://` and its address.
@@ -29,11 +28,11 @@ pub struct DockerSettings {
 impl Default for DockerSettings {
     fn default() -> Self {
         Self {
-            image: None,
+            image: "python:3.12-slim".to_owned(),
             mount_path: "/workspace".to_owned(),
             host: atoll_model::DOCKER_HOST.to_owned(),
-            network: DockerNetwork::None,
-            pull: DockerPull::Never,
+            network: DockerNetwork::default(),
+            pull: DockerPull::default(),
             remote: None,
         }
     }
@@ -44,9 +43,9 @@ impl Default for DockerSettings {
 #[serde(rename_all = "snake_case")]
 pub enum DockerPull {
     /// They are refused. A pull makes the daemon connect to whatever address a caller names.
-    #[default]
     Never,
     /// They are pulled when a sandbox needs them.
+    #[default]
     Missing,
 }
 
@@ -73,9 +72,9 @@ impl std::fmt::Display for DockerHost {
 #[serde(rename_all = "snake_case")]
 pub enum DockerNetwork {
     /// Loopback only.
-    #[default]
     None,
     /// Docker's default bridge: the internet, and whatever else the daemon allows.
+    #[default]
     Bridge,
 }
 
@@ -145,11 +144,19 @@ mod tests {
 
     #[test]
     fn missing_fields_have_defaults_and_unknown_fields_are_refused() {
-        let settings = parse(r#"{"image": "python:3.12-slim", "network": "bridge"}"#).unwrap();
-        assert_eq!(settings.image.as_deref(), Some("python:3.12-slim"));
-        assert_eq!((settings.mount_path.as_str(), settings.network), ("/workspace", DockerNetwork::Bridge));
+        let settings = parse("{}").unwrap();
+        assert_eq!(
+            (settings.image.as_str(), settings.mount_path.as_str()),
+            ("python:3.12-slim", "/workspace")
+        );
+        assert_eq!((settings.network, settings.pull), (DockerNetwork::Bridge, DockerPull::Missing));
         assert_eq!(settings.daemon().unwrap().to_string(), "unix:///var/run/docker.sock");
-        assert!(!settings.is_remote() && settings.pull == DockerPull::Never);
+        assert!(!settings.is_remote());
+        let closed = parse(r#"{"image": "app", "network": "none", "pull": "never"}"#).unwrap();
+        assert_eq!(
+            (closed.image.as_str(), closed.network, closed.pull),
+            ("app", DockerNetwork::None, DockerPull::Never)
+        );
         assert!(parse(r#"{"imagee": "x"}"#).is_err());
         assert!(parse(r#"{"network": "host"}"#).is_err());
     }

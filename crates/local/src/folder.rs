@@ -8,19 +8,23 @@
 //! /tmp/.atoll-<sandbox>/               TMPDIR of commands; the toolbox finds it by the id of the sandbox
 //! ```
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use atoll_model::{InstanceId, SandboxId};
+use atoll_provider::WALK_LIMIT;
 use serde::{Deserialize, Serialize};
 
 /// The name of the agent's socket in the folder of a sandbox.
 pub(crate) const SOCKET: &str = "agent.sock";
 pub(crate) const WORKSPACE: &str = "workspace";
 
+/// The unit of `st_blocks`.
+const BLOCK: u64 = 512;
 const OWNER: &str = "owner";
 const RECORD: &str = "instance.json";
 /// The beginnings of names of folders that are being made or removed. They are no names of sandboxes.
@@ -196,6 +200,35 @@ pub(crate) fn temporary(sandbox: &SandboxId) -> PathBuf {
     PathBuf::from(atoll_agentapi::host_temporary_folder(sandbox.as_str()))
 }
 
+/// The bytes on disk of a folder with everything in it, a file with several names once. Other file systems are not entered. A
+/// walk that takes longer than [`WALK_LIMIT`] ends with an error, because its caller has stopped waiting.
+pub(crate) fn bytes_of(folder: &Path) -> io::Result<u64> {
+    let begun = Instant::now();
+    let top = fs::symlink_metadata(folder)?;
+    let (mut bytes, mut several_names) = (top.blocks() * BLOCK, HashSet::new());
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            // Removed since.
+            let Ok(about) = entry.metadata() else { continue };
+            if begun.elapsed() > WALK_LIMIT {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if about.dev() != top.dev() {
+                continue;
+            }
+            if about.is_dir() {
+                folders.push(entry.path());
+            } else if about.nlink() > 1 && !several_names.insert(about.ino()) {
+                continue;
+            }
+            bytes += about.blocks() * BLOCK;
+        }
+    }
+    Ok(bytes)
+}
+
 /// Removes a folder with everything in it. Other file systems are not entered: a program of the sandbox may have mounted
 /// anything there.
 pub(crate) fn remove_tree(folder: &Path) -> io::Result<()> {
@@ -245,6 +278,20 @@ mod tests {
         assert!(ours.make(&sandbox(2)).is_err(), "a folder is never replaced");
         assert!(theirs.owns(&sandbox(2)));
         cleanup();
+    }
+
+    #[test]
+    fn a_folder_is_measured_with_what_is_below_it_and_links_once() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("workspace");
+        fs::create_dir_all(folder.join("deep/er")).unwrap();
+        let empty = bytes_of(&folder).unwrap();
+        fs::write(folder.join("deep/er/file"), vec![1; 1 << 20]).unwrap();
+        fs::hard_link(folder.join("deep/er/file"), folder.join("same")).unwrap();
+        std::os::unix::fs::symlink("/usr", folder.join("link")).unwrap();
+        let grown = bytes_of(&folder).unwrap() - empty;
+        assert!(((1 << 20)..(1 << 20) + 65_536).contains(&grown), "{grown}");
+        assert!(bytes_of(&root.path().join("none")).is_err());
     }
 
     #[test]

@@ -35,15 +35,15 @@ use async_trait::async_trait;
 use atoll_cgroup::{Cgroups, DeviceAccess};
 use atoll_instances::{DiskSpace, FilesState, InstanceSettings, Instances, failed, node_of_machine};
 use atoll_model::policy::placement::Node;
-use atoll_model::{ProviderKind, SnapshotId};
+use atoll_model::{ProviderKind, SandboxId, SnapshotId};
 use atoll_provider::{
-    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, InstanceActivity, InstanceDemands,
-    InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider,
-    ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target,
+    Adopted, Booted, Capabilities, Capability, DialMode, DialSupport, DiskFigures, InstanceActivity,
+    InstanceDemands, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice, OwnedSandbox,
+    PauseSupport, Provider, ProviderDescription, ProviderError, ProviderImage, ResizeSupport, Target,
 };
 use tokio::sync::broadcast;
 
-use folder::SandboxFolders;
+use folder::{SandboxFolders, WORKSPACE};
 use instance::LocalInstance;
 use launch::LocalCleaner;
 use processes::InstanceProcesses;
@@ -96,6 +96,7 @@ struct LocalShared {
     user: String,
     cleaner: LocalCleaner,
     instances: Instances<LocalShared>,
+    disk_figures: DiskFigures,
 }
 
 impl LocalProvider {
@@ -113,7 +114,8 @@ impl LocalProvider {
         };
         let cleaner = blocking(prepare).await.map_err(failed("opening the folder of the provider"))?;
         let instances = Instances::new(Arc::new(cleaner.clone()), InstanceSettings::default());
-        let shared = Arc::new(LocalShared { config, user: own_user(), cleaner, instances });
+        let disk_figures = DiskFigures::default();
+        let shared = Arc::new(LocalShared { config, user: own_user(), cleaner, instances, disk_figures });
         let watched = Arc::downgrade(&shared);
         shared.instances.spawn(async move {
             loop {
@@ -225,13 +227,18 @@ impl Provider for LocalProvider {
     }
 
     async fn destroy(&self, target: &Target) -> Result<(), ProviderError> {
+        self.shared.disk_figures.forget(&target.sandbox);
         Instances::destroy(&*self.shared, target).await
     }
 
     async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
         let live = self.shared.live(target)?;
         let processes = self.shared.cleaner.processes.clone();
-        blocking(move || processes.usage(&live.record)).await.map_err(failed("measuring the sandbox"))
+        let folder = self.shared.cleaner.folders.of(&target.sandbox).join(WORKSPACE);
+        let walk = async { blocking(move || folder::bytes_of(&folder)).await.ok() };
+        let disk_bytes = self.shared.disk_figures.read(&target.sandbox, walk).await;
+        let usage = blocking(move || processes.usage(&live.record)).await;
+        Ok(InstanceUsage { disk_bytes, ..usage.map_err(failed("measuring the sandbox"))? })
     }
 
     async fn has_template(&self, template: &str, _: &str) -> Result<bool, ProviderError> {
@@ -249,11 +256,16 @@ impl Provider for LocalProvider {
                 version: TEMPLATE.to_owned(),
                 env: BTreeMap::new(),
                 user: self.shared.user.clone(),
-                // The home of commands, which is the workspace of the sandbox.
+                // Each sandbox has its own.
                 workdir: String::new(),
             })),
             Some(other) => Err(ProviderError::NoTemplate { template: other.to_owned() }),
         }
+    }
+
+    fn workspace(&self, sandbox: &SandboxId) -> Option<String> {
+        let folder = self.shared.cleaner.folders.of(sandbox).join(WORKSPACE);
+        folder.into_os_string().into_string().ok()
     }
 
     async fn owned(&self) -> Result<Vec<OwnedSandbox>, ProviderError> {
