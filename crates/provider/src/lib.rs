@@ -28,6 +28,7 @@ pub mod conformance;
 pub mod fake;
 
 mod capability;
+mod disk_figures;
 mod error;
 mod instance;
 mod session;
@@ -45,6 +46,7 @@ use tokio::sync::broadcast;
 pub use atoll_agentapi::ByteStream;
 pub use atoll_model::Isolation;
 pub use capability::{Capabilities, Capability, DialMode, ProviderDescription};
+pub use disk_figures::{DiskFigures, WALK_LIMIT};
 pub use error::ProviderError;
 pub use instance::*;
 pub use session::{
@@ -114,6 +116,11 @@ pub trait Provider: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// The working directory of a sandbox where each has a folder of its own instead of an image that names one.
+    fn workspace(&self, _sandbox: &SandboxId) -> Option<String> {
+        None
+    }
+
     /// Whether folders of this machine can be mounted ([`MountSource::Folder`]). Other mounts need the capability `volume`.
     fn binds_folders(&self) -> bool {
         self.capabilities().volumes
@@ -161,6 +168,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The capacity of this node; the service fills in `live`, `memory_limits_mib`, `live_max` and `overcommit`.
     async fn node(&self) -> Result<Node, ProviderError>;
+
+    /// Looks whether a sandbox of the settings' defaults could be created now, for a test of the settings. Makes nothing.
+    async fn check(&self) -> Result<(), ProviderError> {
+        self.node().await.map(drop)
+    }
 
     /// Waits until slow removals are done, or the deadline passes.
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError>;

@@ -166,6 +166,12 @@ impl HttpServer {
         self.0.closing.draining.cancelled().await;
     }
 
+    /// How many connections are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.0.tasks.len()
+    }
+
     /// Waits until every connection has ended, within the limits and until the second signal.
     pub async fn drain(&self) {
         let inner = &self.0;

@@ -8,8 +8,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_agentapi::{HoldStatus, InitReply, InitRequest, MODE_HEADER, Range, SIZE_HEADER};
-use bytes::Bytes;
+use atoll_agentapi::{HoldStatus, InitReply, InitRequest, MODE_HEADER, Range, RpcCode, SIZE_HEADER};
+use atoll_provider::FileContent;
+use bytes::{Bytes, BytesMut};
 use connectrpc::ConnectRpcService;
 use futures::{StreamExt, TryStreamExt};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -31,6 +32,8 @@ use crate::state::{AdapterState, now_ms};
 const INIT_MAX: usize = 4 << 20;
 /// LIMIT: bytes of the sources and patterns of one pack.
 const PACK_ASK_MAX: usize = 1 << 20;
+/// LIMIT: bytes of a file without a size (/proc, /sys), as the agent takes.
+const UNSIZED_MAX: usize = 4 << 20;
 /// LIMIT: bytes that one connection buffers.
 const BUFFER_MAX: usize = 128 * 1024;
 /// LIMIT: a connection without a request for this long is closed. Clients drop idle ones earlier.
@@ -136,6 +139,7 @@ impl AdapterHandler {
             None => None,
         };
         let content = state.session()?.read_file(&state.target, &path, user, range).await?;
+        let content = if content.size == 0 && range.is_none() { measured(content).await? } else { content };
         let (size, start) = (content.size, range.map_or(0, |range| range.start));
         if range.is_some() && start >= size {
             let mut response = empty(StatusCode::RANGE_NOT_SATISFIABLE);
@@ -195,10 +199,11 @@ impl AdapterHandler {
     async fn pack(&self, request: Request<Incoming>) -> Answer {
         let query = parameters(request.uri().query());
         let layout = query.get("layout").map_or("contents", String::as_str).to_owned();
+        let user = self.user(request.headers(), &query)?;
         let ask = Limited::new(request.into_body(), PACK_ASK_MAX).collect().await;
         let ask =
             ask.map_err(|_| SessionRefusal::invalid("the list of sources is too long or incomplete"))?;
-        let chunks = self.state.pack(&layout, &ask.to_bytes()).await?;
+        let chunks = self.state.pack(&layout, query.contains_key("sparse"), &ask.to_bytes(), user).await?;
         let mut response = Response::new(StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync());
         insert(response.headers_mut(), "content-type", "application/x-tar");
         Ok(response)
@@ -206,8 +211,9 @@ impl AdapterHandler {
 
     async fn unpack(&self, request: Request<Incoming>) -> Answer {
         let query = parameters(request.uri().query());
+        let user = self.user(request.headers(), &query)?;
         let body = request.into_body().into_data_stream().map_err(std::io::Error::other);
-        let bytes = self.state.unpack(&query, body.boxed()).await?;
+        let bytes = self.state.unpack(&query, user, body.boxed()).await?;
         // `tar` does not count entries.
         Ok(json(&serde_json::json!({ "entries": 0, "bytes": bytes })))
     }
@@ -249,9 +255,31 @@ impl AdapterHandler {
     ) -> Result<(String, Option<String>), SessionRefusal> {
         let path = query.get(parameter).filter(|path| !path.is_empty());
         let path = path.ok_or_else(|| SessionRefusal::invalid(format!("{parameter} is missing")))?;
-        let named = query.get("username").map_or("", String::as_str);
-        Ok((self.state.path(path.as_bytes())?, self.state.user(headers, named)?))
+        Ok((self.state.path(path.as_bytes())?, self.user(headers, query)?))
     }
+
+    fn user(
+        &self,
+        headers: &HeaderMap,
+        query: &HashMap<String, String>,
+    ) -> Result<Option<String>, SessionRefusal> {
+        self.state.user(headers, query.get("username").map_or("", String::as_str))
+    }
+}
+
+/// The content of a file that says it is empty. Files of `/proc` and `/sys` have content all the same.
+async fn measured(content: FileContent) -> Result<FileContent, SessionRefusal> {
+    let FileContent { mode, mut stream, .. } = content;
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = stream.next().await {
+        bytes.extend_from_slice(&piece?);
+        if bytes.len() > UNSIZED_MAX {
+            let message = format!("a file without a size has more than {} MiB", UNSIZED_MAX >> 20);
+            return Err(SessionRefusal::new(RpcCode::FailedPrecondition, message));
+        }
+    }
+    let (size, whole) = (bytes.len() as u64, bytes.freeze());
+    Ok(FileContent { size, mode, stream: futures::stream::iter([Ok(whole)]).boxed() })
 }
 
 /// The parameters of a query. A value that is not UTF-8 names nothing here.

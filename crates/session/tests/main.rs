@@ -132,12 +132,28 @@ async fn files_are_copied_and_moved_without_replacing_what_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_says_it_is_empty_is_read_whole() {
+    let at = AdaptedInstance::new().await;
+    std::os::unix::fs::symlink("/proc", at.provider.files(&at.target.sandbox).join("proc")).unwrap();
+    assert_eq!(at.agent.stat("/proc/version", None).await.unwrap().size, 0);
+    let file = at.agent.read_file("/proc/version", None, None).await.unwrap();
+    let text = std::fs::read_to_string("/proc/version").unwrap();
+    assert_eq!(file.size, text.len() as u64);
+    assert_eq!(file.read_to_end(1 << 20).await.unwrap(), text.into_bytes());
+    at.agent.write_bytes("/empty", None, None, "").await.unwrap();
+    let file = at.agent.read_file("/empty", None, None).await.unwrap();
+    assert_eq!(file.read_to_end(10).await.unwrap(), b"");
+    at.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_needs_the_agent_is_refused_by_that_name() {
     let at = AdaptedInstance::new().await;
     let content = futures::stream::iter([Ok(Bytes::from(vec![0; 1024]))]);
+    let renamed = Unpack { strip: 1, ..Unpack::below("/") };
     let refusals = [
         refusal(at.agent.watch("/", None, true).await),
-        refusal(at.agent.unpack(&Unpack::below("/"), None, content).await),
+        refusal(at.agent.unpack(&renamed, None, content).await),
     ];
     for (code, message) in refusals {
         assert_eq!(code, RpcCode::Unimplemented);

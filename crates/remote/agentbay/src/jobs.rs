@@ -131,7 +131,7 @@ setsid sh -c {runner} sh $J {timeout} {settings}{argv} >/dev/null 2>&1 </dev/nul
 fi
 "#,
         program = quoted(program),
-        no_program = quoted(&format!("there is no program {program}")),
+        no_program = quoted(&format!("command not found: '{program}'")),
         tag = encoded(what.tag.as_bytes()),
         runner = quoted(RUNNER),
         argv = argv.join(" "),

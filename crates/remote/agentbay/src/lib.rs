@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use atoll_model::policy::placement::Node;
-use atoll_model::{InstanceId, SandboxId, SnapshotId};
+use atoll_model::{InstanceId, ProviderKind, SandboxId, SnapshotId};
 use atoll_provider::{
     Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
@@ -171,7 +171,7 @@ impl Provider for AgentbayProvider {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::Vendor,
-            cost: "what your account at Alibaba Cloud costs",
+            cost: ProviderKind::Agentbay.cost(),
             best_for: "sandboxes in Alibaba's cloud, near users in China",
         }
     }

@@ -30,6 +30,10 @@ pub(crate) enum ServiceState {
     Starting,
     /// It will be stopped.
     Stopping,
+    /// It will be paused.
+    Pausing,
+    /// Its processes stand still, with their memory.
+    Paused,
     /// Only its files are there, perhaps in an archive.
     Stopped,
     /// It could not be made or kept.
@@ -42,8 +46,10 @@ impl ServiceState {
     fn of(word: &str) -> Self {
         match word {
             "started" | "resizing" | "snapshotting" | "forking" => Self::Started,
-            "stopped" | "archived" | "archiving" | "paused" => Self::Stopped,
-            "stopping" | "pausing" => Self::Stopping,
+            "stopped" | "archived" | "archiving" => Self::Stopped,
+            "stopping" => Self::Stopping,
+            "pausing" => Self::Pausing,
+            "paused" => Self::Paused,
             "error" | "build_failed" => Self::Failed,
             "destroyed" | "destroying" => Self::Destroyed,
             // A state of a newer service is one that passes: whoever waits for its end has a deadline.
@@ -91,9 +97,20 @@ pub(crate) struct PortLink {
     pub(crate) token: String,
 }
 
+/// What a new object is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectBase<'a> {
+    /// The default of the account.
+    Default,
+    /// A snapshot of the account.
+    Snapshot(&'a str),
+    /// An image of a registry, which the service builds a sandbox from.
+    Image(&'a str),
+}
+
 /// The body of a create.
 pub(crate) struct NewObject<'a> {
-    pub(crate) snapshot: &'a str,
+    pub(crate) base: ObjectBase<'a>,
     pub(crate) sandbox: &'a SandboxId,
     pub(crate) instance: &'a InstanceId,
     pub(crate) internet: bool,
@@ -176,6 +193,11 @@ impl DaytonaApi {
 
     /// Makes an object. After [`CallError::Unanswered`], and after a refusal with 409, it may be there: its name is taken.
     pub(crate) async fn create(&self, new: &NewObject<'_>) -> Result<Described, CallError> {
+        let call = self.slow(Method::POST, "/sandbox".to_owned()).body(self.new_body(new));
+        described(&self.client.call(VendorCall { repeat: Repeat::Unsent, ..call }).await?)
+    }
+
+    fn new_body(&self, new: &NewObject<'_>) -> Value {
         let mut body = json!({
             // Unique in the account: a second create for the same instance is refused there.
             "name": format!("atoll-{}-{}", new.sandbox, new.instance),
@@ -186,16 +208,19 @@ impl DaytonaApi {
             "public": false,
             "networkBlockAll": !new.internet,
         });
-        if !new.snapshot.is_empty() {
-            body["snapshot"] = Value::from(new.snapshot);
+        match new.base {
+            ObjectBase::Default => {}
+            ObjectBase::Snapshot(name) => body["snapshot"] = Value::from(name),
+            ObjectBase::Image(name) => {
+                body["buildInfo"] = json!({ "dockerfileContent": format!("FROM {name}\n") });
+            }
         }
         for (name, value) in [("target", &self.target), ("user", &self.user)] {
             if let Some(value) = value {
                 body[name] = Value::from(value.as_str());
             }
         }
-        let call = self.slow(Method::POST, "/sandbox".to_owned()).body(body);
-        described(&self.client.call(VendorCall { repeat: Repeat::Unsent, ..call }).await?)
+        body
     }
 
     /// An object; `None`: it is not there.
@@ -213,6 +238,11 @@ impl DaytonaApi {
     /// Asks that an object stops; `None`: it is not there.
     pub(crate) async fn stop(&self, id: &str) -> Result<Option<()>, CallError> {
         self.act(id, "stop?force=true").await
+    }
+
+    /// Asks that an object is paused with its memory; `None`: it is not there, or the service has no such call.
+    pub(crate) async fn pause(&self, id: &str) -> Result<Option<()>, CallError> {
+        self.act(id, "pause").await
     }
 
     async fn act(&self, id: &str, verb: &str) -> Result<Option<()>, CallError> {
@@ -348,6 +378,31 @@ mod tests {
     }
 
     #[test]
+    fn an_image_is_built_by_the_service_and_a_snapshot_is_named() {
+        let settings = DaytonaSettings {
+            api_key: crate::ApiKey::new("k".to_owned()),
+            api_url: "http://127.0.0.1:1".to_owned(),
+            target: None,
+            organization: None,
+            snapshot: None,
+            user: None,
+            cwd: None,
+            timeout: 300,
+        };
+        let api = DaytonaApi::new(&settings, "owner".to_owned()).unwrap();
+        let (sandbox, instance) = (SandboxId::from_entropy([1; 20]), InstanceId::from_entropy([2; 20]));
+        let body = |base| {
+            let body =
+                api.new_body(&NewObject { base, sandbox: &sandbox, instance: &instance, internet: true });
+            (body["snapshot"].clone(), body["buildInfo"].clone())
+        };
+        assert_eq!(body(ObjectBase::Default), (Value::Null, Value::Null));
+        assert_eq!(body(ObjectBase::Snapshot("mine")), (json!("mine"), Value::Null));
+        let built = json!({ "dockerfileContent": "FROM python:3.12-slim\n" });
+        assert_eq!(body(ObjectBase::Image("python:3.12-slim")), (Value::Null, built));
+    }
+
+    #[test]
     fn ids_become_parts_of_paths_only_if_they_are_plain() {
         assert!(described(&answer(r#"{"id": "a-1", "state": "stopped"}"#)).is_ok());
         for bad in [r#"{"id": ""}"#, r#"{"id": "../x"}"#, r#"{"id": "a?b"}"#, "[]"] {
@@ -356,6 +411,7 @@ mod tests {
             assert!(described(&answer).is_err(), "{bad}");
         }
         assert_eq!(ServiceState::of("archived"), ServiceState::Stopped);
+        assert_eq!(ServiceState::of("paused"), ServiceState::Paused);
         assert_eq!(ServiceState::of("some new state"), ServiceState::Starting);
     }
 }

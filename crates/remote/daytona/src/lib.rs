@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DaytonaProvider ─► lifecycle ─► api       control calls: create, start, stop, delete, labels, lists
+//!                     ├─ pause              pause and resume
 //!                     ├─ vendor             the calls that the kit's adoption and watch need
 //!                     ├─ session ─► process, terminal, files ─► toolbox ─► scripts   commands and files
 //!                     └─ ports              HTTP to ports through the service's hosts
@@ -11,15 +12,17 @@
 //! |---|---|
 //! | owner, id, instance | its labels `atoll.owner`, `atoll.sandbox`, `atoll.instance`; the last one is written again before a start |
 //! | running | started |
+//! | paused | paused, with its memory |
 //! | stopped, files kept | stopped, or archived |
 //!
 //! A create whose answer was lost is found again by the labels, and refused by the service if it is made twice, because its name is
 //! unique. An object with the owner of this server that no sandbox needs is removed after a grace time; any other object is never
-//! touched. The service keeps no memory over a stop, so there is no pause.
+//! touched.
 
 mod api;
 mod files;
 mod lifecycle;
+mod pause;
 mod ports;
 mod process;
 mod scripts;
@@ -33,12 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
+use atoll_model::{ProviderKind, SnapshotId};
 use atoll_provider::{
     Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
-    Isolation, KnownSandbox, Notice, OwnedSandbox, Provider, ProviderDescription, ProviderError,
-    ProviderImage, SessionSupport, Target,
+    Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
+    ProviderError, ProviderImage, SessionSupport, Target,
 };
 use atoll_remote::{
     DialTasks, FoundNames, LastSuccess, RemoteTable, VendorConnector, VendorWatch, WatchNumber,
@@ -151,7 +154,7 @@ impl Provider for DaytonaProvider {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::Vendor,
-            cost: "what your Daytona account costs",
+            cost: ProviderKind::Daytona.cost(),
             best_for: "sandboxes in Daytona's cloud, or at a server with its API",
         }
     }
@@ -164,6 +167,7 @@ impl Provider for DaytonaProvider {
             signals: true,
             terminals: true,
             keeps_files: true,
+            pauses: true,
             ..Capabilities::default()
         }
     }
@@ -200,8 +204,8 @@ impl Provider for DaytonaProvider {
         self.shared.usage(target).await
     }
 
-    async fn has_template(&self, template: &str, _version: &str) -> Result<bool, ProviderError> {
-        self.shared.has_template(template).await
+    async fn has_template(&self, template: &str, version: &str) -> Result<bool, ProviderError> {
+        Ok(version == lifecycle::IMAGE_VERSION || self.shared.has_template(template).await?)
     }
 
     fn has_images(&self) -> bool {
@@ -246,6 +250,10 @@ impl Provider for DaytonaProvider {
     }
 
     fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {
+        Ok(self)
+    }
+
+    fn pause_support(&self) -> Result<&dyn PauseSupport, ProviderError> {
         Ok(self)
     }
 }

@@ -12,7 +12,8 @@ use atoll_remote::{
 use tokio::time::Instant;
 
 use crate::DaytonaShared;
-use crate::api::{Described, NewObject, ServiceState};
+use crate::api::{Described, NewObject, ObjectBase, ServiceState};
+use crate::pause::paused;
 use crate::scripts;
 use crate::toolbox::{DaytonaAccess, SCRIPT_WITHIN, word};
 
@@ -24,13 +25,23 @@ const CREATE_ATTEMPTS: u32 = 3;
 /// LIMIT: how often an object is looked for before it is made again.
 const LOOKS: u32 = 5;
 /// LIMIT: a sandbox whose image is there starts and stops within seconds; one from an archive takes longer.
-const CHANGE_WITHIN: Duration = Duration::from_secs(180);
+pub(crate) const CHANGE_WITHIN: Duration = Duration::from_secs(180);
 /// The first wait of a poll.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// How long an answer of the service shows that it is there.
 const CHECK_FRESH: Duration = Duration::from_secs(10);
 /// The name of the service's default snapshot, which a create does not name.
 const DEFAULT_SNAPSHOT: &str = "default";
+/// The version of a template that is an image of a registry: the service builds a sandbox from it.
+pub(crate) const IMAGE_VERSION: &str = "image";
+
+/// Whether a name can only be that of an image. It becomes a line of a Dockerfile.
+fn is_image_reference(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':' | '@');
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_plain)
+        && name.contains([':', '/', '@'])
+}
 
 impl DaytonaShared {
     pub(crate) async fn create(
@@ -69,9 +80,12 @@ impl DaytonaShared {
     /// Makes the object of a sandbox exactly once. Where no answer came, or its name is taken, it is looked for by its labels before
     /// it is made again.
     async fn make(&self, spec: &InstanceSpec, slot: &DaytonaSlot) -> Result<Described, CallError> {
-        let is_default = spec.template == DEFAULT_SNAPSHOT && self.settings.snapshot.is_none();
         let new = NewObject {
-            snapshot: if is_default { "" } else { &spec.template },
+            base: match (&*spec.template, &self.settings.snapshot) {
+                (image, _) if spec.template_version == IMAGE_VERSION => ObjectBase::Image(image),
+                (DEFAULT_SNAPSHOT, None) => ObjectBase::Default,
+                (snapshot, _) => ObjectBase::Snapshot(snapshot),
+            },
             sandbox: &spec.sandbox,
             instance: &spec.instance,
             internet: !is_closed(&spec.network),
@@ -158,6 +172,8 @@ impl DaytonaShared {
                 }
                 ServiceState::Starting
                 | ServiceState::Stopping
+                | ServiceState::Pausing
+                | ServiceState::Paused
                 | ServiceState::Stopped
                 | ServiceState::Destroyed => {}
             }
@@ -359,6 +375,10 @@ impl DaytonaShared {
 
     /// The use of an instance, as its toolbox measures it. CPU time is the sum of its measurements.
     pub(crate) async fn usage(&self, target: &Target) -> Result<InstanceUsage, ProviderError> {
+        let (_, known) = self.table.live(target)?;
+        if known.state == ObjectState::Paused {
+            return Ok(known.access.map(|access| access.meter.last()).unwrap_or_default());
+        }
         let (object, access) = self.access(target).await?;
         match access.measure().await {
             Ok(measurement) => Ok(access.meter.add(measurement)),
@@ -384,15 +404,18 @@ impl DaytonaShared {
         Ok(is_there)
     }
 
-    /// The snapshot of this name at the service, or the one of the settings.
+    /// The snapshot of this name at the service, or the one of the settings. A name that is none of the account's snapshots and has
+    /// a tag, a digest or a folder is an image of a registry.
     pub(crate) async fn image(&self, name: Option<&str>) -> Result<ProviderImage, ProviderError> {
         let name = name.or(self.settings.snapshot.as_deref()).unwrap_or(DEFAULT_SNAPSHOT);
-        if !self.has_template(name).await? {
-            return Err(ProviderError::NoTemplate { template: name.to_owned() });
-        }
+        let version = match self.has_template(name).await? {
+            true => name,
+            false if is_image_reference(name) => IMAGE_VERSION,
+            false => return Err(ProviderError::NoTemplate { template: name.to_owned() }),
+        };
         let (user, workdir) = (self.settings.user().to_owned(), self.settings.workdir().to_owned());
         Ok(ProviderImage {
-            version: name.to_owned(),
+            version: version.to_owned(),
             name: name.to_owned(),
             env: Default::default(),
             user,
@@ -415,6 +438,9 @@ impl DaytonaShared {
         target: &Target,
     ) -> Result<(DaytonaObject, Arc<DaytonaAccess>), ProviderError> {
         let (_, object) = self.table.live(target)?;
+        if object.state == ObjectState::Paused {
+            return Err(paused());
+        }
         if let Some(access) = object.access.clone() {
             return Ok((object, access));
         }
@@ -434,5 +460,20 @@ impl DaytonaShared {
         let access = Arc::new(self.open_access(&found).await?);
         slot.update(&object.instance, |object| object.access = Some(Arc::clone(&access)));
         Ok((object, access))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_references_become_a_line_of_a_dockerfile() {
+        for image in ["python:3.12-slim", "ghcr.io/team/app", "debian@sha256:abc"] {
+            assert!(is_image_reference(image), "{image}");
+        }
+        for other in ["python", "", ":a", "a:b c", "a:b\nRUN id", "a:${B}", "--platform=x:y"] {
+            assert!(!is_image_reference(other), "{other}");
+        }
     }
 }

@@ -270,7 +270,7 @@ fn missing_part(report: &Report, what: &ProcessSpec, folder: &str) -> Result<(),
     let program = what.argv.first().map(String::as_str).unwrap_or_default();
     match report.missing {
         Some(MissingPart::Program) => {
-            Err(refused(ErrorKind::NotFound, format!("there is no program {program}")))
+            Err(refused(ErrorKind::NotFound, format!("command not found: '{program}'")))
         }
         Some(MissingPart::Folder) => {
             Err(refused(ErrorKind::NotFound, format!("there is no folder {folder}")))

@@ -141,7 +141,7 @@ impl ToolboxCall {
         let printed = self.script(ScriptRun::new(&script, arguments)).await?;
         match self.told(word(&printed)).await? {
             "ok" => Ok(()),
-            "m" => Err(refused(ErrorKind::NotFound, format!("there is no program {name}"))),
+            "m" => Err(refused(ErrorKind::NotFound, format!("command not found: '{name}'"))),
             "c" => Err(refused(ErrorKind::NotFound, format!("there is no folder {folder}"))),
             _ => Err(self.odd()),
         }

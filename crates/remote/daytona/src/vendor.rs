@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use atoll_model::SandboxId;
 use atoll_provider::{ProviderError, Target};
 use atoll_remote::{
-    CallError, OwnedObject, RemoteTable, Vendor, VendorState, WatchNumber, WatchTiming, gone, still_runs,
+    CallError, OwnedObject, RemoteTable, Vendor, VendorState, WatchNumber, WatchTiming, still_runs,
 };
 
 use crate::DaytonaShared;
@@ -18,6 +18,7 @@ use crate::toolbox::DaytonaAccess;
 const fn state_of(state: ServiceState) -> VendorState {
     match state {
         ServiceState::Started | ServiceState::Starting => VendorState::Running,
+        ServiceState::Pausing | ServiceState::Paused => VendorState::Paused,
         ServiceState::Stopping => VendorState::Stopping,
         ServiceState::Stopped | ServiceState::Failed | ServiceState::Destroyed => VendorState::Stopped,
     }
@@ -78,14 +79,12 @@ impl Vendor for DaytonaShared {
         self.kill(id).await.map_err(|error| error.into_provider("removing an object"))
     }
 
-    /// The service pauses nothing.
-    async fn revive(&self, target: &Target, _: &DaytonaSlot) -> Result<(), ProviderError> {
-        Err(gone(&target.sandbox))
+    async fn revive(&self, target: &Target, slot: &DaytonaSlot) -> Result<(), ProviderError> {
+        self.resume(target, slot).await
     }
 
-    /// Nor does this server.
-    async fn rest(&self, target: &Target, _: &DaytonaSlot) -> Result<(), ProviderError> {
-        Err(gone(&target.sandbox))
+    async fn rest(&self, target: &Target, slot: &DaytonaSlot) -> Result<(), ProviderError> {
+        self.pause(target, slot).await
     }
 
     async fn end(

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_model::SnapshotId;
 use atoll_model::policy::placement::Node;
+use atoll_model::{ProviderKind, SnapshotId};
 use atoll_provider::{
     Adopted, Booted, Capabilities, DialMode, DialSupport, InstanceDemands, InstanceSpec, InstanceUsage,
     Isolation, KnownSandbox, Notice, OwnedSandbox, PauseSupport, Provider, ProviderDescription,
@@ -162,7 +162,7 @@ impl Provider for E2bProvider {
     fn description(&self) -> ProviderDescription {
         ProviderDescription {
             isolation: Isolation::Vendor,
-            cost: "what your E2B account costs",
+            cost: ProviderKind::E2b.cost(),
             best_for: "sandboxes in E2B's cloud, or at a server with its API",
         }
     }

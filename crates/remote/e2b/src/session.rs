@@ -213,7 +213,7 @@ impl SessionSupport for E2bProvider {
         };
         let started = match call.access.envd.start(start).await {
             Err(AgentError::Refused { message, .. }) if is_missing_program(&message) => {
-                return Err(refused(ErrorKind::NotFound, format!("there is no program {program}")));
+                return Err(refused(ErrorKind::NotFound, format!("command not found: '{program}'")));
             }
             outcome => outcome,
         };

@@ -123,13 +123,18 @@ impl Sandbox {
 
     /// Once a process has wholly ended, the process that waited for its time limit is gone.
     fn assert_no_timer_after_end(&self, token: &str) {
-        let began = Instant::now();
-        while !Path::new(&self.path(&format!("atoll/{token}.end"))).exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", self.runner);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.wait_for(&format!("atoll/{token}.end"));
         let timer = std::fs::read_to_string(self.path(&format!("atoll/{token}.timer"))).unwrap();
         assert!(!Path::new(&format!("/proc/{}/exe", timer.trim())).exists(), "{:?}", self.runner);
+    }
+
+    /// Waits until a file of the sandbox exists.
+    fn wait_for(&self, name: &str) {
+        let began = Instant::now();
+        while !Path::new(&self.path(name)).exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no {name} by {:?}", self.runner);
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn listed(&self) -> Vec<(String, u32, String)> {
@@ -280,8 +285,11 @@ fn status_line(pid: u32, name: &str) -> u64 {
 #[test]
 fn a_program_has_its_own_group_and_ends_by_the_signals_that_it_gets() {
     for sandbox in Sandbox::all() {
-        let started = sandbox.sh("a", "echo first; trap 'exit 7' USR1; while :; do sleep 0.05; done");
-        assert_eq!((&started.out[..], started.exit), (&b"first\n"[..], None), "{:?}", sandbox.runner);
+        let line = "trap 'exit 7' USR1; echo first; echo >trapped; while :; do sleep 0.05; done";
+        let started = sandbox.sh("a", line);
+        assert_eq!(started.exit, None, "{:?}", sandbox.runner);
+        // On a busy machine the start is answered before the program has begun.
+        sandbox.wait_for("trapped");
         let pid = started.pid.unwrap();
         assert_eq!(sandbox.listed(), [("a".to_owned(), pid, "bWV0YQ==".to_owned())]);
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -293,7 +301,13 @@ fn a_program_has_its_own_group_and_ends_by_the_signals_that_it_gets() {
         }
         assert_eq!(sandbox.listed().len(), 1);
         sandbox.run(SIGNAL, &["a", "10"]);
-        assert_eq!(sandbox.read("a", started).exit, exit(7, false, 10), "{:?}", sandbox.runner);
+        let report = sandbox.read("a", started);
+        assert_eq!(
+            (&report.out[..], report.exit),
+            (&b"first\n"[..], exit(7, false, 10)),
+            "{:?}",
+            sandbox.runner
+        );
         assert_eq!(sandbox.run(SIGNAL, &["a", "10"]), "n\n");
         for (signal, status) in [("2", 130), ("3", 131), ("15", 143), ("9", 137)] {
             let token = format!("s{signal}");
