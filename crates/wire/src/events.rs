@@ -94,11 +94,11 @@ pub struct EventsQuery {
     /// Only events of this sandbox: id, unique prefix of an id, or name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
-    /// Only events after this `seq`; 0 begins with the oldest stored event. Without it, following begins with new
-    /// events.
+    /// Only events after this `seq`; 0 begins with the oldest stored event. Without it the newest ones are returned, and
+    /// following begins with new events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Maximum number of results; ignored when following.
+    /// Maximum number of results, at most 500; default 100. Ignored when following.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `1`: server-sent events, first the stored ones, then new ones.

@@ -13,10 +13,22 @@ pub struct Key {
     pub tenant: String,
     pub scope: Scope,
     pub name: Option<String>,
+    /// The id of the user key that created it; it ends with that key. Null: an admin key or the server created it.
+    #[serde(default)]
+    pub created_by: Option<String>,
     #[schema(format = DateTime)]
     pub created_at: String,
     #[schema(format = DateTime)]
     pub last_used_at: Option<String>,
+}
+
+/// The key of a request, and its tenant.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CurrentKey {
+    #[serde(flatten)]
+    pub record: Key,
+    /// The tenant's name.
+    pub tenant_name: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

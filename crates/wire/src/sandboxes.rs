@@ -51,6 +51,10 @@ pub struct Sandbox {
     pub workdir: String,
     /// Start command, which runs at every boot; its output is in the logs.
     pub command: Option<Vec<String>>,
+    /// How the start command failed since the last boot; absent if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub command_failure: Option<CommandFailure>,
     /// Cores.
     pub cpu: f64,
     pub memory_mib: u32,
@@ -146,6 +150,18 @@ pub struct Sandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub awake: Option<Awake>,
+}
+
+/// The failure of a start command: it could not be started, or it ended with a status that is not 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CommandFailure {
+    /// The status that a shell would report: 127 if the program does not exist, 126 if it cannot be started.
+    #[schema(example = 127)]
+    pub exit_code: i32,
+    #[schema(example = "command not found: 'serve'")]
+    pub message: String,
+    #[schema(format = DateTime)]
+    pub at: String,
 }
 
 /// The key that created a sandbox, never its secret.
@@ -353,6 +369,20 @@ pub struct WaitQuery {
     #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Flag>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteQuery {
+    /// `0` returns at once, before the operation is finished. Default `1`.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Flag>,
+    /// `1`: remove its snapshots too. Default `0`: they are kept and can still be used.
+    #[param(value_type = Option<String>, pattern = "^(0|1|true|false)$")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<Flag>,
 }
 
 /// Which sandboxes to list. The server reads pairs, because `label` and `phase` may be repeated.

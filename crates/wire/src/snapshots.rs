@@ -8,12 +8,23 @@ use utoipa::{IntoParams, ToSchema};
 use crate::network::{self, Network};
 use crate::words::SnapshotState;
 
+const fn of_older_servers() -> bool {
+    true
+}
+
 /// A snapshot of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     pub id: String,
-    /// Unique among the tenant's snapshots.
+    /// Unique among the snapshots of its sandbox, or among those of the tenant if `tenant_wide` is true.
     pub name: Option<String>,
+    /// Whether the name is unique within the tenant. Snapshots of older servers have such names.
+    #[serde(default = "of_older_servers")]
+    #[schema(required = true)]
+    pub tenant_wide: bool,
+    /// Name that the sandbox had when the snapshot was taken.
+    #[serde(default)]
+    pub sandbox_name: Option<String>,
     /// The tenant's id.
     pub tenant: String,
     /// Node that has its files.
@@ -61,9 +72,12 @@ pub struct SnapshotPage {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SnapshotBody {
-    /// Unique among the tenant's snapshots: letters, digits, `-`, `_`, `.`.
+    /// Unique among the snapshots of the sandbox: letters, digits, `-`, `_`, `.`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Make the name unique within the tenant instead, so that it needs no sandbox before it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tenant_wide: bool,
     /// Include its processes; the error is `unsupported` if that is not possible.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub memory: bool,

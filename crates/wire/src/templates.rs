@@ -102,6 +102,10 @@ pub struct Collected {
     pub blobs: u64,
     /// Freed bytes, approximately.
     pub bytes: u64,
+    /// Bytes of layers that only the build cache keeps, so that later builds are faster.
+    pub cached_bytes: u64,
+    /// Versions that were kept because they were used in the last minute, or are being used.
+    pub recent: u64,
 }
 
 /// A template, from which sandboxes are created.

@@ -34,7 +34,8 @@ pub struct Tenant {
     /// Network policy that narrows its sandboxes; null if there is none.
     #[serde(default, deserialize_with = "network::from_optional_answer")]
     pub network: Option<Network>,
-    /// Providers that it may use; null: every provider that isolates its sandboxes, and the server's default.
+    /// Providers that it may use; null: those of the kinds `container` and
+    /// `microvm`, and the server's default; for the first tenant every provider.
     #[serde(default)]
     pub providers: Option<Vec<String>>,
     #[schema(format = DateTime)]
@@ -68,7 +69,7 @@ pub struct TenantChange {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantProviders {
-    /// Names of providers. A provider without isolation is allowed only by name.
+    /// Names of providers.
     pub providers: Vec<String>,
 }
 

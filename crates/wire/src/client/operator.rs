@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{Answer, Client, Listing, MapError, segment};
 use crate::health::Health;
-use crate::keys::{CreatedKey, Invite, Key, KeyBody, KeyList};
+use crate::keys::{CreatedKey, CurrentKey, Invite, Key, KeyBody, KeyList};
 use crate::providers::{Provider, ProviderList, ProviderSettings, ProviderTest};
 use crate::secrets::{Secret, SecretBody, SecretChange, SecretList};
 use crate::tenants::{Tenant, TenantBody, TenantList, TenantProviders, UsageAnswer};
@@ -58,6 +58,10 @@ impl<M: MapError> Client<M> {
 
     pub async fn keys(&self) -> Result<Listing<Key>, M::Error> {
         self.list::<KeyList>("/v1/keys").await
+    }
+
+    pub async fn current_key(&self) -> Result<Answer<CurrentKey>, M::Error> {
+        self.get("/v1/keys/current").await
     }
 
     pub async fn delete_key(&self, id: &str) -> Result<(), M::Error> {

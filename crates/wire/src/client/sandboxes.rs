@@ -87,6 +87,11 @@ impl<M: MapError> Client<M> {
         self.delete(&sandbox_path(ident, "")).await
     }
 
+    /// Deletes a sandbox with its snapshots.
+    pub async fn delete_with_snapshots(&self, ident: &str) -> Result<Answer<Sandbox>, M::Error> {
+        self.delete(&format!("{}?snapshots=1", sandbox_path(ident, ""))).await
+    }
+
     pub async fn change_phase(&self, ident: &str, verb: &LifecycleVerb) -> Result<Answer<Sandbox>, M::Error> {
         let post = |name: &str| self.request(Method::POST, &sandbox_path(ident, name));
         self.answer(match verb {
