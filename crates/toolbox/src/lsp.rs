@@ -84,7 +84,7 @@ impl LspLanguage {
                 "install one inside: apt-get install python3-pylsp, or pip install python-lsp-server"
             }
             Self::TypeScript | Self::JavaScript => {
-                "install it inside: npm install -g typescript typescript-language-server"
+                "install it inside: sudo npm install -g typescript@5.9 typescript-language-server@5, which needs Node 20"
             }
         }
     }

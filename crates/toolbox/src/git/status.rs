@@ -55,8 +55,8 @@ pub enum FileChange {
 
 impl Git<'_> {
     /// The status in git's own format.
-    pub async fn status(&self) -> Result<GitOutput, ToolboxError> {
-        self.here(words(["status"])).await
+    pub async fn porcelain_status(&self) -> Result<GitOutput, ToolboxError> {
+        self.here(words(["status", "--porcelain=v2", "--branch"])).await
     }
 
     /// The parsed status.
