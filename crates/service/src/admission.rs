@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use atoll_disk::Reserve;
 use atoll_model::policy::placement::{self, NoRoom, Node};
-use atoll_model::{Lease, Phase, SandboxId, Storage, Volume, VolumeId};
+use atoll_model::{Lease, Phase, SandboxId, Storage, TenantId, Volume, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -26,6 +27,8 @@ pub(crate) struct Admission {
     live_max: u64,
     overcommit: f64,
     disk_overcommit: f64,
+    /// Told whose files are whose before they are made.
+    disk: Arc<Reserve>,
     held: Mutex<Promises>,
     /// Told whenever a promise is released: a queued create may have its place.
     freed: Arc<Notify>,
@@ -40,8 +43,15 @@ struct Promises(BTreeMap<String, PromisedResources>);
 struct PromisedResources {
     memory: PromiseTable,
     disk: PromiseTable,
-    volumes_mib: HashMap<VolumeId, u64>,
+    volumes: HashMap<VolumeId, VolumePromise>,
     since_look: u64,
+}
+
+/// The disk that is promised to a volume.
+#[derive(Debug, Clone)]
+struct VolumePromise {
+    tenant: TenantId,
+    mib: u64,
 }
 
 /// Why a sandbox was not admitted.
@@ -56,9 +66,10 @@ pub(crate) enum NotAdmitted {
 }
 
 impl Admission {
-    pub(crate) fn new(config: &ServiceConfig, freed: Arc<Notify>) -> Self {
+    pub(crate) fn new(config: &ServiceConfig, freed: Arc<Notify>, disk: Arc<Reserve>) -> Self {
         Self {
             freed,
+            disk,
             live_max: config.live_max,
             overcommit: config.overcommit,
             disk_overcommit: config.disk_overcommit,
@@ -127,7 +138,8 @@ impl Admission {
         };
         placement::admit(&node, &lease.limits)?;
         held.admit_files(&node, lease, holder)?;
-        held.memory.put(&lease.id, lease.limits.memory_mib.into(), holder);
+        self.note_owner(lease);
+        held.memory.put(&lease.id, &lease.tenant, lease.limits.memory_mib.into(), holder);
         held.since_look += 1;
         Ok(())
     }
@@ -157,51 +169,73 @@ impl Admission {
         let machine = self.look(provider).await?;
         let mut held = self.held();
         let node = self.promised(&held, provider.name(), machine);
-        Ok(held.of(provider.name()).admit_files(&node, lease, Holder::Lease)?)
+        held.of(provider.name()).admit_files(&node, lease, Holder::Lease)?;
+        self.note_owner(lease);
+        Ok(())
     }
 
-    /// Whether this much more may be promised to files that are here.
+    /// Whether this much more may be promised to files of the tenant that are here.
     pub(crate) async fn admit_growth(
         &self,
         provider: &dyn Provider,
+        tenant: &TenantId,
         more_mib: u64,
     ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
-        Ok(placement::promise_disk(&self.promised(&self.held(), provider.name(), machine), more_mib)?)
+        let mut all = self.held();
+        let node = self.promised(&all, provider.name(), machine);
+        Ok(all.of(provider.name()).admit_promise(&node, tenant, more_mib)?)
     }
 
     /// Promises a volume its size, of which `free_mib` must be free now.
     pub(crate) async fn reserve_volume(
         &self,
         provider: &dyn Provider,
-        id: &VolumeId,
+        volume: &Volume,
         size_mib: u64,
         free_mib: u64,
     ) -> Result<(), NotAdmitted> {
         let machine = self.look(provider).await?;
         let mut all = self.held();
-        let before = all.of(provider.name()).volumes_mib.remove(id);
+        let before = all.of(provider.name()).volumes.remove(&volume.id);
         let node = self.promised(&all, provider.name(), machine);
-        let admitted =
-            placement::promise_disk(&node, size_mib).and_then(|()| placement::admit_free(&node, free_mib));
-        let size = if admitted.is_ok() { Some(size_mib) } else { before };
-        if let Some(size) = size {
-            all.of(provider.name()).volumes_mib.insert(id.clone(), size);
+        let held = all.of(provider.name());
+        let admitted = held.admit_promise(&node, &volume.tenant, size_mib);
+        let admitted = admitted.and_then(|()| placement::admit_free(&node, free_mib));
+        let promised = VolumePromise { tenant: volume.tenant.clone(), mib: size_mib };
+        if let Some(promise) = if admitted.is_ok() { Some(promised) } else { before } {
+            held.volumes.insert(volume.id.clone(), promise);
         }
+        self.disk.shares().assign(volume.id.as_str(), volume.tenant.as_str());
         Ok(admitted?)
     }
 
     /// Counts an existing volume, or its new size.
     pub(crate) fn count_volume(&self, volume: &Volume, size_mib: u64) {
-        self.held().of(&volume.provider).volumes_mib.insert(volume.id.clone(), size_mib);
+        let promise = VolumePromise { tenant: volume.tenant.clone(), mib: size_mib };
+        self.held().of(&volume.provider).volumes.insert(volume.id.clone(), promise);
+        self.disk.shares().assign(volume.id.as_str(), volume.tenant.as_str());
     }
 
     /// Releases a removed volume.
     pub(crate) fn release_volume(&self, id: &VolumeId) {
         for held in self.held().0.values_mut() {
-            held.volumes_mib.remove(id);
+            held.volumes.remove(id);
         }
+        self.disk.shares().forget(id.as_str());
         self.freed.notify_one();
+    }
+
+    /// Notes whose files these are, before any are made.
+    fn note_owner(&self, lease: &Lease) {
+        self.disk.shares().assign(lease.id.as_str(), lease.tenant.as_str());
+    }
+
+    /// Notes whose files are here, before a provider looks at what an earlier server left.
+    pub(crate) fn note_owners<'a>(&self, leases: impl Iterator<Item = &'a Lease>, volumes: &[Volume]) {
+        leases.for_each(|lease| self.note_owner(lease));
+        let shares = self.disk.shares();
+        volumes.iter().for_each(|volume| shares.assign(volume.id.as_str(), volume.tenant.as_str()));
     }
 
     /// Counts the files of a sandbox as long as they are here.
@@ -209,8 +243,16 @@ impl Admission {
         let mut all = self.held();
         let disk = &mut all.of(&lease.provider).disk;
         let is_less = match disk_of(lease) {
-            Some(mib) => disk.put(&lease.id, mib, Holder::Lease).is_some_and(|before| before > mib),
-            None => disk.release(&lease.id, Holder::Lease),
+            Some(mib) => {
+                self.note_owner(lease);
+                disk.put(&lease.id, &lease.tenant, mib, Holder::Lease).is_some_and(|before| before > mib)
+            }
+            None => {
+                if lease.phase == Phase::Deleted {
+                    self.disk.shares().forget(lease.id.as_str());
+                }
+                disk.release(&lease.id, Holder::Lease)
+            }
         };
         if is_less {
             self.freed.notify_one();
@@ -237,6 +279,7 @@ impl Admission {
 
     /// Releases all promises to a sandbox that was not created. Idempotent.
     pub(crate) fn forget(&self, id: &SandboxId) {
+        self.disk.shares().forget(id.as_str());
         if self.held().forget(id) {
             self.freed.notify_one();
         }
@@ -245,8 +288,9 @@ impl Admission {
     /// The node with the resources that its provider has promised. The number of sandboxes is limited for the whole server.
     fn promised(&self, all: &Promises, provider: &str, machine: Node) -> Node {
         let held = all.0.get(provider);
-        let disk_mib =
-            |held: &PromisedResources| held.disk.sum_mib() + held.volumes_mib.values().sum::<u64>();
+        let volumes_mib =
+            |held: &PromisedResources| held.volumes.values().map(|volume| volume.mib).sum::<u64>();
+        let disk_mib = |held: &PromisedResources| held.disk.sum_mib() + volumes_mib(held);
         Node {
             live: all.0.values().map(|held| held.memory.len()).sum(),
             memory_limits_mib: held.map_or(0, |held| held.memory.sum_mib()),
@@ -261,7 +305,9 @@ impl Admission {
     /// Counts an existing sandbox or its new limits, even if there is no room.
     pub(crate) fn count(&self, lease: &Lease) {
         let mib = lease.limits.memory_mib.into();
-        let before = self.held().of(&lease.provider).memory.put(&lease.id, mib, Holder::Lease);
+        let mut all = self.held();
+        let before = all.of(&lease.provider).memory.put(&lease.id, &lease.tenant, mib, Holder::Lease);
+        drop(all);
         if before.is_some_and(|before| before > mib) {
             self.freed.notify_one();
         }
@@ -339,9 +385,21 @@ impl PromisedResources {
             return Ok(());
         }
         let mib = lease.limits.disk_mib.into();
-        placement::admit_disk(node, mib)?;
-        self.disk.put(&lease.id, mib, holder);
+        self.admit_promise(node, &lease.tenant, mib)?;
+        placement::admit_free(node, mib)?;
+        self.disk.put(&lease.id, &lease.tenant, mib, holder);
         Ok(())
+    }
+
+    /// May a tenant be promised so much more, of the whole disk and of its share?
+    fn admit_promise(&self, node: &Node, tenant: &TenantId, mib: u64) -> Result<(), NoRoom> {
+        placement::promise_disk(node, mib)?;
+        if node.disk_share.is_none() {
+            return Ok(());
+        }
+        let volumes = self.volumes.values().filter(|volume| volume.tenant == *tenant);
+        let promised = self.disk.tenant_mib(tenant) + volumes.map(|volume| volume.mib).sum::<u64>();
+        placement::promise_share(node, promised, mib)
     }
 }
 

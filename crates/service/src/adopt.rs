@@ -58,6 +58,8 @@ pub(crate) async fn adopt(
     providers: &[Arc<dyn Provider>],
 ) -> Result<(), OpenError> {
     let live = configured(providers, inner.store.live().await?);
+    let volumes = inner.store.own_volumes().await?;
+    inner.admission.note_owners(live.iter().map(|(_, lease, _)| lease), &volumes);
     let snapshots = Snapshots::read(inner, providers).await?;
     let mut fates = HashMap::new();
     for provider in providers {
@@ -309,6 +311,7 @@ impl Snapshots {
     async fn read(inner: &SandboxesState, providers: &[Arc<dyn Provider>]) -> Result<Self, OpenError> {
         let (mut wanted, mut unwanted, mut unfinished) = (HashMap::new(), vec![], HashSet::new());
         for snapshot in inner.store.all_snapshots().await? {
+            inner.disk.shares().assign(snapshot.id.as_str(), snapshot.tenant.as_str());
             if named(providers, &snapshot.provider).is_none() {
                 continue;
             }

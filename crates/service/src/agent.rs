@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use atoll_agentapi::{AgentClient, AgentError, AgentLimits, AgentToken, InitRequest, RpcCode, StartProcess};
+use atoll_agentapi::{
+    AgentClient, AgentError, AgentLimits, AgentToken, InitRequest, ProcessStream, RpcCode, StartProcess,
+};
 use atoll_model::{Code, InstanceId, Lease, SandboxId};
 use atoll_provider::{AGENT_PORT, Provider, ProviderError, Target};
 use atoll_session::SessionAdapter;
@@ -34,12 +36,22 @@ pub(crate) fn client(
     AgentClient::new(connect, &token)
 }
 
+/// The start command of a lease, after the attempt to start it.
+pub(crate) enum StartedCommand {
+    /// The lease has none.
+    None,
+    /// It runs; the stream tells how it ends.
+    Running { pid: u32, stream: ProcessStream },
+    /// It could not be started: the status that a shell would report, and why.
+    Failed { exit_code: i32, message: String },
+}
+
 /// Sends a new agent its settings and starts the lease's command.
 pub(crate) async fn greet(
     agent: &AgentClient,
     lease: &Lease,
     authority: Option<&str>,
-) -> Result<(), ServiceError> {
+) -> Result<StartedCommand, ServiceError> {
     let request = settings(lease, None, false);
     agent
         .init(&request)
@@ -48,10 +60,10 @@ pub(crate) async fn greet(
     if authority.is_some() {
         trust(agent, lease, authority).await;
     }
-    if let Some(command) = &lease.command {
-        start_command(agent, &lease.id, command).await;
-    }
-    Ok(())
+    Ok(match &lease.command {
+        Some(command) => start_command(agent, &lease.id, command).await,
+        None => StartedCommand::None,
+    })
 }
 
 /// Sends an agent its settings again.
@@ -192,9 +204,9 @@ pub(crate) fn hostname(lease: &Lease) -> String {
     lease.name.as_ref().filter(fits).map_or_else(|| lease.id.to_string(), Clone::clone)
 }
 
-/// A command that cannot be started is written to the log; the sandbox is kept so that the user can find the reason.
-async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[String]) {
-    let Some((cmd, args)) = command.split_first() else { return };
+/// A sandbox whose command cannot be started is kept, so that the user can find the reason.
+async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[String]) -> StartedCommand {
+    let Some((cmd, args)) = command.split_first() else { return StartedCommand::None };
     let process = StartProcess {
         cmd: cmd.clone(),
         args: args.to_vec(),
@@ -204,8 +216,15 @@ async fn start_command(agent: &AgentClient, sandbox: &SandboxId, command: &[Stri
         detached: true,
         ..Default::default()
     };
-    if let Err(error) = agent.start(process).await {
-        tracing::warn!(%sandbox, %error, "the sandbox's command could not be started");
+    match agent.start(process).await {
+        Ok((started, stream)) => StartedCommand::Running { pid: started.pid, stream },
+        Err(error) => {
+            tracing::warn!(%sandbox, %error, "the sandbox's command could not be started");
+            let is_missing = matches!(error, AgentError::Refused { code: RpcCode::NotFound, .. });
+            // As in shells: the program does not exist, or it cannot be executed.
+            let exit_code = if is_missing { 127 } else { 126 };
+            StartedCommand::Failed { exit_code, message: refusal(AgentOperation::Start, error).message }
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl ServiceBase {
     ) -> Self {
         let place_freed = Arc::<Notify>::default();
         Self {
-            admission: Arc::new(Admission::new(&config, Arc::clone(&place_freed))),
+            admission: Arc::new(Admission::new(&config, Arc::clone(&place_freed), Arc::clone(&disk))),
             place_freed,
             config,
             store,

@@ -162,7 +162,7 @@ impl Builds {
             (Some(build), None) => Ok(self.newest(build)),
             (None, _) => {
                 Err(ServiceError::new(Code::BuildNotFound, format!("there is no build {}", printable(ident)))
-                    .hint("list them: GET /v1/builds"))
+                    .hint("list them: GET /v1/builds, or atoll template builds"))
             }
             (Some(one), Some(other)) => {
                 let message = format!("{} matches more than one build", printable(ident));

@@ -16,6 +16,8 @@ pub struct ServiceConfig {
     pub archive: String,
     /// The template of a create that names none.
     pub default_template: String,
+    /// Whether templates of the catalogue are made when a sandbox first needs them.
+    pub make_at_first_use: bool,
     /// The most live sandboxes on this node.
     pub live_max: u64,
     /// Memory limits may add up to this many times the memory.
@@ -70,6 +72,7 @@ impl ServiceConfig {
         Self {
             archive: data.join("archive").to_string_lossy().into_owned(),
             default_template: "host".to_owned(),
+            make_at_first_use: true,
             live_max: 2_000,
             overcommit: 50.0,
             // LIMIT: most sandboxes write a small part of their limit; 1 disables overcommitment.

@@ -25,8 +25,8 @@ use crate::registry::{DriverState, Handle};
 use crate::sandboxes::{EndWait, Sandboxes, is_under_way, tell};
 use crate::snapshots::Seed;
 use crate::templates::VersionHold;
-use crate::{Created, ServiceError};
-pub(crate) use base::CreationBase;
+use crate::{CreateWait, Created, ServiceError};
+pub(crate) use base::{CreationBase, use_workspace};
 pub(crate) use image::ImageWait;
 use queue::QueueEntry;
 pub(crate) use queue::{PlaceQueue, queue_timed_out, queued_create};
@@ -38,8 +38,9 @@ impl Sandboxes {
         &self,
         who: &Principal,
         spec: CreateSandbox,
-        wait: bool,
+        wait: impl Into<CreateWait>,
     ) -> Result<(Lease, Created), ServiceError> {
+        let wait = wait.into();
         spec.check()?;
         let idempotency = self.idempotency(&who.tenant, &spec);
         let spec = match self.thread_of(who, &spec).await? {
@@ -49,7 +50,7 @@ impl Sandboxes {
                 if let (Some((sandbox, _)), None) = (&thread.sandbox, &idempotency)
                     && let Some(lease) = self.current(sandbox).await?
                 {
-                    return self.bound(lease, wait).await;
+                    return self.bound(lease, wait.until_made).await;
                 }
                 CreateSandbox { provider: Some(thread.provider), ..spec }
             }
@@ -60,8 +61,11 @@ impl Sandboxes {
             let provider = self.inner.providers.requested(spec.provider.as_deref())?;
             self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
         }
-        let image = self.missing_image(who, &spec).await?;
-        self.create_waiting(who, spec, idempotency, image, wait).await
+        let image = match self.missing_image(who, &spec).await? {
+            None => self.missing_template(who, &spec, wait).await?,
+            image => image,
+        };
+        self.create_waiting(who, spec, idempotency, image, wait.until_made).await
     }
 
     /// A sandbox as its driver knows it, else as it is stored.
@@ -224,6 +228,7 @@ impl Sandboxes {
                 (None, Some(_)) => self.inner.providers.on_exit_of(provider.as_ref()),
                 (None, None) => OnExit::Keep,
             },
+            follows_provider_exit: spec.on_exit.is_none() && spec.thread.is_some(),
             isolation: provider.description().isolation,
             ..self.requested(who, spec)?
         };
@@ -241,6 +246,7 @@ impl Sandboxes {
             return Err(provider.missing(Capability::User).into());
         }
         base.apply_to(&mut lease, &start);
+        use_workspace(&mut lease, provider.as_ref());
         crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
         crate::egress::check_demands(&self.inner, provider.as_ref(), &lease, &spec.limits).await?;
         Ok(Planned { lease, seed, hold, ready })
@@ -262,6 +268,7 @@ impl Sandboxes {
             user: String::new(),
             workdir: String::new(),
             command: None,
+            command_failure: None,
             limits: Limits::default(),
             network: NetworkPolicy::default(),
             storage: spec.storage,
@@ -283,6 +290,7 @@ impl Sandboxes {
             stopped_at: None,
             hold: None,
             on_exit: OnExit::Keep,
+            follows_provider_exit: false,
             thread: spec.thread.clone(),
             wake: spec.wake,
             source: Source::Template,

@@ -20,6 +20,7 @@ mod queue;
 mod reach;
 mod results;
 mod rollback;
+mod start_command;
 mod steps;
 mod take_snapshot;
 mod timers;

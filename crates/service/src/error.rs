@@ -192,7 +192,7 @@ impl From<StoreError> for ServiceError {
             }
             StoreError::SnapshotNameTaken { name } => {
                 Self::new(Code::NameTaken, format!("another snapshot has the name {name}"))
-                    .hint("choose another name, or delete that one first")
+                    .hint("choose another name, or remove that one first: atoll snapshot ls")
             }
             StoreError::VolumeNameTaken { name } => {
                 Self::new(Code::NameTaken, format!("another volume has the name {name}"))
@@ -217,11 +217,16 @@ impl From<StoreError> for ServiceError {
             StoreError::ThreadBound { .. } => Self::new(Code::ThreadBound, error.to_string())
                 .about("provider", "is not the provider of the thread")
                 .hint("a thread keeps the provider of its first sandbox; use another thread"),
-            StoreError::TooManyThreads { .. } => Self::new(Code::QuotaExceeded, error.to_string())
-                .hint("end threads whose sandboxes are deleted: DELETE /v1/threads/{thread}"),
+            StoreError::TooManyThreads { .. } => Self::new(Code::QuotaExceeded, error.to_string()).hint(
+                "end threads whose sandboxes are deleted: DELETE /v1/threads/{thread}, or atoll thread end",
+            ),
             StoreError::TooManySecrets { .. } => {
                 Self::new(Code::QuotaExceeded, error.to_string()).hint("delete secrets that are not needed")
             }
+            StoreError::TooManyKeys { .. } => Self::new(Code::QuotaExceeded, error.to_string())
+                .hint("delete keys that are not needed, or ask the admin for a key"),
+            StoreError::NoKey => Self::new(Code::Unauthenticated, "the key of this request was deleted")
+                .hint("send a key that exists"),
             StoreError::TooManyTerminals { .. } => {
                 Self::new(Code::SandboxExhausted, error.to_string()).hint("close some of them")
             }
@@ -270,7 +275,9 @@ impl From<ProviderError> for ServiceError {
             ProviderError::Unsupported { hint, .. } | ProviderError::MissingCapability { hint, .. } => {
                 Self::new(Code::Unsupported, text).hint(hint.clone())
             }
-            ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text).retry_after(5),
+            ProviderError::Exhausted { .. } => Self::new(Code::NoCapacity, text)
+                .hint("delete sandboxes, snapshots or volumes that you do not need, or try again later")
+                .retry_after(5),
             ProviderError::Late { .. } => Self::new(Code::DeadlineExceeded, text).retry_after(2),
             ProviderError::Transient { .. } => Self::new(Code::SandboxUnavailable, text)
                 .hint("try again; the state of the sandbox says what was done")
@@ -312,6 +319,14 @@ const fn refused_code(kind: ErrorKind) -> Code {
 impl From<NotAdmitted> for ServiceError {
     fn from(error: NotAdmitted) -> Self {
         match error {
+            NotAdmitted::NoRoom(room) if room.is_of_tenant() => {
+                Self::new(Code::QuotaExceeded, format!("the disk share of this tenant would be exceeded: it has {} MiB and needs {}", room.have, room.need))
+                    .retry_after(room.retry_after_s)
+                    .hint("delete sandboxes or volumes of this tenant, choose smaller disk limits, or ask the operator for a larger share (atoll serve --tenant-disk-share)")
+            }
+            NotAdmitted::NoRoom(room) if room.is_of_disk() => Self::new(Code::NoCapacity, room.to_string())
+                .retry_after(room.retry_after_s)
+                .hint("delete sandboxes, snapshots or volumes that you do not need, or choose a smaller disk limit (atoll create --disk)"),
             NotAdmitted::NoRoom(room) => Self::new(Code::NoCapacity, room.to_string())
                 .retry_after(room.retry_after_s)
                 .hint("wait for a place with queue: true (atoll create --queue), try again later, or delete sandboxes that you do not need"),

@@ -18,7 +18,7 @@ use crate::service::Service;
 const PAGE: u32 = 500;
 
 impl Service {
-    /// Events after a number, oldest first: of one sandbox, or of all that the key can see.
+    /// Events after a number (`None`: the newest), oldest first: of one sandbox, or of all that the key can see.
     pub async fn events(
         &self,
         who: &Principal,
@@ -28,7 +28,7 @@ impl Service {
     ) -> Result<Vec<SandboxEvent>, ServiceError> {
         let query = self.event_query(who, ident, after_seq.unwrap_or(0)).await?;
         let limit = if limit == 0 { PAGE } else { limit.min(PAGE) };
-        Ok(self.base().store.events(EventQuery { limit, ..query }).await?)
+        Ok(self.base().store.events(EventQuery { limit, newest: after_seq.is_none(), ..query }).await?)
     }
 
     /// Events after a number (`None`: from now on), then new ones. Ends with the server.
@@ -55,7 +55,7 @@ impl Service {
             Some(ident) => Some(self.sandboxes().find(who, ident).await?.0.id.clone()),
             None => None,
         };
-        Ok(EventQuery { tenant: visible(who).cloned(), sandbox, after_seq, limit: PAGE })
+        Ok(EventQuery { tenant: visible(who).cloned(), sandbox, after_seq, limit: PAGE, newest: false })
     }
 }
 

@@ -13,7 +13,7 @@ use futures::StreamExt;
 
 use crate::ServiceError;
 use crate::base::visible;
-use crate::driver::{Action, DriverMessage};
+use crate::driver::{Action, DriverMessage, Edit};
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::{Sandboxes, ask, printable};
 use crate::service::Service;
@@ -22,6 +22,12 @@ use crate::service::Service;
 const AT_ONCE: usize = 32;
 
 impl Service {
+    /// How many sandboxes an orderly end of the server pauses or deletes.
+    #[must_use]
+    pub fn bound_to_server(&self) -> usize {
+        self.sandboxes().handles().iter().filter(|handle| action(&handle.lease()).is_some()).count()
+    }
+
     /// Ends the server in good order: sandboxes that are bound to it are paused or deleted, within `limit` for all
     /// together. Called before [`Service::shutdown`].
     pub async fn exit(&self, limit: Duration) {
@@ -56,6 +62,25 @@ impl Service {
 }
 
 impl Sandboxes {
+    /// Gives a changed `on_exit` of a provider to its sandboxes whose requests named none.
+    pub(crate) async fn set_on_exit_of(&self, provider: &str, on_exit: OnExit) {
+        let is_old = |lease: &Lease| {
+            lease.provider == provider && lease.follows_provider_exit && lease.on_exit != on_exit
+        };
+        for handle in self.handles().into_iter().filter(|handle| is_old(&handle.lease())) {
+            let edit: Edit = Box::new(move |lease, _| {
+                if !lease.follows_provider_exit || lease.on_exit == on_exit {
+                    return Ok(Vec::new());
+                }
+                lease.on_exit = on_exit;
+                Ok(vec!["on_exit"])
+            });
+            if let Err(error) = ask(&handle, |reply| DriverMessage::Edit { edit, reply }).await {
+                tracing::warn!(sandbox = %handle.lease().id, %error, "a changed on_exit of the provider was not given to a sandbox");
+            }
+        }
+    }
+
     /// Ends a thread: its sandboxes are paused or deleted, as each lease says. Returns these sandboxes. A thread that has none
     /// left is forgotten with its provider.
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
@@ -124,7 +149,11 @@ fn has_left(state: &DriverState) -> bool {
         (OnExit::Destroy, phase) => phase == Phase::Deleted,
         (OnExit::Keep, _) => true,
         (OnExit::Pause, Phase::Running) => state.failure.is_some(),
-        (OnExit::Pause, Phase::Pausing | Phase::Resuming | Phase::Creating | Phase::Starting) => false,
+        // One that cannot be paused is stopped.
+        (
+            OnExit::Pause,
+            Phase::Pausing | Phase::Stopping | Phase::Resuming | Phase::Creating | Phase::Starting,
+        ) => false,
         (OnExit::Pause, _) => true,
     }
 }

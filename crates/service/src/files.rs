@@ -1,6 +1,6 @@
 //! Files inside a sandbox: a thin layer over its agent, with the errors of the service.
 
-use atoll_agentapi::{Pack, PackLayout, Range, Session, Unpack, Unpacked, WatchKind, WatchStream};
+use atoll_agentapi::{Pack, PackHoles, PackLayout, Range, Session, Unpack, Unpacked, WatchKind, WatchStream};
 use atoll_model::{Code, Principal};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -108,6 +108,7 @@ impl Sandboxes {
             globs: false,
             layout: PackLayout::Named,
             exclude: Vec::new(),
+            holes: PackHoles::Filled,
         };
         let reader = session.pack(&ask, None).await.map_err(|e| refusal(AgentOperation::File, e))?;
         Ok(session

@@ -192,6 +192,7 @@ impl Sandboxes {
         Ok(Lease {
             id: SandboxId::from_entropy(entropy()?),
             name: ask.name.clone(),
+            command_failure: None,
             labels: ask.labels.clone().unwrap_or_else(|| source.labels.clone()),
             env: snapshot.env.clone(),
             private_env: std::collections::BTreeSet::new(),
@@ -235,7 +236,7 @@ impl Sandboxes {
         options: impl Into<VerbOptions>,
     ) -> Result<Lease, ServiceError> {
         let (lease, _) = self.find(who, ident).await?;
-        let snapshot = self.get_snapshot(who, snapshot).await?;
+        let snapshot = self.snapshot_for(who, &lease, snapshot).await?;
         if snapshot.sandbox != lease.id {
             let message = format!("snapshot {} belongs to sandbox {}", snapshot.id, snapshot.sandbox);
             return Err(

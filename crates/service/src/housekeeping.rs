@@ -29,6 +29,10 @@ pub(crate) fn start(service: &Service) {
             // It cannot be cancelled, and the hook logs a panic in it.
             let _ = tokio::task::spawn_blocking(move || disk.keep_headroom()).await;
             own.access().flush_keys().await;
+            // Other nodes make and remove tenants too.
+            if let Ok(tenants) = base.store.tenants().await {
+                base.disk.shares().set_tenants(tenants.iter().map(|tenant| tenant.id.as_str()));
+            }
             let now_ms = base.clock.now().wall_ms;
             let kept = i64::try_from(base.config.deleted_kept.as_millis()).unwrap_or(i64::MAX);
             let sweep = Sweep {
@@ -39,6 +43,11 @@ pub(crate) fn start(service: &Service) {
             };
             if let Err(error) = base.store.sweep(sweep).await {
                 tracing::warn!(%error, "the sweep failed; it is tried again");
+            }
+            if round.is_multiple_of(COLLECT_ROUNDS)
+                && let Err(error) = own.sandboxes().end_left_behind().await
+            {
+                tracing::warn!(%error, cause = ?error.cause, "what a client left behind could not be deleted yet");
             }
             if round.is_multiple_of(COLLECT_ROUNDS) {
                 own.builds().collect_uploads().await;

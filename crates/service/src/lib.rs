@@ -52,6 +52,7 @@ mod templates;
 mod terminals;
 mod threads;
 mod timed;
+mod tool_clients;
 mod types;
 mod volumes;
 mod wake;

@@ -25,7 +25,7 @@ use atoll_store::SnapshotQuery;
 use tokio::sync::oneshot;
 
 use crate::base::shutting_down;
-use crate::create::CreationBase;
+use crate::create::{CreationBase, use_workspace};
 use crate::driver::{DriverMessage, MoveEnd};
 use crate::registry::Handle;
 use crate::sandboxes::{EndWait, PAGE_MAX, Sandboxes, ask};
@@ -182,6 +182,7 @@ impl Sandboxes {
         };
         let command = lease.command.clone().filter(|_| lease.command != old.command);
         base.apply_to(&mut after, &StartRequest { command, ..StartRequest::default() });
+        use_workspace(&mut after, target);
         if (&after.template, &after.template_version) == (&lease.template, &lease.template_version) {
             (after.user, after.workdir) = (lease.user.clone(), lease.workdir.clone());
         }
@@ -251,9 +252,8 @@ impl Sandboxes {
         let query = SnapshotQuery {
             tenant: Some(lease.tenant.clone()),
             sandbox: Some(lease.id.clone()),
-            name: None,
             limit: PAGE_MAX,
-            cursor: None,
+            ..SnapshotQuery::default()
         };
         let snapshots = self.inner.store.snapshots(query).await?.items.into_iter();
         let snapshots = snapshots.map(|snapshot| snapshot.name.unwrap_or_else(|| snapshot.id.to_string()));

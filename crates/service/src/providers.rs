@@ -5,8 +5,8 @@ mod address;
 mod files;
 mod settings;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use atoll_model::policy::providers::{RequestedProvider, may_use};
@@ -35,6 +35,8 @@ pub struct ProviderRegistry {
     default: Arc<dyn Provider>,
     tenants: Arc<TenantProviders>,
     files: Option<Arc<ProviderFiles>>,
+    /// Providers whose `on_exit` changed and was not given to their sandboxes yet.
+    changed_exits: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// A provider by name, or the reason why there is none.
@@ -110,6 +112,7 @@ impl ProviderRegistry {
             default: provider,
             tenants: Arc::default(),
             files: None,
+            changed_exits: Arc::default(),
         }
     }
 
@@ -230,7 +233,7 @@ impl ProviderRegistry {
         provider: &dyn Provider,
     ) -> Result<(), ServiceError> {
         let name = provider.name();
-        if self.is_allowed(tenant, name, provider.description().isolation) {
+        if self.is_allowed(tenant, name, provider.kind()) {
             return Ok(());
         }
         let message = format!("this tenant may not use provider {name}");
@@ -240,10 +243,10 @@ impl ProviderRegistry {
             .hint(hint))
     }
 
-    fn is_allowed(&self, tenant: &TenantId, name: &str, isolation: Isolation) -> bool {
+    fn is_allowed(&self, tenant: &TenantId, name: &str, kind: &str) -> bool {
         let lists = self.tenants.lists.read().unwrap_or_else(PoisonError::into_inner);
         let list = lists.get(tenant).map(Vec::as_slice);
-        let asked = RequestedProvider { name, isolation, is_default: name == self.default.name() };
+        let asked = RequestedProvider { name, kind, is_default: name == self.default.name() };
         may_use(list, self.tenants.first.get() == Some(tenant), asked)
     }
 
@@ -293,7 +296,17 @@ impl ProviderRegistry {
     }
 
     fn put(&self, name: &str, entry: ProviderEntry) {
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), entry);
+        let on_exit = entry.on_exit;
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let before = entries.insert(name.to_owned(), entry);
+        if before.is_none_or(|before| before.provider.is_none() || before.on_exit != on_exit) {
+            self.changed_exits.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
+    }
+
+    /// The providers whose `on_exit` changed since the last call.
+    pub(crate) fn take_changed_exits(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed_exits.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A provider takes no new sandboxes. One that is open goes on with those that it has.
@@ -320,9 +333,7 @@ impl Service {
         let registry = &self.base().providers;
         let is_visible = |name: &str, entry: &ProviderEntry| match who.scope {
             Scope::Admin => true,
-            Scope::User => {
-                entry.isolation.is_some_and(|isolation| registry.is_allowed(&who.tenant, name, isolation))
-            }
+            Scope::User => registry.is_allowed(&who.tenant, name, &entry.kind),
         };
         let entries = registry.entries().into_iter().filter(|(name, entry)| is_visible(name, entry));
         futures::future::join_all(entries.map(|(name, entry)| self.provider_record(name, entry))).await

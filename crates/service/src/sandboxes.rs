@@ -209,7 +209,8 @@ impl Sandboxes {
         Ok(Woken { lease, found })
     }
 
-    /// Freezes the processes and keeps their memory, here or on disk. A paused one stays unchanged.
+    /// Freezes the processes and keeps their memory, here or on disk. A paused one stays unchanged. One that its provider cannot
+    /// pause, although it can pause others, is stopped; its phase and its reason say so.
     pub async fn pause(
         &self,
         who: &Principal,
@@ -298,7 +299,13 @@ impl Sandboxes {
         if !wait {
             return Ok(handle.lease().as_ref().clone());
         }
-        self.wanted(handle, Phase::Deleted, EndWait::Boot, |state| state.lease.phase == Phase::Deleted).await
+        let is_told = |state: &DriverState| match state.lease.phase {
+            Phase::Deleted => true,
+            // The provider does not answer; the driver goes on.
+            Phase::Deleting => state.failure.is_some(),
+            _ => false,
+        };
+        self.wanted(handle, Phase::Deleted, EndWait::Boot, is_told).await
     }
 
     /// Sends a verb to the driver of a sandbox and answers when it is written down.

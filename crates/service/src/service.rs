@@ -140,7 +140,9 @@ impl Service {
         // It is noted before anything is read, so that no change of another node is missed.
         let changes_seen = *base.store.change_head().borrow();
         access.ensure_admin_key().await?;
-        for tenant in base.store.tenants().await? {
+        let tenants = base.store.tenants().await?;
+        base.disk.shares().set_tenants(tenants.iter().map(|tenant| tenant.id.as_str()));
+        for tenant in tenants {
             sandboxes.set_tenant_policy(&tenant.id, tenant.network);
             base.providers.set_tenant_list(&tenant.id, tenant.providers);
         }

@@ -25,6 +25,7 @@ const VERIFY: Duration = Duration::from_secs(600);
 /// A snapshot that the driver shall take.
 pub(crate) struct SnapshotRequest {
     pub(crate) name: Option<String>,
+    pub(crate) tenant_wide: bool,
     pub(crate) memory: bool,
     /// Only the fork that it is made for sees it.
     pub(crate) transient: bool,
@@ -34,7 +35,7 @@ pub(crate) struct SnapshotRequest {
 impl SnapshotRequest {
     /// One that nobody sees.
     pub(crate) const fn transient(memory: bool, expect: Option<PhaseSet>) -> Self {
-        Self { name: None, memory, transient: true, expect }
+        Self { name: None, tenant_wide: false, memory, transient: true, expect }
     }
 
     pub(crate) const fn verb(&self) -> Verb {
@@ -60,8 +61,8 @@ impl Sandboxes {
         {
             return Err(why);
         }
-        let NewSnapshot { memory, expect, .. } = ask;
-        let request = |name| SnapshotRequest { name, memory, transient: false, expect };
+        let NewSnapshot { tenant_wide, memory, expect, .. } = ask;
+        let request = |name| SnapshotRequest { name, tenant_wide, memory, transient: false, expect };
         match ask.name {
             Some(name) if ask.replace => {
                 let taken = self.take(&handle, request(None)).await?;
@@ -158,6 +159,7 @@ impl Sandboxes {
         let query = SnapshotQuery {
             tenant: visible(who).cloned(),
             sandbox,
+            sandbox_name: None,
             name: filter.name,
             limit: if filter.limit == 0 { PAGE } else { filter.limit.min(PAGE_MAX) },
             cursor: filter.cursor,
@@ -165,9 +167,12 @@ impl Sandboxes {
         Ok(self.inner.store.snapshots(query).await?)
     }
 
-    /// A snapshot by id, name or unique prefix of its id.
+    /// A snapshot by id, `SANDBOX:NAME`, name or unique prefix of its id.
     pub async fn get_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
         let mut found = self.inner.store.find_snapshot(visible(who), ident).await?;
+        if let (true, Some((sandbox, name))) = (found.is_empty(), ident.split_once(':')) {
+            found = self.named_of_sandbox(who, sandbox, name).await?;
+        }
         found.retain(|snapshot| {
             snapshot.state == SnapshotState::Ready && !snapshot.transient && !snapshot.warm
         });
@@ -180,9 +185,68 @@ impl Sandboxes {
             }
             (Some(one), Some(other)) => {
                 let message = format!("{} matches more than one snapshot", printable(ident));
-                Err(ServiceError::new(Code::InvalidRequest, message)
-                    .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
+                let (one, other) = (reference(&one), reference(&other));
+                Err(ServiceError::new(Code::Ambiguous, message)
+                    .hint(format!("choose one of them: {other}, {one}, …")))
             }
+        }
+    }
+
+    /// The snapshots with this name of a sandbox: the one that has the id or name now, else those that had the name when
+    /// the snapshot was taken.
+    async fn named_of_sandbox(
+        &self,
+        who: &Principal,
+        sandbox: &str,
+        name: &str,
+    ) -> Result<Vec<Snapshot>, ServiceError> {
+        match self.find(who, sandbox).await {
+            Ok((lease, _)) => {
+                if let Some(found) = self.snapshot_of(who, &lease, name).await? {
+                    return Ok(vec![found]);
+                }
+            }
+            Err(error) if error.code == Code::SandboxNotFound => {}
+            Err(error) => return Err(error),
+        }
+        let query = SnapshotQuery {
+            tenant: visible(who).cloned(),
+            sandbox_name: Some(sandbox.to_owned()),
+            name: Some(name.to_owned()),
+            limit: 2,
+            ..SnapshotQuery::default()
+        };
+        Ok(self.inner.store.snapshots(query).await?.items)
+    }
+
+    /// The snapshot of this sandbox with this name; one whose name belongs to the sandbox comes first.
+    async fn snapshot_of(
+        &self,
+        who: &Principal,
+        lease: &Lease,
+        name: &str,
+    ) -> Result<Option<Snapshot>, ServiceError> {
+        let query = SnapshotQuery {
+            tenant: visible(who).cloned(),
+            sandbox: Some(lease.id.clone()),
+            name: Some(name.to_owned()),
+            limit: 2,
+            ..SnapshotQuery::default()
+        };
+        let found = self.inner.store.snapshots(query).await?.items;
+        Ok(found.into_iter().min_by_key(|snapshot| snapshot.tenant_wide))
+    }
+
+    /// The snapshot that a rollback of this sandbox means: a name is first one of its own.
+    pub(crate) async fn snapshot_for(
+        &self,
+        who: &Principal,
+        lease: &Lease,
+        ident: &str,
+    ) -> Result<Snapshot, ServiceError> {
+        match self.snapshot_of(who, lease, ident).await? {
+            Some(own) => Ok(own),
+            None => self.get_snapshot(who, ident).await,
         }
     }
 
@@ -196,6 +260,11 @@ impl Sandboxes {
     /// Removes a snapshot; [`Code::SnapshotInUse`] while a sandbox is being made from it or put back to it.
     pub async fn delete_snapshot(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
         let snapshot = self.local_snapshot(who, ident).await?;
+        self.discard(snapshot).await
+    }
+
+    /// Removes a snapshot that is not in use.
+    pub(crate) async fn discard(&self, snapshot: Snapshot) -> Result<(), ServiceError> {
         let Some(doomed) = self.inner.uses.doom(&snapshot.id) else {
             let message = format!("snapshot {} is being used", snapshot.id);
             return Err(ServiceError::new(Code::SnapshotInUse, message)
@@ -212,6 +281,27 @@ impl Sandboxes {
             removed
         };
         self.inner.run_detached(removal).await
+    }
+
+    /// Deletes a sandbox with its snapshots. They are removed first: if one of them is being used, the request can be
+    /// repeated by the sandbox's name.
+    pub async fn delete_with_snapshots(
+        &self,
+        who: &Principal,
+        ident: &str,
+        wait: bool,
+    ) -> Result<Lease, ServiceError> {
+        let id = self.find(who, ident).await?.0.id.clone();
+        loop {
+            let filter = SnapshotFilter { sandbox: Some(id.to_string()), ..SnapshotFilter::default() };
+            let page = self.snapshots(who, filter).await?;
+            if page.items.is_empty() {
+                return self.delete(who, id.as_str(), wait).await;
+            }
+            for snapshot in page.items {
+                self.delete_snapshot(who, snapshot.id.as_str()).await?;
+            }
+        }
     }
 
     /// Reads a whole snapshot; [`Code::Damaged`] if it has changed.
@@ -244,6 +334,7 @@ pub(crate) async fn remove(inner: &ServiceBase, snapshot: Snapshot) -> Result<()
 pub(crate) async fn finish_removal(inner: &ServiceBase, snapshot: &Snapshot) -> Result<(), ServiceError> {
     inner.providers.of_snapshot(snapshot)?.remove_snapshot(&snapshot.id).await?;
     inner.failpoint.reach("snapshot.removed").await;
+    inner.disk.shares().forget(snapshot.id.as_str());
     inner.store.delete_snapshot(&snapshot.id).await?;
     Ok(())
 }
@@ -286,6 +377,15 @@ impl Seed {
         let memory = memory && snapshot.memory;
         let Snapshot { id, provider, seal, warm, .. } = snapshot;
         Ok(Self { snapshot: id, provider, seal, memory, token, warm, _use: held })
+    }
+}
+
+/// A text that names exactly this snapshot, with its name where it has one.
+fn reference(snapshot: &Snapshot) -> String {
+    match (&snapshot.name, snapshot.tenant_wide) {
+        (Some(name), true) => format!("{} ({name})", snapshot.id),
+        (Some(name), false) => format!("{}:{name}", snapshot.sandbox),
+        (None, _) => snapshot.id.to_string(),
     }
 }
 

@@ -11,6 +11,7 @@
 mod change;
 mod collect;
 mod defaults;
+mod first_use;
 mod pools;
 mod pull;
 mod resolve;
@@ -36,6 +37,7 @@ pub(crate) use collect::VersionHold;
 pub(crate) use versions::Publish;
 
 use collect::VersionHolds;
+use first_use::FirstUses;
 use pull::Pulls;
 use resolve::TemplateCache;
 
@@ -133,6 +135,7 @@ struct TemplatesState {
     images: Arc<Images>,
     holds: VersionHolds,
     pulls: Pulls,
+    first_uses: FirstUses,
     /// One change of the pools is told to the provider at a time.
     pool_turn: tokio::sync::Mutex<()>,
     /// Snapshots that are needed right now: some are the warm start of a version.
@@ -161,6 +164,7 @@ impl Templates {
                 images,
                 holds: VersionHolds::default(),
                 pulls: Pulls::default(),
+                first_uses: FirstUses::default(),
                 pool_turn: tokio::sync::Mutex::default(),
                 uses,
             }),
@@ -248,8 +252,9 @@ impl From<atoll_image::TemplateError> for ServiceError {
             ErrorKind::Unavailable => Code::ToolMissing,
             ErrorKind::Unauthenticated | ErrorKind::Forbidden | ErrorKind::Internal => Code::Internal,
         };
+        let says_sizes = matches!(error, atoll_image::TemplateError::NoRoom { .. });
         let message = match code {
-            Code::NoCapacity => "the server's disk has no space for this template".to_owned(),
+            Code::NoCapacity if !says_sizes => "the server's disk has no space for this template".to_owned(),
             _ => error.to_string(),
         };
         let failure = shown(code, message, error.hint()).caused_by(error);

@@ -72,13 +72,13 @@ impl Sandboxes {
         Ok(Some(found))
     }
 
-    /// Answers a create with the sandbox that its thread has already; with `wait`, when that sandbox is made. One that failed, or
-    /// waits for a place, is returned too: its phase says so.
+    /// Answers a create with the sandbox that its thread has already; with `wait`, when that sandbox is made. One that failed after
+    /// it ran, or waits for a place, is returned too: its phase says so.
     pub(crate) async fn bound(&self, lease: Lease, wait: bool) -> Result<(Lease, Created), ServiceError> {
         let Some(handle) = self.driver_of(&lease).await else { return Ok((lease, Created::Bound)) };
         if wait && handle.lease().phase == Phase::Creating && !handle.lease().waits_for_place() {
             let made = self.until_made(handle.clone()).await;
-            if handle.lease().phase != Phase::Failed {
+            if !handle.lease().is_recoverable() {
                 made?;
             }
         }

@@ -173,6 +173,22 @@ impl VerbOptions {
     }
 }
 
+/// What a create waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CreateWait {
+    /// Returns when the sandbox runs, not once it is recorded.
+    pub until_made: bool,
+    /// The sandbox is recorded and waits for a template of the catalogue that is made at its first use; otherwise the
+    /// create is refused until the template is made.
+    pub for_template: bool,
+}
+
+impl From<bool> for CreateWait {
+    fn from(until_made: bool) -> Self {
+        Self { until_made, for_template: false }
+    }
+}
+
 /// How to pause a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pause {
@@ -183,8 +199,10 @@ pub struct Pause {
 /// A snapshot to take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewSnapshot {
-    /// A name unique among the tenant's snapshots.
+    /// A name unique among the snapshots of its sandbox.
     pub name: Option<String>,
+    /// Makes the name unique among all tenant-wide names of the tenant instead.
+    pub tenant_wide: bool,
     /// Whether to include its processes.
     pub memory: bool,
     /// Moves the name from a snapshot that has it; that one is kept under its id.

@@ -281,7 +281,7 @@ async fn make(
         None => None,
     };
     let more = if from.is_none() { beyond_default(&inner, volume.size_mib, 0) } else { 0 };
-    inner.admission.reserve_volume(provider.as_ref(), &id, promised_mib(&volume), more).await?;
+    inner.admission.reserve_volume(provider.as_ref(), &volume, promised_mib(&volume), more).await?;
     if let Err(refused) = inner.store.insert_volume(volume.clone()).await {
         inner.admission.release_volume(&id);
         return Err(refused.into());
@@ -342,7 +342,7 @@ async fn changed(
         return Ok(after);
     }
     let more = beyond_default(&inner, after.size_mib, before.size_mib.unwrap_or_default());
-    inner.admission.reserve_volume(provider.as_ref(), &id, promised_mib(&after), more).await?;
+    inner.admission.reserve_volume(provider.as_ref(), &after, promised_mib(&after), more).await?;
     // The quota is checked first.
     if let Err(refused) = inner.store.set_volume(after.clone()).await {
         inner.admission.count_volume(&before, promised_mib(&before));

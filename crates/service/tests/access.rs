@@ -6,7 +6,9 @@ use atoll_model::{
     Code, CreateSandbox, CreatorKey, KEY_NAME_MAX, Lease, Origin, Phase, SandboxId, Scope, UpdateSandbox,
     Wake,
 };
-use atoll_service::{CreatedKey, Fork, Holder, NewKey, NewSnapshot, Pause, PortQuestion, TokenOf};
+use atoll_service::{
+    CreatedKey, Fork, Holder, NewKey, NewSnapshot, Pause, PortQuestion, RequestScope, TokenOf,
+};
 
 const KINDS: [TokenOf; 3] = [TokenOf::Agent, TokenOf::Ports, TokenOf::Files];
 
@@ -154,7 +156,7 @@ async fn forks_and_sandboxes_of_snapshots_have_tokens_of_their_own() {
     let fork = &forked.sandboxes[0];
     assert_eq!((fork.token_epoch, fork.public), (0, true));
     assert_eq!(fork.annotations, source.annotations);
-    let new = NewSnapshot { name: Some("moment".to_owned()), memory: false, replace: false, expect: None };
+    let new = NewSnapshot { name: Some("moment".to_owned()), memory: false, ..Default::default() };
     world.service.sandboxes().snapshot(&world.admin, ident, new).await.unwrap();
     let from = Origin::Named("moment".to_owned());
     let again = world.try_create(CreateSandbox { from, ..Default::default() }).await.unwrap();
@@ -205,7 +207,7 @@ async fn a_word_means_a_template_before_it_means_a_snapshot() {
         name: Some(name.to_owned()),
         memory,
         replace: false,
-        expect: None,
+        ..Default::default()
     };
     let ident = source.id.as_str();
     let taken = world.service.sandboxes().snapshot(&world.admin, ident, new("moment", true)).await.unwrap();
@@ -267,4 +269,64 @@ async fn a_sandbox_keeps_the_key_that_created_it_and_names_no_key_of_another_ten
     world.service.access().delete_key(&owner, &key.id).await.unwrap();
     let world = world.crash_and_reopen().await;
     assert_eq!(world.get(&made.id).await.created_by_key, Some(creator), "after the key is deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_a_user_key_end_with_it_and_keys_of_an_admin_stay() {
+    let world = World::new().await;
+    let access = world.service.access();
+    let user =
+        |tenant: Option<&str>| NewKey { tenant: tenant.map(str::to_owned), scope: Scope::User, name: None };
+    let owner = world.stranger().await;
+    let child = access.create_key(&owner, user(None)).await.unwrap();
+    assert_eq!(child.key.created_by.as_ref(), Some(&owner.key));
+    let who = access.authenticate(&child.secret).await.unwrap();
+    let grandchild = access.create_key(&who, user(None)).await.unwrap();
+    let of_admin = access.create_key(&world.admin, user(Some("stranger"))).await.unwrap();
+    assert_eq!(of_admin.key.created_by, None);
+    let (scope, shown) = (RequestScope::new(None), &grandchild.secret);
+    scope.run(access.authenticate(shown)).await.unwrap();
+
+    access.delete_key(&world.admin, &owner.key).await.unwrap();
+    scope.ended().await;
+    for gone in [&child.secret, &grandchild.secret] {
+        assert_eq!(access.authenticate(gone).await.unwrap_err().code, Code::Unauthenticated);
+    }
+    // A request that was authenticated before the end creates nothing after it.
+    let late = access.create_key(&who, user(None)).await.unwrap_err();
+    assert_eq!(late.code, Code::Unauthenticated);
+    let left = access.authenticate(&of_admin.secret).await.unwrap();
+    assert_eq!(access.list_keys(&left).await.unwrap(), [of_admin.key]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn user_keys_create_a_bounded_number_of_keys_in_their_tenant() {
+    let world = World::new().await;
+    let access = world.service.access();
+    let new = || NewKey { tenant: None, scope: Scope::User, name: None };
+    let owner = world.stranger().await;
+    let mut last = None;
+    for _ in 0..100 {
+        last = Some(access.create_key(&owner, new()).await.unwrap());
+    }
+    let refused = access.create_key(&owner, new()).await.unwrap_err();
+    assert_eq!(refused.code, Code::QuotaExceeded);
+    assert!(refused.hint.is_some());
+    // Also not by a key that was made this way; an admin key and other tenants are not concerned.
+    let other = access.authenticate(&last.unwrap().secret).await.unwrap();
+    assert_eq!(access.create_key(&other, new()).await.unwrap_err().code, Code::QuotaExceeded);
+    let of_tenant = NewKey { tenant: Some("stranger".to_owned()), ..new() };
+    access.create_key(&world.admin, of_tenant).await.unwrap();
+    let neighbour = world.tenant("neighbour", atoll_model::Quota::default()).await;
+    access.create_key(&neighbour, new()).await.unwrap();
+    access.delete_key(&owner, &other.key).await.unwrap();
+    access.create_key(&owner, new()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_learns_its_own_tenant() {
+    let world = World::new().await;
+    let owner = world.stranger().await;
+    let (key, tenant) = world.service.access().current_key(&owner).await.unwrap();
+    assert_eq!((key.id, tenant.id, tenant.name.as_str()), (owner.key, owner.tenant, "stranger"));
 }

@@ -83,6 +83,8 @@ async fn an_announced_build_can_be_cancelled_replaced_and_forgotten() {
     }
     let foreign = world.service.builds().begin(&stranger, new.id.as_str(), quick()).await.unwrap_err();
     assert_eq!(foreign.code, Code::BuildNotFound);
+    // The task of the new build must wait already: its time begins with its first poll.
+    world.quiet().await;
     world.advance(Duration::from_secs(4 * 3_600)).await;
     assert_eq!(ended(&world, &new).await.failure.unwrap().code, Code::DeadlineExceeded);
     world.assert_no_leaks().await;

@@ -174,7 +174,7 @@ fn snapshots(service: Service, who: Principal, fake: Arc<FakeProvider>) -> BoxFu
     Box::pin(async move {
         let id = begin(&service, &who, &fake).await;
         for (name, memory) in [("files", false), ("all", true)] {
-            let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None };
+            let ask = NewSnapshot { name: Some(name.to_owned()), memory, ..Default::default() };
             service.sandboxes().snapshot(&who, "x", ask).await.unwrap();
             fake.files(&id, |files| files.insert("/kept".to_owned(), b"2".to_vec())).unwrap();
             service.sandboxes().rollback(&who, "x", name, true).await.unwrap();

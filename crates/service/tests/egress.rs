@@ -275,7 +275,7 @@ async fn what_the_operator_forbids_is_refused_at_every_door() {
     let lease = create(&world, asking(networks(&["10.0.0.0/8"]))).await.unwrap();
     assert!(in_force(&world, &lease.id).direct.contains(0x0a01_0203));
     let (service, id) = (&world.service, lease.id.as_str());
-    let taken = NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false, expect: None };
+    let taken = NewSnapshot { name: Some("s".to_owned()), memory: false, ..Default::default() };
     service.sandboxes().snapshot(who, id, taken).await.unwrap();
     // The next server lets only the first tenant reach private addresses, and narrows nothing silently.
     let (fake, clock) = (world.fake.clone(), world.clock.clone());
@@ -312,7 +312,7 @@ async fn a_snapshot_brings_its_policy_unless_another_is_asked_for() {
         .snapshot(
             who,
             lease.id.as_str(),
-            NewSnapshot { name: Some("s".to_owned()), memory: false, replace: false, expect: None },
+            NewSnapshot { name: Some("s".to_owned()), memory: false, ..Default::default() },
         )
         .await
         .unwrap();

@@ -108,7 +108,7 @@ async fn a_value_reaches_the_provider_and_is_shown_nowhere() {
     shown.push(format!("{:?}", update(&world, &lease, bad).await.unwrap_err()));
     let snapshot = service
         .sandboxes()
-        .snapshot(who, id, NewSnapshot { name: None, memory: false, replace: false, expect: None })
+        .snapshot(who, id, NewSnapshot { name: None, memory: false, ..Default::default() })
         .await
         .unwrap();
     shown.push(serde_json::to_string(&snapshot).unwrap());

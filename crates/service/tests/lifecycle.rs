@@ -50,6 +50,45 @@ async fn how_a_command_ended_is_told_as_a_shell_would() {
     assert_eq!(run("cut").await.unwrap_err().code, Code::SandboxUnavailable);
 }
 
+fn with_command(words: &[&str]) -> CreateSandbox {
+    let command = words.iter().map(|word| (*word).to_owned()).collect();
+    CreateSandbox { command: Some(command), ..Default::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_command_that_fails_is_in_the_lease_until_the_next_boot() {
+    let world = World::new().await;
+    let missing = world.try_create(with_command(&["w2"])).await.unwrap();
+    let failure = missing.command_failure.unwrap();
+    assert_eq!((failure.exit_code, failure.message.as_str()), (127, "no such program"));
+    assert_eq!(missing.phase, Phase::Running, "its files are there to find the reason");
+
+    let ended = world.try_create(with_command(&["false"])).await.unwrap();
+    let failure = loop {
+        match world.get(&ended.id).await.command_failure {
+            Some(failure) => break failure,
+            None => crate::world::breathe().await,
+        }
+    };
+    assert_eq!(failure.exit_code, 1);
+    assert_eq!(failure.message, "the start command ended with status 1");
+    let events = world.service.events(&world.admin, Some(ended.id.as_str()), None, 100).await.unwrap();
+    let field = "command_failure".to_owned();
+    let is_told = events.iter().any(|event| match &event.what {
+        EventKind::Updated { fields } => fields.contains(&field),
+        _ => false,
+    });
+    assert!(is_told, "{events:?}");
+
+    let stopped = world.service.sandboxes().stop(&world.admin, missing.id.as_str(), true).await.unwrap();
+    assert!(stopped.command_failure.is_some(), "it is kept until the next boot");
+    for (words, failed) in [(&["echo", "x"][..], false), (&["wait"], false)] {
+        let lease = world.try_create(with_command(words)).await.unwrap();
+        world.quiet().await;
+        assert_eq!(world.get(&lease.id).await.command_failure.is_some(), failed, "{words:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_create_that_fails_is_failed_and_cleaned_up() {
     for script in [Script::Fail, Script::FailAfter, Script::Panic] {
@@ -67,6 +106,23 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
         let gone = world.service.sandboxes().delete(&world.admin, "x", true).await.unwrap();
         assert_eq!(gone.phase, Phase::Deleted);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_failed_is_done_when_the_provider_answers_again() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    world.fake.script(ProviderCall::Halt, Script::Fail);
+    let sandboxes = world.service.sandboxes();
+    sandboxes.stop(&world.admin, lease.id.as_str(), true).await.unwrap_err();
+    world.until(&lease.id, Phase::Stopped).await;
+    let started = sandboxes.start(&world.admin, lease.id.as_str(), true).await.unwrap();
+    assert_eq!(started.phase, Phase::Running);
+    // A sandbox that died is not stopped by the end of what is left of it.
+    world.fake.kill(&lease.id, true);
+    world.until(&lease.id, Phase::Failed).await;
+    world.quiet().await;
+    assert_eq!(world.get(&lease.id).await.phase, Phase::Failed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -253,6 +309,37 @@ async fn a_delete_that_fails_is_tried_until_it_works() {
     assert_eq!(world.fake.calls(ProviderCall::Destroy, &lease.id), 4);
     let again = world.service.sandboxes().delete(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(again.phase, Phase::Deleted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_at_a_provider_that_is_down_answers_soon_and_goes_on() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    for _ in 0..5 {
+        world.fake.script(ProviderCall::Destroy, Script::Fail);
+    }
+    let sandboxes = world.service.sandboxes();
+    let three_seconds = async {
+        for _ in 0..6 {
+            world.advance(Duration::from_millis(500)).await;
+        }
+        world.get(&lease.id).await.phase
+    };
+    let (answer, phase) =
+        tokio::join!(sandboxes.delete(&world.admin, lease.id.as_str(), true), three_seconds);
+    assert!(answer.unwrap_err().message.contains("is being deleted"));
+    assert_eq!(phase, Phase::Deleting);
+    let destroys = || world.fake.calls(ProviderCall::Destroy, &lease.id);
+    // In steps that are shorter than the waits between the calls: later calls would pass the deadline of the phase, which starts
+    // one more.
+    for _ in 0..80 {
+        if destroys() == 6 {
+            break;
+        }
+        world.advance(Duration::from_secs(1)).await;
+    }
+    world.until(&lease.id, Phase::Deleted).await;
+    assert_eq!(destroys(), 6);
 }
 
 #[tokio::test(start_paused = true)]
@@ -478,4 +565,20 @@ async fn a_death_that_is_told_late_does_not_fail_a_sandbox_whose_memory_is_on_di
     world.quiet().await;
     assert_eq!(world.get(&lease.id).await.phase, Phase::Paused);
     world.service.sandboxes().resume(&world.admin, lease.id.as_str(), true).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn default_limits_of_a_request_count_where_nothing_else_says_one() {
+    let world = World::new().await;
+    let default_limits = LimitsAsk { cpu: Some(2.0), memory_mib: Some(4_096), ..LimitsAsk::default() };
+    let limits = LimitsAsk { memory_mib: Some(256), ..LimitsAsk::default() };
+    let own = Limits::default();
+    for (spec, cpu_milli, memory_mib) in [
+        (CreateSandbox::default(), own.cpu_milli, own.memory_mib),
+        (CreateSandbox { default_limits, ..CreateSandbox::default() }, 2_000, 4_096),
+        (CreateSandbox { default_limits, limits, ..CreateSandbox::default() }, 2_000, 256),
+    ] {
+        let made = world.try_create(spec).await.unwrap().limits;
+        assert_eq!((made.cpu_milli, made.memory_mib, made.disk_mib), (cpu_milli, memory_mib, own.disk_mib));
+    }
 }

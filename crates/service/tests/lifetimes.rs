@@ -304,7 +304,8 @@ async fn a_name_moves_to_the_newest_snapshot_and_the_former_stays() {
     let world = World::new().await;
     let lease = world.create().await;
     let (service, who, id) = (&world.service, &world.admin, lease.id.as_str());
-    let ask = |memory| NewSnapshot { name: Some("v".to_owned()), memory, replace: true, expect: None };
+    let ask =
+        |memory| NewSnapshot { name: Some("v".to_owned()), memory, replace: true, ..Default::default() };
     let first = service.sandboxes().snapshot(who, id, ask(true)).await.unwrap();
     let second = service.sandboxes().snapshot(who, id, ask(false)).await.unwrap();
     assert_eq!(service.sandboxes().get_snapshot(who, "v").await.unwrap().id, second.id);

@@ -8,6 +8,7 @@ mod crash;
 mod egress;
 mod egress_canary;
 mod egress_log;
+mod first_use;
 mod full_disk;
 mod images;
 mod lifecycle;

@@ -268,7 +268,7 @@ async fn mounts_and_snapshots_stay_behind_and_are_listed() {
     };
     let lease = world.try_create(CreateSandbox { mounts: vec![mount], ..Default::default() }).await.unwrap();
     write_files(&world.fake, &lease.id);
-    let snapshot = NewSnapshot { name: Some("kept".to_owned()), memory: false, replace: false, expect: None };
+    let snapshot = NewSnapshot { name: Some("kept".to_owned()), memory: false, ..Default::default() };
     sandboxes.snapshot(&world.admin, lease.id.as_str(), snapshot).await.unwrap();
     let after = moved(&world, &lease).await.unwrap();
     let left = after.last_move.unwrap().left_behind;

@@ -180,3 +180,26 @@ async fn a_stopped_sandbox_needs_room_at_its_source_for_the_copy() {
     settled(&world, &lease.id).await;
     world.create().await;
 }
+
+/// The disk of a provider that limits no sandbox is shared with everything else on it.
+#[tokio::test(start_paused = true)]
+async fn a_copy_leaves_space_free_at_a_target_that_limits_no_disk() {
+    for (limits_disk, free_mib, is_moved) in [(false, 63, false), (true, 63, false), (false, 1 << 20, true)] {
+        let second = second(By::Folders);
+        second.set_capabilities(|able| able.limits_disk = limits_disk);
+        let world = World::with(with(&second)).await;
+        let lease = world.create().await;
+        write_files(&world.fake, &lease.id);
+        begin(&world, &second, &world.admin, &lease).await;
+        // Something else fills the disk after the move was admitted.
+        second.set_node(|node| node.disk_free_mib = free_mib);
+        second.release();
+        let after = settled(&world, &lease.id).await;
+        assert_eq!(after.provider == "second", is_moved, "{free_mib} MiB");
+        if !is_moved {
+            let failure = after.last_move.unwrap().failure.unwrap();
+            assert!(failure.contains("63 MiB free") && failure.contains("second"), "{failure}");
+            assert_eq!(second.holds(), [], "nothing of the copy is left");
+        }
+    }
+}

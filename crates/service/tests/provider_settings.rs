@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::world::{Options, World};
 use async_trait::async_trait;
-use atoll_model::{Code, CreateSandbox, Isolation, OnExit, Phase, ProviderKind, Quota};
+use atoll_model::{Code, CreateSandbox, Isolation, OnExit, Phase, ProviderKind, Quota, UpdateSandbox};
 use atoll_provider::Provider;
 use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
 use atoll_service::{BuildProvider, NewVolume, ProviderRequest, ServiceError};
@@ -271,6 +271,24 @@ async fn a_test_says_what_is_wrong_and_wrong_settings_are_not_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn settings_and_their_problem_belong_together_right_after_a_file_changed() {
+    let (world, _) = world().await;
+    set(&world, "boxes", json!({"provider": "e2b"})).await.unwrap();
+    let show = async || world.service.provider_settings(&world.admin, "boxes").await.unwrap();
+    let before = show().await;
+    assert!(before.problem.is_some_and(|why| why.contains("api_key")) && before.sources.is_empty());
+    let config = world.data().join("config.env");
+    std::fs::write(&config, "E2B_API_KEY=k\n").unwrap();
+    let with_key = show().await;
+    assert!(with_key.sources["api_key"].contains("config.env"), "{with_key:?}");
+    // The opener of this test drives Docker only: that is the state of the new settings.
+    assert!(with_key.problem.is_some_and(|why| !why.contains("api_key")));
+    std::fs::remove_file(&config).unwrap();
+    let without = show().await;
+    assert!(without.problem.is_some_and(|why| why.contains("api_key")) && without.sources.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenant_uses_the_providers_that_it_may() {
     let (world, _) = world().await;
     set(&world, "boxes", json!({"provider": "docker", "on_exit": "destroy"})).await.unwrap();
@@ -305,6 +323,40 @@ async fn a_tenant_uses_the_providers_that_it_may() {
     };
     assert_eq!(of_thread("boxes").await, OnExit::Destroy);
     assert_eq!(of_thread("fake").await, OnExit::Pause);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_on_exit_reaches_existing_threads_whose_requests_named_none() {
+    let (mut world, daemon) = world().await;
+    let exits = |on_exit: &str| json!({"provider": "docker", "on_exit": on_exit});
+    set(&world, "boxes", exits("keep")).await.unwrap();
+    let bound = |thread: &str| CreateSandbox { thread: Some(thread.to_owned()), ..at("boxes") };
+    let follows = world.try_create(bound("follows")).await.unwrap().id;
+    let chosen = CreateSandbox { on_exit: Some(OnExit::Keep), ..bound("chosen") };
+    let chosen = world.try_create(chosen).await.unwrap().id;
+    let unbound = world.try_create(at("boxes")).await.unwrap().id;
+    set(&world, "boxes", exits("destroy")).await.unwrap();
+    let on_exit = async |world: &World, id| world.get(id).await.on_exit;
+    assert_eq!(on_exit(&world, &follows).await, OnExit::Destroy);
+    assert_eq!(on_exit(&world, &chosen).await, OnExit::Keep);
+    assert_eq!(on_exit(&world, &unbound).await, OnExit::Keep);
+
+    // A file that was changed while no server ran is noticed by the next one.
+    let clock = world.clock.clone();
+    let (fake, dir) = (world.fake.clone(), world.crash().await);
+    std::fs::write(dir.path().join("sandboxes/boxes.json"), exits("pause").to_string()).unwrap();
+    let world = World::open(dir, fake, clock, with(&daemon)).await;
+    world.advance(Duration::from_secs(3)).await;
+    until("the next server gives it to the sandbox", async || {
+        on_exit(&world, &follows).await == OnExit::Pause
+    })
+    .await;
+
+    // A choice by request stays, whatever the provider says later.
+    let change = UpdateSandbox { on_exit: Some(OnExit::Pause), ..UpdateSandbox::default() };
+    world.service.sandboxes().update(&world.admin, follows.as_str(), change).await.unwrap();
+    set(&world, "boxes", exits("destroy")).await.unwrap();
+    assert_eq!(on_exit(&world, &follows).await, OnExit::Pause);
 }
 
 /// Opens the fake of the account that a key belongs to.

@@ -33,7 +33,7 @@ fn held(fake: &FakeProvider) -> Vec<String> {
 }
 
 async fn snapshot(world: &World, lease: &Lease) -> Snapshot {
-    let new = NewSnapshot { name: None, memory: false, replace: false, expect: None };
+    let new = NewSnapshot { name: None, memory: false, ..Default::default() };
     world.service.sandboxes().snapshot(&world.admin, lease.id.as_str(), new).await.unwrap()
 }
 

@@ -16,8 +16,7 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
     let born =
         world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
     world.fake.files(&born.id, |files| files.insert("/a".to_owned(), b"1".to_vec()));
-    let named =
-        |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, replace: false, expect: None };
+    let named = |name: &str| NewSnapshot { name: Some(name.to_owned()), memory: false, ..Default::default() };
     let snapshot = service.sandboxes().snapshot(who, "x", named("first")).await.unwrap();
     assert_eq!(service.sandboxes().get(who, "x").await.unwrap().phase, Phase::Running);
     assert_eq!(
@@ -59,11 +58,70 @@ async fn a_snapshot_is_named_listed_checked_used_and_removed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_name_of_a_snapshot_belongs_to_its_sandbox() {
+    let world = World::new().await;
+    let (service, who) = (&world.service, &world.admin);
+    let sandboxes = service.sandboxes();
+    let clean =
+        |tenant_wide| NewSnapshot { name: Some("clean".to_owned()), tenant_wide, ..NewSnapshot::default() };
+    let named = |name: &str| CreateSandbox { name: Some(name.to_owned()), ..Default::default() };
+    let from = |snapshot: &str| {
+        let from = Origin::Snapshot { snapshot: snapshot.to_owned(), memory: false };
+        CreateSandbox { from, ..Default::default() }
+    };
+    // What the tour does, twice.
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let lease = world.try_create(named("box")).await.unwrap();
+        let taken = sandboxes.snapshot(who, "box", clean(false)).await.unwrap();
+        assert_eq!((taken.tenant_wide, taken.sandbox_name.as_deref()), (false, Some("box")));
+        let again = sandboxes.snapshot(who, "box", clean(false)).await.unwrap_err();
+        assert_eq!(again.code, Code::NameTaken);
+        let fork = sandboxes.fork(who, "box", Fork { count: 1, ..Fork::default() }).await.unwrap();
+        sandboxes.rollback(who, "box", "clean", true).await.unwrap();
+        assert_eq!(sandboxes.get_snapshot(who, "box:clean").await.unwrap().id, taken.id);
+        sandboxes.delete(who, "box", true).await.unwrap();
+        world.try_create(from(taken.id.as_str())).await.unwrap();
+        assert_eq!(world.get(&fork.sandboxes[0].id).await.phase, Phase::Running);
+        made.push((lease.id, taken.id));
+    }
+    // Both sandboxes are gone: their names say no longer which is meant.
+    for word in ["clean", "box:clean"] {
+        let unclear = world.try_create(from(word)).await.unwrap_err();
+        assert_eq!(unclear.code, Code::Ambiguous, "{word}");
+        let hint = unclear.hint.unwrap();
+        assert!(made.iter().all(|(sandbox, _)| hint.contains(&format!("{sandbox}:clean"))), "{hint}");
+    }
+    for (sandbox, snapshot) in &made {
+        let exact = sandboxes.get_snapshot(who, &format!("{sandbox}:clean")).await.unwrap();
+        assert_eq!(exact.id, *snapshot);
+    }
+    // A tenant-wide name is found first, and is unique in the tenant.
+    let other = world.try_create(named("other")).await.unwrap();
+    let wide = sandboxes.snapshot(who, "other", clean(true)).await.unwrap();
+    assert_eq!(sandboxes.get_snapshot(who, "clean").await.unwrap().id, wide.id);
+    world.try_create(named("third")).await.unwrap();
+    assert_eq!(sandboxes.snapshot(who, "third", clean(true)).await.unwrap_err().code, Code::NameTaken);
+    let stranger = world.stranger().await;
+    let hidden = sandboxes.get_snapshot(&stranger, &format!("{}:clean", other.id)).await.unwrap_err();
+    assert_eq!(hidden.code, Code::SnapshotNotFound);
+    // With its snapshots, also when it is deleted already.
+    sandboxes.delete_with_snapshots(who, "other", true).await.unwrap();
+    assert_eq!(sandboxes.get_snapshot(who, wide.id.as_str()).await.unwrap_err().code, Code::SnapshotNotFound);
+    for (sandbox, snapshot) in &made {
+        sandboxes.delete_with_snapshots(who, sandbox.as_str(), true).await.unwrap();
+        let gone = sandboxes.get_snapshot(who, snapshot.as_str()).await.unwrap_err();
+        assert_eq!(gone.code, Code::SnapshotNotFound);
+    }
+    world.assert_no_leaks().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_snapshot_that_is_being_used_is_not_removed() {
     let world = World::new().await;
     let (service, who) = (&world.service, &world.admin);
     let id = world.create().await.id;
-    let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
+    let ask = NewSnapshot { name: Some("first".to_owned()), memory: false, ..Default::default() };
     service.sandboxes().snapshot(who, id.as_str(), ask).await.unwrap();
     let from = Origin::Snapshot { snapshot: "first".to_owned(), memory: false };
     world.fake.script(ProviderCall::Create, Script::Hold);
@@ -139,7 +197,7 @@ async fn private_environment_is_not_inherited() {
         ..Default::default()
     };
     world.try_create(spec).await.unwrap();
-    let memory = NewSnapshot { name: None, memory: true, replace: false, expect: None };
+    let memory = NewSnapshot { name: None, memory: true, ..Default::default() };
     assert_eq!(service.sandboxes().snapshot(who, "x", memory).await.unwrap_err().code, Code::InvalidRequest);
     let snapshot = service.sandboxes().snapshot(who, "x", NewSnapshot::default()).await.unwrap();
     assert!(!snapshot.env.contains_key("TOKEN") && snapshot.env.contains_key("MODE"));
@@ -231,11 +289,7 @@ async fn a_rollback_puts_files_and_processes_back_and_ends_as_it_began() {
     for (name, memory) in [("files", false), ("all", true)] {
         service
             .sandboxes()
-            .snapshot(
-                who,
-                "x",
-                NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None },
-            )
+            .snapshot(who, "x", NewSnapshot { name: Some(name.to_owned()), memory, ..Default::default() })
             .await
             .unwrap();
     }
@@ -274,7 +328,7 @@ async fn a_rollback_that_is_refused_leaves_it_as_it_was() {
     let born =
         world.try_create(CreateSandbox { name: Some("x".to_owned()), ..Default::default() }).await.unwrap();
     for (name, memory) in [("files", false), ("all", true)] {
-        let ask = NewSnapshot { name: Some(name.to_owned()), memory, replace: false, expect: None };
+        let ask = NewSnapshot { name: Some(name.to_owned()), memory, ..Default::default() };
         let snapshot = service.sandboxes().snapshot(who, "x", ask).await.unwrap();
         world.fake.damage(&snapshot.id);
     }
@@ -350,7 +404,7 @@ async fn the_memory_of_a_stopped_one_is_refused_and_that_of_one_on_disk_is_copie
     let (service, who) = (&world.service, &world.admin);
     let id = at(&world, Phase::Stopped).await;
     let calls = world.fake.calls(ProviderCall::Snapshot, &id);
-    let memory = || NewSnapshot { name: None, memory: true, replace: false, expect: None };
+    let memory = || NewSnapshot { name: None, memory: true, ..Default::default() };
     let error = service.sandboxes().snapshot(who, "x", memory()).await.unwrap_err();
     assert_eq!((error.code, error.hint.is_some()), (Code::InvalidRequest, true));
     assert_eq!(world.fake.calls(ProviderCall::Snapshot, &id), calls, "nobody was asked");

@@ -329,7 +329,7 @@ async fn sandboxes_of_a_template_with_a_warm_start_begin_with_its_processes() {
     let world = World::new().await;
     let digest = publish(&world, &world.admin, "app", "one").await;
     let lease = world.try_create(from("app")).await.unwrap();
-    let ask = NewSnapshot { name: None, memory: true, replace: false, expect: None };
+    let ask = NewSnapshot { name: None, memory: true, ..Default::default() };
     let shot = world.service.sandboxes().snapshot(&world.admin, lease.id.as_str(), ask).await.unwrap();
     let (shot, token) = world.store.snapshot(&shot.id).await.unwrap().unwrap();
     let warm = Snapshot { warm: true, ..shot };

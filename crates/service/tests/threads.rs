@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::world::{Options, World};
 use atoll_model::{Code, CreateSandbox, Lease, OnExit, Phase, Quota, Reason, UpdateSandbox};
 use atoll_provider::fake::{FakeProvider, ProviderCall, Script};
-use atoll_service::{Created, Filter, Fork, ServiceError, ThreadFilter};
+use atoll_service::{Created, Filter, Fork, NewSnapshot, ServiceError, SnapshotFilter, ThreadFilter};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -93,6 +93,27 @@ async fn a_thread_whose_sandbox_failed_or_sleeps_answers_it_as_it_is() {
     world.service.sandboxes().start(&world.admin, lease.id.as_str(), true).await.unwrap();
     world.service.sandboxes().stop(&world.admin, lease.id.as_str(), true).await.unwrap();
     assert_eq!(create(&world, talk("t")).await.unwrap().0.phase, Phase::Stopped, "a create wakes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thread_whose_first_create_failed_can_try_again_and_elsewhere() {
+    let (options, second) = with_second();
+    let world = World::with(options).await;
+    second.script(ProviderCall::Create, Script::Fail);
+    let refused = create(&world, at("second", "t")).await.unwrap_err();
+    let failed = world.service.sandboxes().list(&world.admin, Filter::default()).await.unwrap().items;
+    assert_eq!((failed[0].phase, failed[0].thread.clone()), (Phase::Failed, None), "{refused:?}");
+    let (made, created) = create(&world, at("fake", "t")).await.unwrap();
+    assert_eq!((made.phase, created), (Phase::Running, Created::New));
+    assert_eq!(create(&world, at("second", "t")).await.unwrap_err().code, Code::ThreadBound);
+
+    // A later sandbox that fails does not unbind the thread.
+    delete(&world, &made).await;
+    world.advance(SECOND).await;
+    world.fake.script(ProviderCall::Create, Script::Fail);
+    create(&world, talk("t")).await.unwrap_err();
+    assert_eq!(create(&world, at("second", "t")).await.unwrap_err().code, Code::ThreadBound);
+    assert_eq!(create(&world, talk("t")).await.unwrap().0.provider, "fake");
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,4 +270,41 @@ async fn a_sandbox_that_left_in_time_is_left_alone_at_the_next_start() {
     assert_eq!(world.get(&lease.id).await.generation, before.generation);
     let (bound, created) = create(&world, talk("t")).await.unwrap();
     assert_eq!((bound.id, created), (lease.id, Created::Bound), "the binding outlives the server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_tool_client_made_ends_with_its_own_sandbox() {
+    let world = World::new().await;
+    let (who, sandboxes) = (&world.admin, world.service.sandboxes());
+    let made = async |thread: &str| {
+        let spec = CreateSandbox { thread: Some(thread.to_owned()), ..CreateSandbox::default() };
+        let own = world.try_create(spec).await.unwrap();
+        let ask = Fork { count: 1, ..Fork::default() };
+        let fork = sandboxes.fork(who, own.id.as_str(), ask).await.unwrap().sandboxes.remove(0);
+        for id in [&own.id, &fork.id] {
+            sandboxes.snapshot(who, id.as_str(), NewSnapshot::default()).await.unwrap();
+        }
+        (own, fork)
+    };
+    let snapshots = async || sandboxes.snapshots(who, SnapshotFilter::default()).await.unwrap().items.len();
+    let (other, other_fork) = made("transient-chat").await;
+    let (ended, ended_fork) = made("transient-mcp-1").await;
+    let (left, left_fork) = made("transient-mcp-2").await;
+    assert_eq!(snapshots().await, 6);
+    sandboxes.end_client(who, "transient-mcp-1").await.unwrap();
+    for id in [&ended.id, &ended_fork.id] {
+        assert_eq!(world.get(id).await.phase, Phase::Deleted);
+    }
+    assert_eq!(snapshots().await, 4);
+    // A timer, or another client, deleted the sandboxes of these two; housekeeping finds what the tool client left.
+    for id in [&left.id, &other.id] {
+        sandboxes.delete(who, id.as_str(), true).await.unwrap();
+    }
+    assert_eq!(world.get(&left_fork.id).await.phase, Phase::Running);
+    for _ in 0..22 {
+        world.advance(std::time::Duration::from_secs(60)).await;
+    }
+    world.until(&left_fork.id, Phase::Deleted).await;
+    assert_eq!(world.get(&other_fork.id).await.phase, Phase::Running, "a thread of a user keeps its forks");
+    assert_eq!(snapshots().await, 2);
 }

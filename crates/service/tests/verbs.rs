@@ -20,8 +20,7 @@ pub(crate) async fn at(world: &World, phase: Phase) -> SandboxId {
         return world.service.sandboxes().create(&world.admin, spec, false).await.unwrap().0.id;
     }
     let id = world.try_create(spec).await.unwrap().id;
-    let snapshot =
-        NewSnapshot { name: Some("first".to_owned()), memory: false, replace: false, expect: None };
+    let snapshot = NewSnapshot { name: Some("first".to_owned()), memory: false, ..Default::default() };
     world.service.sandboxes().snapshot(&world.admin, "x", snapshot).await.unwrap();
     let (service, who) = (&world.service, &world.admin);
     let hold = |call| world.fake.script(call, Script::Hold);

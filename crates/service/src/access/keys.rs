@@ -32,6 +32,8 @@ const FRESH: Duration = Duration::from_secs(10);
 /// LIMIT: beyond this many active keys the store is used.
 const CACHE_MAX: usize = 4_096;
 const TENANT_NAME_MAX: usize = 63;
+/// LIMIT: keys of a tenant that user keys created. A person or a pipeline needs a handful; an admin key may create more.
+const CREATED_KEYS_MAX: u32 = 100;
 
 /// Recently used keys, and when they were last used.
 #[derive(Default)]
@@ -139,7 +141,8 @@ impl Access {
         Ok(Principal { key: key.id, key_name: key.name, tenant: key.tenant, scope: key.scope })
     }
 
-    /// Creates a key. A user key may create more user keys of its own tenant; anything else needs the admin scope.
+    /// Creates a key. A user key may create more user keys of its own tenant, a bounded number, and they end with it; anything
+    /// else needs the admin scope.
     pub async fn create_key(&self, who: &Principal, new: NewKey) -> Result<CreatedKey, ServiceError> {
         if new.scope == Scope::Admin || new.tenant.is_some() {
             authz::admin(who)?;
@@ -151,9 +154,18 @@ impl Access {
             Some(ident) => self.inner.tenant(ident).await?.id,
             None => who.tenant.clone(),
         };
-        let (key, secret) = self.make_key(tenant, new.scope, new.name)?;
-        self.inner.store.put_key(key.clone(), hash_of(&secret).ok_or_else(unauthenticated)?).await?;
+        let (mut key, secret) = self.make_key(tenant, new.scope, new.name)?;
+        key.created_by = (who.scope == Scope::User).then(|| who.key.clone());
+        let hash = hash_of(&secret).ok_or_else(unauthenticated)?;
+        self.inner.store.put_key(key.clone(), hash, CREATED_KEYS_MAX).await?;
         Ok(CreatedKey { key, secret })
+    }
+
+    /// The caller's own key and its tenant.
+    pub async fn current_key(&self, who: &Principal) -> Result<(KeyRecord, TenantRecord), ServiceError> {
+        let keys = self.inner.store.keys(Some(&who.tenant)).await?;
+        let key = keys.into_iter().find(|key| key.id == who.key).ok_or_else(unauthenticated)?;
+        Ok((key, self.inner.tenant(who.tenant.as_str()).await?))
     }
 
     /// Writes down when keys were used.
@@ -175,7 +187,9 @@ impl Access {
         let secret = format!("atl_{}", hex::encode(entropy::<20>()?));
         let id = KeyId::from_entropy(entropy()?);
         let created_at_ms = self.inner.clock.now().wall_ms;
-        Ok((KeyRecord { id, tenant, scope, name, created_at_ms, last_used_at_ms: None }, secret))
+        let key =
+            KeyRecord { id, tenant, scope, name, created_by: None, created_at_ms, last_used_at_ms: None };
+        Ok((key, secret))
     }
 
     /// The keys that this key can see: those of its tenant, or all.
@@ -183,16 +197,17 @@ impl Access {
         Ok(self.inner.store.keys(visible(who)).await?)
     }
 
-    /// Deletes a key: it is refused from now on, and its open requests end.
+    /// Deletes a key and the keys that were created with it: they are refused from now on, and their open requests end.
     pub async fn delete_key(&self, who: &Principal, id: &KeyId) -> Result<(), ServiceError> {
         let missing = || ServiceError::new(Code::KeyNotFound, format!("there is no key {id}"));
         let key = self.list_keys(who).await?.into_iter().find(|key| key.id == *id).ok_or_else(missing)?;
         if key.scope == Scope::Admin {
             authz::admin(who)?;
         }
-        let gone = self.inner.store.delete_key(id).await?;
+        let deleted = self.inner.store.delete_key(id).await?;
         self.forget_key(id);
-        if gone { Ok(()) } else { Err(missing()) }
+        deleted.iter().for_each(|deleted| self.forget_key(deleted));
+        if deleted.is_empty() { Err(missing()) } else { Ok(()) }
     }
 
     /// Refuses a deleted key from now on and ends its requests.
@@ -238,6 +253,7 @@ impl Access {
             created_at_ms: self.inner.clock.now().wall_ms,
         };
         self.inner.store.put_tenant(record.clone()).await?;
+        self.inner.disk.shares().add_tenant(record.id.as_str());
         Ok(record)
     }
 
@@ -308,7 +324,7 @@ impl Access {
             }
         };
         let hash = hash_of(&secret).ok_or(StoreError::Closed)?;
-        store.put_key(key, hash).await?;
+        store.put_key(key, hash, CREATED_KEYS_MAX).await?;
         Ok(())
     }
 }

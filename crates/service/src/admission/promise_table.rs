@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use atoll_model::SandboxId;
+use atoll_model::{SandboxId, TenantId};
 
 /// Who needs a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +14,9 @@ pub(super) enum Holder {
     Move,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone)]
 struct Promise {
+    tenant: TenantId,
     mib: u64,
     by_lease: bool,
     by_move: bool,
@@ -42,6 +43,11 @@ impl PromiseTable {
         self.sum_mib
     }
 
+    /// What is promised to the sandboxes of a tenant.
+    pub(super) fn tenant_mib(&self, tenant: &TenantId) -> u64 {
+        self.promises.values().filter(|promise| promise.tenant == *tenant).map(|promise| promise.mib).sum()
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.promises.len() as u64
     }
@@ -52,13 +58,17 @@ impl PromiseTable {
     }
 
     pub(super) fn is_held_by(&self, id: &SandboxId, holder: Holder) -> bool {
-        self.promises.get(id).is_some_and(|promise| *promise.clone().by(holder))
+        self.promises.get(id).is_some_and(|promise| match holder {
+            Holder::Lease => promise.by_lease,
+            Holder::Move => promise.by_move,
+        })
     }
 
     /// Promises so much, and returns what was promised before.
-    pub(super) fn put(&mut self, id: &SandboxId, mib: u64, holder: Holder) -> Option<u64> {
+    pub(super) fn put(&mut self, id: &SandboxId, tenant: &TenantId, mib: u64, holder: Holder) -> Option<u64> {
         let before = self.mib(id);
-        let promise = self.promises.entry(id.clone()).or_default();
+        let new = || Promise { tenant: tenant.clone(), mib, by_lease: false, by_move: false };
+        let promise = self.promises.entry(id.clone()).or_insert_with(new);
         promise.mib = mib;
         *promise.by(holder) = true;
         self.sum_mib = self.sum_mib + mib - before.unwrap_or(0);
@@ -95,9 +105,11 @@ mod tests {
         assert!(!table.release(&id, Holder::Lease), "there is none");
         table.hold(&id, Holder::Lease);
         assert_eq!((table.len(), table.mib(&id)), (0, None), "only what is promised can be held");
-        assert_eq!(table.put(&id, 10, Holder::Move), None);
-        assert_eq!(table.put(&id, 12, Holder::Lease), Some(10));
+        let [own, other] = [1, 2].map(|seed| TenantId::from_entropy([seed; 20]));
+        assert_eq!(table.put(&id, &own, 10, Holder::Move), None);
+        assert_eq!(table.put(&id, &own, 12, Holder::Lease), Some(10));
         assert_eq!((table.len(), table.sum_mib()), (1, 12));
+        assert_eq!((table.tenant_mib(&own), table.tenant_mib(&other)), (12, 0));
         assert!(!table.release(&id, Holder::Move) && !table.is_held_by(&id, Holder::Move));
         assert!(!table.release(&id, Holder::Move), "again");
         assert!(table.is_held_by(&id, Holder::Lease));

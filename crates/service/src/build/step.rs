@@ -4,7 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 
 use atoll_agentapi::{
-    AgentClient, Pack, PackLayout, ProcessEvent, ProcessStream, Unpack, UnpackInto, UnpackOwner, UnpackRules,
+    AgentClient, Pack, PackHoles, PackLayout, ProcessEvent, ProcessStream, Unpack, UnpackInto, UnpackOwner,
+    UnpackRules,
 };
 use atoll_image::build::{BuildContext, Copy, Run};
 use atoll_model::{BuildFailure, Code};
@@ -155,6 +156,7 @@ pub(super) async fn copy_over(from: &AgentClient, to: &AgentClient, copy: &Copy)
         globs: true,
         layout: if copy.parents { PackLayout::Parents } else { PackLayout::Contents },
         exclude: copy.exclude.iter().map(|pattern| pattern.clone().into_bytes()).collect(),
+        holes: PackHoles::Kept,
     };
     let files = from.pack(&pack, ROOT).await.map_err(|error| refusal(AgentOperation::File, error))?;
     let files = files.into_stream().map(|piece| piece.map_err(std::io::Error::other));

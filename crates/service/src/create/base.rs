@@ -6,8 +6,8 @@ use std::sync::Arc;
 use atoll_image::archive::ArchivedSandbox;
 use atoll_image::default_names;
 use atoll_model::{
-    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, NetworkPolicy, Origin, Principal,
-    ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef,
+    ArchiveRef, Code, CreateSandbox, DEFAULT_TAG, Lease, Limits, LimitsAsk, NetworkPolicy, Origin, Principal,
+    ReadyCheck, SandboxId, Snapshot, Source, StartRequest, Storage, TemplateRef, policy::placement,
 };
 use atoll_provider::{Isolation, Provider, ProviderError, ProviderImage};
 
@@ -89,6 +89,20 @@ impl Sandboxes {
         Ok(CreationBase { seed: Some(seed), ..CreationBase::of(Base::of_snapshot(snapshot, memory)) })
     }
 
+    /// The limits of a sandbox whose request and template name none.
+    async fn default_limits(
+        &self,
+        provider: &dyn Provider,
+        spec: &CreateSandbox,
+    ) -> Result<Limits, ServiceError> {
+        let own = self.inner.config.default_limits;
+        if spec.default_limits == LimitsAsk::default() {
+            return Ok(own);
+        }
+        let machine = self.inner.admission.look(provider).await?;
+        Ok(placement::bounded_default(&machine, spec.default_limits).resolve(own)?)
+    }
+
     async fn base_of_template(
         &self,
         who: &Principal,
@@ -119,11 +133,12 @@ impl Sandboxes {
         if !provider.has_template(name, version).await? {
             return Err(no_copy(name, provider.name()));
         }
+        let default = self.default_limits(provider.as_ref(), spec).await?;
         let limits = found
             .record
             .settings
             .limits
-            .resolve(self.inner.config.default_limits)
+            .resolve(default)
             .map_err(|bad| ServiceError::new(Code::InvalidRequest, format!("the template's {bad}")))?;
         let mut base = Base::of_template(&found.record, limits, spec.entrypoint);
         let ready = found.record.ready.clone().filter(|_| base.command.is_some() && spec.command.is_none());
@@ -225,6 +240,15 @@ fn no_image(image: &str, provider: &dyn Provider) -> ServiceError {
         }
     };
     ServiceError::new(Code::TemplateNotFound, message).hint(hint)
+}
+
+/// Fills in the working directory where the provider has a folder per sandbox instead of an image that names one.
+pub(crate) fn use_workspace(lease: &mut Lease, provider: &dyn Provider) {
+    if lease.workdir.is_empty()
+        && let Some(folder) = provider.workspace(&lease.id)
+    {
+        lease.workdir = folder;
+    }
 }
 
 /// The source of a sandbox.

@@ -23,12 +23,14 @@ use crate::build::PreparedBuild;
 use crate::driver::{DriverMessage, ImageProgress};
 use crate::registry::{DriverState, Handle};
 use crate::sandboxes::{Sandboxes, SandboxesState};
-use crate::{Created, PullImage, ServiceError};
+use crate::{CreateWait, Created, PullImage, ServiceError};
 
 /// The image that a sandbox in creation waits for.
 pub(crate) struct ImageWait {
     sandboxes: Sandboxes,
     build: Option<PreparedBuild>,
+    /// The template of the catalogue that is made at its first use.
+    template: Option<&'static str>,
 }
 
 impl Sandboxes {
@@ -39,7 +41,7 @@ impl Sandboxes {
         spec: CreateSandbox,
         build: PreparedBuild,
     ) -> Result<(Lease, Created), ServiceError> {
-        let wait = ImageWait { sandboxes: self.clone(), build: Some(build) };
+        let wait = ImageWait { sandboxes: self.clone(), build: Some(build), template: None };
         let idempotency = self.idempotency(&who.tenant, &spec);
         self.create_waiting(who, spec, idempotency, Some(wait), false).await
     }
@@ -58,10 +60,45 @@ impl Sandboxes {
         match self.inner.templates.resolve(who, image).await {
             Err(error) if error.code == Code::TemplateNotFound => {
                 reference(image)?;
-                Ok(Some(ImageWait { sandboxes: self.clone(), build: None }))
+                Ok(Some(ImageWait { sandboxes: self.clone(), build: None, template: None }))
             }
             known => known.map(|_| None),
         }
+    }
+
+    /// The wait for a template of the catalogue that is made at its first use, if the create waits for it; otherwise it is
+    /// refused until the template is made.
+    pub(super) async fn missing_template(
+        &self,
+        who: &Principal,
+        spec: &CreateSandbox,
+        wait: CreateWait,
+    ) -> Result<Option<ImageWait>, ServiceError> {
+        let word = match &spec.from {
+            Origin::Template if spec.image.is_none() => {
+                spec.template.as_deref().unwrap_or(&self.inner.config.default_template)
+            }
+            Origin::Named(word) => word,
+            Origin::Template | Origin::Snapshot { .. } | Origin::Archive { .. } => return Ok(None),
+        };
+        let templates = &self.inner.templates;
+        let Some(name) = templates.made_at_first_use(word) else { return Ok(None) };
+        if self.inner.providers.requested(spec.provider.as_deref())?.has_images() {
+            return Ok(None);
+        }
+        match templates.resolve(who, word).await {
+            Err(error) if error.code == Code::TemplateNotFound => {}
+            known => return known.map(|_| None),
+        }
+        let is_named = matches!(spec.from, Origin::Named(_));
+        if is_named && self.get_snapshot(who, word).await.is_ok() {
+            return Ok(None);
+        }
+        if !wait.for_template && spec.queue.is_none() {
+            return templates.refuse_until_made(name).await.map(|()| None);
+        }
+        templates.begin_first_use(name).await?;
+        Ok(Some(ImageWait { sandboxes: self.clone(), build: None, template: Some(name) }))
     }
 
     /// Waits, up to a limit, until a sandbox no longer waits for its image.
@@ -89,7 +126,7 @@ impl Sandboxes {
 impl ImageWait {
     /// The wait of a sandbox that an earlier server wrote down.
     pub(crate) fn again(inner: &Arc<SandboxesState>) -> Self {
-        Self { sandboxes: Sandboxes { inner: Arc::clone(inner) }, build: None }
+        Self { sandboxes: Sandboxes { inner: Arc::clone(inner) }, build: None, template: None }
     }
 
     pub(super) fn build(&self) -> Option<BuildId> {
@@ -99,7 +136,8 @@ impl ImageWait {
     /// The lease's base until the image is here.
     pub(super) fn base(&self, spec: &CreateSandbox) -> CreationBase {
         let built = self.build.as_ref().map(PreparedBuild::template);
-        let template = built.or_else(|| spec.image.clone()).unwrap_or_default();
+        let named = built.or_else(|| self.template.map(str::to_owned));
+        let template = named.or_else(|| spec.image.clone()).unwrap_or_default();
         CreationBase::of(Base::awaited(template, self.sandboxes.inner.config.default_limits))
     }
 
@@ -113,7 +151,7 @@ impl ImageWait {
     }
 
     async fn run(self, handle: Handle) {
-        let Self { sandboxes, build } = self;
+        let Self { sandboxes, build, template: _ } = self;
         let lease = handle.lease();
         let begun = match build {
             Some(build) => build.begin().await.map(|_| ()),
@@ -152,6 +190,10 @@ impl Sandboxes {
             }
             // Another sandbox may have pulled it since this one was requested.
             None if self.inner.templates.resolve(requested_by, &lease.template).await.is_ok() => {}
+            None if let Some(name) = self.inner.templates.made_at_first_use(&lease.template) => {
+                tell(handle, ImageProgress::Stage(Stage::Building)).await;
+                self.inner.templates.until_first_use(name).await?;
+            }
             None => {
                 let ask = PullImage { image: reference(&lease.template)?, auth: None, platform: None };
                 let pull = self.inner.templates.pull_in_turn(requested_by, ask).await?;

@@ -387,6 +387,7 @@ impl Sandboxes {
         };
         reserved.map_err(|full| match full {
             NotAdmitted::NoRoom(full) if full.is_of_node() => Turn::NodeFull,
+            NotAdmitted::NoRoom(full) if full.is_of_tenant() => Turn::QuotaFull,
             NotAdmitted::NoRoom(_) | NotAdmitted::Node(_) => Turn::ProviderFull,
             // The machine has become smaller. Others must not wait behind it.
             NotAdmitted::TooLarge { .. } => Turn::Later(full.into()),

@@ -9,21 +9,21 @@
 //! No program of the sandbox runs meanwhile, so the source does not change. Everything is streamed.
 
 mod ends;
+mod sent;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use atoll_agentapi::{AgentError, Pack, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules};
+use atoll_agentapi::{Pack, PackHoles, PackLayout, Unpack, UnpackInto, UnpackOwner, UnpackRules};
 use atoll_model::{
     Code, InstanceId, Isolation, Lease, LeftBehind, LeftBehindKind, MoveCarried, MoveProgress, MoveReport,
     MoveStep,
 };
 use atoll_provider::{Packed, Target};
-use bytes::Bytes;
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::time::Instant;
@@ -35,10 +35,11 @@ use crate::agent::{AgentOperation, refusal};
 use crate::moving::folders::{self, CarriedFolder, CarriedFolders, Places};
 use crate::moving::manifest::{Comparison, FolderDigest, Manifest};
 use crate::moving::outside::outside;
-use crate::moving::owners::{OwnerMapping, OwnerRewriter, TargetOwners};
+use crate::moving::owners::{OwnerMapping, TargetOwners};
 use crate::moving::{MoveOutcome, MovePlan};
 use crate::random::entropy;
 use ends::{CopyEnd, empty, exists, greeted, home_of, owner_of, settle_top};
+use sent::{SentFolder, TargetRoom};
 
 /// LIMIT: an attempt to end an instance, or to remove a copy, after a failure; the removal is repeated later.
 const CLEAN_UP: Duration = Duration::from_secs(30);
@@ -286,7 +287,9 @@ impl EffectJob {
                 let root = plan.target.capabilities().users.then_some(ROOT);
                 empty(&to.agent, &folder.to, root).await?;
             }
-            let copy = self.send_folder(from, to, folder, owners.mapping, before).await?;
+            let room = TargetRoom::new(plan, &self.inner.disk, before.1);
+            let teller = self.teller(MoveStep::Copying, before);
+            let copy = self.send_folder((from, to), folder, owners.mapping, (teller, room)).await?;
             if let Some(top) = copy.top.filter(|_| plan.after.isolation != Isolation::None) {
                 // The folder of a sandbox without isolation is closed to everyone but the server.
                 let is_copied = self.lease.isolation != Isolation::None;
@@ -304,24 +307,14 @@ impl EffectJob {
 
     async fn send_folder(
         &self,
-        from: &CopyEnd,
-        to: &CopyEnd,
+        ends: (&CopyEnd, &CopyEnd),
         folder: &CarriedFolder,
         mapping: OwnerMapping,
-        before: (u64, u64),
+        (teller, room): (Teller, TargetRoom),
     ) -> Result<FolderDigest, ServiceError> {
-        let failed = |error| refusal(AgentOperation::File, error);
+        let ((from, to), failed) = (ends, |error| refusal(AgentOperation::File, error));
         let reader = from.agent.pack(&pack(&folder.from, folder), Some(&from.user)).await.map_err(failed)?;
-        let sent = Arc::new(Mutex::new(SentFolder {
-            manifest: Manifest::of_source(mapping, from.owner),
-            rewriter: OwnerRewriter::new(mapping),
-            teller: self.teller(MoveStep::Copying, before),
-            failure: None,
-        }));
-        let (passing, ending) = (Arc::clone(&sent), Arc::clone(&sent));
-        let content = reader.into_stream().map(move |chunk| lock(&passing).pass(chunk));
-        let end = futures::stream::once(async move { lock(&ending).end() });
-        let content = content.chain(end);
+        let sent = SentFolder::new(Manifest::of_source(mapping, from.owner), mapping, teller);
         let what = Unpack {
             dest: folder.to.clone().into_bytes(),
             into: UnpackInto::Folder,
@@ -330,13 +323,14 @@ impl EffectJob {
             rules: UnpackRules::Copy,
             strip: 0,
         };
+        let content = sent::stream(reader.into_stream(), &sent, room);
         let unpacked = to.agent.unpack(&what, Some(&to.user), content).await;
-        let mut sent = lock(&sent);
-        if let Some(failure) = sent.failure.take() {
+        let mut sent = sent::lock(&sent);
+        if let Some(failure) = sent.failure() {
             return Err(failure);
         }
         unpacked.map_err(failed)?;
-        std::mem::take(&mut sent.manifest).finish().map_err(|cause| unreadable().caused_by(cause))
+        sent.finish()
     }
 
     /// Reads every folder back. Says whether no owner was lost.
@@ -438,47 +432,6 @@ fn other_owners(carried: &CarriedFolders, copies: &[FolderDigest]) -> Option<Lef
     (left.count > 0).then_some(left)
 }
 
-/// A folder on its way: digested, and with the owners that it has at the target.
-struct SentFolder {
-    manifest: Manifest,
-    /// `None`: owners do not change.
-    rewriter: Option<OwnerRewriter>,
-    teller: Teller,
-    failure: Option<ServiceError>,
-}
-
-impl SentFolder {
-    fn pass(&mut self, chunk: Result<Bytes, AgentError>) -> std::io::Result<Bytes> {
-        let passed = chunk.map_err(|error| refusal(AgentOperation::File, error)).and_then(|chunk| {
-            let rewritten = self.manifest.push(&chunk).and_then(|()| match &mut self.rewriter {
-                Some(rewriter) => rewriter.push(&chunk),
-                None => Ok(chunk),
-            });
-            rewritten.map_err(|cause| unreadable().caused_by(cause))
-        });
-        self.teller.count(self.manifest.counts());
-        self.or_broken(passed)
-    }
-
-    /// What follows the last bytes of the source.
-    fn end(&mut self) -> std::io::Result<Bytes> {
-        let ended = self.rewriter.as_ref().map_or_else(|| Ok(Bytes::new()), OwnerRewriter::finish);
-        self.or_broken(ended.map_err(|cause| unreadable().caused_by(cause)))
-    }
-
-    /// The target gets no more; the failure is what the move reports.
-    fn or_broken(&mut self, passed: Result<Bytes, ServiceError>) -> std::io::Result<Bytes> {
-        passed.map_err(|failure| {
-            self.failure.get_or_insert(failure);
-            std::io::ErrorKind::BrokenPipe.into()
-        })
-    }
-}
-
-fn lock(sent: &Mutex<SentFolder>) -> MutexGuard<'_, SentFolder> {
-    sent.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Tells the driver how far the copy is, now and then. A full mailbox is no error: the next message has the newer numbers.
 struct Teller {
     mailbox: Option<tokio::sync::mpsc::Sender<DriverMessage>>,
@@ -513,6 +466,7 @@ fn pack(folder: &str, carried: &CarriedFolder) -> Pack {
         globs: false,
         layout: PackLayout::Contents,
         exclude: carried.patterns(),
+        holes: PackHoles::Kept,
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::Driver;
 use super::take_snapshot::SnapshotJob;
 use crate::ServiceError;
-use crate::agent::Tokens;
+use crate::agent::{StartedCommand, Tokens};
 use crate::moving::{MoveOutcome, MovePlan};
 use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
@@ -91,6 +91,7 @@ pub(super) enum Outcome {
     Booted {
         row: InstanceRow,
         agent: AgentClient,
+        command: StartedCommand,
         from_pool: bool,
     },
     NotBooted(ServiceError),
@@ -467,7 +468,7 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     inner.failpoint.reach("effect.made").await;
     let from_pool = booted.from_pool;
     match greet(job, &spec, booted, seed.as_deref()).await {
-        Ok((row, agent)) => Outcome::Booted { row, agent, from_pool },
+        Ok((row, agent, command)) => Outcome::Booted { row, agent, command, from_pool },
         Err(failure) => Outcome::NotBooted(failure),
     }
 }
@@ -479,7 +480,7 @@ async fn greet(
     spec: &InstanceSpec,
     booted: Booted,
     seed: Option<&Seed>,
-) -> Result<(InstanceRow, AgentClient), ServiceError> {
+) -> Result<(InstanceRow, AgentClient, StartedCommand), ServiceError> {
     let lease = &job.lease;
     let (instance, authority) = (spec.instance.clone(), job.provider.authority(&spec.network));
     let Some(agent_token) = booted.agent_token else {
@@ -492,11 +493,12 @@ async fn greet(
         if authority.is_some() {
             crate::agent::trust(&agent, lease, authority.as_deref()).await;
         }
-        return Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent));
+        let row = InstanceRow { instance, facts: booted.facts, agent_token };
+        return Ok((row, agent, StartedCommand::None));
     };
     let agent = crate::agent::client(&job.provider, lease, &instance, &agent_token);
-    timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
-    Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent))
+    let command = timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
+    Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent, command))
 }
 
 async fn resume(job: &EffectJob) -> Outcome {

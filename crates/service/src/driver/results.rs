@@ -5,15 +5,19 @@ use std::time::Duration;
 
 use atoll_agentapi::AgentClient;
 use atoll_model::lifecycle::{Event, Verb};
-use atoll_model::{ArchiveRef, Code, EventKind, Intent, MemoryLocation, Phase, Reason};
+use atoll_model::{
+    ArchiveRef, Code, ErrorKind, EventKind, InstanceId, Intent, MemoryLocation, Phase, Reason,
+};
 use atoll_store::{Admit, InstanceChange, InstanceRow};
 
 use super::effects::{Done, Outcome, Work};
 use super::steps::Transition;
 use super::{Action, Driver};
 use crate::ServiceError;
-use crate::agent::Tokens;
+use crate::agent::{StartedCommand, Tokens};
 
+/// LIMIT: attempts to delete before the callers are told, within about a second and a half.
+const TELLS_AFTER: u32 = 3;
 /// LIMIT: attempts to inspect a frozen sandbox; after that it is left to the next operation.
 const LOOKS: u32 = 6;
 
@@ -24,7 +28,9 @@ impl Driver {
         }
         self.under_way = None;
         match done.outcome {
-            Outcome::Booted { row, agent, from_pool } => self.on_booted(row, agent, from_pool).await,
+            Outcome::Booted { row, agent, command, from_pool } => {
+                self.on_booted(row, agent, command, from_pool).await;
+            }
             Outcome::NotBooted(failure) => self.on_not_booted(failure).await,
             Outcome::Frozen(frozen) => self.on_frozen(frozen).await,
             Outcome::Checkpointed(written) => self.on_checkpointed(written).await,
@@ -44,19 +50,30 @@ impl Driver {
                 self.note(Transition::internal(Event::Died, Reason::InstanceDied)).await;
             }
             Outcome::Halted(Ok(())) => self.on_halted().await,
-            Outcome::Halted(Err(failure)) if self.lease.phase == Phase::Stopping => {
-                self.fail(failure, Event::Failed).await;
-            }
-            Outcome::Halted(Err(failure)) => self.try_again(Work::Halt { instance: done.instance }, &failure),
+            Outcome::Halted(Err(failure)) => self.on_not_halted(failure, done.instance).await,
             Outcome::Destroyed(Ok(())) => {
                 let timed_out = self.lease.reason == Reason::QueueTimedOut;
                 let reason = if timed_out { Reason::QueueTimedOut } else { Reason::Completed };
                 self.note(Transition::internal(Event::Deleted, reason)).await
             }
-            Outcome::Destroyed(Err(failure)) => self.try_again(Work::Destroy, &failure),
+            Outcome::Destroyed(Err(failure)) => self.on_not_destroyed(failure),
         }
         self.next_snapshot();
         self.refresh_if_due().await;
+    }
+
+    /// A provider that does not answer must not keep callers waiting: the deletion is recorded, and goes on without them.
+    fn on_not_destroyed(&mut self, failure: ServiceError) {
+        self.try_again(Work::Destroy, &failure);
+        if self.attempts >= TELLS_AFTER {
+            let message = format!(
+                "sandbox {} is being deleted, but its provider does not do it yet: {}",
+                self.lease.id, failure.message
+            );
+            let told = ServiceError::new(failure.code, message);
+            self.failure = Some(told.hint("the deletion is recorded and is tried again until it succeeds"));
+            self.publish();
+        }
     }
 
     /// Publishes the failure, and takes the step that follows from it.
@@ -67,7 +84,13 @@ impl Driver {
         self.note(Transition::internal(event, reason)).await;
     }
 
-    async fn on_booted(&mut self, row: InstanceRow, agent: AgentClient, from_pool: bool) {
+    async fn on_booted(
+        &mut self,
+        row: InstanceRow,
+        agent: AgentClient,
+        command: StartedCommand,
+        from_pool: bool,
+    ) {
         if self.lease.instance.as_ref() != Some(&row.instance) {
             return self.count_late("instance");
         }
@@ -77,9 +100,11 @@ impl Driver {
         let first = self.lease.phase == Phase::Creating;
         let ready = Transition {
             instance: InstanceChange::Put(row),
+            changed: self.with_command(&command),
             ..Transition::internal(Event::Ready, Reason::Completed)
         };
         self.note(ready).await;
+        self.watch_command(command);
         if self.lease.phase == Phase::Running && first {
             self.inner.counters.created.fetch_add(1, Ordering::Relaxed);
             self.inner.counters.from_pool.fetch_add(u64::from(from_pool), Ordering::Relaxed);
@@ -97,6 +122,9 @@ impl Driver {
             // It was done before the lease was written, and that write failed.
             (Ok(_), Phase::Running) => self.launch(Work::Resume),
             (Ok(held), _) => self.rest_paused(held, None).await,
+            (Err(failure), Phase::Pausing) if self.is_stopped_instead(&failure) => {
+                self.stop_instead(failure).await;
+            }
             // In the middle of a pause: the instance is thawed again, and the caller receives the error.
             (Err(failure), Phase::Pausing) => self.fail(failure, Event::Failed).await,
             // It must be frozen as before, so this is tried again.
@@ -106,6 +134,21 @@ impl Driver {
             (Err(failure), _) => {
                 tracing::error!(sandbox = %self.lease.id, error = %failure, "it is unknown whether the sandbox is frozen");
             }
+        }
+    }
+
+    /// Whether a sandbox that its provider cannot pause, although it can pause others, is stopped: it must not run on unnoticed.
+    fn is_stopped_instead(&self, failure: &ServiceError) -> bool {
+        let able = self.provider.capabilities();
+        failure.code == Code::Unsupported && able.keeps_files && self.lease.intent == Intent::Pause
+    }
+
+    async fn stop_instead(&mut self, failure: ServiceError) {
+        let message = format!("{}; it was stopped instead, and its files are kept", failure.message);
+        tracing::info!(sandbox = %self.lease.id, error = %failure, "a sandbox is stopped because it cannot be paused");
+        if let Err(error) = self.on_stop(Intent::Stop, Reason::Provider { message }, None).await {
+            let failure = self.explain(Verb::Stop, error);
+            self.fail(failure, Event::Failed).await;
         }
     }
 
@@ -247,9 +290,26 @@ impl Driver {
         }
     }
 
+    /// A stop is tried again until its deadline while the provider does not answer; what is left of an instance without end.
+    async fn on_not_halted(&mut self, failure: ServiceError, instance: Option<InstanceId>) {
+        if self.lease.phase == Phase::Stopping && failure.code.kind() != ErrorKind::Unavailable {
+            return self.fail(failure, Event::Failed).await;
+        }
+        self.try_again(Work::Halt { instance }, &failure);
+        self.failure = Some(failure);
+    }
+
     async fn on_halted(&mut self) {
+        // Its stop failed, because the provider did not answer for instance, and is done now.
+        if self.lease.is_recoverable() && self.lease.intent == Intent::Stop {
+            return self.note(Transition::internal(Event::Stop, Reason::Completed)).await;
+        }
         if self.lease.phase == Phase::Stopping {
-            self.note(Transition::internal(Event::Stopped, Reason::Completed)).await;
+            let reason = match &self.lease.reason {
+                stopped_instead @ Reason::Provider { .. } => stopped_instead.clone(),
+                _ => Reason::Completed,
+            };
+            self.note(Transition::internal(Event::Stopped, reason)).await;
             self.after_stop().await;
         }
     }

@@ -258,6 +258,8 @@ impl Driver {
                 if next.phase == Phase::Failed {
                     // It was to be stopped for its move: nothing is at the other provider yet.
                     next.moving.take_if(|moving| moving.is_copying());
+                    // A conversation is not bound to a sandbox that never ran: its next create makes another one.
+                    next.thread.take_if(|_| next.started_at.is_none());
                 }
                 if next.phase == Phase::Failed && next.awaits.is_some() {
                     // Its lifetime would have begun with the boot.

@@ -95,6 +95,7 @@ impl EffectJob {
         let inner = &self.inner;
         let making = self.row_of(wanted);
         let target = self.target();
+        inner.disk.shares().assign(wanted.id.as_str(), self.lease.tenant.as_str());
         let row = async {
             // Nobody can see or name one that is made for a fork.
             if !wanted.request.transient {
@@ -150,7 +151,9 @@ impl EffectJob {
             node: lease.node.clone(),
             sandbox: lease.id.clone(),
             provider: lease.provider.clone(),
+            sandbox_name: lease.name.clone(),
             name: wanted.request.name.clone(),
+            tenant_wide: wanted.request.tenant_wide,
             transient: wanted.request.transient,
             warm: false,
             state: SnapshotState::Making,
@@ -172,6 +175,7 @@ impl EffectJob {
 
     /// If this fails, the next start of the server removes it.
     async fn forget_snapshot(&self, id: &SnapshotId) {
+        self.inner.disk.shares().forget(id.as_str());
         if let Err(error) = self.provider.remove_snapshot(id).await {
             tracing::warn!(snapshot = %id, %error, "a partial snapshot could not be removed; the next start removes it");
         }

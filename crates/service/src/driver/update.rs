@@ -60,7 +60,8 @@ impl Driver {
         self.guard(Verb::Update, touches_instance.then_some(PhaseSet::RESTING))?;
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
         if more_mib > 0 {
-            self.inner.admission.admit_growth(self.provider.as_ref(), more_mib.into()).await?;
+            let (provider, tenant) = (self.provider.as_ref(), &self.lease.tenant);
+            self.inner.admission.admit_growth(provider, tenant, more_mib.into()).await?;
         }
         let admit = if grows(&before.limits, &next.limits) { Admit::Resize } else { Admit::Nothing };
         let what = EventKind::Updated { fields };
@@ -125,6 +126,7 @@ impl Driver {
         next.timeout_counts = change.timeout_counts.unwrap_or(next.timeout_counts);
         next.timers = change.timers.resolve(next.timers)?;
         next.on_exit = change.on_exit.unwrap_or(next.on_exit);
+        next.follows_provider_exit &= change.on_exit.is_none();
         next.wake = change.wake.unwrap_or(next.wake);
         next.public = change.public.unwrap_or(next.public);
         next.mask_host = change.mask_host.clone().unwrap_or(next.mask_host);
@@ -146,7 +148,10 @@ impl Driver {
             ("on_timeout", next.on_timeout != old.on_timeout),
             ("timeout_counts", next.timeout_counts != old.timeout_counts),
             ("timers", next.timers != old.timers),
-            ("on_exit", next.on_exit != old.on_exit),
+            (
+                "on_exit",
+                (next.on_exit, next.follows_provider_exit) != (old.on_exit, old.follows_provider_exit),
+            ),
             ("wake", next.wake != old.wake),
             ("mask_host", next.mask_host != old.mask_host),
             ("https_ports", next.https_ports != old.https_ports),

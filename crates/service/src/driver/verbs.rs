@@ -110,7 +110,7 @@ impl Driver {
     }
 
     /// Ends its processes. While it stops with the intent to run, the end of the stop starts it again, also after a crash.
-    async fn on_stop(
+    pub(super) async fn on_stop(
         &mut self,
         intent: Intent,
         reason: Reason,

@@ -1,7 +1,11 @@
 //! The content of a tar stream as a digest: path, type, mode, owner, size, target of a link and SHA-256 of every entry. The
 //! agent packs in a fixed order, so two folders are the same if their digests are. Memory does not depend on the size.
+//!
+//! Two file systems store the same zeros differently, as a hole or as data. So blocks of zeros are no part of the SHA-256 of a
+//! file, and each other block comes with its offset. A hole of a terabyte costs nothing.
 
 use atoll_model::{LeftBehind, LeftBehindKind};
+use atoll_tar::sparse::DataCursor;
 use atoll_tar::stream::{Receiver, StreamError, StreamReader};
 use atoll_tar::{TarEntry, TarKind, shown};
 use sha2::{Digest, Sha256};
@@ -10,6 +14,13 @@ use super::owners::{FileOwner, OwnerMapping};
 
 /// LIMIT: entries whose digests are kept to name the first one that differs; 2 MiB.
 const MARKS_MAX: usize = 1 << 18;
+
+/// What an entry takes on a disk beside its names and data.
+const ENTRY_BYTES: u64 = 512;
+/// What a piece of a sparse file takes on a disk beside its data.
+const EXTENT_BYTES: usize = 16;
+/// The unit of zeros that are left out of a digest.
+const ZEROS: usize = 4_096;
 
 /// The digest of a stream.
 #[derive(Default)]
@@ -29,8 +40,12 @@ struct Records {
     others: LeftBehind,
     entries: u64,
     bytes: u64,
+    /// The bytes of data that the headers of all files so far announce, before they are read.
+    announced_bytes: u64,
+    /// The bytes of names, targets of links and attributes, and some for each entry.
+    entry_bytes: u64,
     top: Option<TopFolder>,
-    entry: Option<(TarEntry, Sha256)>,
+    entry: Option<(TarEntry, FileDigest)>,
     /// The beginnings of the digests of the first entries.
     marks: Vec<u64>,
     /// Those of the manifest that this one has to equal.
@@ -48,6 +63,8 @@ impl Default for Records {
             others: LeftBehind { kind: LeftBehindKind::Owners, names: Vec::new(), count: 0 },
             entries: 0,
             bytes: 0,
+            announced_bytes: 0,
+            entry_bytes: 0,
             top: None,
             entry: None,
             marks: Vec::new(),
@@ -111,6 +128,17 @@ impl Manifest {
         (self.records.entries, self.records.bytes)
     }
 
+    /// The bytes of data of all files whose headers were read, including the file whose content is still being read. Holes do not
+    /// count.
+    pub(crate) const fn announced_bytes(&self) -> u64 {
+        self.records.announced_bytes
+    }
+
+    /// About what the entries themselves take on a disk. Files without data are not free.
+    pub(crate) const fn entry_bytes(&self) -> u64 {
+        self.records.entry_bytes
+    }
+
     /// The digest, if the stream is complete.
     pub(crate) fn finish(self) -> Result<FolderDigest, StreamError> {
         self.reader.unwrap_or_default().finish()?;
@@ -123,7 +151,8 @@ impl Manifest {
 impl FolderDigest {
     /// Compares the copy with its source.
     pub(crate) fn compare(&self, copy: &Self) -> Comparison {
-        if (self.content, self.entries, self.bytes) != (copy.content, copy.entries, copy.bytes) {
+        // The bytes of data are not compared: another file system may store other holes.
+        if (self.content, self.entries) != (copy.content, copy.entries) {
             return Comparison::Different(copy.differs_at.clone());
         }
         if self.owners == copy.owners { Comparison::Same } else { Comparison::OtherOwners }
@@ -185,28 +214,82 @@ impl Receiver for Records {
             self.top = Some(TopFolder { mode: entry.mode & 0o7777, owner });
             return Ok(());
         }
-        self.entry = Some((entry, Sha256::new()));
+        self.announced_bytes = self.announced_bytes.saturating_add(entry.data_bytes());
+        let attributes = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        let extents = entry.map.as_ref().map_or(0, |map| map.len() * EXTENT_BYTES);
+        let bytes = entry.name.len() + entry.link.len() + attributes + extents;
+        self.entry_bytes += ENTRY_BYTES + bytes as u64;
+        let digest = FileDigest::new(&entry);
+        self.entry = Some((entry, digest));
         Ok(())
     }
 
     fn sparse(&mut self, _entry: &TarEntry) -> Result<(), StreamError> {
-        // An agent writes none.
+        // An agent writes no other form.
         Err(StreamError::Damaged)
     }
 
     fn content(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        if let Some((_, sha256)) = &mut self.entry {
-            sha256.update(bytes);
+        if let Some((_, digest)) = &mut self.entry {
+            digest.update(bytes);
             self.bytes += bytes.len() as u64;
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), StreamError> {
-        if let Some((entry, sha256)) = self.entry.take() {
-            self.record(&entry, sha256.finalize().into());
+        if let Some((entry, digest)) = self.entry.take() {
+            self.record(&entry, digest.finish());
         }
         Ok(())
+    }
+}
+
+/// The digest of the data of one file.
+struct FileDigest {
+    sha256: Sha256,
+    cursor: DataCursor,
+    /// The current block, and its number.
+    block: Box<[u8; ZEROS]>,
+    at: u64,
+}
+
+impl FileDigest {
+    fn new(entry: &TarEntry) -> Self {
+        let cursor = DataCursor::new(entry);
+        Self { sha256: Sha256::new(), cursor, block: Box::new([0; ZEROS]), at: 0 }
+    }
+
+    fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty()
+            && let Some((mut offset, mut now, rest)) = self.cursor.next(bytes)
+        {
+            while !now.is_empty() {
+                if offset / ZEROS as u64 != self.at {
+                    self.end_block();
+                    self.at = offset / ZEROS as u64;
+                }
+                // Below 4,096.
+                let from = usize::try_from(offset % ZEROS as u64).unwrap_or(0);
+                let count = now.len().min(self.block.len() - from);
+                self.block[from..from + count].copy_from_slice(&now[..count]);
+                (offset, now) = (offset + count as u64, &now[count..]);
+            }
+            bytes = rest;
+        }
+    }
+
+    fn end_block(&mut self) {
+        if self.block.iter().any(|byte| *byte != 0) {
+            self.sha256.update(self.at.to_be_bytes());
+            self.sha256.update(self.block.as_slice());
+            self.block.fill(0);
+        }
+    }
+
+    fn finish(mut self) -> [u8; 32] {
+        self.end_block();
+        self.sha256.finalize().into()
     }
 }
 
@@ -254,6 +337,63 @@ mod tests {
         }
         out.resize(out.len() + 2 * BLOCK, 0);
         out
+    }
+
+    #[test]
+    fn the_data_of_a_file_counts_as_soon_as_its_header_is_read_and_holes_do_not() {
+        let (mut huge, _) = file("huge", b"");
+        huge.size = 1 << 40;
+        let announced = |entry: &TarEntry| {
+            let mut header = Vec::new();
+            push_header(&mut header, entry);
+            let mut manifest = Manifest::default();
+            manifest.push(&header).unwrap();
+            assert_eq!(manifest.counts(), (0, 0));
+            manifest.announced_bytes()
+        };
+        assert_eq!(announced(&huge), 1 << 40);
+        huge.map = Some(vec![(0, 5), (1 << 39, 7)]);
+        assert_eq!(announced(&huge), 12);
+    }
+
+    #[test]
+    fn zeros_and_holes_are_the_same_content() {
+        let mut whole = vec![0; 20_000];
+        whole[5_000..5_010].fill(1);
+        whole[12_290..16_390].fill(2);
+        let digest_of = |map: Option<Vec<(u64, u64)>>, chunk: usize| {
+            let (mut entry, _) = file("a", b"");
+            entry.size = 20_000;
+            let pieces = map.clone().unwrap_or_else(|| vec![(0, 20_000)]);
+            let at = |number: u64| usize::try_from(number).unwrap();
+            let data: Vec<u8> = pieces
+                .iter()
+                .flat_map(|(from, length)| whole[at(*from)..at(from + length)].to_vec())
+                .collect();
+            entry.map = map;
+            let mut stream = Vec::new();
+            push_header(&mut stream, &entry);
+            stream.extend_from_slice(&data);
+            stream.resize(stream.len().next_multiple_of(512) + 1_024, 0);
+            let mut manifest = Manifest::default();
+            for chunk in stream.chunks(chunk) {
+                manifest.push(chunk).unwrap();
+            }
+            manifest.finish().unwrap()
+        };
+        let all = digest_of(None, 1_000);
+        for map in [
+            vec![(4_096, 4_096), (12_288, 7_712)],
+            vec![(5_000, 10), (12_290, 4_100)],
+            vec![(0, 6_000), (12_288, 5_000), (18_000, 2_000)],
+        ] {
+            for chunk in [1, 700, 100_000] {
+                assert_eq!(all.compare(&digest_of(Some(map.clone()), chunk)), Comparison::Same, "{map:?}");
+            }
+        }
+        // Data at another place is another file.
+        let moved = digest_of(Some(vec![(0, 10), (5_000, 10)]), 700);
+        assert!(matches!(all.compare(&moved), Comparison::Different(_)));
     }
 
     fn digest(mut manifest: Manifest, stream: &[u8]) -> FolderDigest {

@@ -133,7 +133,7 @@ impl Receiver for RewrittenStream {
     fn begin(&mut self, mut entry: TarEntry) -> Result<(), StreamError> {
         let owner = self.mapping.apply(FileOwner::of(&entry));
         (entry.uid, entry.gid) = (owner.uid, owner.gid);
-        self.padding = padding(entry.size);
+        self.padding = padding(entry.data_bytes());
         push_header(&mut self.bytes, &entry);
         Ok(())
     }
@@ -229,8 +229,13 @@ mod tests {
             (&long, TarKind::File, "", &[1; BLOCK], (3_000_000, 5)),
             ("link", TarKind::Symlink, "/does/not/exist", b"", (1_000, 1_000)),
             ("second", TarKind::HardLink, "a b\nc", b"", (1_000, 1_000)),
+            ("holes", TarKind::File, "", &[9; 700], (1_000, 1_000)),
         ] {
-            push_header(&mut out, &entry(name, kind, link, content, owner));
+            let mut entry = entry(name, kind, link, content, owner);
+            if name == "holes" {
+                (entry.size, entry.map) = (1 << 40, Some(vec![(4_096, 500), (1 << 39, 200)]));
+            }
+            push_header(&mut out, &entry);
             out.extend_from_slice(content);
             out.resize(out.len() + padding(content.len() as u64), 0);
         }

@@ -2,7 +2,7 @@
 //! whenever they change; a file that is missing or wrong closes nothing that is open.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,7 @@ use atoll_model::{
     parse_config_env,
 };
 use atoll_provider::Provider;
+use rustix::fs::OFlags;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -64,6 +65,8 @@ pub struct ProviderFiles {
     pub(super) changes: tokio::sync::Mutex<()>,
     /// What was read last.
     last_read: tokio::sync::Mutex<LastRead>,
+    /// What the providers of the registry were made from.
+    in_effect: Mutex<FileContents>,
     names: Mutex<BTreeSet<&'static str>>,
 }
 
@@ -109,6 +112,7 @@ impl ProviderFiles {
             allows_local: false,
             changes: tokio::sync::Mutex::default(),
             last_read: tokio::sync::Mutex::default(),
+            in_effect: Mutex::default(),
             names: Mutex::default(),
         }
     }
@@ -165,8 +169,12 @@ impl ProviderFiles {
         self.make_folder()?;
         let fresh = self.folder().join(format!(".{name}.json.new"));
         let text = serde_json::to_vec_pretty(&settings.document())?;
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        // What an interrupted write left is not written to: it may be a link to another file.
+        match std::fs::remove_file(&fresh) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(cause),
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(&text)?;
         file.sync_all()?;
         std::fs::rename(&fresh, self.path(name))?;
@@ -176,6 +184,19 @@ impl ProviderFiles {
     /// Fills in what the file leaves to the environment and to `config.env`.
     pub(super) fn resolve(&self, settings: &ProviderSettings) -> ResolvedSettings {
         settings.resolve(&self.environment, &parse_config_env(&self.config()))
+    }
+
+    /// Whether a provider was made from the files as they are now.
+    pub(super) fn is_in_effect(&self, name: &str) -> bool {
+        let now = self.scan();
+        let known = self.in_effect.lock().unwrap_or_else(PoisonError::into_inner);
+        known.config == now.config && known.files.get(name) == now.files.get(name)
+    }
+
+    /// Notes that the providers of the registry are made from what was read last.
+    pub(super) async fn note_in_effect(&self) {
+        let contents = self.last_read.lock().await.contents.clone();
+        *self.in_effect.lock().unwrap_or_else(PoisonError::into_inner) = contents;
     }
 
     /// Opens the provider of valid settings. `None`: it needs none, because the embedded engine is always open.
@@ -254,6 +275,9 @@ impl ProviderRegistry {
         self.files = Some(Arc::new(files));
         for opened in self.read_files().await {
             self.install(opened);
+        }
+        if let Some(files) = self.files() {
+            files.note_in_effect().await;
         }
         self
     }
@@ -386,21 +410,28 @@ impl ProviderRegistry {
 }
 
 /// The content of a file; `None` where there is none. The error is a text for people.
+/// Reads a file of the operator. What is checked is what is read: the name may mean another file a moment later, such as a pipe
+/// that nobody writes to, or a device without an end.
 fn read_file(path: &Path) -> Result<Option<String>, String> {
-    match std::fs::metadata(path) {
-        Ok(found) if !found.is_file() => return Err("its settings are not a file".to_owned()),
-        Ok(found) if found.len() > BYTES_MAX => {
-            return Err(format!("its settings file is larger than {BYTES_MAX} bytes"));
-        }
-        Ok(_) => {}
+    let unreadable = |cause: std::io::Error| format!("its settings file cannot be read: {cause}");
+    let too_large = || format!("its settings file is larger than {BYTES_MAX} bytes");
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = match std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
         Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(format!("its settings file cannot be read: {cause}")),
+        Err(cause) => return Err(unreadable(cause)),
+    };
+    let found = file.metadata().map_err(unreadable)?;
+    if !found.is_file() {
+        return Err("its settings are not a file".to_owned());
     }
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(format!("its settings file cannot be read: {cause}")),
+    if found.len() > BYTES_MAX {
+        return Err(too_large());
     }
+    let mut text = String::new();
+    // It may grow meanwhile.
+    file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > BYTES_MAX { Err(too_large()) } else { Ok(Some(text)) }
 }
 
 fn parse(name: &str, text: &str) -> Result<ProviderSettings, ServiceError> {

@@ -17,6 +17,8 @@ use super::{ANSWERS_WITHIN, OpenedProvider};
 use crate::ServiceError;
 use crate::service::{OpenError, Service};
 
+/// LIMIT: a test asks the service, and for `docker` also a registry.
+const TEST_WITHIN: Duration = Duration::from_secs(20);
 /// LIMIT: how long a changed file may go unnoticed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -51,8 +53,29 @@ impl Service {
     ) -> Result<ProviderSettingsRecord, ServiceError> {
         authz::admin(who)?;
         let files = self.provider_files()?;
+        self.catch_up(files, name).await;
         let settings = self.settings_of(files, name)?;
-        Ok(self.settings_record(files, name, &settings))
+        let mut record = self.settings_record(files, name, &settings);
+        if !files.is_in_effect(name) {
+            // Its state is that of other settings than those that are shown.
+            record.problem = Some(format!("the changed settings of provider {name} are being tried"));
+        }
+        Ok(record)
+    }
+
+    /// Takes up changed files of a provider, so that its settings and its state belong together. A provider that does not
+    /// answer is waited for only briefly; the work goes on.
+    async fn catch_up(&self, files: &ProviderFiles, name: &str) {
+        if files.is_in_effect(name) {
+            return;
+        }
+        let own = self.clone();
+        let reload = async move {
+            own.reload_providers().await;
+            Ok(())
+        };
+        // If it takes longer, the caller learns that.
+        let _ = tokio::time::timeout(ANSWERS_WITHIN, self.base().run_detached(reload)).await;
     }
 
     /// Replaces the settings of a provider. Secrets that the request leaves out are kept; an empty text removes one.
@@ -127,10 +150,10 @@ impl Service {
             Some(opened) => opened,
             None => registry.named(name)?,
         };
-        match tokio::time::timeout(ANSWERS_WITHIN, provider.node()).await {
-            Ok(Ok(_)) => Ok(()),
+        match tokio::time::timeout(TEST_WITHIN, provider.check()).await {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(unusable(name, &ServiceError::from(error).message)),
-            Err(_) => Err(unusable(name, &format!("it did not answer within {ANSWERS_WITHIN:?}"))),
+            Err(_) => Err(unusable(name, &format!("it did not answer within {TEST_WITHIN:?}"))),
         }
     }
 
@@ -187,6 +210,14 @@ impl Service {
             } else if let Err(error) = self.take_provider(opened).await {
                 self.close_provider(name, &error).await;
             }
+        }
+        for name in registry.take_changed_exits() {
+            if let Some(provider) = registry.get(&name) {
+                self.sandboxes().set_on_exit_of(&name, registry.on_exit_of(provider.as_ref())).await;
+            }
+        }
+        if let Some(files) = registry.files() {
+            files.note_in_effect().await;
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use atoll_model::policy::authz;
-use atoll_model::{Code, Principal, Scope, StartSettings, TemplateRef};
+use atoll_model::{Code, DEFAULT_TAG, Principal, Scope, StartSettings, TemplateRef};
 use atoll_store::{TemplateChange, TemplateRow};
 
 use super::resolve::over;
@@ -103,6 +103,37 @@ impl Templates {
         last.ok_or_else(|| missing(target))
     }
 
+    /// Gives one tag of a template another name; without a tag both references mean the default tag. Other tags of the name
+    /// stay. A name that has no other tag is renamed as a whole, with its settings and aliases.
+    ///
+    /// After a crash between the two writes the version has both names; the same call again ends it.
+    pub async fn rename_tag(
+        &self,
+        who: &Principal,
+        from: &str,
+        to: &TemplateRef,
+    ) -> Result<(), ServiceError> {
+        let reference: TemplateRef = from.parse().map_err(bad("template"))?;
+        let row = self.inner.store.template(&who.tenant, &reference.name).await?;
+        let tag = reference.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        let row = row.filter(|row| row.tags.contains_key(tag)).ok_or_else(|| missing(from))?;
+        let new_tag = to.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        if (row.name.as_str(), tag) == (to.name.as_str(), new_tag) {
+            return Ok(());
+        }
+        if row.tags.len() == 1 && tag == new_tag {
+            let change = UpdateTemplate { name: Some(to.name.clone()), ..UpdateTemplate::default() };
+            return self.update(who, &row.name, change).await.map(drop);
+        }
+        let taken = self.inner.store.template(&who.tenant, &to.name).await?;
+        if taken.is_some_and(|taken| taken.tags.get(new_tag).is_some_and(|it| it != &row.tags[tag])) {
+            let message = format!("there is a template {}:{new_tag}", printable(&to.name));
+            return Err(ServiceError::new(Code::NameTaken, message).hint("delete or rename it first"));
+        }
+        self.tag(who, &format!("{}:{tag}", row.name), &[format!("{}:{new_tag}", to.name)]).await?;
+        self.untag(who, &row.name, &[tag.to_owned()]).await
+    }
+
     /// The reference for a tag: a tag of the target's own name, or a whole reference.
     fn tag_of(&self, target: &TemplateRecord, tag: &str) -> Result<TemplateRef, ServiceError> {
         let whole = if tag.contains(':') || tag.contains('/') {
@@ -187,8 +218,10 @@ impl Templates {
         let users = self.inner.store.template_users(&record.name).await?;
         if users > 0 {
             let message = format!("template {} is used by {users} sandboxes", record.name);
-            return Err(ServiceError::new(Code::TemplateInUse, message)
-                .hint(format!("delete them first: GET /v1/sandboxes?template={}", record.name)));
+            return Err(ServiceError::new(Code::TemplateInUse, message).hint(format!(
+                "delete them first: GET /v1/sandboxes?template={0}, or atoll ls --template {0}",
+                record.name
+            )));
         }
         let kept = self.inner.store.all_snapshots().await?;
         let kept = kept.iter().filter(|snapshot| snapshot.template == record.name).count();

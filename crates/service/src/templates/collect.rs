@@ -89,7 +89,7 @@ impl Templates {
         let collected = inner.run_blocking(move || Ok(images.collect(&needed, keep)?)).await;
         drop(parking);
         let gone = collected?;
-        if gone != atoll_image::images::CollectionReport::default() {
+        if !gone.is_empty() {
             tracing::info!(
                 versions = gone.versions,
                 layers = gone.layers,
@@ -98,7 +98,14 @@ impl Templates {
             );
         }
         inner.cache.forget();
-        Ok(Collected { versions: gone.versions, layers: gone.layers, blobs: gone.blobs, bytes: gone.bytes })
+        Ok(Collected {
+            versions: gone.versions,
+            layers: gone.layers,
+            blobs: gone.blobs,
+            bytes: gone.bytes,
+            cached_bytes: gone.cached_bytes,
+            recent: gone.recent,
+        })
     }
 }
 

@@ -186,6 +186,10 @@ pub struct Collected {
     pub blobs: u64,
     /// Freed bytes, approximately.
     pub bytes: u64,
+    /// Bytes of layers that only the build cache keeps.
+    pub cached_bytes: u64,
+    /// Versions that were kept because they were used a moment ago, or are being used.
+    pub recent: u64,
 }
 
 /// A stream of bytes in or out.

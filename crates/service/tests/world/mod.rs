@@ -53,6 +53,40 @@ pub struct Options {
     pub allows_local: bool,
     /// A provider of another kind beside them.
     pub other: Option<Arc<dyn Provider>>,
+    /// How the template that is made at its first use is made.
+    pub maker: Arc<Maker>,
+}
+
+/// The making of `data-science`: it waits until the test lets it end.
+#[derive(Default)]
+pub struct Maker {
+    pub begun: std::sync::atomic::AtomicU32,
+    /// `Some(true)`: it succeeds.
+    pub end: Mutex<Option<bool>>,
+    made: std::sync::atomic::AtomicBool,
+}
+
+impl Maker {
+    pub fn end(&self, succeeds: bool) {
+        *self.end.lock().unwrap() = Some(succeeds);
+    }
+
+    fn make(&self, progress: &mut MakeProgress) -> Result<(), ServiceError> {
+        self.begun.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        loop {
+            if progress("unpacking packages").is_break() {
+                return Err(ServiceError::new(Code::InvalidRequest, "cancelled"));
+            }
+            match *self.end.lock().unwrap() {
+                Some(true) => break,
+                Some(false) => return Err(ServiceError::new(Code::NoCapacity, "the disk is full")),
+                None => {}
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.made.store(true, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
 }
 
 impl World {
@@ -103,6 +137,7 @@ impl World {
             version: options.template_version.unwrap_or("1"),
             images: images.clone(),
             fetches: fetches.clone(),
+            maker: options.maker,
         });
         let own_clock = clock.clone();
         let providers = ProviderRegistry::new(fake.clone());
@@ -277,10 +312,13 @@ struct OneTemplate {
     version: &'static str,
     images: Arc<Images>,
     fetches: Fetches,
+    maker: Arc<Maker>,
 }
 
 impl TemplateSource for OneTemplate {
     fn resolve(&self, name: &str) -> Result<TemplateRecord, ServiceError> {
+        let is_made = self.maker.made.load(std::sync::atomic::Ordering::SeqCst);
+        let name = if name == "data-science" && is_made { TEMPLATE } else { name };
         // `broken` is known here and not at the provider; `host` is made automatically.
         if ![TEMPLATE, "broken", "host"].contains(&name) {
             return Err(ServiceError::new(Code::TemplateNotFound, format!("there is no template {name}")));
@@ -312,6 +350,9 @@ impl TemplateSource for OneTemplate {
     }
 
     fn make(&self, name: &str, mut progress: MakeProgress) -> Result<TemplateRecord, ServiceError> {
+        if name == "data-science" {
+            return self.maker.make(&mut progress).and_then(|()| self.resolve(name));
+        }
         match progress("making") {
             ControlFlow::Continue(()) => self.resolve(name),
             ControlFlow::Break(()) => Err(ServiceError::new(Code::InvalidRequest, "cancelled")),

@@ -40,7 +40,7 @@ pub(super) async fn greeted(
     token: Option<String>,
 ) -> Result<AgentClient, ServiceError> {
     let agent = crate::agent::client(provider, lease, instance, &token.unwrap_or_default());
-    crate::agent::greet(&agent, lease, None).await?;
+    drop(crate::agent::greet(&agent, lease, None).await?);
     Ok(agent.with_root_files())
 }
 
