@@ -41,6 +41,10 @@ pub(crate) fn daemon(status: StatusCode, word: &'static str, message: impl Into<
     ApiError { vendor_code: Some(word), ..ApiError::new(code, message).with_status(status).from_sandbox() }
 }
 
+/// How the SDKs find snapshots, which are the core's templates.
+pub(crate) const TEMPLATES: &str =
+    "daytona.snapshot.list() shows those that are there; daytona.snapshot.create() makes one";
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DaytonaError<'a> {
@@ -92,7 +96,7 @@ pub(crate) fn text(error: &ApiError) -> String {
     match error.code {
         // COMPAT(daytona): the hint names the method of Daytona's SDKs.
         Code::Asleep => format!("{} (call sandbox.start() first)", error.message),
-        _ => error.sentence(|_| None),
+        _ => error.sentence_for_sdk(|_| None, TEMPLATES),
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) fn routes() -> Router<DaytonaApp> {
         .route("/docker-registry", any(async |_: Caller| registries()))
         .route("/docker-registry/{*rest}", any(async |_: Caller| registries()))
         .route("/webhooks/{*rest}", any(async |_: Caller| webhooks()))
+        .route("/workspace", any(async |_: Caller| workspaces()))
+        .route("/workspace/{*rest}", any(async |_: Caller| workspaces()))
 }
 
 fn ssh() -> ApiError {
@@ -40,4 +42,12 @@ fn registries() -> ApiError {
 
 fn webhooks() -> ApiError {
     not_here("a webhook", "follow events instead: `atoll events -f`, or the socket")
+}
+
+/// COMPAT(daytona): the first SDKs called sandboxes workspaces.
+fn workspaces() -> ApiError {
+    not_here(
+        "/workspace, the API of SDKs from before sandboxes had their name,",
+        "update the SDK: Python `daytona` 0.226.1 (`pip install -U daytona`), TypeScript `@daytonaio/sdk` 0.218.0",
+    )
 }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::DaytonaApp;
 use crate::builds;
+use crate::error::TEMPLATES;
 use crate::naming;
 use crate::origin::Origin;
 use crate::snapshots::FollowQuery;
@@ -69,18 +70,19 @@ async fn create(
         spec.timers.auto_archive_s = None;
     }
     begin_from(&app, &who, named.as_deref(), names_user, &mut spec).await?;
-    let (lease, _) = app.service.sandboxes().create(&who, spec, waits).await.map_err(|error| match error.code {
-        // COMPAT(daytona): a missing snapshot makes the request bad.
-        Code::TemplateNotFound | Code::SnapshotNotFound => {
-            let message = format!(
-                "Snapshot {} not found (daytona.snapshot.list() shows those that are there; daytona.snapshot.create() or \
-                 `atoll template make NAME` makes one)",
-                named.as_deref().unwrap_or(naming::DEFAULT)
-            );
-            ApiError::from(error).with_message(message).with_status(StatusCode::BAD_REQUEST)
-        }
-        _ => error.into(),
-    })?;
+    let (lease, _) =
+        app.service.sandboxes().create(&who, spec, waits).await.map_err(|error| match error.code {
+            // COMPAT(daytona): a missing snapshot makes the request bad.
+            Code::TemplateNotFound | Code::SnapshotNotFound => {
+                let named = named.as_deref().unwrap_or(naming::DEFAULT);
+                let message = format!("Snapshot {named} not found");
+                ApiError::from(error)
+                    .with_message(message)
+                    .hint(TEMPLATES)
+                    .with_status(StatusCode::BAD_REQUEST)
+            }
+            _ => error.into(),
+        })?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
@@ -213,7 +215,8 @@ async fn pause(
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 
-/// COMPAT(daytona): it does not wait for the end.
+/// Waits for the end, so that a failure is the SDK's error; after a failure the sandbox is stopped, which a program that waits for
+/// `archived` cannot tell from the time before. An archive that takes longer than the server waits is answered as it is.
 async fn archive(
     State(app): State<DaytonaApp>,
     Caller(who): Caller,
@@ -225,8 +228,13 @@ async fn archive(
         let message = "Ephemeral sandboxes cannot be archived";
         return Err(ApiError::new(Code::PhaseConflict, message).with_status(StatusCode::BAD_REQUEST));
     }
-    let options = VerbOptions { wait: false, ..options(Verb::Archive) };
-    let lease = app.service.sandboxes().archive(&who, lease.id.as_str(), options).await?;
+    let archived = app.service.sandboxes().archive(&who, lease.id.as_str(), options(Verb::Archive)).await;
+    let lease = match archived {
+        Err(error) if error.code == Code::DeadlineExceeded => {
+            self::lease(&app, &who, lease.id.as_str()).await?
+        }
+        archived => archived?,
+    };
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
 

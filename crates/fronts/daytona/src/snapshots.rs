@@ -121,11 +121,11 @@ async fn existing(
         return Ok(Some(SnapshotResponse::of_template(&template, name)));
     }
     match app.service.sandboxes().get_snapshot(who, name).await {
-        Ok(kept) if kept.id.as_str() == name || kept.name.as_deref() == Some(name) => {
+        Ok(kept) if kept.id.as_str() == name || kept.tenant_wide_name() == Some(name) => {
             return Ok(Some(SnapshotResponse::of_kept(&kept)));
         }
         Ok(_) => {}
-        Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::InvalidRequest) => {}
+        Err(error) if matches!(error.code, Code::SnapshotNotFound | Code::Ambiguous) => {}
         Err(error) => return Err(error.into()),
     }
     let Some(build) = newest_build(app, who, name).await? else { return Ok(None) };

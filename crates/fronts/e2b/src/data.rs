@@ -10,6 +10,7 @@
 //! before the caller is authenticated.
 
 mod awake;
+mod connect_stream;
 mod envd;
 mod files;
 mod interpreter;

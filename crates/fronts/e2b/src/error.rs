@@ -15,6 +15,9 @@ pub(crate) fn not_here(what: &str, why: &str) -> ApiError {
     ApiError::not_available(what, why, "docs/fronts/e2b.md")
 }
 
+/// How the SDKs find templates.
+const TEMPLATES: &str = "Template.exists() asks for a template, Template.build() makes one, Sandbox.list_snapshots() lists snapshots";
+
 #[derive(Serialize)]
 struct E2bError<'a> {
     code: u16,
@@ -26,7 +29,7 @@ struct E2bError<'a> {
 pub(crate) fn render(error: &ApiError) -> Response {
     let (status, message) = match error.refused.as_deref().and_then(crate::states::refusal) {
         Some(refusal) => refusal,
-        None => (status(error), error.sentence(field_name)),
+        None => (status(error), error.sentence_for_sdk(field_name, TEMPLATES)),
     };
     let body = E2bError { code: status.as_u16(), message: &message, error_code: error.vendor_code };
     let mut response = error_body(status, &body);
@@ -91,7 +94,15 @@ mod tests {
         assert_eq!(of(ServiceError::field("timeout_s", "must be 1")).await, "timeout: must be 1");
         assert_eq!(of(ServiceError::field("cursor", "not one of ours")).await, "nextToken: not one of ours");
         let missing = ServiceError::new(Code::TemplateNotFound, "template x is not there");
-        assert_eq!(of(missing).await, "template x is not there");
+        let with_calls = format!("template x is not there ({TEMPLATES})");
+        assert_eq!(of(missing.clone()).await, with_calls);
+        assert_eq!(of(missing.clone().hint("list the templates: atoll template ls")).await, with_calls);
+        let early = ServiceError::new(Code::TemplateNotReady, "template x is being made")
+            .hint("`atoll create` waits for it");
+        let again = "template x is being made (create the sandbox again when Retry-After has passed)";
+        assert_eq!(of(early).await, again);
+        let told = missing.hint("its tags: v1");
+        assert_eq!(of(told).await, "template x is not there (its tags: v1)");
     }
 
     #[test]

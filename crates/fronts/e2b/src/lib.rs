@@ -34,6 +34,7 @@ pub use templates::build_of_uuid;
 use std::sync::Arc;
 
 use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo, bearer};
+use atoll_model::LimitsAsk;
 use atoll_service::Service;
 use axum::Router;
 use axum::http::HeaderMap;
@@ -50,6 +51,8 @@ pub struct E2bOptions {
     pub closing: CancellationToken,
     /// Returns the current host names of sandboxes, as `NAME:PORT`.
     pub hosts: Arc<dyn Fn() -> Hosts + Send + Sync>,
+    /// The size of sandboxes whose template has none.
+    pub default_size: LimitsAsk,
     /// Hosts of the control API; SDKs that are configured with a domain alone derive them from it.
     pub api_hosts: Vec<String>,
 }

@@ -13,10 +13,10 @@ use axum::http::StatusCode;
 use axum::routing::put;
 use serde::{Deserialize, Serialize};
 
-use crate::E2bApp;
 use crate::annotations;
 use crate::error::not_here;
 use crate::sandboxes::find;
+use crate::{E2bApp, Hosts};
 
 pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
@@ -37,6 +37,9 @@ pub(crate) struct NetworkBody {
     // COMPAT(e2b): this field alone is in snake case, and only in the body of an update.
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
+    /// The hosts of sandboxes, which are accepted with their port.
+    #[serde(skip)]
+    hosts: Option<Hosts>,
 }
 
 /// Leaves out the values of headers, which are secrets.
@@ -102,6 +105,24 @@ pub(crate) struct Meant {
 }
 
 impl NetworkBody {
+    /// Accepts destinations as `get_host()` returns them: with the port of the sandbox hosts.
+    pub(crate) fn with_hosts(self, hosts: Hosts) -> Self {
+        Self { hosts: Some(hosts), ..self }
+    }
+
+    /// A destination without the port, if it is a host of a sandbox. A rule counts for its host at the ports that the gate reads.
+    fn without_port(&self, destination: &str) -> String {
+        let own = self.hosts.iter().flat_map(|hosts| [Some(&hosts.plain), hosts.tls.as_ref()]).flatten();
+        let is_own = own.into_iter().any(|host| {
+            let rest = destination.to_lowercase();
+            rest.strip_suffix(host.as_str()).is_some_and(|label| label.ends_with('.'))
+        });
+        match destination.rsplit_once(':') {
+            Some((name, _)) if is_own => name.to_owned(),
+            _ => destination.to_owned(),
+        }
+    }
+
     /// `internet` is the field of the same name beside the body.
     pub(crate) fn meant(self, internet: Option<bool>) -> Result<Meant, ApiError> {
         self.refuse_what_is_not_here()?;
@@ -110,7 +131,9 @@ impl NetworkBody {
             allow_internet_access: internet,
             allow_out: self.allowed()?,
             deny_out: self.deny_out.clone().unwrap_or_default(),
-            rules: self.rules.iter().flatten().map(headers_of).collect::<Result<_, _>>()?,
+            rules: (self.rules.iter().flatten())
+                .map(|(host, rules)| Ok((self.without_port(host).to_lowercase(), headers_of(rules)?)))
+                .collect::<Result<_, ApiError>>()?,
         };
         let policy = from_e2b(&words).map_err(|bad| {
             let message = format!("network.{}: {}", camel(bad.field), bad.why);
@@ -142,7 +165,8 @@ impl NetworkBody {
     /// The permitted destinations. If names are allowed, the sandbox may use name servers of its own choice; E2B's
     /// implicit permission for one name server is not needed, since every sandbox here has one.
     fn allowed(&self) -> Result<Vec<String>, ApiError> {
-        let mut allowed = self.allow_out.clone().unwrap_or_default();
+        let mut allowed: Vec<String> =
+            self.allow_out.iter().flatten().map(|entry| self.without_port(entry)).collect();
         let servers = self.dns_servers.as_deref().unwrap_or_default();
         if let Some(odd) = servers.iter().find(|server| server.parse::<Ipv4Addr>().is_err()) {
             let odd: String = odd.chars().take(64).collect();
@@ -179,14 +203,12 @@ impl NetworkBody {
 }
 
 /// The headers that the rules of a host set; later rules replace earlier ones.
-fn headers_of(
-    (host, rules): (&String, &Vec<RuleBody>),
-) -> Result<(String, BTreeMap<String, String>), ApiError> {
+fn headers_of(rules: &[RuleBody]) -> Result<BTreeMap<String, String>, ApiError> {
     let mut headers = BTreeMap::new();
     for (name, value) in rules.iter().filter_map(|rule| rule.transform.as_ref()).flat_map(|t| &t.headers) {
         headers.insert(name.clone(), placeholders(value)?);
     }
-    Ok((host.to_lowercase(), headers))
+    Ok(headers)
 }
 
 /// Translates E2B's `${e2b.secrets.NAME}` to Atoll's `{secret:NAME}`.
@@ -227,7 +249,7 @@ async fn replace(
     Json(body): Json<NetworkBody>,
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    let mut meant = body.meant(None)?;
+    let mut meant = body.with_hosts((app.options.hosts)()).meant(None)?;
     let before = annotations::network(&lease).unwrap_or_default();
     meant.shown.allow_public_traffic = before.allow_public_traffic;
     meant.shown.mask_request_host = before.mask_request_host;
@@ -302,6 +324,19 @@ mod tests {
             let refused = meant(body).unwrap_err();
             assert_eq!(refused.status().as_u16(), status, "{}", refused.message);
             assert!(refused.message.contains(word), "{}", refused.message);
+        }
+        let hosts = || Hosts { plain: "localhost:7070".into(), tls: Some("atoll.localhost:7443".into()) };
+        for (host, named) in [
+            ("8080-abc.localhost:7070", Some("8080-abc.localhost")),
+            ("8080-abc.atoll.localhost:7443", Some("8080-abc.atoll.localhost")),
+            ("8080-abc.localhost:8080", None),
+            ("example.com:443", None),
+            ("localhost:7070", None),
+        ] {
+            let body = json!({ "rules": { host: [{ "transform": { "headers": { "A": "b" } } }] } });
+            let body = serde_json::from_value::<NetworkBody>(body).unwrap().with_hosts(hosts());
+            let meant = body.meant(None).map(|meant| meant.policy.transforms[0].domain.to_string());
+            assert_eq!(meant.ok().as_deref(), named, "{host}");
         }
         for fine in [
             json!({ "dnsServers": [] }),

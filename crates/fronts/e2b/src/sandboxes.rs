@@ -1,7 +1,7 @@
 //! Sandboxes: create, get, list, kill, and their lifetime. Pausing and resuming is in [`asleep`].
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok};
-use atoll_model::{Code, Lease, Principal, SandboxId, UpdateSandbox};
+use atoll_model::{Code, CreateSandbox, Lease, Principal, SandboxId, UpdateSandbox};
 use axum::Router;
 use axum::extract::State as Given;
 use axum::http::{HeaderMap, StatusCode};
@@ -65,13 +65,20 @@ async fn create(
     who: &Principal,
     Domain(domain): Domain,
     headers: &HeaderMap,
-    body: CreateSandboxRequest,
+    mut body: CreateSandboxRequest,
     version: Version,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let key = request::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
-    let spec = body.into_spec(word, version, key, app.service.capabilities().checkpoints)?;
-    let (lease, _) = app.service.sandboxes().create(who, spec, true).await?;
+    body.network = body.network.map(|network| network.with_hosts((app.options.hosts)()));
+    let spec = CreateSandbox {
+        default_limits: app.options.default_size,
+        ..body.into_spec(word.clone(), version, key, app.service.capabilities().checkpoints)?
+    };
+    let (lease, _) = app.service.sandboxes().create(who, spec, true).await.map_err(|error| {
+        let vendors = crate::templates::vendors_own(&word).filter(|_| error.code == Code::TemplateNotFound);
+        vendors.unwrap_or_else(|| error.into())
+    })?;
     Ok(created(SandboxResponse::new(&app.service, &lease, domain)))
 }
 

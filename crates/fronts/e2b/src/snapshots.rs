@@ -37,7 +37,8 @@ struct SnapshotResponse {
 
 impl From<Kept> for SnapshotResponse {
     fn from(kept: Kept) -> Self {
-        let names: Vec<String> = kept.name.iter().map(|name| format!("{name}:{TAG}")).collect();
+        // A name that belongs to a sandbox is no name of the team.
+        let names: Vec<String> = kept.tenant_wide_name().iter().map(|name| format!("{name}:{TAG}")).collect();
         Self { snapshot_id: names.first().cloned().unwrap_or_else(|| format!("{}:{TAG}", kept.id)), names }
     }
 }
@@ -59,7 +60,7 @@ async fn create(
     let lease = find(&app, &who, &id).await?;
     let memory = body.memory.unwrap_or(true) && app.service.capabilities_of(&lease).checkpoints;
     let name = body.name.as_deref().map(plain_name).filter(|name| !name.is_empty()).map(str::to_owned);
-    let new = NewSnapshot { name, memory, replace: true, expect: None };
+    let new = NewSnapshot { name, tenant_wide: true, memory, replace: true, expect: None };
     let kept = app.service.sandboxes().snapshot(&who, lease.id.as_str(), new).await?;
     Ok(created(kept.into()))
 }

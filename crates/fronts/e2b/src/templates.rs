@@ -22,7 +22,7 @@ use axum::routing::{get, patch, post, put};
 use crate::E2bApp;
 
 pub use names::build_of_uuid;
-pub(crate) use names::word;
+pub(crate) use names::{vendors_own, word};
 
 pub(crate) fn routes() -> Router<E2bApp> {
     Router::new()

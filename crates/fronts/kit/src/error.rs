@@ -169,6 +169,20 @@ impl ApiError {
         }
     }
 
+    /// The same for users of a vendor's SDK, where the core's hint names commands and queries of Atoll's own: `templates` says how that
+    /// SDK finds templates.
+    #[must_use]
+    pub fn sentence_for_sdk(&self, name_of: impl Fn(&str) -> Option<String>, templates: &str) -> String {
+        let is_command = self.hint.as_deref().is_none_or(|hint| hint.contains("atoll template ls"));
+        match self.code {
+            Code::TemplateNotFound if is_command => format!("{} ({templates})", self.message),
+            Code::TemplateNotReady => {
+                format!("{} (create the sandbox again when Retry-After has passed)", self.message)
+            }
+            _ => self.sentence(name_of),
+        }
+    }
+
     /// The field that the error is about, by the name that it was given.
     #[must_use]
     pub fn field_name(&self) -> Option<&str> {

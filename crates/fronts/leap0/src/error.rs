@@ -13,6 +13,9 @@ pub(crate) fn not_here(what: &str, why: &str) -> ApiError {
     ApiError::not_available(what, why, "docs/fronts/leap0.md")
 }
 
+/// How the SDK finds templates.
+const TEMPLATES: &str = "client.templates.create() makes one from an image";
+
 #[derive(Serialize)]
 struct Leap0Error<'a> {
     message: String,
@@ -32,7 +35,7 @@ pub(crate) fn render(error: &ApiError) -> Response {
     let errors = field.map(|(field, error)| [Leap0FieldError { field, error }]);
     let status = status(error);
     let refusal = error.refused.as_deref().and_then(crate::states::refusal);
-    let message = refusal.unwrap_or_else(|| error.sentence(field_name));
+    let message = refusal.unwrap_or_else(|| error.sentence_for_sdk(field_name, TEMPLATES));
     let mut response = error_body(status, &Leap0Error { message, errors });
     error.write_retry_after(status, response.headers_mut());
     response

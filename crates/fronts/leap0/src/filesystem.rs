@@ -355,10 +355,21 @@ async fn edit_file(
 
 #[derive(Debug, Deserialize)]
 struct EditFilesBody {
-    files: Vec<String>,
-    find: String,
-    #[serde(default)]
-    replace: String,
+    files: Vec<EditedPath>,
+    #[serde(flatten)]
+    edit: Option<EditOne>,
+}
+
+/// COMPAT(leap0): the Python SDK sends paths and one edit for all of them, the JavaScript SDK 0.1.0 an edit with each path.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum EditedPath {
+    Path(String),
+    Edit {
+        path: String,
+        #[serde(flatten)]
+        edit: EditOne,
+    },
 }
 
 #[derive(Debug, Serialize)]
@@ -385,10 +396,21 @@ async fn edit_files(
     if body.files.len() > EDITED_MAX {
         return Err(ApiError::field("files", format!("must have at most {EDITED_MAX} paths")));
     }
+    let edits = body.files.iter().map(|file| match file {
+        EditedPath::Edit { path, edit } => Ok((path, edit)),
+        EditedPath::Path(path) => match &body.edit {
+            Some(edit) => Ok((path, edit)),
+            None => Err(ApiError::field("find", "is required")),
+        },
+    });
+    let edits = edits.collect::<Result<Vec<_>, _>>()?;
     let awake = root_files(&app, &who, &id).await?;
-    let files: Vec<String> = body.files.iter().map(|file| awake.path(file)).collect();
-    let done = awake.toolbox.files().replace(&files, &body.find, &body.replace).await;
-    Ok(ok(ItemList { items: done.into_iter().map(EditedFile::from).collect() }))
+    let mut items = Vec::with_capacity(edits.len());
+    for (path, edit) in edits {
+        let done = awake.toolbox.files().replace(&[awake.path(path)], &edit.find, &edit.replace).await;
+        items.extend(done.into_iter().map(EditedFile::from));
+    }
+    Ok(ok(ItemList { items }))
 }
 
 #[derive(Debug, Deserialize)]

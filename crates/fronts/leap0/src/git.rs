@@ -107,7 +107,7 @@ impl Call {
         let said = match self {
             Self::Commit(body) => return commit(toolbox, body).await,
             Self::Clone(body) => clone(toolbox, body).await,
-            Self::Status(at) => toolbox.git(at.path).status().await,
+            Self::Status(at) => toolbox.git(at.path).porcelain_status().await,
             Self::Reset(at) => toolbox.git(at.path).reset(&Reset::default()).await,
             Self::Branches(body) => toolbox.git(body.path.clone()).branches(&body.into()).await,
             Self::Diff(at, of, context) => toolbox.git(at.path).diff(&of, context).await,

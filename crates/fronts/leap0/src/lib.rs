@@ -11,6 +11,7 @@
 //! This crate contains no rules of its own, never accesses the store or a provider, and never logs a header, a body or
 //! a key.
 
+mod desktop;
 mod error;
 mod filesystem;
 mod git;
@@ -97,7 +98,7 @@ impl FrontState for Leap0App {
 #[derive(Clone)]
 pub struct Leap0 {
     app: Leap0App,
-    /// The front on the own hosts of sandboxes that are code interpreters.
+    /// The front on the own hosts of sandboxes: the code interpreter.
     interpreter: MountedFront,
 }
 
@@ -111,11 +112,13 @@ impl Leap0 {
     }
 
     /// Answers a request to a sandbox's own host (without a port) if that sandbox is a code interpreter and the path
-    /// one of its calls; every other request is returned unchanged.
+    /// one of its calls, or if it is a call of the SDK's desktop client; every other request is returned unchanged.
     pub async fn on_host(&self, sandbox: &SandboxId, request: Request) -> Result<Response, Box<Request>> {
         // A body cannot be shared between threads, so it is separated during the check.
         let (parts, body) = request.into_parts();
-        let is_meant = interpreter::is_meant(&self.app, sandbox, parts.uri.path(), &parts.headers).await;
+        let (path, headers) = (parts.uri.path(), &parts.headers);
+        let is_meant = desktop::is_desktop_call(path, headers)
+            || interpreter::is_meant(&self.app, sandbox, path, headers).await;
         let mut request = Request::from_parts(parts, body);
         if !is_meant {
             return Err(Box::new(request));
@@ -162,7 +165,7 @@ impl Front for InterpreterHost {
     }
 
     fn routes(&self) -> Router {
-        interpreter::routes().with_state(self.0.clone())
+        interpreter::routes().merge(desktop::routes()).with_state(self.0.clone())
     }
 
     fn render_error(&self, error: &ApiError, _: &RequestInfo) -> Response {

@@ -158,7 +158,16 @@ async fn completions(
     let place = TextPosition { line: body.position.line, character: body.position.character };
     let awake = awake(&app, &who, &id).await?;
     let found = body.document.server.server(&awake)?.raw_completions(path, place).await?;
-    Ok(ok(Response::of(found)))
+    Ok(ok(Response::of(completion_items(found))))
+}
+
+/// COMPAT(leap0): programs take a slice of `result`, so it is a list of items, also where the server answers with the object
+/// that has such a list.
+fn completion_items(found: Value) -> Value {
+    match found {
+        Value::Object(mut list) => list.remove("items").unwrap_or_else(|| Value::Array(Vec::new())),
+        items => items,
+    }
 }
 
 async fn document_symbols(
@@ -171,4 +180,19 @@ async fn document_symbols(
     let awake = awake(&app, &who, &id).await?;
     let found = body.server.server(&awake)?.raw_document_symbols(path).await?;
     Ok(ok(Response::of(found)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn completions_are_a_list_in_every_form_of_the_protocol() {
+        let items = json!([{ "label": "getcwd" }]);
+        assert_eq!(completion_items(json!({ "isIncomplete": true, "items": items })), items);
+        assert_eq!(completion_items(items.clone()), items);
+        assert_eq!(completion_items(json!({ "isIncomplete": false })), json!([]));
+        assert_eq!(completion_items(Value::Null), Value::Null);
+    }
 }

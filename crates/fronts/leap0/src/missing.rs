@@ -13,10 +13,6 @@ pub(crate) fn routes() -> Router<Leap0App> {
     Router::new().route("/v1/sandbox/{id}/ssh/{*rest}", any(async |_: Caller| ssh()))
 }
 
-pub(crate) fn desktop() -> ApiError {
-    not_here("the desktop template", "there is no template with a display yet")
-}
-
 fn ssh() -> ApiError {
     not_here("SSH access", "there is no SSH gateway; use a PTY, or `atoll sh`")
 }

@@ -50,8 +50,10 @@ async fn execute(
         ..Exec::default()
     };
     let done = app.service.sandboxes().exec(&who, &id, exec).await?;
+    let (stdout, stderr) = (done.stdout.with_notice(), done.stderr.with_notice());
+    // COMPAT(leap0): the JavaScript SDK 0.1.0 reads `result`, both streams in one text.
+    let result: Vec<_> = stdout.iter().chain(&stderr).cloned().collect();
     // The exit code is 124 after a timeout.
-    let answer = JsonObject::new().field("exit_code", &done.exit_code);
-    let answer = answer.texts("stdout", done.stdout.with_notice());
-    Ok(stream_json(answer.texts("stderr", done.stderr.with_notice())))
+    let answer = JsonObject::new().field("exit_code", &done.exit_code).texts("result", result);
+    Ok(stream_json(answer.texts("stdout", stdout).texts("stderr", stderr)))
 }

@@ -1,6 +1,7 @@
 //! Sandboxes: create, get, list, pause, stop, start, delete.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, Query, created, ok};
+use atoll_model::MemoryLocation;
 use atoll_service::{Pause, VerbOptions};
 use axum::Router;
 use axum::extract::State;
@@ -16,7 +17,7 @@ mod response;
 pub(crate) use list::{Paging, in_order, page_of};
 use list::{SandboxListQuery, SandboxPage};
 use request::CreateSandboxRequest;
-pub(crate) use request::{lifetime, on_timeout};
+pub(crate) use request::{lifetime, on_timeout, pause_timers};
 pub(crate) use response::SandboxResponse;
 
 pub(crate) fn routes() -> Router<Leap0App> {
@@ -36,7 +37,7 @@ async fn create(
     Json(body): Json<CreateSandboxRequest>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let template = crate::templates::resolve(&app, &who, body.template_name()).await?;
-    let spec = body.into_spec(&template)?;
+    let spec = body.into_spec(&template, app.service.capabilities().checkpoints)?;
     let (lease, _) = app.service.sandboxes().create(&who, spec, true).await?;
     let mounts = crate::mounts::shown(&app, &who, &lease).await?;
     Ok(created(SandboxResponse::with_policy(lease).with_mounts(mounts)))
@@ -60,12 +61,15 @@ async fn list(
     list::list(&app, &who, query).await.map(ok)
 }
 
+/// COMPAT(leap0): a paused sandbox uses no memory, and survives a restart of the machine. The answer comes when its memory
+/// is on disk; a provider that cannot do that refuses.
 async fn pause(
     State(app): State<Leap0App>,
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
-    let lease = app.service.sandboxes().pause(&who, &id, Pause::default(), true).await?;
+    let to_disk = Pause { memory: Some(MemoryLocation::Disk) };
+    let lease = app.service.sandboxes().pause(&who, &id, to_disk, true).await?;
     Ok(created(SandboxResponse::with_policy(lease)))
 }
 

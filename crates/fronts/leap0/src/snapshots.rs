@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Leap0App;
 use crate::policy::{PolicyBody, PolicyShown};
-use crate::sandboxes::{Paging, SandboxResponse, in_order, lifetime, on_timeout, page_of};
+use crate::sandboxes::{Paging, SandboxResponse, in_order, lifetime, on_timeout, page_of, pause_timers};
 
 pub(crate) fn routes() -> Router<Leap0App> {
     Router::new()
@@ -29,8 +29,11 @@ struct SnapshotResponse {
     name: String,
     template_id: String,
     vcpu: u32,
+    /// MiB, under the names that the SDKs for Python and JavaScript read.
     memory: u32,
+    memory_mib: u32,
     disk: u32,
+    disk_mib: u32,
     /// The first state of a sandbox made from it.
     state: &'static str,
     network_policy: PolicyShown,
@@ -39,14 +42,15 @@ struct SnapshotResponse {
 
 impl From<Kept> for SnapshotResponse {
     fn from(kept: Kept) -> Self {
-        let id = String::from(kept.id);
         Self {
-            name: kept.name.unwrap_or_else(|| id.clone()),
-            id,
+            name: kept.tenant_wide_name().unwrap_or(kept.id.as_str()).to_owned(),
+            id: String::from(kept.id),
             template_id: kept.template,
             vcpu: kept.limits.cpu_milli.div_ceil(1_000),
             memory: kept.limits.memory_mib,
+            memory_mib: kept.limits.memory_mib,
             disk: kept.limits.disk_mib,
+            disk_mib: kept.limits.disk_mib,
             state: if kept.memory { "running" } else { "starting" },
             network_policy: PolicyShown::from(&kept.network),
             created_at: rfc3339(kept.created_at.wall_ms),
@@ -72,7 +76,7 @@ async fn create(
     let kept = app
         .service
         .sandboxes()
-        .snapshot(&who, &id, NewSnapshot { name, memory, replace: false, expect: None })
+        .snapshot(&who, &id, NewSnapshot { name, tenant_wide: true, memory, ..NewSnapshot::default() })
         .await?;
     if body.kill_sandbox_after == Some(true) {
         app.service.sandboxes().delete(&who, &id, true).await?;
@@ -152,6 +156,7 @@ async fn restore(
         timeout_s: Some(lifetime(body.timeout, body.timeout_min)),
         on_timeout: on_timeout(body.auto_pause.unwrap_or(false)),
         wake: Wake::Any,
+        timers: pause_timers(app.service.capabilities().checkpoints),
         ..CreateSandbox::default()
     };
     let (lease, _) = app.service.sandboxes().create(&who, spec, true).await?;

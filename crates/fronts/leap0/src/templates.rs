@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, rfc3339};
 use atoll_model::{BadTemplateRef, Code, DEFAULT_TAG, Lease, Principal, TemplateRef};
-use atoll_service::{INTERPRETERS, PullImage, RegistryAuth, TemplateRecord, UpdateTemplate};
+use atoll_service::{INTERPRETERS, PullImage, RegistryAuth, TemplateRecord};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -35,16 +35,16 @@ pub(crate) fn workdir(template: &TemplateRecord) -> Option<String> {
     says_none.then(|| WORKDIR.to_owned())
 }
 
-/// Finds the template for a name.
+/// Finds the template of a new sandbox.
 pub(crate) async fn resolve(
     app: &Leap0App,
     who: &Principal,
     asked: &str,
 ) -> Result<TemplateRecord, ApiError> {
     if asked.starts_with("system/desktop") {
-        return Err(crate::missing::desktop());
+        return Err(crate::desktop::refusal());
     }
-    Ok(app.service.templates().get(who, asked).await?)
+    Ok(app.service.templates().get_for_create(who, asked).await?)
 }
 
 /// Whether a sandbox was created from an interpreter template.
@@ -180,7 +180,8 @@ struct RenameBody {
     name: String,
 }
 
-/// Its sandboxes and snapshots continue; they show the old name.
+/// Renames one tag; a name without a tag means the default one, as in every id of this front. Its sandboxes and snapshots
+/// continue; they show the old name.
 async fn rename(
     State(app): State<Leap0App>,
     Caller(who): Caller,
@@ -188,11 +189,7 @@ async fn rename(
     Json(body): Json<RenameBody>,
 ) -> Result<StatusCode, ApiError> {
     let name = new_name(&body.name)?;
-    if name.tag.is_some() {
-        return Err(ApiError::field("name", "is a name without a tag"));
-    }
-    let change = UpdateTemplate { name: Some(name.name), ..UpdateTemplate::default() };
-    app.service.templates().update(&who, &id, change).await?;
+    app.service.templates().rename_tag(&who, &id, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -135,10 +135,11 @@ pub(crate) async fn act(
     let lease = found(&app, &who, &id, &query).await?;
     let (sandboxes, id) = (app.service.sandboxes(), lease.id.as_str());
     let action = match verb {
-        SessionVerb::Pause => {
-            sandboxes.pause(&who, id, Pause::default(), true).await?;
-            "pause"
-        }
+        SessionVerb::Pause => match sandboxes.pause(&who, id, Pause::default(), true).await?.phase {
+            // Its provider cannot pause this one.
+            Phase::Stopped => "stop",
+            _ => "pause",
+        },
         SessionVerb::Resume => {
             sandboxes.resume(&who, id, true).await?;
             "resume"

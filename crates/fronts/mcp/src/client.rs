@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
 use atoll_model::{
-    Code, CreateSandbox, Lease, OnExit, OnTimeout, Phase, Principal, TRANSIENT_THREADS, TimersAsk,
-    UpdateSandbox,
+    CLIENT_THREADS, Code, CreateSandbox, Lease, OnExit, OnTimeout, Phase, Principal, TimersAsk, UpdateSandbox,
 };
 use atoll_service::Service;
 use axum::http::{HeaderMap, HeaderName};
@@ -38,6 +37,11 @@ const STOP_PAUSED_AFTER_S: u64 = 24 * 60 * 60;
 /// fronts only: no request of a user sets one.
 const PAUSE_LIMIT: &str = "mcp.pause_limit";
 
+/// The timers of a sandbox that has no other end: it is stopped when nobody uses it, and deleted later.
+pub(crate) fn idle_timers() -> TimersAsk {
+    TimersAsk { auto_stop_s: Some(STOP_AFTER_S), auto_delete_s: Some(DELETE_AFTER_S), ..TimersAsk::default() }
+}
+
 /// A client of the server.
 #[derive(Debug, Clone)]
 pub(crate) struct McpClient {
@@ -64,7 +68,7 @@ impl McpClient {
             (None, name, _) => format!("program\0{}", program(name)),
         };
         let session = header(SESSION).map(str::to_owned);
-        let thread = format!("{TRANSIENT_THREADS}mcp-{}", digest(&[who.key.as_str(), &identity]));
+        let thread = format!("{CLIENT_THREADS}{}", digest(&[who.key.as_str(), &identity]));
         let name = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
         Self { name, thread, session }
     }
@@ -74,11 +78,7 @@ impl McpClient {
         let spec = CreateSandbox {
             thread: Some(self.thread.clone()),
             labels: self.labels(),
-            timers: TimersAsk {
-                auto_stop_s: Some(STOP_AFTER_S),
-                auto_delete_s: Some(DELETE_AFTER_S),
-                ..TimersAsk::default()
-            },
+            timers: idle_timers(),
             // A paused sandbox would never be stopped.
             on_exit: Some(OnExit::Keep),
             ..CreateSandbox::default()

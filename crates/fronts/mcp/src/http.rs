@@ -1,7 +1,7 @@
 //! One POST: its origin, key, headers and message; and the answer.
 
 use atoll_front_kit::{ApiError, Caller, RequestBudget, read_body};
-use atoll_model::policy::origin;
+use atoll_model::policy::origin::{self, OwnHosts};
 use atoll_model::{Code, Principal};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
@@ -30,6 +30,17 @@ impl FromRequestParts<Mcp> for OwnOrigin {
         let text =
             |name| parts.headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("unreadable"));
         let host = parts.uri.authority().map(|authority| authority.as_str()).or(text(header::HOST));
+        let own = OwnHosts {
+            domain: &mcp.options.preview_domain,
+            origins: &mcp.options.origins,
+            listens_locally: mcp.options.listens_locally,
+        };
+        if !own.admits(host, text(header::ORIGIN)) {
+            let message = "this server does not know itself by the host of this request";
+            return Err(ApiError::new(Code::Forbidden, message).hint(
+                "the operator can add a name: atoll serve --allow-origin https://NAME, or --domain NAME",
+            ));
+        }
         match origin::may_open_socket(text(header::ORIGIN), host, &mcp.options.origins) {
             true => Ok(Self),
             false => Err(ApiError::new(Code::Forbidden, "web pages of another origin cannot use MCP")

@@ -45,6 +45,8 @@ pub struct McpOptions {
     pub preview_domain: String,
     /// The port of this server.
     pub preview_port: u16,
+    /// Whether this server listens on this machine only.
+    pub listens_locally: bool,
     /// Further origins whose pages may call the front.
     pub origins: Vec<String>,
 }

@@ -48,7 +48,7 @@ impl FromCore<SandboxEvent> for Event {
     }
 }
 
-/// Reads events, or follows them with `follow=1`.
+/// Reads the newest events, or those after a number, or follows them with `follow=1`.
 ///
 /// Each server-sent event has the object below as data, its `kind` as name and its `seq` as id. A client that
 /// reconnects with `Last-Event-ID` continues without a gap.

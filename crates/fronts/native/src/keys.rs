@@ -1,6 +1,6 @@
 //! API keys: create (the secret is shown once), list, delete, and hand to a browser by an invite.
 
-use atoll_client::keys::{CreatedKey, Invite, Key, KeyBody, KeyList, RedeemedKey, Scope};
+use atoll_client::keys::{CreatedKey, CurrentKey, Invite, Key, KeyBody, KeyList, RedeemedKey, Scope};
 use atoll_front_kit::{ApiError, Caller, FrontState, JsonResponse, Path, StrictJson, ok, rfc3339_millis};
 use atoll_model::KeyId;
 use atoll_service::{KeyRecord, NewKey};
@@ -17,6 +17,7 @@ use crate::convert::{FromCore, IntoApi};
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
+        .routes(routes!(current))
         .routes(routes!(delete))
         .routes(routes!(invite))
         .routes(routes!(redeem))
@@ -29,6 +30,7 @@ impl FromCore<KeyRecord> for Key {
             tenant: record.tenant.into(),
             scope: record.scope.into(),
             name: record.name,
+            created_by: record.created_by.map(Into::into),
             created_at: rfc3339_millis(record.created_at_ms),
             last_used_at: record.last_used_at_ms.map(rfc3339_millis),
         }
@@ -45,7 +47,18 @@ pub(crate) async fn list(
     Ok(ok(KeyList { items: keys.into_iter().map(Key::from_core).collect() }))
 }
 
-/// Creates a key and returns its secret, which is shown only once.
+/// Returns the key of this request and its tenant.
+#[utoipa::path(get, path = "/v1/keys/current", tag = "keys", responses((status = 200, body = CurrentKey)))]
+pub(crate) async fn current(
+    State(app): State<App>,
+    Caller(who): Caller,
+) -> Result<JsonResponse<CurrentKey>, ApiError> {
+    let (key, tenant) = app.service.access().current_key(&who).await?;
+    Ok(ok(CurrentKey { record: key.into_api(), tenant_name: tenant.name }))
+}
+
+/// Creates a key and returns its secret, which is shown only once. Keys that a user key creates are bounded in number and end
+/// with it.
 #[utoipa::path(post, path = "/v1/keys", tag = "keys", request_body = KeyBody,
     responses((status = 201, body = CreatedKey)))]
 pub(crate) async fn create(
@@ -88,7 +101,7 @@ pub(crate) async fn redeem(State(app): State<App>, headers: HeaderMap) -> Result
     Ok(unstored(StatusCode::OK, RedeemedKey { secret }))
 }
 
-/// Deletes a key; it stops working at once.
+/// Deletes a key and the keys that were created with it; they stop working at once.
 #[utoipa::path(delete, path = "/v1/keys/{id}", tag = "keys", params(("id" = String, Path)),
     responses((status = 204, description = "Gone")))]
 pub(crate) async fn delete(

@@ -1,11 +1,12 @@
 //! Sandboxes: create, get, list, update, delete. Changes of the phase are in [`life`], holds and timeouts in [`awake`],
 //! copies in [`fork`], moves to another provider in [`moving`].
 
+use atoll_client::flag::Flag;
 use atoll_client::sandbox_requests::{CreateBody, UpdateBody};
-use atoll_client::sandboxes::{ListQuery, Sandbox, SandboxPage, WaitQuery};
+use atoll_client::sandboxes::{DeleteQuery, ListQuery, Sandbox, SandboxPage, WaitQuery};
 use atoll_front_kit::{ApiError, Caller, JsonResponse, OptionalStrictJson, Path, Query, StrictJson, ok};
 use atoll_model::Phase;
-use atoll_service::{Created, Filter};
+use atoll_service::{CreateWait, Created, Filter};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -95,7 +96,9 @@ pub(crate) async fn create(
     OptionalStrictJson(body): OptionalStrictJson<CreateBody>,
 ) -> Result<Response, ApiError> {
     let spec = request::spec(body, idempotency_key(&headers)?)?;
-    let (lease, created) = app.service.sandboxes().create(&who, spec, query.wait()).await?;
+    // Who says whether to wait knows that a create may take a while.
+    let wait = CreateWait { until_made: query.wait(), for_template: query.wait.is_some() };
+    let (lease, created) = app.service.sandboxes().create(&who, spec, wait).await?;
     let status = match created {
         Created::Replayed | Created::Bound => StatusCode::OK,
         Created::New if query.wait() => StatusCode::CREATED,
@@ -157,17 +160,23 @@ pub(crate) async fn update(
     Ok(ok(app.service.sandboxes().update(&who, &ident, body.into()).await?.into_api()))
 }
 
-/// Deletes a sandbox with all its data. Can be repeated safely.
+/// Deletes a sandbox with all its data except its snapshots, which are kept unless `snapshots=1`. Can be repeated safely.
 #[utoipa::path(delete, path = "/v1/sandboxes/{ident}", tag = "sandboxes",
-    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), WaitQuery),
+    params(("ident" = String, Path, description = "Id, unique prefix of an id, or name"), DeleteQuery),
     responses((status = 200, body = Sandbox)))]
 pub(crate) async fn delete(
     State(app): State<App>,
     Caller(who): Caller,
     Path(ident): Path<String>,
-    Query(query): Query<WaitQuery>,
+    Query(query): Query<DeleteQuery>,
 ) -> Result<JsonResponse<Sandbox>, ApiError> {
-    Ok(ok(app.service.sandboxes().delete(&who, &ident, query.wait()).await?.into_api()))
+    let wait = query.wait.is_none_or(|flag| flag.0);
+    let sandboxes = app.service.sandboxes();
+    let deleted = match query.snapshots {
+        Some(Flag(true)) => sandboxes.delete_with_snapshots(&who, &ident, wait).await?,
+        Some(Flag(false)) | None => sandboxes.delete(&who, &ident, wait).await?,
+    };
+    Ok(ok(deleted.into_api()))
 }
 
 #[cfg(test)]

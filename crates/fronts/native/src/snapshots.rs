@@ -27,6 +27,8 @@ impl FromCore<atoll_model::Snapshot> for Snapshot {
         Self {
             id: snapshot.id.into(),
             name: snapshot.name,
+            tenant_wide: snapshot.tenant_wide,
+            sandbox_name: snapshot.sandbox_name,
             tenant: snapshot.tenant.into(),
             node: snapshot.node.into(),
             sandbox: snapshot.sandbox.into(),
@@ -61,7 +63,12 @@ pub(crate) async fn create(
     Path(ident): Path<String>,
     OptionalStrictJson(body): OptionalStrictJson<SnapshotBody>,
 ) -> Result<Response, ApiError> {
-    let ask = NewSnapshot { name: body.name, memory: body.memory, replace: false, expect: None };
+    let ask = NewSnapshot {
+        name: body.name,
+        tenant_wide: body.tenant_wide,
+        memory: body.memory,
+        ..NewSnapshot::default()
+    };
     let taken = app.service.sandboxes().snapshot(&who, &ident, ask).await?;
     let location = HeaderValue::from_str(&format!("/v1/snapshots/{}", taken.id));
     let mut response = JsonResponse(StatusCode::CREATED, Snapshot::from_core(taken)).into_response();
@@ -92,7 +99,7 @@ pub(crate) async fn list(
 
 /// Shows a snapshot.
 #[utoipa::path(get, path = "/v1/snapshots/{snapshot}", tag = "snapshots",
-    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, name, or `SANDBOX:NAME`")),
     responses((status = 200, body = Snapshot)))]
 pub(crate) async fn get(
     State(app): State<App>,
@@ -104,7 +111,7 @@ pub(crate) async fn get(
 
 /// Removes a snapshot. Sandboxes that were created from it do not change.
 #[utoipa::path(delete, path = "/v1/snapshots/{snapshot}", tag = "snapshots",
-    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, name, or `SANDBOX:NAME`")),
     responses((status = 204)))]
 pub(crate) async fn delete(
     State(app): State<App>,
@@ -117,7 +124,7 @@ pub(crate) async fn delete(
 
 /// Reads a whole snapshot and checks that it is unchanged; the error is `damaged` if it is not.
 #[utoipa::path(post, path = "/v1/snapshots/{snapshot}/verify", tag = "snapshots",
-    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, or name")),
+    params(("snapshot" = String, Path, description = "Id, unique prefix of an id, name, or `SANDBOX:NAME`")),
     responses((status = 200, body = Snapshot, description = "The snapshot is intact")))]
 pub(crate) async fn verify(
     State(app): State<App>,

@@ -161,7 +161,7 @@ pub(crate) async fn collect(
     State(app): State<App>,
     Caller(who): Caller,
 ) -> Result<JsonResponse<Collected>, ApiError> {
-    let atoll_service::Collected { versions, layers, blobs, bytes } =
+    let atoll_service::Collected { versions, layers, blobs, bytes, cached_bytes, recent } =
         app.service.templates().collect(&who).await?;
-    Ok(ok(Collected { versions, layers, blobs, bytes }))
+    Ok(ok(Collected { versions, layers, blobs, bytes, cached_bytes, recent }))
 }

@@ -148,7 +148,7 @@ pub(crate) async fn set_providers(
     Ok(ok(app.service.set_tenant_providers(&who, &name, Some(body.providers)).await?.into_api()))
 }
 
-/// Removes the list: the tenant may use every provider that isolates its sandboxes, and the server's default.
+/// Removes the list: the tenant may use providers of the kinds `container` and `microvm`, and the server's default.
 #[utoipa::path(delete, path = "/v1/tenants/{name}/providers", tag = "tenants",
     params(("name" = String, Path, description = "Name or id")), responses((status = 200, body = Tenant)))]
 pub(crate) async fn clear_providers(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, ok};
 use atoll_model::lifecycle::Verb;
-use atoll_model::{Code, NetworkPolicy, OnTimeout, TimersAsk, UpdateSandbox};
+use atoll_model::{Code, OnTimeout, TimersAsk, UpdateSandbox};
 use atoll_service::NewSnapshot;
 use axum::Router;
 use axum::extract::State;
@@ -91,13 +91,14 @@ async fn network(
     Json(body): Json<NetworkBody>,
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let lease = lease(&app, &who, &id).await?;
-    let Some(policy) = body.policy(&lease.network)? else {
+    let mut annotations = lease.annotations.clone();
+    let Some(policy) = body.changed_policy(&lease, &mut annotations)? else {
         return Err(ApiError::invalid(
             "one of networkBlockAll, networkAllowList and domainAllowList is needed",
         ));
     };
-    let network: Option<NetworkPolicy> = Some(policy);
-    let change = UpdateSandbox { network, ..UpdateSandbox::default() };
+    let change =
+        UpdateSandbox { network: Some(policy), annotations: Some(annotations), ..UpdateSandbox::default() };
     let lease = app.service.sandboxes().update(&who, lease.id.as_str(), change).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))
 }
@@ -253,7 +254,7 @@ async fn snapshot(
         return Err(taken(&name));
     }
     let expect = Some(expected(Verb::Snapshot));
-    let ask = NewSnapshot { name: Some(name), memory, replace: false, expect };
+    let ask = NewSnapshot { name: Some(name), tenant_wide: true, memory, replace: false, expect };
     app.service.sandboxes().snapshot(&who, lease.id.as_str(), ask).await?;
     let lease = super::lease(&app, &who, lease.id.as_str()).await?;
     Ok(ok(SandboxResponse::of(&lease, &origin)))

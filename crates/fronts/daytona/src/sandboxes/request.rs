@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{
-    CreateSandbox, LimitsAsk, MountAsk, NetworkPolicy, OnTimeout, Origin, QueueAsk, TimersAsk, Wake,
-};
+use atoll_model::{CreateSandbox, LimitsAsk, MountAsk, OnTimeout, Origin, QueueAsk, TimersAsk, Wake};
 use serde::Deserialize;
 
 use super::response::note;
@@ -130,6 +128,7 @@ impl CreateSandboxRequest {
             let contexts = build.context_hashes.as_deref().unwrap_or_default().join(",");
             annotations.insert(note::CONTEXTS.to_owned(), contexts);
         }
+        let network = network.new_policy(&mut annotations)?;
         let mounts = self.volumes.unwrap_or_default().into_iter().map(|ask| MountAsk {
             volume: ask.volume_id,
             path: trimmed(&ask.mount_path),
@@ -141,7 +140,7 @@ impl CreateSandboxRequest {
             labels: self.labels.unwrap_or_default(),
             env,
             limits: limits(self.cpu, self.memory, self.disk),
-            network: network.policy(&NetworkPolicy::default())?,
+            network,
             user: self.user.filter(|user| !user.is_empty()),
             timeout_s: (ttl > 0).then_some(ttl),
             on_timeout: OnTimeout::Delete,

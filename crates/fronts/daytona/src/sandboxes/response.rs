@@ -158,7 +158,7 @@ impl Item {
             user: lease.user.clone(),
             labels: lease.labels.clone(),
             public: lease.public,
-            network_block_all: lease.network.mode == NetworkMode::DenyAll,
+            network_block_all: crate::network::blocks_all(lease),
             network_allow_list,
             domain_allow_list,
             target: noted(note::TARGET).unwrap_or_else(|| REGION.to_owned()),

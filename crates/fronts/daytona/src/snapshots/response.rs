@@ -116,7 +116,7 @@ impl SnapshotResponse {
             id: kept.id.to_string(),
             organization_id: Some(kept.tenant.to_string()),
             general: false,
-            name: kept.name.clone().unwrap_or_else(|| kept.id.to_string()),
+            name: kept.tenant_wide_name().unwrap_or(kept.id.as_str()).to_owned(),
             image_name: None,
             state: match kept.state {
                 SnapshotState::Making => "snapshotting",

@@ -1,7 +1,7 @@
 //! A sandbox that runs for a request. It does not count as idle while the response is read.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use atoll_front_kit::RequestBudget;
 use atoll_model::Phase;
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body::{Frame, SizeHint};
 
+use super::connect_stream::ConnectStream;
 use super::refusal::Refusal;
 use super::{AGENT, Data};
 
@@ -45,7 +46,9 @@ impl Data {
         // COMPAT(e2b): file operations act as root and give what they create to the user; commands run as the user.
         match awake.session.with_root_files().forward(request).await {
             Ok(response) => {
-                let mut response = response.map(|body| Body::new(Held { body, _awake: awake }));
+                let stream = ConnectStream::of(response.headers());
+                let mut response =
+                    response.map(|body| Body::new(Held { body, awake, stream, is_ended: false }));
                 // A file of a sandbox must not run as a page of this server.
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
@@ -77,7 +80,19 @@ impl AwakeSandbox {
 /// The body of an agent's response. While it is read, the sandbox does not count as idle.
 struct Held {
     body: Forwarded,
-    _awake: AwakeSandbox,
+    awake: AwakeSandbox,
+    /// Set if the response is a Connect stream.
+    stream: Option<ConnectStream>,
+    /// The stream was ended in place of the agent.
+    is_ended: bool,
+}
+
+impl Held {
+    /// The end of a stream that broke because its sandbox stopped; a stream that broke for another reason is aborted.
+    fn end_of_stopped(&mut self) -> Option<Bytes> {
+        let is_stopped = self.awake.grant.lease().phase != Phase::Running;
+        self.stream.as_mut().filter(|_| is_stopped)?.end()
+    }
 }
 
 impl http_body::Body for Held {
@@ -88,11 +103,29 @@ impl http_body::Body for Held {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AgentError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        if self.is_ended {
+            return Poll::Ready(None);
+        }
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let (Some(stream), Some(Ok(frame))) = (&mut self.stream, &polled)
+            && let Some(data) = frame.data_ref()
+        {
+            stream.pass(data);
+        }
+        match polled {
+            Some(Err(error)) => match self.end_of_stopped() {
+                Some(end) => {
+                    self.is_ended = true;
+                    Poll::Ready(Some(Ok(Frame::data(end))))
+                }
+                None => Poll::Ready(Some(Err(error))),
+            },
+            passed => Poll::Ready(passed),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.is_ended || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -52,7 +52,7 @@ pub(super) struct CreateSandboxRequest {
     #[serde(default, rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
     #[serde(default)]
-    network: Option<NetworkBody>,
+    pub(super) network: Option<NetworkBody>,
     #[serde(default)]
     iam: Option<serde_json::Value>,
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! Makes a template: the client announces it, sends its files, and starts the build.
 
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, upload_reader};
-use atoll_model::{LimitsAsk, TemplateRef};
+use atoll_model::{Code, LimitsAsk, TemplateRef};
 use atoll_service::is_vendor_image;
 use axum::body::Body;
 use axum::extract::State;
@@ -139,6 +139,15 @@ pub(super) async fn begin(
         Some(name) => Some(names::word(&app, &who, name).await?),
         None => None,
     };
+    if let Some(base) = &base
+        && let Some(refusal) = names::vendors_own(base)
+        && let Err(error) = app.service.templates().get(&who, base).await
+        && error.code == Code::TemplateNotFound
+    {
+        // Nothing is left that waits for its steps.
+        app.service.builds().cancel(&who, build.id.as_str()).await?;
+        return Err(refusal);
+    }
     let steps = steps::steps(body, base)?;
     app.service.builds().begin(&who, build.id.as_str(), steps).await?;
     Ok(StatusCode::ACCEPTED)

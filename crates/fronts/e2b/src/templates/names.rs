@@ -4,6 +4,7 @@ use atoll_front_kit::ApiError;
 use atoll_model::{BuildId, Code, DEFAULT_TAG, Principal, TemplateRef};
 
 use crate::E2bApp;
+use crate::error::not_here;
 
 /// E2B's default tag.
 pub(super) const DEFAULT: &str = "default";
@@ -51,6 +52,28 @@ pub(crate) async fn word(app: &E2bApp, who: &Principal, id: &str) -> Result<Stri
         };
     }
     Ok(reference.to_string())
+}
+
+/// Templates of E2B whose calls in the SDKs run programs that only these templates have: the call, and what to do instead.
+const VENDORS_OWN: [(&str, &str, &str); 2] = [
+    (
+        "mcp-gateway",
+        "mcp (the MCP gateway in E2B's template)",
+        "give the agent this server's /mcp instead, whose tools work in sandboxes (docs/mcp.md), or build a template named mcp-gateway \
+         that has that program",
+    ),
+    (
+        "devcontainer",
+        "a dev container (E2B's template devcontainer)",
+        "it runs Docker in the sandbox; build from the project's Dockerfile instead: Template().from_dockerfile()",
+    ),
+];
+
+/// The refusal of one of these templates, if it was not found. `word` is the core's name.
+pub(crate) fn vendors_own(word: &str) -> Option<ApiError> {
+    let name = word.split(':').next().unwrap_or_default();
+    let (_, what, why) = VENDORS_OWN.iter().find(|(own, _, _)| *own == name)?;
+    Some(not_here(what, why))
 }
 
 /// E2B's ids of builds are UUIDs. Atoll's ids have 103 bits, which fit into the free bits of a UUID of version 8.

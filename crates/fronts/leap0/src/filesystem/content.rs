@@ -1,5 +1,6 @@
 //! Transfers the content of files; no file is held in memory as a whole.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_front_kit::multipart::{BadForm, Boundary, Form};
@@ -12,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryFutureExt, TryStreamExt};
 use serde::Deserialize;
 
 use super::multipart::part_head;
@@ -21,7 +22,7 @@ use crate::Leap0App;
 
 /// LIMIT: a client that sends nothing for a minute in the middle of an upload is disconnected or malicious.
 const CHUNK_WITHIN: Duration = Duration::from_secs(60);
-/// LIMIT: files in one request; each is open until it is sent.
+/// LIMIT: files in one request; each is opened once before the first is sent.
 const FILES_MAX: usize = 100;
 
 #[derive(Debug, Deserialize)]
@@ -147,7 +148,8 @@ pub(super) struct ReadFilesBody {
     paths: Vec<String>,
 }
 
-/// All files are opened before the response begins, so that a missing one is an error and not a partial response.
+/// All files are opened once before the response begins, so that a missing one is an error and not a partial response. A
+/// download under way takes memory in the sandbox, so each begins when the one before it has ended.
 pub(super) async fn read_files(
     State(app): State<Leap0App>,
     Caller(who): Caller,
@@ -158,24 +160,29 @@ pub(super) async fn read_files(
         return Err(ApiError::field("paths", format!("must have 1 to {FILES_MAX} paths")));
     }
     let awake = root_files(&app, &who, &id).await?;
-    let mut files = Vec::with_capacity(body.paths.len());
-    for path in body.paths {
-        let file = awake.toolbox.files().read(&awake.path(&path), FilePart::Whole).await?;
-        files.push((path, file));
+    for path in &body.paths {
+        let nothing = FilePart::Bytes { offset: 0, limit: Some(0) };
+        awake.toolbox.files().read(&awake.path(path), nothing).await?;
     }
     let boundary = Boundary::random()?;
     let kind = HeaderValue::from_str(&boundary.content_type())
         .map_err(|cause| ApiError::new(atoll_model::Code::Internal, "no boundary").caused_by(cause))?;
     let last = boundary.last();
-    let parts = stream::iter(files).flat_map(move |(path, file)| {
+    let awake = Arc::new(awake);
+    let parts = stream::iter(body.paths).flat_map(move |path| {
         let head = Ok(part_head(&boundary, &path));
-        let content = file.into_stream().map(|chunk| chunk.map_err(std::io::Error::other));
-        stream::iter([head]).chain(content).chain(stream::iter([Ok(Boundary::PART_END)]))
+        let awake = Arc::clone(&awake);
+        // The sandbox does not count as idle until the last byte is sent.
+        let content = async move {
+            let file = awake.toolbox.files().read(&awake.path(&path), FilePart::Whole).await;
+            let file = file.map_err(std::io::Error::other)?;
+            Ok(file.into_stream().map_err(std::io::Error::other).inspect(move |_| {
+                let _awake = &awake;
+            }))
+        };
+        stream::iter([head]).chain(content.try_flatten_stream()).chain(stream::iter([Ok(Boundary::PART_END)]))
     });
-    let content = parts.chain(stream::iter([Ok(last)])).map(move |chunk| {
-        let _awake = &awake.sandbox;
-        chunk
-    });
+    let content = parts.chain(stream::iter([Ok(last)]));
     Ok(answer(content, kind))
 }
 

@@ -17,6 +17,7 @@ pub(super) struct Executed {
     items: Vec<Output>,
     logs: ExecutionLogs,
     error: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     execution_count: Option<u64>,
 }
 
@@ -35,19 +36,31 @@ struct Failure {
     traceback: String,
 }
 
+/// COMPAT(leap0): the JavaScript SDK takes a missing field and refuses null; see tests/leap0/test_javascript.py.
 #[derive(Debug, Serialize)]
 struct Output {
     is_primary: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     html: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     markdown: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     svg: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     png: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     jpeg: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pdf: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     latex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     json: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     javascript: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     extra: Option<BTreeMap<String, Value>>,
 }
 

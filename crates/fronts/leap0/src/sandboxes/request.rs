@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use atoll_front_kit::ApiError;
-use atoll_model::{CreateSandbox, LimitsAsk, OnTimeout, Wake};
+use atoll_model::{CreateSandbox, LimitsAsk, OnTimeout, TimersAsk, Wake};
 use atoll_service::TemplateRecord;
 use serde::Deserialize;
 
@@ -37,7 +37,12 @@ impl CreateSandboxRequest {
         self.template_name.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or(TEMPLATE)
     }
 
-    pub(super) fn into_spec(self, template: &TemplateRecord) -> Result<CreateSandbox, ApiError> {
+    /// `checkpoints`: whether the memory of a sandbox can be written to disk.
+    pub(super) fn into_spec(
+        self,
+        template: &TemplateRecord,
+        checkpoints: bool,
+    ) -> Result<CreateSandbox, ApiError> {
         let auto_pause = self.auto_pause.unwrap_or(false);
         let mounts = self.mounts.unwrap_or_default();
         Ok(CreateSandbox {
@@ -57,9 +62,15 @@ impl CreateSandboxRequest {
             timeout_s: Some(lifetime(self.timeout, self.timeout_min)),
             on_timeout: on_timeout(auto_pause),
             wake: Wake::Any,
+            timers: pause_timers(checkpoints),
             ..CreateSandbox::default()
         })
     }
+}
+
+/// The memory of a sandbox that is paused at the end of its lifetime goes to disk at once, as in a pause by request.
+pub(crate) fn pause_timers(checkpoints: bool) -> TimersAsk {
+    TimersAsk { checkpoint_after_s: checkpoints.then_some(0), ..TimersAsk::default() }
 }
 
 /// The lifetime in seconds, from either field.
@@ -80,7 +91,7 @@ mod tests {
     fn spec(text: &str) -> Result<CreateSandbox, ApiError> {
         let body: CreateSandboxRequest = atoll_front_kit::parse_json_or_empty(text.as_bytes())?;
         let name = body.template_name().to_owned();
-        body.into_spec(&TemplateRecord { name, ..TemplateRecord::default() })
+        body.into_spec(&TemplateRecord { name, ..TemplateRecord::default() }, true)
     }
 
     #[test]
@@ -90,7 +101,13 @@ mod tests {
         assert_eq!((spec.limits.cpu, spec.limits.memory_mib), (Some(1.0), Some(1_024)));
         assert_eq!((spec.timeout_s, spec.on_timeout, spec.wake), (Some(300), OnTimeout::Delete, Wake::Any));
         assert_eq!(spec.network, None);
+        assert_eq!(spec.timers.checkpoint_after_s, Some(0));
         spec.check().unwrap();
+    }
+
+    #[test]
+    fn a_provider_without_checkpoints_gets_no_timer_for_them() {
+        assert_eq!(pause_timers(false), TimersAsk::default());
     }
 
     #[test]

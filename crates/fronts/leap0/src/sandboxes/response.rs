@@ -9,6 +9,9 @@ use crate::policy::PolicyShown;
 use crate::states::state;
 
 /// The response to `get` has no policy, all others have it, as at the vendor.
+///
+/// COMPAT(leap0): the Python SDK reads `memory` and `disk`; the JavaScript SDK 0.1.0 refuses an answer without
+/// `memory_mib` and `disk_mib`.
 #[derive(Debug, Serialize)]
 pub(crate) struct SandboxResponse {
     id: String,
@@ -16,8 +19,10 @@ pub(crate) struct SandboxResponse {
     vcpu: u32,
     /// MiB.
     memory: u32,
+    memory_mib: u32,
     /// MiB.
     disk: u32,
+    disk_mib: u32,
     /// Seconds; 0 if the sandbox has no lifetime.
     timeout: u64,
     state: &'static str,
@@ -37,7 +42,9 @@ impl From<Lease> for SandboxResponse {
             template_id: lease.template,
             vcpu: lease.limits.cpu_milli.div_ceil(1_000),
             memory: lease.limits.memory_mib,
+            memory_mib: lease.limits.memory_mib,
             disk: lease.limits.disk_mib,
+            disk_mib: lease.limits.disk_mib,
             timeout: lease.timeout_s.unwrap_or(0),
             state: state(lease.phase),
             auto_pause: lease.on_timeout == OnTimeout::Pause,

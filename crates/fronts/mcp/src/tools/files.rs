@@ -1,7 +1,7 @@
 //! Files: read, write, edit, list, search.
 
 use atoll_front_kit::{ApiError, lossy_text};
-use atoll_toolbox::{Edit, EntryKind, FilePart, Grep, ListOptions};
+use atoll_toolbox::{Edit, EntryKind, FileBody, FilePart, Grep, ListOptions};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
@@ -13,6 +13,8 @@ use crate::methods::McpCall;
 
 /// LIMIT: bytes of one call of file_read.
 const READ_MAX: u64 = 256 << 10;
+/// LIMIT: bytes that are passed over to find a line.
+const SCAN_MAX: u64 = 256 << 20;
 /// LIMIT: entries and matches of one answer.
 const ITEMS_MAX: usize = 500;
 /// LIMIT: characters of a matching line.
@@ -28,11 +30,13 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
         ToolDescription {
             name: "file_read",
             title: "Read a file",
-            description: "Reads a file, or a part of it by bytes. Text comes as text, anything else as base64.",
+            description: "Reads a file, or a part of it by lines or by bytes. Text comes as text, anything else as base64.",
             hints: ToolHints::Reads,
             arguments: vec![
                 path(absolute),
                 sandbox(),
+                optional("line", integer("First line, from 1; not with offset", 1, None)),
+                optional("lines", integer("Lines at most; not with offset", 1, None)),
                 optional("offset", integer("First byte; default: 0", 0, None)),
                 optional("limit", integer("Bytes at most; default: 30000", 1, Some(READ_MAX))),
             ],
@@ -42,6 +46,12 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
                 required("encoding", words("How content is written", &["text", "base64"])),
                 required("size", integer("Bytes of the whole file", 0, None)),
                 required("next", integer("The byte after this part; equal to size at the end", 0, None)),
+                required(
+                    "next_line",
+                    schema::nullable_integer(
+                        "The line after this part, if it was read by lines; null at the end, and where limit cut a line",
+                    ),
+                ),
             ],
         },
         ToolDescription {
@@ -159,8 +169,9 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
 pub(super) struct ReadArguments {
     path: String,
     sandbox: Option<String>,
-    #[serde(default)]
-    offset: u64,
+    line: Option<u64>,
+    lines: Option<u64>,
+    offset: Option<u64>,
     limit: Option<u64>,
 }
 
@@ -171,6 +182,7 @@ struct ReadAnswer {
     encoding: ContentEncoding,
     size: u64,
     next: u64,
+    next_line: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Default)]
@@ -187,30 +199,143 @@ pub(super) async fn read(call: &McpCall, args: ReadArguments) -> Result<ToolAnsw
         return Err(ApiError::field("limit", format!("must be between 1 and {READ_MAX}")));
     }
     let tools = call.tools(args.sandbox).await?;
-    let part = FilePart::Bytes { offset: args.offset, limit: Some(limit) };
-    let body = tools.toolbox.files().read(&args.path, part).await?;
+    let files = tools.toolbox.files();
+    let by_lines = args.line.is_some() || args.lines.is_some();
+    let part = match (by_lines, args.offset) {
+        (true, Some(_)) => return Err(ApiError::invalid("line and lines cannot be combined with offset")),
+        (true, None) => {
+            let lines = LineRange { first: args.line.unwrap_or(1), count: args.lines, limit };
+            read_lines(files.read(&args.path, FilePart::Whole).await?, lines).await?
+        }
+        (false, offset) => {
+            let offset = offset.unwrap_or(0);
+            let body = files.read(&args.path, FilePart::Bytes { offset, limit: Some(limit) }).await?;
+            read_bytes(body, offset).await?
+        }
+    };
+    let ReadPart { bytes, size, next, next_line } = part;
+    let (content, encoding) = match String::from_utf8(bytes) {
+        Ok(text) => (text, ContentEncoding::Text),
+        Err(raw) => (STANDARD.encode(raw.as_bytes()), ContentEncoding::Base64),
+    };
+    ToolAnswer::of(&ReadAnswer { sandbox: tools.id(), content, encoding, size, next, next_line })
+}
+
+/// A part of a file, and what is after it.
+struct ReadPart {
+    bytes: Vec<u8>,
+    size: u64,
+    next: u64,
+    next_line: Option<u64>,
+}
+
+async fn read_bytes(body: FileBody, offset: u64) -> Result<ReadPart, ApiError> {
     let size = body.size;
     let mut bytes = Vec::new();
     let mut stream = std::pin::pin!(body.into_stream());
     while let Some(chunk) = stream.next().await {
         bytes.extend_from_slice(&chunk?);
     }
-    // A character that the limit cut in two is left to the next part.
-    let mut whole = bytes.len();
-    if let Err(error) = std::str::from_utf8(&bytes)
-        && error.error_len().is_none()
-        && error.valid_up_to() > 0
-        && args.offset + (bytes.len() as u64) < size
-    {
-        whole = error.valid_up_to();
+    let is_cut = offset + (bytes.len() as u64) < size;
+    bytes.truncate(whole_characters(&bytes, is_cut));
+    let next = offset.min(size) + bytes.len() as u64;
+    Ok(ReadPart { bytes, size, next, next_line: None })
+}
+
+async fn read_lines(body: FileBody, range: LineRange) -> Result<ReadPart, ApiError> {
+    let size = body.size;
+    let mut lines = LineReader::new(range);
+    let mut stream = std::pin::pin!(body.into_stream());
+    while !lines.is_full() {
+        let Some(chunk) = stream.next().await else { break };
+        lines.take(&chunk?);
+        if lines.skipped > SCAN_MAX {
+            let message =
+                format!("the line is not in the first {SCAN_MAX} bytes; read the file from an offset");
+            return Err(ApiError::field("line", message));
+        }
     }
-    bytes.truncate(whole);
-    let next = args.offset.min(size) + bytes.len() as u64;
-    let (content, encoding) = match String::from_utf8(bytes) {
-        Ok(text) => (text, ContentEncoding::Text),
-        Err(raw) => (STANDARD.encode(raw.as_bytes()), ContentEncoding::Base64),
-    };
-    ToolAnswer::of(&ReadAnswer { sandbox: tools.id(), content, encoding, size, next })
+    Ok(lines.finish(size))
+}
+
+/// How many bytes are whole characters; one that was cut in two is left to the next part. What is no text stays as it is.
+fn whole_characters(bytes: &[u8], is_cut: bool) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if is_cut && error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        _ => bytes.len(),
+    }
+}
+
+/// Which lines of a file.
+#[derive(Debug, Clone, Copy)]
+struct LineRange {
+    /// From 1.
+    first: u64,
+    count: Option<u64>,
+    /// Bytes at most.
+    limit: u64,
+}
+
+/// Takes the lines of a range out of a stream.
+struct LineReader {
+    range: LineRange,
+    /// The line of the next byte.
+    line: u64,
+    /// Bytes before the range.
+    skipped: u64,
+    bytes: Vec<u8>,
+    /// Ends of whole lines in `bytes`, by their position after the line feed.
+    last_end: usize,
+}
+
+impl LineReader {
+    fn new(range: LineRange) -> Self {
+        Self { range, line: 1, skipped: 0, bytes: Vec::new(), last_end: 0 }
+    }
+
+    fn has_all_lines(&self) -> bool {
+        let after = self.range.count.map(|count| self.range.first.saturating_add(count));
+        after.is_some_and(|after| self.line >= after)
+    }
+
+    fn is_full(&self) -> bool {
+        self.has_all_lines() || self.bytes.len() as u64 >= self.range.limit
+    }
+
+    fn take(&mut self, chunk: &[u8]) {
+        for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+            if self.is_full() {
+                return;
+            }
+            let is_end = piece.ends_with(b"\n");
+            if self.line < self.range.first {
+                self.skipped += piece.len() as u64;
+                self.line += u64::from(is_end);
+                continue;
+            }
+            let space = usize::try_from(self.range.limit).unwrap_or(usize::MAX) - self.bytes.len();
+            self.bytes.extend_from_slice(&piece[..piece.len().min(space)]);
+            if is_end && piece.len() <= space {
+                self.line += 1;
+                self.last_end = self.bytes.len();
+            }
+        }
+    }
+
+    /// The part. If the limit cut a line and there is a whole one, the cut one is left to the next part.
+    fn finish(mut self, size: u64) -> ReadPart {
+        let at = |bytes: &[u8]| (self.skipped + bytes.len() as u64).min(size);
+        let is_cut = !self.has_all_lines() && at(&self.bytes) < size;
+        if is_cut && self.last_end > 0 {
+            self.bytes.truncate(self.last_end);
+        } else {
+            self.bytes.truncate(whole_characters(&self.bytes, is_cut));
+        }
+        let next = (self.skipped + self.bytes.len() as u64).min(size);
+        let is_at_line = self.last_end == self.bytes.len();
+        let next_line = (next < size && is_at_line).then_some(self.line);
+        ReadPart { bytes: self.bytes, size, next, next_line }
+    }
 }
 
 #[derive(Deserialize)]
@@ -395,4 +520,43 @@ fn cut(mut text: String, max: usize) -> String {
         text.push('…');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text, the next byte and the next line, whatever the pieces of the stream.
+    fn read(text: &str, first: u64, count: Option<u64>, limit: u64) -> (String, u64, Option<u64>) {
+        let mut found = None;
+        for size in [1, 2, 3, 7, 1_000] {
+            let mut lines = LineReader::new(LineRange { first, count, limit });
+            for chunk in text.as_bytes().chunks(size) {
+                if lines.is_full() {
+                    break;
+                }
+                lines.take(chunk);
+            }
+            let part = lines.finish(text.len() as u64);
+            let read = (String::from_utf8_lossy(&part.bytes).into_owned(), part.next, part.next_line);
+            assert_eq!(*found.get_or_insert_with(|| read.clone()), read, "pieces of {size}");
+        }
+        found.unwrap_or_default()
+    }
+
+    #[test]
+    fn lines_are_counted_from_one_and_read_whole() {
+        let text = "one\ntwo\nthree\nfour";
+        let is = |text: &str, next, line| (text.to_owned(), next, line);
+        assert_eq!(read(text, 1, None, 100), is(text, 18, None));
+        assert_eq!(read(text, 2, Some(1), 100), is("two\n", 8, Some(3)));
+        assert_eq!(read(text, 2, Some(2), 100), is("two\nthree\n", 14, Some(4)));
+        assert_eq!(read(text, 4, Some(9), 100), is("four", 18, None));
+        assert_eq!(read(text, 9, None, 100), is("", 18, None));
+        assert_eq!(read("a\n", 2, None, 100), is("", 2, None));
+        // Where the limit falls into a line, that line is left to the next part; a line that is longer than the limit is cut.
+        assert_eq!(read(text, 1, None, 6), is("one\n", 4, Some(2)));
+        assert_eq!(read(text, 3, None, 3), is("thr", 11, None));
+        assert_eq!(read("ää\nb", 1, None, 3), is("ä", 2, None));
+    }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ToolAnswer;
 use super::schema::{self, Property, ToolDescription, ToolHints};
+use crate::client::idle_timers;
 use crate::methods::McpCall;
 
 /// LIMIT: sandboxes in one answer, the newest.
@@ -39,10 +40,21 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
                     "network",
                     words("What it may reach; default: allow-all", &["allow-all", "deny-all"]),
                 ),
-                optional("timeout_s", integer("Seconds after which it is deleted; default: never", 1, None)),
+                optional(
+                    "timeout_s",
+                    integer(
+                        "Seconds after which it is deleted; default: a day after it was stopped",
+                        1,
+                        None,
+                    ),
+                ),
                 optional(
                     "idle_stop_s",
-                    integer("Seconds without use after which it is stopped; default: never", 1, None),
+                    integer(
+                        "Seconds without use after which it is stopped; default: 1800, never with timeout_s",
+                        1,
+                        None,
+                    ),
                 ),
             ],
             answer: shown(),
@@ -92,7 +104,8 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
         ToolDescription {
             name: "sandbox_delete",
             title: "Delete a sandbox",
-            description: "Deletes a sandbox with its files and processes. This cannot be undone.",
+            description: "Deletes a sandbox with its files and processes. Without sandbox: the client's own, with its forks and \
+                snapshots. This cannot be undone.",
             hints: ToolHints::Changes,
             arguments: vec![sandbox()],
             answer: vec![schema::sandbox_id(), required("deleted", flag("Whether it is gone"))],
@@ -166,6 +179,9 @@ pub(super) async fn create(call: &McpCall, args: CreateArguments) -> Result<Tool
     if args.image.is_some() && args.template.is_some() {
         return Err(ApiError::invalid("image and template cannot be combined"));
     }
+    // One without a lifetime would outlive its client for ever.
+    let timers = if args.timeout_s.is_some() { TimersAsk::default() } else { idle_timers() };
+    let timers = TimersAsk { auto_stop_s: args.idle_stop_s.or(timers.auto_stop_s), ..timers };
     let spec = CreateSandbox {
         name: args.name,
         template: args.template,
@@ -177,7 +193,7 @@ pub(super) async fn create(call: &McpCall, args: CreateArguments) -> Result<Tool
             PlainNetwork::DenyAll => NetworkPolicy::deny_all(),
         }),
         timeout_s: args.timeout_s,
-        timers: TimersAsk { auto_stop_s: args.idle_stop_s, ..TimersAsk::default() },
+        timers,
         ..CreateSandbox::default()
     };
     let (lease, _) = Box::pin(call.mcp.service.sandboxes().create(&call.who, spec, true)).await?;
@@ -253,12 +269,13 @@ struct DeletedSandbox {
 
 pub(super) async fn delete(call: &McpCall, args: SandboxArguments) -> Result<ToolAnswer, ApiError> {
     let sandboxes = call.mcp.service.sandboxes();
-    let is_own = args.sandbox.is_none();
     let id = call.existing(args.sandbox).await?;
-    let lease = sandboxes.delete(&call.who, &id, true).await?;
-    if is_own {
+    let lease = sandboxes.get(&call.who, &id).await?;
+    let own = call.client.existing_sandbox(&call.mcp.service, &call.who).await;
+    match own.is_ok_and(|own| own == lease.id.as_str()) {
         // Its thread is forgotten with it; a client that comes back gets a new one.
-        sandboxes.end_thread(&call.who, &call.client.thread).await?;
+        true => sandboxes.end_client(&call.who, &call.client.thread).await?,
+        false => drop(sandboxes.delete(&call.who, &id, true).await?),
     }
     ToolAnswer::of(&DeletedSandbox { sandbox: lease.id.to_string(), deleted: true })
 }

@@ -18,7 +18,7 @@ pub(super) fn descriptions() -> Vec<ToolDescription> {
             hints: ToolHints::Adds,
             arguments: vec![
                 sandbox(),
-                optional("name", text("A name that is unique among your snapshots")),
+                optional("name", text("A name that is unique among the snapshots of the sandbox")),
                 optional("memory", flag("Also keep the running processes, if possible; default: false")),
             ],
             answer: vec![

@@ -25,6 +25,7 @@ pub(super) fn spec(body: CreateBody, idempotency_key: Option<String>) -> Result<
             disk_mib: body.disk_mib,
             pids: body.pids,
         },
+        default_limits: LimitsAsk::default(),
         network: body.network.map(Into::into),
         storage: body.storage.map(Into::into).unwrap_or_default(),
         user: body.user,

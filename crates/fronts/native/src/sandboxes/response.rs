@@ -1,7 +1,7 @@
 //! A sandbox in responses: its settings, its intent, its phase, and its next timer.
 
 use atoll_client::moving::{MoveReport, Moving};
-use atoll_client::sandboxes::{Archive, Awake, Hold, Sandbox};
+use atoll_client::sandboxes::{Archive, Awake, CommandFailure, Hold, Sandbox};
 use atoll_front_kit::rfc3339_millis;
 use atoll_model::policy::egress::PolicyLayer;
 use atoll_model::{Lease, Source};
@@ -38,6 +38,11 @@ impl FromCore<Lease> for Sandbox {
             user: lease.user,
             workdir: lease.workdir,
             command: lease.command,
+            command_failure: lease.command_failure.map(|failure| CommandFailure {
+                exit_code: failure.exit_code,
+                message: failure.message,
+                at: rfc3339_millis(failure.at.wall_ms),
+            }),
             cpu: f64::from(lease.limits.cpu_milli) / 1_000.0,
             memory_mib: lease.limits.memory_mib,
             disk_mib: lease.limits.disk_mib,
