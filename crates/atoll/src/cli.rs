@@ -338,9 +338,9 @@ pub(crate) enum Tenant {
         /// Provider that it may use, and no other that is not named; may be repeated
         #[arg(long, value_name = "PROVIDER")]
         allow: Vec<String>,
-        /// Remove the list: every provider that isolates its sandboxes, and the server's default
-        #[arg(long, conflicts_with = "allow")]
-        any: bool,
+        /// Remove the list: container and microvm, and the server's default
+        #[arg(long, alias = "any", conflicts_with = "allow")]
+        default: bool,
     },
     /// Show the use and quota of a tenant, or set the quota
     Quota {

@@ -124,7 +124,7 @@ impl CliErrors {
     fn refused(&self, error: ApiError) -> Failure {
         let message = in_options(placeless(&error.message), error.field.as_deref());
         let mut failure = Failure::new(error.code, message);
-        failure.hint = error.hint;
+        failure.hint = error.hint.as_deref().map(without_routes);
         failure.field = error.field.map(String::into_boxed_str);
         failure.request_id = error.request_id;
         if failure.is("tenant_not_found") && failure.hint.is_none() {
@@ -199,6 +199,19 @@ fn in_options(message: &str, field: Option<&str>) -> String {
     }
 }
 
+/// A hint without the routes of the API that it names before a command: `GET /v1/volumes, or atoll volume ls`.
+fn without_routes(hint: &str) -> String {
+    let mut text = hint.to_owned();
+    for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        while let Some((before, rest)) = text.split_once(&format!("{method} /"))
+            && let Some((_, command)) = rest.split_once(", or atoll ")
+        {
+            text = format!("{before}atoll {command}");
+        }
+    }
+    text
+}
+
 /// Fields of the API whose options have another name.
 const OPTIONS: [(&str, &str); 18] = [
     ("cpu", "--cpu"),
@@ -245,6 +258,21 @@ mod tests {
         assert_eq!(in_options("name: is taken", Some("name")), "name: is taken");
         assert_eq!(in_options("for_s must be less", None), "DURATION must be less");
         assert_eq!(in_options("cpu is busy", None), "cpu is busy");
+    }
+
+    #[test]
+    fn a_hint_names_the_command_and_not_the_route() {
+        for (hint, shown) in [
+            ("list them: GET /v1/volumes, or atoll volume ls", "list them: atoll volume ls"),
+            (
+                "create it first: POST /v1/secrets, or atoll secret create",
+                "create it first: atoll secret create",
+            ),
+            ("start it first, or wait", "start it first, or wait"),
+            ("use GET /x of that service", "use GET /x of that service"),
+        ] {
+            assert_eq!(without_routes(hint), shown);
+        }
     }
 
     #[test]

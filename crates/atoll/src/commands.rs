@@ -10,6 +10,7 @@
 mod archive_stream;
 mod build;
 mod code;
+mod command_hints;
 mod cp;
 mod create;
 mod doctor;

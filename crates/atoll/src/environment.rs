@@ -51,6 +51,11 @@ pub(crate) const LIVE_MAX: &str = "ATOLL_LIVE_MAX";
 pub(crate) const OVERCOMMIT: &str = "ATOLL_OVERCOMMIT";
 /// How far disk limits may exceed the space of the pool.
 pub(crate) const DISK_OVERCOMMIT: &str = "ATOLL_DISK_OVERCOMMIT";
+/// The size of sandboxes of the E2B front.
+pub(crate) const E2B_CPU: &str = "ATOLL_E2B_CPU";
+pub(crate) const E2B_MEMORY: &str = "ATOLL_E2B_MEMORY";
+/// The part of the pool that one tenant may fill.
+pub(crate) const TENANT_DISK_SHARE: &str = "ATOLL_TENANT_DISK_SHARE";
 /// Space that stays free on the disk of the data folder.
 pub(crate) const DISK_RESERVE: &str = "ATOLL_DISK_RESERVE";
 /// Filter of log lines, in the syntax of `tracing`.
@@ -166,6 +171,9 @@ mod tests {
             LIVE_MAX,
             OVERCOMMIT,
             DISK_OVERCOMMIT,
+            E2B_CPU,
+            E2B_MEMORY,
+            TENANT_DISK_SHARE,
             DISK_RESERVE,
             LOG,
             LOG_FORMAT,

@@ -82,12 +82,12 @@ impl Failure {
             out.say(&self.as_json());
             return;
         }
-        out.say(&format!("{} {}", out.shade_talk(Shade::Bad, "error:"), self.message));
+        out.say_labelled(Shade::Bad, "error:", &self.message);
         if let Some(hint) = &self.hint {
-            out.say(&format!("{} {hint}", out.shade_talk(Shade::Strong, " hint:")));
+            out.say_labelled(Shade::Strong, " hint:", hint);
         }
         if let Some(id) = &self.request_id {
-            out.say(&out.shade_talk(Shade::Faint, &format!("   id: {id} ({})", self.code)));
+            out.styled_say(&out.shade_talk(Shade::Faint, &format!("   id: {id} ({})", self.code)));
         }
     }
 

@@ -55,9 +55,23 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Text from a sandbox, safe for a terminal: control sequences are shown as text and have no effect.
+/// Text from a sandbox in one line, safe for a terminal: control sequences are shown as text and have no effect.
 pub(crate) fn harmless(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    escaped(text, acts_on_terminal)
+}
+
+/// The same for a text of several lines, which may have tabs.
+pub(crate) fn harmless_lines(text: &str) -> String {
+    escaped(text, |c| acts_on_terminal(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, must_escape: impl Fn(char) -> bool) -> String {
+    text.chars().flat_map(|c| if must_escape(c) { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// Control characters, and those that change the direction in which a line is read.
+fn acts_on_terminal(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Aligned columns under a header, two spaces between them.
@@ -146,6 +160,13 @@ mod tests {
         {
             assert_eq!(bytes(count), want);
         }
+    }
+
+    #[test]
+    fn nothing_in_a_name_acts_on_the_terminal() {
+        let name = "a\u{1b}[2J\u{9b}1m\r\nb\t\u{202e}c é";
+        assert_eq!(harmless(name), r"a\u{1b}[2J\u{9b}1m\r\nb\t\u{202e}c é");
+        assert_eq!(harmless_lines(name), "a\\u{1b}[2J\\u{9b}1m\\r\nb\t\\u{202e}c é");
     }
 
     #[test]

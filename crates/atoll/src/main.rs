@@ -31,7 +31,7 @@ const PASS_THROUGH: [&str; 5] = ["run", "exec", "code", "git", "grep"];
 fn main() -> ExitCode {
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(refused) => return usage(&refused),
+        Err(refused) => return usage(&without_hidden_guesses(refused)),
     };
     cli.global.drop_empty();
     // An error means that the process already has a provider.
@@ -60,6 +60,43 @@ fn client_command(context: CommandContext, command: Command) -> Result<u8, Failu
     let result = runtime.block_on(commands::dispatch(&context, command));
     runtime.shutdown_background();
     result
+}
+
+/// An error of the grammar without guesses that the help does not show: commands and options for programs.
+fn without_hidden_guesses(mut refused: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let mut grammar = Cli::command();
+    grammar.build();
+    let mut shown = std::collections::BTreeSet::new();
+    collect_shown(&grammar, &mut shown);
+    for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
+        let kept = match refused.remove(kind) {
+            Some(ContextValue::Strings(guesses)) => {
+                let kept: Vec<_> = guesses.into_iter().filter(|guess| shown.contains(guess)).collect();
+                (!kept.is_empty()).then_some(ContextValue::Strings(kept))
+            }
+            Some(ContextValue::String(guess)) if !shown.contains(&guess) => None,
+            other => other,
+        };
+        if let Some(kept) = kept {
+            refused.insert(kind, kept);
+        }
+    }
+    refused
+}
+
+/// The names of commands and options that the help shows.
+fn collect_shown(command: &clap::Command, shown: &mut std::collections::BTreeSet<String>) {
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let aliases = argument.get_visible_aliases().unwrap_or_default();
+        let names = argument.get_long().into_iter().chain(aliases);
+        shown.extend(names.map(|name| format!("--{name}")));
+    }
+    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        shown.insert(command.get_name().to_owned());
+        shown.extend(command.get_visible_aliases().map(str::to_owned));
+        collect_shown(command, shown);
+    }
 }
 
 /// The most similar command to an unknown one, if clap itself finds none. `words` are the arguments of the program.
@@ -107,6 +144,22 @@ fn usage(refused: &clap::Error) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guesses_name_only_what_the_help_shows() {
+        let said = |line: &str| {
+            let refused = Cli::try_parse_from(format!("atoll {line}").split(' ')).expect_err("refused");
+            without_hidden_guesses(refused).render().to_string()
+        };
+        for (line, hidden) in
+            [("launchr", "launcher"), ("serve --backgroun", "--background"), ("lunch", "launch")]
+        {
+            let text = said(line);
+            assert!(!text.contains(&format!("'{hidden}")), "{line}: {text}");
+        }
+        assert!(said("snapsho").contains("'snapshot'"), "{}", said("snapsho"));
+        assert!(said("ls --quie").contains("'--quiet'"), "{}", said("ls --quie"));
+    }
 
     #[test]
     fn a_command_with_two_letters_swapped_is_found() {

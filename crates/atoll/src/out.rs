@@ -1,13 +1,23 @@
 //! The two output streams: data goes to stdout, messages to stderr. Only this module writes to them.
 //!
+//! Names and messages come from sandboxes and servers: on a terminal, control characters in lines and messages are shown as
+//! text. The output of commands and files is passed on as it is.
+//!
 //! Progress is printed only if stderr is a terminal, and colours are not used if `NO_COLOR` is set. A reader that goes
 //! away is the end of the command, not an error.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
+};
 
 use serde::Serialize;
 
-use crate::{environment, failure::Failure};
+use crate::{
+    environment,
+    failure::Failure,
+    human::{harmless, harmless_lines},
+};
 
 /// The output of a command.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +62,16 @@ impl Out {
 
     /// One line of data.
     pub(crate) fn line(self, text: &str) -> Result<(), Failure> {
+        self.styled_line(&for_terminal(self.stdout_is_terminal, text))
+    }
+
+    /// A name inside a line: on a terminal it cannot begin another line either.
+    pub(crate) fn name<'a>(self, name: &'a str) -> Cow<'a, str> {
+        if self.stdout_is_terminal { harmless(name).into() } else { name.into() }
+    }
+
+    /// A line with styles; its parts come from [`Self::shade`] or are safe for a terminal.
+    pub(crate) fn styled_line(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         done(stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n")))?;
         done(stdout.flush())
@@ -83,6 +103,17 @@ impl Out {
 
     /// A message that is always printed: a warning, a question, an error.
     pub(crate) fn say(self, text: &str) {
+        self.styled_say(&for_terminal(self.stderr_is_terminal, text));
+    }
+
+    /// A message behind a label with a style.
+    pub(crate) fn say_labelled(self, shade: Shade, label: &str, text: &str) {
+        let text = for_terminal(self.stderr_is_terminal, text);
+        self.styled_say(&format!("{} {text}", self.shade_talk(shade, label)));
+    }
+
+    /// A message with styles; its parts come from [`Self::shade_talk`] or are safe for a terminal.
+    pub(crate) fn styled_say(self, text: &str) {
         // If stderr cannot be written to, the error cannot be reported either.
         let _ = writeln!(io::stderr().lock(), "{text}");
     }
@@ -94,10 +125,17 @@ impl Out {
         }
     }
 
+    /// A next step that is less important than the result: only for a person.
+    pub(crate) fn tell_faint(self, text: &str) {
+        if self.talks() {
+            self.styled_say(&self.shade_talk(Shade::Faint, text));
+        }
+    }
+
     /// A status that the next call overwrites.
     pub(crate) fn status(self, text: &str) {
         if self.talks() {
-            let _ = write!(io::stderr().lock(), "\r\x1b[K{text}");
+            let _ = write!(io::stderr().lock(), "\r\x1b[K{}", harmless(text));
         }
     }
 
@@ -113,7 +151,7 @@ impl Out {
         if !io::stdin().is_terminal() || !self.talks() {
             return false;
         }
-        let _ = write!(io::stderr().lock(), "{question} [y/N] ");
+        let _ = write!(io::stderr().lock(), "{} [y/N] ", harmless(question));
         let mut answer = String::new();
         io::stdin().read_line(&mut answer).is_ok()
             && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
@@ -121,13 +159,18 @@ impl Out {
 
     /// Styles data, if stdout is a terminal.
     pub(crate) fn shade(self, shade: Shade, text: &str) -> String {
-        painted(self.colour && self.stdout_is_terminal, shade, text)
+        painted(self.colour && self.stdout_is_terminal, shade, &for_terminal(self.stdout_is_terminal, text))
     }
 
     /// Styles messages, if stderr is a terminal.
     pub(crate) fn shade_talk(self, shade: Shade, text: &str) -> String {
-        painted(self.colour && self.stderr_is_terminal, shade, text)
+        painted(self.colour && self.stderr_is_terminal, shade, &for_terminal(self.stderr_is_terminal, text))
     }
+}
+
+/// Programs get the exact text.
+fn for_terminal(is_terminal: bool, text: &str) -> Cow<'_, str> {
+    if is_terminal { harmless_lines(text).into() } else { text.into() }
 }
 
 fn painted(on: bool, shade: Shade, text: &str) -> String {

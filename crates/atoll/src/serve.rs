@@ -26,7 +26,7 @@ use std::{
     error::Error, ffi::OsString, io::ErrorKind, path::Path, process::ExitCode, sync::Arc, time::Duration,
 };
 
-use atoll_container::Engine;
+use atoll_container::{Engine, HeapTrimmer};
 use atoll_front_native::Shutdown;
 use atoll_image::{
     Catalog, HostSource,
@@ -48,15 +48,21 @@ use crate::{
     cli::{Global, serve::Serve},
     failure::Failure,
     out::{Out, Shade},
-    server::server_file,
+    server::server_file::{self, ServerNote},
 };
 pub(crate) use checks::checks;
 use fail_at::FailAt;
 pub(crate) use process_setup::open_data as data_folder;
 use settings::Settings;
 
-/// LIMIT: time for work under way; the next server finishes the rest.
+/// LIMIT: time for sandboxes that are bound to this server to be paused or deleted, and for the end of `uninstall`.
 const END_WITHIN: Duration = Duration::from_secs(10);
+/// LIMIT: an end without such sandboxes takes at most two seconds: requests under way, then work under way, which the next
+/// server finishes, then ready instances, then threads that wait for a file or a tool.
+const REQUESTS_END_WITHIN: Duration = Duration::from_millis(1_000);
+const WORK_ENDS_WITHIN: Duration = Duration::from_millis(400);
+const ENGINE_ENDS_WITHIN: Duration = Duration::from_millis(400);
+const THREADS_END_WITHIN: Duration = Duration::from_millis(100);
 /// LIMIT: how long recorded times accumulate.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -74,8 +80,7 @@ pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failur
         .build()
         .map_err(|e| Failure::new("internal", format!("no runtime: {e}")))?;
     let result = runtime.block_on(run(&settings, global, out));
-    // Threads that still wait for a file or a tool do not delay the end.
-    runtime.shutdown_timeout(Duration::from_secs(2));
+    runtime.shutdown_timeout(THREADS_END_WITHIN);
     result.map(|()| 0)
 }
 
@@ -159,17 +164,22 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         _ = signals.next() => return Ok(()),
     };
     process_setup::spare_from_oom();
-    let url = format!("http://{address}");
-    if let Err(cause) = server_file::write(&settings.data, &url, settings.domain.as_str(), None) {
+    let tls_port = settings.tls.as_ref().map(|tls| tls.listen.port());
+    let note = ServerNote::new(address, settings.domain.as_str(), tls_port);
+    if let Err(cause) = server_file::write(&settings.data, &note) {
         tracing::warn!(%cause, "commands will not find this server through its data folder");
     }
+    if let Some(warning) = note.clear_text_warning() {
+        tracing::warn!("{warning}");
+    }
+    let url = note.url;
     if settings.make_templates {
         service.templates().make_defaults();
     }
     tracing::info!(%url, data = %settings.data.display(), node = %service.node(), version = env!("CARGO_PKG_VERSION"), "ready");
     let server = fronts::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
-    let serving = serve_listeners(&server, listener, settings, &url, &reload);
+    let serving = serve_listeners(&server, listener, settings, &reload);
     let beside = async {
         tokio::join!(
             greet(settings, global, out, url.clone()),
@@ -180,38 +190,63 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     };
     // The server ends by itself once a signal has closed it.
     tokio::select! { () = serving => {}, () = beside => {} }
+    end(settings, &service, &engine).await;
+    Ok(())
+}
+
+/// Ends what requests leave behind, in order.
+async fn end(settings: &Settings, service: &Service, engine: &Engine) {
     // Sandboxes bound to this server are paused or deleted while their drivers still run.
+    match service.bound_to_server() {
+        0 => {}
+        count => note_wait(settings, &format!("{count} sandboxes to be paused or deleted (their --on-exit)")),
+    }
     service.exit(END_WITHIN).await;
-    service.shutdown(END_WITHIN).await;
+    note_wait(settings, "work under way, which the next server continues");
+    service.shutdown(WORK_ENDS_WITHIN).await;
     // Ready instances end with the server; a slow reaper is left to the next one.
-    if tokio::time::timeout(END_WITHIN, engine.close()).await.is_err() {
+    note_wait(settings, "ready instances to end");
+    if tokio::time::timeout(ENGINE_ENDS_WITHIN, engine.close()).await.is_err() {
         tracing::warn!("some shutdown work was still in progress");
     }
     // Refused while sandboxes without isolation run in it; they keep it.
     let _ = atoll_local::remove_cgroups(&providers::local_folder(&settings.data));
     server_file::remove(&settings.data);
     tracing::info!("the server has ended; sandboxes keep running");
-    Ok(())
+}
+
+/// Tells `atoll server stop` what the end waits for.
+fn note_wait(settings: &Settings, what: &str) {
+    let noted = server_file::update(&settings.data, |note| note.waits_for = Some(what.to_owned()));
+    if let Err(cause) = noted {
+        tracing::debug!(%cause, "what the end waits for was not written down");
+    }
 }
 
 /// Serves both ports until the server closes, and finishes requests under way.
-async fn serve_listeners(
-    server: &HttpServer,
-    plain: TcpListener,
-    settings: &Settings,
-    url: &str,
-    reload: &Arc<Notify>,
-) {
-    tokio::join!(server.serve(plain), tls::serve(server, settings, url, reload));
+async fn serve_listeners(server: &HttpServer, plain: TcpListener, settings: &Settings, reload: &Arc<Notify>) {
+    tokio::join!(server.serve(plain), tls::serve(server, settings, reload));
+    match server.connections() {
+        0 => {}
+        count => note_wait(settings, &format!("the requests of {count} connections to end")),
+    }
     server.drain().await;
 }
 
-/// Folds recorded times periodically, so that they do not accumulate.
+/// Folds recorded times periodically, so that they do not accumulate, and returns freed memory to the system.
 async fn upkeep() {
+    let mut heap = HeapTrimmer::default();
     let mut tick = tokio::time::interval(UPKEEP_EVERY);
     loop {
         tick.tick().await;
         atoll_front_native::upkeep();
+        let trim = tokio::task::spawn_blocking(move || {
+            if heap.trim() {
+                tracing::debug!("freed memory was returned to the system");
+            }
+            heap
+        });
+        heap = trim.await.unwrap_or_default();
     }
 }
 
@@ -293,8 +328,10 @@ async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
         tour::tour(Global { data: Some(settings.data.clone()), ..global.clone() }, out, url).await;
         return;
     }
-    let next = out.shade_talk(Shade::Faint, "atoll run -- python3 -c 'print(6*7)'");
-    out.tell(&format!("atoll: ready at {url}; next, in another shell: {next}"));
+    if out.talks() {
+        let next = out.shade_talk(Shade::Faint, "atoll run -- python3 -c 'print(6*7)'");
+        out.styled_say(&format!("atoll: ready at {url}; next, in another shell: {next}"));
+    }
 }
 
 /// The first signal drains, the second ends at once. SIGHUP loads the certificate again.

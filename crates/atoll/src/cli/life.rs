@@ -128,9 +128,12 @@ pub(crate) struct Snapshot {
 /// What of a sandbox is kept, and under which name.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Kept {
-    /// Name; unique within the tenant
+    /// Name; unique among the snapshots of the sandbox, used as SANDBOX:NAME
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Make the name unique within the tenant, so that it is used without a sandbox before it
+    #[arg(long, requires = "name")]
+    pub(crate) global: bool,
     /// Include its processes
     #[arg(long)]
     pub(crate) memory: bool,
@@ -157,19 +160,19 @@ pub(crate) enum SnapshotVerb {
     /// Show one snapshot
     #[command(visible_aliases = ["inspect", "info"])]
     Show {
-        /// Name or id prefix of the snapshot
+        /// SANDBOX:NAME, name or id prefix of the snapshot
         snapshot: String,
     },
     /// Remove snapshots; sandboxes created from them stay
     #[command(visible_aliases = ["remove", "delete"])]
     Rm {
-        /// Names or id prefixes of snapshots
+        /// SANDBOX:NAME, name or id prefix of each snapshot
         #[arg(required = true)]
         snapshots: Vec<String>,
     },
     /// Read snapshots completely and check that they are unchanged
     Verify {
-        /// Names or id prefixes of snapshots
+        /// SANDBOX:NAME, name or id prefix of each snapshot
         #[arg(required = true)]
         snapshots: Vec<String>,
     },

@@ -154,7 +154,7 @@ pub(crate) struct Create {
     /// Action at the end of the lifetime [default: delete]
     #[arg(long, value_enum, requires = "timeout")]
     pub(crate) on_timeout: Option<OnTimeout>,
-    /// Create the sandbox from this snapshot (name or id prefix) instead of a template
+    /// Create the sandbox from this snapshot (SANDBOX:NAME, name or id prefix) instead of a template
     #[arg(long, value_name = "SNAPSHOT", conflicts_with_all = ["template", "image"])]
     pub(crate) snapshot: Option<String>,
     /// With --snapshot: restore its processes too
@@ -237,6 +237,9 @@ pub(crate) struct Ls {
     /// Only sandboxes of this template
     #[arg(short = 'T', long)]
     pub(crate) template: Option<String>,
+    /// Only sandboxes of this tenant; an admin key sees those of every tenant
+    #[arg(long, value_name = "TENANT")]
+    pub(crate) tenant: Option<String>,
     /// Maximum number of results
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u32>,
@@ -284,14 +287,20 @@ pub(crate) struct Targets {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rm {
     /// Names or id prefixes of sandboxes
-    #[arg(required_unless_present = "all")]
+    #[arg(required_unless_present_any = ["all", "all_tenants"])]
     pub(crate) sandboxes: Vec<String>,
-    /// All sandboxes that this key sees; with --label only those with the labels
+    /// All sandboxes of the tenant of your key; with --label only those with the labels
     #[arg(long, conflicts_with = "sandboxes")]
     pub(crate) all: bool,
-    /// With --all: only sandboxes with this label
-    #[arg(short, long, value_parser = label, value_name = "KEY=VALUE", requires = "all")]
+    /// All sandboxes of every tenant, which needs an admin key
+    #[arg(long, conflicts_with_all = ["sandboxes", "all"])]
+    pub(crate) all_tenants: bool,
+    /// With --all or --all-tenants: only sandboxes with this label
+    #[arg(short, long, value_parser = label, value_name = "KEY=VALUE", conflicts_with = "sandboxes")]
     pub(crate) label: Vec<Pair>,
+    /// Remove their snapshots too
+    #[arg(long)]
+    pub(crate) snapshots: bool,
     /// Do not ask for confirmation, and ignore sandboxes that do not exist
     #[arg(short, long, visible_alias = "yes")]
     pub(crate) force: bool,
@@ -390,9 +399,13 @@ pub(crate) struct Events {
     /// Follow new events
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only events after this number
+    /// All events after this number; 0 begins with the oldest
     #[arg(long, value_name = "SEQ")]
     pub(crate) after: Option<u64>,
+    /// How many of the newest events
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, conflicts_with_all = ["after", "follow"],
+        value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) limit: u32,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -46,7 +46,7 @@ pub(crate) struct Serve {
     /// Allow the provider `local`: sandboxes without isolation, as processes of this machine with the rights of the server
     #[arg(long, env = env::ALLOW_LOCAL, hide_env_values = true)]
     pub(crate) allow_local: bool,
-    /// When to make the templates of the SDKs' default names (debian, code-interpreter-slim) in the background
+    /// When to make templates without being asked: those of the SDKs' default names (debian, code-interpreter-slim) in the background, and data-science at its first use
     #[arg(long, env = env::MAKE_TEMPLATES, hide_env_values = true, value_enum, default_value_t = MakeTemplates::Auto, value_name = "WHEN")]
     pub(crate) make_templates: MakeTemplates,
     /// Include /usr/local and /usr/src of this machine in the template `host`
@@ -69,6 +69,16 @@ pub(crate) struct Serve {
     /// pool
     #[arg(long, env = env::DISK_OVERCOMMIT, hide_env_values = true, default_value_t = 50.0, value_parser = overcommit)]
     pub(crate) disk_overcommit: f64,
+    /// Part of the pool that the sandboxes and volumes of one tenant may fill once there is a second tenant; 100% is no
+    /// limit
+    #[arg(long, env = env::TENANT_DISK_SHARE, hide_env_values = true, default_value = "50%", value_name = "PERCENT", value_parser = share)]
+    pub(crate) tenant_disk_share: Share,
+    /// CPUs of sandboxes that E2B's SDKs create from a template without a size, at most those of the machine
+    #[arg(long, env = env::E2B_CPU, hide_env_values = true, default_value_t = 2.0, value_name = "CPUS", value_parser = cpus)]
+    pub(crate) e2b_cpu: f64,
+    /// Memory of these sandboxes, at most half of the machine's
+    #[arg(long, env = env::E2B_MEMORY, hide_env_values = true, default_value = "4g", value_name = "SIZE", value_parser = super::values::mebibytes)]
+    pub(crate) e2b_memory: super::values::Mebibytes,
     /// Space to keep free on the disk of the data folder, and in the pool for pauses and snapshots
     #[arg(long, env = env::DISK_RESERVE, hide_env_values = true, default_value = "1g", value_name = "SIZE", value_parser = super::values::mebibytes)]
     pub(crate) disk_reserve: super::values::Mebibytes,
@@ -143,7 +153,7 @@ pub(crate) enum EgressPrivate {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MakeTemplates {
-    /// At the first start; needs a Debian mirror, some minutes and 3 GB
+    /// At the first start, or the first use; needs a Debian mirror, some minutes and 3 GB
     Auto,
     /// Never; use `atoll template make`
     Never,
@@ -230,6 +240,33 @@ fn folder(text: &str) -> Result<std::path::PathBuf, String> {
     Ok(whole)
 }
 
+fn cpus(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(cpus) if (0.01..=512.0).contains(&cpus) => Ok(cpus),
+        _ => Err(format!("{text:?} is not a number of CPUs between 0.01 and 512")),
+    }
+}
+
+/// A part of a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) per_mille: u64,
+}
+
+fn share(text: &str) -> Result<Share, String> {
+    let bad = || format!("{text:?} is not a percentage between 0.1% and 100%, such as 50%");
+    let (whole, tenths) = match text.strip_suffix('%').unwrap_or(text).split_once('.') {
+        Some((whole, tenths)) if tenths.len() == 1 => (whole, tenths),
+        Some(_) => return Err(bad()),
+        None => (text.strip_suffix('%').unwrap_or(text), "0"),
+    };
+    let digits =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u16>().ok());
+    let (Some(Some(whole)), Some(Some(tenths))) = (digits(whole), digits(tenths)) else { return Err(bad()) };
+    let per_mille = u64::from(whole) * 10 + u64::from(tenths);
+    if (1..=1_000).contains(&per_mille) { Ok(Share { per_mille }) } else { Err(bad()) }
+}
+
 fn overcommit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ratio) if (1.0..=1_000.0).contains(&ratio) => Ok(ratio),
@@ -240,6 +277,16 @@ fn overcommit(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage_with_a_tenth_at_most() {
+        for (text, per_mille) in [("50%", 500), ("50", 500), ("0.1%", 1), ("12.5", 125), ("100%", 1_000)] {
+            assert_eq!(share(text), Ok(Share { per_mille }), "{text}");
+        }
+        for text in ["", "%", "0", "0%", "101", "-5", "1.25%", "+5", "half", "1.%", ".5"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn bare_settings_are_valid() {

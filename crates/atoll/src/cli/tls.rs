@@ -50,7 +50,7 @@ pub(crate) struct Env {
     /// With --with-key: print the key that you use, by default the admin key of this machine
     #[arg(long, requires = "with_key")]
     pub(crate) admin: bool,
-    /// For E2B: use TLS and names below a domain instead of three URLs over plain HTTP
+    /// For E2B and Daytona: use TLS instead of plain HTTP; for E2B with names below a domain
     #[arg(long)]
     pub(crate) tls: bool,
     /// Use this server as HTTPS proxy; it connects only to sandboxes, so other HTTPS requests fail [auto and never:

@@ -17,16 +17,22 @@ pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 pub(crate) struct Address {
     url: Url,
     data: PathBuf,
+    /// The running server of `data` listens at this address, so that it is this machine's whatever its form.
+    is_own: bool,
 }
 
 impl Address {
     pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
         let data = global.data_dir();
+        let note = server_file::read(&data);
         let said = match &global.url {
             Some(url) => url.clone(),
-            None => server_file::read(&data).map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url),
+            None => note.as_ref().map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url.clone()),
         };
-        Ok(Self { url: parse(&said)?, data })
+        let url = parse(&said)?;
+        // The file of a server that ended says nothing: another machine may have its address now.
+        let is_own = note.is_some_and(|note| parse(&note.url).is_ok_and(|own| own == url) && note.is_alive());
+        Ok(Self { url, data, is_own })
     }
 
     pub(crate) fn url(&self) -> &Url {
@@ -50,6 +56,10 @@ impl Address {
     }
 
     pub(crate) fn is_local(&self) -> bool {
+        self.is_own || self.has_loopback_host()
+    }
+
+    fn has_loopback_host(&self) -> bool {
         match self.url.host_str() {
             Some("localhost") => true,
             Some(host) => host
@@ -138,9 +148,10 @@ fn parse(text: &str) -> Result<Url, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::server_file::ServerNote;
 
     fn at(url: &str) -> Address {
-        Address { url: parse(url).expect("valid"), data: "/nowhere".into() }
+        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), is_own: false }
     }
 
     #[test]
@@ -151,6 +162,22 @@ mod tests {
         for url in ["http://10.0.0.1:7070", "http://127.0.0.1.example.com", "http://localhost.example"] {
             assert!(!at(url).is_local(), "{url}");
         }
+    }
+
+    #[test]
+    fn the_running_server_of_the_folder_is_local_at_any_address() {
+        let data = tempfile::tempdir().expect("temporary folder");
+        let find = |url: Option<&str>| {
+            let data = Some(data.path().to_owned());
+            Address::find(&Global { url: url.map(str::to_owned), data, ..Global::default() }).expect("valid")
+        };
+        let note = ServerNote::new("192.0.2.7:7070".parse().expect("an address"), "localhost", None);
+        server_file::write(data.path(), &note).expect("writable");
+        assert!(find(None).is_local() && find(Some("192.0.2.7:7070")).is_local());
+        assert!(!find(Some("192.0.2.8:7070")).is_local() && !find(Some("https://192.0.2.7:7070")).is_local());
+        // Its address may be that of another machine by now.
+        server_file::write(data.path(), &ServerNote { started: note.started + 1, ..note }).expect("writable");
+        assert!(!find(None).is_local());
     }
 
     #[test]

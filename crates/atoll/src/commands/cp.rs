@@ -9,9 +9,12 @@ mod download;
 mod endpoint;
 mod upload;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use atoll_client::files::EntryKind;
@@ -23,6 +26,7 @@ use crate::{
     client::Client,
     failure::Failure,
     human::bytes,
+    out::Out,
 };
 pub(super) use endpoint::{CopyEntry, EndpointKind, SandboxEnd};
 
@@ -100,7 +104,7 @@ async fn one(
         (CopyEndpoint::Inside { sandbox, path }, CopyEndpoint::Inside { sandbox: other, path: target }) => {
             let from = SandboxEnd::sandbox(client, sandbox);
             let to = SandboxEnd::sandbox(client, other);
-            between(&from, path, &to, target).await
+            between(context, &from, path, &to, target).await
         }
         (CopyEndpoint::Inside { sandbox, path }, to) => {
             download::copy(context, &SandboxEnd::sandbox(client, sandbox), path, to).await
@@ -171,6 +175,7 @@ fn report(context: &CommandContext, copied: &CopySummary, to_stdout: ToStdout) -
 }
 
 async fn between(
+    context: &CommandContext,
     from: &SandboxEnd<'_>,
     path: &str,
     to: &SandboxEnd<'_>,
@@ -185,14 +190,53 @@ async fn between(
         ));
     }
     let target = to.target(target, last_part(&path)).await?;
-    let (body, bytes) = counted(from.read(&path).await?.bytes_stream());
+    let status = TransferStatus::new(context.out, last_part(&path), entry.size);
+    let (body, bytes) = counted(from.read(&path).await?.bytes_stream(), status);
     to.write(&target, entry.permissions(), body).await?;
     Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() })
+}
+
+/// How often the status of a transfer changes.
+const STATUS_EVERY: Duration = Duration::from_millis(100);
+
+/// The status line of one file that takes a while.
+struct TransferStatus {
+    out: Out,
+    name: String,
+    total: Option<u64>,
+    done: u64,
+    shown_at: Instant,
+}
+
+impl TransferStatus {
+    fn new(out: Out, name: &str, total: Option<u64>) -> Self {
+        Self { out, name: name.to_owned(), total, done: 0, shown_at: Instant::now() }
+    }
+
+    fn add(&mut self, count: usize) {
+        self.done += count as u64;
+        if self.shown_at.elapsed() >= STATUS_EVERY {
+            self.shown_at = Instant::now();
+            self.out.status(&self.text());
+        }
+    }
+
+    fn text(&self) -> String {
+        let done = bytes(self.done);
+        match self.total.filter(|total| *total > 0) {
+            Some(total) => {
+                let percent = self.done.min(total).saturating_mul(100) / total;
+                format!("{}: {done} of {} ({percent}%)", self.name, bytes(total))
+            }
+            None => format!("{}: {done}", self.name),
+        }
+    }
 }
 
 /// A stream as a request body, and the number of bytes sent.
 fn counted<E>(
     stream: impl Stream<Item = Result<bytes::Bytes, E>> + Send + 'static,
+    mut status: TransferStatus,
 ) -> (reqwest::Body, Arc<AtomicU64>)
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
@@ -202,6 +246,7 @@ where
     let stream = stream.inspect(move |piece| {
         if let Ok(piece) = piece {
             seen.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            status.add(piece.len());
         }
     });
     (reqwest::Body::wrap_stream(stream), count)
@@ -214,6 +259,20 @@ fn last_part(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_status_of_a_large_file_says_how_far_it_is() {
+        let mut status = TransferStatus::new(Out::new(false), "disk.img", Some(4 << 30));
+        status.add(1 << 30);
+        assert_eq!(status.text(), "disk.img: 1 GiB of 4 GiB (25%)");
+        // A file that grows while it is copied.
+        status.add(4 << 30);
+        assert_eq!(status.text(), "disk.img: 5 GiB of 4 GiB (100%)");
+        let mut unknown = TransferStatus::new(Out::new(false), "stdin", None);
+        unknown.add(512);
+        assert_eq!(unknown.text(), "stdin: 512 B");
+    }
+
     #[test]
     fn the_last_part_names_a_copy() {
         for (path, want) in [("/a/b", "b"), ("/a/b/", "b"), ("b", "b"), ("/", "root")] {

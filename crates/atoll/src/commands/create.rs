@@ -19,7 +19,6 @@ use crate::{
     },
     client::Client,
     failure::Failure,
-    out::Shade,
 };
 
 /// Whether to wait until the sandbox runs.
@@ -45,9 +44,42 @@ pub(super) async fn create(context: &CommandContext, args: Create) -> Result<(),
             Ok(sandbox) => queue_wait::until_running(context, &client, sandbox).await,
             refused => refused,
         };
+        let answer = checked(&client, &args, answer).await;
         return show(context, &client, body.body, answer).await;
     }
-    make(context, &client, &body, wait, key).await
+    context.out.status("creating …");
+    let answer = client.create_sandbox(&body, wait == Wait::Yes, key).await;
+    let answer = checked(&client, &args, answer).await;
+    context.out.status_done();
+    show(context, &client, body.body, answer).await
+}
+
+/// The status that a shell reports for a program that does not exist.
+const NOT_FOUND: i32 = 127;
+
+/// Deletes a sandbox whose start command is one word that is no program: the word was meant as its name. A sandbox that
+/// may have existed before is kept.
+async fn checked(
+    client: &Client,
+    args: &Create,
+    answer: Result<Answer<Sandbox>, Failure>,
+) -> Result<Answer<Sandbox>, Failure> {
+    let sandbox = answer?;
+    let failure = sandbox.command_failure.as_ref().filter(|failure| failure.exit_code == NOT_FOUND);
+    let is_new = args.thread.is_none() && args.idempotency_key.is_none();
+    let ([word], Some(failure), true) = (args.command.as_slice(), failure, is_new) else {
+        return Ok(sandbox);
+    };
+    let refused =
+        Failure::new("invalid_argument", format!("the start command is no program: {}", failure.message));
+    let hint = match &args.shape.name {
+        None => format!("to name the sandbox: atoll create --name {word}"),
+        Some(_) => "leave out the word, or give a program and its arguments".to_owned(),
+    };
+    match client.delete_sandbox(&sandbox.id).await {
+        Ok(_) => Err(refused.hint(hint)),
+        Err(_) => Err(refused.hint(format!("{hint}; `atoll rm {}` deletes what was created", sandbox.id))),
+    }
 }
 
 /// Creates a sandbox and shows the result.
@@ -75,13 +107,24 @@ async fn show(
         Err(failure) => return Err(explained(client, body, failure).await),
     };
     warn_of_isolation(context, &sandbox);
+    warn_of_command(context, &sandbox);
     if context.out.json {
         return context.out.json(&sandbox);
     }
     context.out.line(&sandbox.id)?;
     let name = sandbox.name.as_ref().unwrap_or(&sandbox.id);
-    context.out.tell(&context.out.shade_talk(Shade::Faint, &format!("next: atoll sh {name}")));
+    context.out.tell_faint(&format!("next: atoll sh {name}"));
     Ok(())
+}
+
+/// Announces a start command that could not be started.
+fn warn_of_command(context: &CommandContext, sandbox: &Sandbox) {
+    if let Some(failure) = &sandbox.command_failure {
+        context.out.say(&format!(
+            "warning: the start command of sandbox {} failed: {}",
+            sandbox.id, failure.message
+        ));
+    }
 }
 
 /// Announces a sandbox without isolation.

@@ -3,7 +3,7 @@
 pub(crate) use atoll_client::server::{CheckState, ServerCheck as Check};
 
 use super::CommandContext;
-use crate::{failure::Failure, out::Shade, serve};
+use crate::{failure::Failure, human::harmless, out::Shade, serve};
 
 pub(super) async fn doctor(context: &CommandContext) -> Result<u8, Failure> {
     let data = context.global.data_dir();
@@ -35,7 +35,7 @@ fn show(context: &CommandContext, check: &Check) -> Result<(), Failure> {
         CheckState::Lacking => out.shade(Shade::Strong, "lacking"),
         CheckState::Missing => out.shade(Shade::Bad, "missing"),
     };
-    out.line(&format!("{mark}  {:<18} {}", check.name, check.found))?;
+    out.styled_line(&format!("{mark}  {:<18} {}", harmless(&check.name), harmless(&check.found)))?;
     match (&check.fix, check.state) {
         (Some(fix), CheckState::Lacking | CheckState::Missing) => {
             out.line(&format!("         {:<18} fix: {fix}", ""))

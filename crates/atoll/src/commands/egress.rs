@@ -51,7 +51,7 @@ async fn list(context: &CommandContext, client: &Client, args: &Args) -> Result<
     let lines = table(&records).lines();
     for (line, record) in lines.iter().zip(std::iter::once(None).chain(records.iter().map(Some))) {
         let verdict = record.map_or(EgressVerdict::Allowed, |(record, _)| record.verdict);
-        context.out.line(&shaded(context.out, verdict, line))?;
+        context.out.styled_line(&shaded(context.out, verdict, line))?;
     }
     if records.is_empty() {
         context.out.tell("there are no records");
@@ -72,7 +72,7 @@ async fn follow(context: &CommandContext, client: &Client, args: &Args) -> Resul
         } else if record.what == EgressWhat::Lost {
             out.say(&format!("atoll: {}: this client read too slowly", harmless(&record.rule)));
         } else {
-            out.line(&shaded(out, record.verdict, &line(&record)))?;
+            out.styled_line(&shaded(out, record.verdict, &line(&record)))?;
         }
     }
     Ok(())

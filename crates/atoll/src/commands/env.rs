@@ -73,9 +73,10 @@ pub(crate) static SDKS: &[SdkEnvironment] = &[
         name: "daytona",
         key_variable: "DAYTONA_API_KEY",
         key_prefix: "dtn_",
-        variables: |_, server| {
+        variables: |tls, server| {
+            let url = if tls { &server.tls_url } else { &server.url };
             vec![
-                ("DAYTONA_API_URL", format!("{}/daytona/api", server.url)),
+                ("DAYTONA_API_URL", format!("{url}/daytona/api")),
                 // The only region of a server.
                 ("DAYTONA_TARGET", "local".to_owned()),
             ]
@@ -103,6 +104,8 @@ fn e2b_variables(tls: bool, server: &SdkServer) -> Vec<(&'static str, String)> {
 #[derive(Debug)]
 struct SdkServer {
     url: String,
+    /// The same with TLS.
+    tls_url: String,
     /// The `NAME:PORT` with TLS below which sandboxes are.
     hosts: String,
     files: Option<TlsFiles>,
@@ -110,7 +113,7 @@ struct SdkServer {
 
 pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Failure> {
     let address = Address::find(&context.global)?;
-    let server = find(context, &address);
+    let server = find(context, &address, needs_names(args));
     let mut variables = (args.sdk.variables)(args.tls, &server);
     if needs_names(args) {
         variables.extend(trust(context, &server));
@@ -119,10 +122,12 @@ pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Fail
     if let Some(note) = args.sdk.plain_note.filter(|_| !args.tls) {
         context.out.say(note);
     }
-    if args.sdk.uses_names == UsesNames::InPreviews
+    if args.sdk.uses_names == UsesNames::InPreviews && args.tls {
+        variables.extend(trust(context, &server));
+    } else if args.sdk.uses_names == UsesNames::InPreviews
         && let Some(files) = &server.files
     {
-        // Its previews use TLS too. The SDK itself does not, and fails if it cannot read the file.
+        // Its previews use TLS too. The SDK itself does not without --tls, and fails if it cannot read the file.
         let trusted = trust(context, &server);
         variables.extend(trusted.into_iter().filter(|_| is_for_the_user(&files.bundle)));
     }
@@ -193,7 +198,7 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
             Ok(made.secret.clone())
         }
         // A caller that may not create keys has a key that can be passed on.
-        Err(failure) if failure.is("forbidden") => {
+        Err(failure) if failure.is("forbidden") || failure.is("quota_exceeded") => {
             context.out.say("atoll: this is the key that you use");
             Ok(mine)
         }
@@ -218,14 +223,21 @@ fn unknown_key(was_said: bool, address: &Address) -> String {
     }
 }
 
-fn find(context: &CommandContext, address: &Address) -> SdkServer {
+fn find(context: &CommandContext, address: &Address, needs_tls: bool) -> SdkServer {
     let data = context.global.data_dir();
     let note = server_file::read(&data);
     let domain = note.as_ref().and_then(|note| note.domain.clone()).unwrap_or_else(|| "localhost".to_owned());
+    // A certificate for the name `localhost` is one for 127.0.0.1 too, which every client resolves.
+    let own = if domain == "localhost" { "127.0.0.1".to_owned() } else { domain.clone() };
     let below = atoll_proxy::Domain::parse(&domain).map_or(domain, |domain| domain.for_tls().to_owned());
+    if needs_tls && note.as_ref().is_some_and(|note| note.tls_port.is_none() && note.is_alive()) {
+        context.out.say("atoll: TLS is off at this server; start it with another --tls-port");
+    }
     let port = note.as_ref().and_then(|note| note.tls_port).unwrap_or(7443);
     let files = Some(TlsFiles::of(&data)).filter(|files| files.bundle.exists());
-    SdkServer { url: address.to_string(), hosts: format!("{below}:{port}"), files }
+    let url = address.to_string();
+    let tls_url = if url.starts_with("https://") { url.clone() } else { format!("https://{own}:{port}") };
+    SdkServer { url, tls_url, hosts: format!("{below}:{port}"), files }
 }
 
 fn needs_names(args: &Env) -> bool {
@@ -345,6 +357,7 @@ mod tests {
     fn every_sdk_is_pointed_at_this_server() {
         let server = SdkServer {
             url: "http://127.0.0.1:7070".into(),
+            tls_url: "https://127.0.0.1:7443".into(),
             hosts: "atoll.localhost:7443".into(),
             files: None,
         };
@@ -354,5 +367,8 @@ mod tests {
             assert!(all.iter().all(|(name, _)| !name.contains("KEY")), "{all:?}");
         }
         assert_eq!(e2b_variables(true, &server), [("E2B_DOMAIN", "atoll.localhost:7443".to_owned())]);
+        let daytona = SDKS.iter().find(|sdk| sdk.name == "daytona").expect("a row");
+        let url = ("DAYTONA_API_URL", "https://127.0.0.1:7443/daytona/api".to_owned());
+        assert_eq!((daytona.variables)(true, &server)[0], url);
     }
 }

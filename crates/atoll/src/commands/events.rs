@@ -19,30 +19,46 @@ pub(super) async fn events(context: &CommandContext, args: Args) -> Result<(), F
         }
         return Ok(());
     }
-    match pages(context, &client, &args).await {
+    let shown = match args.after {
+        Some(after) => pages(context, &client, &args, after).await,
+        None => newest(context, &client, &args).await,
+    };
+    match shown {
         Err(failure) => Err(suggest(&client, args.sandbox.as_deref().unwrap_or(""), failure).await),
         done => done,
     }
 }
 
-/// Shows the events so far, page by page.
-async fn pages(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
-    let mut after = args.after;
+/// Shows the newest events.
+async fn newest(context: &CommandContext, client: &Client, args: &Args) -> Result<(), Failure> {
+    let query =
+        EventsQuery { sandbox: args.sandbox.clone(), limit: Some(args.limit), ..EventsQuery::default() };
+    let mut events = client.events(&query).await?.into_answers();
+    events.try_for_each(|event| show(context, &event))
+}
+
+/// Shows all events after a number, page by page.
+async fn pages(context: &CommandContext, client: &Client, args: &Args, after: u64) -> Result<(), Failure> {
+    let mut after = after;
     loop {
-        let query = EventsQuery { sandbox: args.sandbox.clone(), after, limit: Some(PAGE), follow: None };
+        let query = EventsQuery {
+            sandbox: args.sandbox.clone(),
+            after: Some(after),
+            limit: Some(PAGE),
+            follow: None,
+        };
         let page = client.events(&query).await?;
-        let (count, last) = (page.items.len(), page.items.last().map(|event| event.seq));
-        page.into_answers().try_for_each(|event| show(context, &event))?;
         // A page that does not advance would mean an endless loop.
-        if count < PAGE as usize || last <= after {
+        let Some(last) = page.items.last().map(|event| event.seq).filter(|last| *last > after) else {
             return Ok(());
-        }
+        };
+        page.into_answers().try_for_each(|event| show(context, &event))?;
         after = last;
     }
 }
 
 /// The page size of the server.
-const PAGE: u32 = 1_000;
+const PAGE: u32 = 500;
 
 fn show(context: &CommandContext, event: &Answer<Event>) -> Result<(), Failure> {
     if context.out.json { context.out.json(event) } else { context.out.line(&sentence(event)) }

@@ -3,7 +3,7 @@
 use atoll_client::exec::ExecBody;
 
 use super::{
-    CommandContext, create,
+    CommandContext, command_hints, create,
     process::{self, Input, Signals, with_exit},
     suggest, terminal,
 };
@@ -15,7 +15,7 @@ pub(super) async fn exec(context: &CommandContext, args: Exec) -> Result<u8, Fai
         Err(failure) if failure.is("sandbox_not_found") => {
             Err(suggest(&client, &args.sandbox, failure).await)
         }
-        outcome => outcome,
+        outcome => outcome.map_err(|failure| command_hints::of_exec(failure, &args.sandbox, &args.command)),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn grep(context: &CommandContext, args: GrepFiles) -> Result<u8
         context.out.json(&found)?;
     } else {
         for GrepMatch { path, line, text } in &found.items {
-            context.out.line(&format!("{path}:{line}:{text}"))?;
+            context.out.line(&format!("{}:{line}:{text}", context.out.name(path)))?;
         }
     }
     if found.truncated {

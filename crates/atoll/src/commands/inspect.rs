@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use atoll_client::{
     client::Answer,
     moving::{MoveReport, Moving},
-    sandboxes::{Archive, Awake, CreatorKey, Hold, Lineage, Mount, NextTimer, Sandbox},
+    sandboxes::{Archive, Awake, CommandFailure, CreatorKey, Hold, Lineage, Mount, NextTimer, Sandbox},
     words::{AwakeReason, Isolation, MemoryLocation, MoveStage, OnExit, Phase, Wake},
 };
 use futures::{StreamExt, stream};
@@ -110,6 +110,7 @@ fn report(sandbox: &Sandbox, lineage: Option<&Lineage>, kin: &Relatives, now: Ti
         ("mounts", some(&mounts(&sandbox.mounts))),
         ("runs as", Some(format!("{} in {}", sandbox.user, workdir(sandbox)))),
         ("command", command.filter(|command| !command.is_empty())),
+        ("", sandbox.command_failure.as_ref().map(|failure| command_failure(failure, now))),
         ("labels", some(&labels(sandbox))),
         ("env", some(&env(sandbox))),
         ("archive", sandbox.archive.as_ref().map(archive)),
@@ -141,6 +142,12 @@ fn moving(moving: &Moving, now: Timestamp) -> String {
 /// Why the last move left the sandbox where it was.
 fn not_moved(last: &MoveReport) -> Option<String> {
     last.failure.as_ref().map(|why| format!("to {}: {why}", last.to))
+}
+
+/// How and when the start command failed.
+fn command_failure(failure: &CommandFailure, now: Timestamp) -> String {
+    let since = age(moment(failure.at.as_str()), now);
+    format!("failed {since} ago (status {}): {}", failure.exit_code, failure.message)
 }
 
 /// `NAME (ID)`, or the id of a key without a name.

@@ -9,7 +9,12 @@ use atoll_client::{
 };
 
 use super::{CommandContext, policy::Policy};
-use crate::{client::Client, failure::Failure, human::harmless, out::Out};
+use crate::{
+    client::Client,
+    failure::Failure,
+    human::{harmless, harmless_lines},
+    out::Out,
+};
 
 /// Decisions of the kernel are recorded up to a second later.
 const SETTLES: Duration = Duration::from_millis(1_500);
@@ -79,11 +84,6 @@ fn told(records: &[Egress]) -> Vec<String> {
         .take(TOLD)
         .map(|(to, rule)| format!("atoll: not in the policy, because it was refused: {to} ({rule})"));
     lines.chain((more > 0).then(|| format!("atoll: and {more} more; `atoll egress` shows them"))).collect()
-}
-
-/// Lines of this program with text from a sandbox in them.
-fn harmless_lines(text: &str) -> String {
-    text.lines().map(harmless).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

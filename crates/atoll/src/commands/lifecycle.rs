@@ -2,6 +2,8 @@
 //! `rollback`, `hold`, `extend`, `rm`, `signal`. With several targets they continue after a failure; the exit status
 //! reports it.
 
+use std::collections::BTreeMap;
+
 use atoll_client::{
     client::{Answer, LifecycleVerb},
     processes::{Signal as SignalName, SignalBody},
@@ -14,6 +16,7 @@ use super::{
     CommandContext, create, list,
     network::WithPolicy,
     suggest,
+    tenant::TenantNames,
     wait::{Work, carry_out},
 };
 use crate::{
@@ -109,36 +112,81 @@ pub(super) async fn one(
 
 pub(super) async fn rm(context: &CommandContext, args: Rm) -> Result<(), Failure> {
     let client = context.client()?;
-    let targets = if args.all {
-        let query = ListQuery { label: list::labels(&args.label), ..ListQuery::default() };
-        let found = client.sandboxes(&query, None).await?;
-        let ids: Vec<String> = found.items.into_iter().map(|sandbox| sandbox.id).collect();
-        confirm(context, &args, ids.len())?;
-        ids
-    } else {
-        args.sandboxes
+    let targets = match args.all || args.all_tenants {
+        true => all(context, &client, &args).await?,
+        false => args.sandboxes,
     };
     let mut tally = Tally::new(context);
     for ident in &targets {
         context.out.status(&format!("deleting {ident} …"));
-        let answer = client.delete_sandbox(ident).await;
+        let answer = match args.snapshots {
+            true => client.delete_with_snapshots(ident).await,
+            false => client.delete_sandbox(ident).await,
+        };
         context.out.status_done();
         if args.force && answer.as_ref().is_err_and(|failure| failure.is("sandbox_not_found")) {
             continue;
         }
+        let deleted = answer.as_ref().ok().map(|sandbox| sandbox.id.clone());
         tally.count(&client, ident, answer).await?;
+        if let (Some(id), false) = (deleted, args.snapshots) {
+            tell_kept(context, &client, ident, &id).await;
+        }
     }
     tally.end()
 }
 
-fn confirm(context: &CommandContext, args: &Rm, count: usize) -> Result<(), Failure> {
-    if args.force || count == 0 || context.out.ask(&format!("Delete {count} sandboxes with their files?")) {
+/// LIMIT: how many of the snapshots that outlive their sandbox are named.
+const KEPT_SHOWN: u32 = 3;
+
+/// Names the snapshots that outlive their sandbox.
+async fn tell_kept(context: &CommandContext, client: &Client, ident: &str, id: &str) {
+    let Ok(kept) = client.snapshots(Some(id), Some(KEPT_SHOWN + 1)).await else { return };
+    let shown = kept.items.iter().take(KEPT_SHOWN as usize);
+    let names: Vec<String> = shown.map(|one| one.name.clone().unwrap_or_else(|| one.id.clone())).collect();
+    if names.is_empty() {
+        return;
+    }
+    let more = if kept.items.len() > names.len() { ", …" } else { "" };
+    context.out.say(&format!(
+        "atoll: kept the snapshots of {ident}: {}{more}; `atoll rm --snapshots {id}` removes them",
+        names.join(", ")
+    ));
+}
+
+/// The sandboxes of the key's own tenant, or of every tenant, once the user has agreed to their end.
+async fn all(context: &CommandContext, client: &Client, args: &Rm) -> Result<Vec<String>, Failure> {
+    let tenant = match args.all_tenants {
+        true => None,
+        false => Some(client.current_key().await?.record.tenant.clone()),
+    };
+    let query = ListQuery { label: list::labels(&args.label), tenant, ..ListQuery::default() };
+    let found = client.sandboxes(&query, None).await?.items;
+    if !found.is_empty() && !args.force {
+        let names = TenantNames::read(client).await;
+        confirm(context, &counts(found.iter().map(|sandbox| names.name(&sandbox.tenant))))?;
+    }
+    Ok(found.into_iter().map(|sandbox| sandbox.id).collect())
+}
+
+/// `3 sandboxes of acme`, or `5 sandboxes of 2 tenants (3 of acme, 2 of default)`.
+fn counts<'a>(tenants: impl Iterator<Item = &'a str>) -> String {
+    let mut by_tenant: BTreeMap<&str, usize> = BTreeMap::new();
+    tenants.for_each(|tenant| *by_tenant.entry(tenant).or_default() += 1);
+    let count: usize = by_tenant.values().sum();
+    let what = if count == 1 { "sandbox" } else { "sandboxes" };
+    let each: Vec<String> = by_tenant.iter().map(|(tenant, count)| format!("{count} of {tenant}")).collect();
+    match by_tenant.len() {
+        1 => format!("{count} {what} of {}", by_tenant.keys().copied().collect::<String>()),
+        several => format!("{count} {what} of {several} tenants ({})", each.join(", ")),
+    }
+}
+
+fn confirm(context: &CommandContext, what: &str) -> Result<(), Failure> {
+    if context.out.ask(&format!("Delete {what} with their files?")) {
         return Ok(());
     }
-    Err(Failure::usage(
-        format!("{count} sandboxes were not deleted"),
-        "add --force to delete them without confirmation",
-    ))
+    Err(Failure::usage(format!("not deleted: {what}"), "add --force to delete them without confirmation"))
 }
 
 pub(super) async fn signal(context: &CommandContext, args: Signal) -> Result<(), Failure> {
@@ -183,5 +231,18 @@ impl<'a> Tally<'a> {
 
     fn end(self) -> Result<(), Failure> {
         if self.failed == 0 { Ok(()) } else { Err(Failure::silent(1)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counts;
+
+    #[test]
+    fn the_question_names_how_many_sandboxes_of_whom_end() {
+        assert_eq!(counts(["acme"].into_iter()), "1 sandbox of acme");
+        assert_eq!(counts(["acme", "acme"].into_iter()), "2 sandboxes of acme");
+        let several = counts(["default", "acme", "acme"].into_iter());
+        assert_eq!(several, "3 sandboxes of 2 tenants (2 of acme, 1 of default)");
     }
 }

@@ -6,7 +6,7 @@ use atoll_client::{
 };
 use jiff::Timestamp;
 
-use super::{CommandContext, moment, suggest};
+use super::{CommandContext, moment, suggest, tenant::TenantNames};
 use crate::{
     cli::{
         sandbox::{Ls, Target},
@@ -24,6 +24,7 @@ pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure
         phase: (!args.phase.is_empty()).then(|| args.phase.join(",")),
         label: labels(&args.label),
         template: args.template,
+        tenant: args.tenant,
         all: args.all.then(|| "1".to_owned()),
         ..ListQuery::default()
     };
@@ -36,7 +37,12 @@ pub(super) async fn ls(context: &CommandContext, args: Ls) -> Result<(), Failure
         return out.json(&sandboxes);
     }
     let shows_provider = shows_provider(&client, &sandboxes.items).await;
-    for line in table(&sandboxes.items, shows_provider, Timestamp::now()).lines() {
+    // The tenant is of interest only where there are several.
+    let tenants = match sandboxes.items.windows(2).any(|pair| pair[0].tenant != pair[1].tenant) {
+        true => Some(TenantNames::read(&client).await),
+        false => None,
+    };
+    for line in table(&sandboxes.items, shows_provider, tenants.as_ref(), Timestamp::now()).lines() {
         out.line(&line)?;
     }
     if sandboxes.items.is_empty() {
@@ -66,16 +72,24 @@ pub(super) fn labels(labels: &[Pair]) -> Option<Vec<String>> {
     (!labels.is_empty()).then(|| all.collect())
 }
 
-fn table(sandboxes: &[Sandbox], shows_provider: bool, now: Timestamp) -> Table {
+fn table(
+    sandboxes: &[Sandbox],
+    shows_provider: bool,
+    tenants: Option<&TenantNames>,
+    now: Timestamp,
+) -> Table {
     // The node is of interest only where there are several.
     let several_nodes = sandboxes.windows(2).any(|pair| pair[0].node != pair[1].node);
     let mut head = vec!["ID", "NAME", "TEMPLATE", "PHASE", "CPU", "MEMORY", "AGE", "LEFT"];
+    head.extend(tenants.map(|_| "TENANT"));
     head.extend(shows_provider.then_some("PROVIDER"));
     head.extend(several_nodes.then_some("NODE"));
     // The isolation is of interest where it is not that of a container.
     let is_unusual = |sandbox: &Sandbox| sandbox.isolation != Isolation::Container;
     let shows_isolation = sandboxes.iter().any(is_unusual);
     head.extend(shows_isolation.then_some("ISOLATION"));
+    let shows_command = sandboxes.iter().any(|sandbox| sandbox.command_failure.is_some());
+    head.extend(shows_command.then_some("COMMAND"));
     let mut table = Table::new(&head);
     for sandbox in sandboxes {
         let ends = moment(sandbox.timeout_at.as_deref()).filter(|_| counts_down(sandbox));
@@ -89,9 +103,14 @@ fn table(sandboxes: &[Sandbox], shows_provider: bool, now: Timestamp) -> Table {
             age(moment(sandbox.created_at.as_str()), now),
             left(ends, now),
         ];
+        row.extend(tenants.map(|tenants| tenants.name(&sandbox.tenant).to_owned()));
         row.extend(shows_provider.then(|| sandbox.provider.clone()));
         row.extend(several_nodes.then(|| sandbox.node.clone()));
         row.extend(shows_isolation.then(|| sandbox.isolation.as_str().to_owned()));
+        row.extend(shows_command.then(|| match &sandbox.command_failure {
+            Some(failure) => format!("failed ({})", failure.exit_code),
+            None => "-".to_owned(),
+        }));
         table.row(row);
     }
     table
@@ -200,9 +219,20 @@ mod tests {
     fn the_node_is_shown_where_there_are_several() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
         let on = |node: &str| crate::commands::inspect::tests::sandbox(json!({ "node": node }));
-        let shows_node = |sandboxes: &[Sandbox]| table(sandboxes, false, now).lines()[0].contains("NODE");
+        let shows_node =
+            |sandboxes: &[Sandbox]| table(sandboxes, false, None, now).lines()[0].contains("NODE");
         assert!(!shows_node(&[on("a"), on("a")]));
         assert!(shows_node(&[on("a"), on("b")]));
+    }
+
+    #[test]
+    fn the_tenant_is_shown_by_its_name_where_there_are_several() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
+        let of = |tenant: &str| crate::commands::inspect::tests::sandbox(json!({ "tenant": tenant }));
+        let names = TenantNames::of([("t1", "acme"), ("t2", "default")]);
+        let lines = table(&[of("t1"), of("t2"), of("t3")], false, Some(&names), now).lines();
+        assert!(lines[0].ends_with("TENANT"), "{lines:?}");
+        assert!(lines[1].ends_with("acme") && lines[2].ends_with("default") && lines[3].ends_with("t3"));
     }
 
     #[test]
@@ -210,7 +240,7 @@ mod tests {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
         let with =
             |isolation: &str| crate::commands::inspect::tests::sandbox(json!({ "isolation": isolation }));
-        let lines = |sandboxes: &[Sandbox]| table(sandboxes, false, now).lines();
+        let lines = |sandboxes: &[Sandbox]| table(sandboxes, false, None, now).lines();
         assert!(!lines(&[with("container")])[0].contains("ISOLATION"));
         let shown = lines(&[with("container"), with("none")]);
         assert!(
@@ -222,7 +252,7 @@ mod tests {
     fn the_provider_is_shown_where_it_is_of_interest() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
         let sandbox = crate::commands::inspect::tests::sandbox(json!({ "provider": "docker" }));
-        let lines = |shows| table(std::slice::from_ref(&sandbox), shows, now).lines();
+        let lines = |shows| table(std::slice::from_ref(&sandbox), shows, None, now).lines();
         assert!(lines(true)[0].ends_with("PROVIDER") && lines(true)[1].ends_with("docker"));
         assert!(!lines(false)[0].contains("PROVIDER"));
     }
@@ -249,7 +279,7 @@ mod tests {
                    "cpu": 1.0, "memory_mib": 512, "created_at": "2026-01-01T00:59:00Z", "timeout_at": null}),
             ),
         ];
-        insta::assert_snapshot!(table(&sandboxes, false, now).lines().join("\n"), @r"
+        insta::assert_snapshot!(table(&sandboxes, false, None, now).lines().join("\n"), @r"
         ID                    NAME  TEMPLATE  PHASE                CPU  MEMORY   AGE  LEFT
         abcdefghijklmnopqrst  box   debian    running              0.5  512 MiB  1h   5m
         bbcdefghijklmnopqrst  -     host      stopped              2    2 GiB    10s  -

@@ -27,7 +27,12 @@ pub(super) async fn provider(context: &CommandContext, command: Provider) -> Res
         Provider::Set { name, change } => {
             let document = document(&client, &name, &change).await?;
             let settings = client.set_provider_settings(&name, &document).await?;
-            if context.out.json { context.out.json(&settings) } else { show(context, &settings) }
+            if context.out.json {
+                context.out.json(&settings)?
+            } else {
+                show(context, &settings)?
+            }
+            if takes_sandboxes(&settings.settings) { usable(&client, &name).await } else { Ok(()) }
         }
         Provider::Rm { name } => {
             client.remove_provider_settings(&name).await?;
@@ -93,6 +98,19 @@ async fn test(context: &CommandContext, client: &Client, name: &str) -> Result<(
             Err(found.hint.clone().into_iter().fold(failure, Failure::hint))
         }
     }
+}
+
+/// Whether the settings enable their provider. One that is disabled cannot be used, and that is no failure.
+fn takes_sandboxes(settings: &Value) -> bool {
+    settings["enabled"].as_bool().unwrap_or(settings["provider"] != "local")
+}
+
+/// Fails if a provider whose settings were just written cannot be used, for example because its key is wrong.
+async fn usable(client: &Client, name: &str) -> Result<(), Failure> {
+    let found = client.test_provider(name).await?;
+    let Some(problem) = &found.problem else { return Ok(()) };
+    let failure = Failure::new("provider_not_configured", format!("the settings were saved, but {problem}"));
+    Err(found.hint.clone().into_iter().fold(failure, Failure::hint))
 }
 
 /// The new settings: a whole document, or the current ones with changes.

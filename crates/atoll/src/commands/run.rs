@@ -11,7 +11,7 @@ use atoll_client::{
 };
 
 use super::{
-    CommandContext, create, learned_policy,
+    CommandContext, command_hints, create, learned_policy,
     network::{self, WithPolicy},
     process::{self, Input, Signals, signal_status, with_exit},
     queue_wait, template, terminal,
@@ -20,7 +20,6 @@ use crate::{
     cli::sandbox::Run,
     client::Client,
     failure::{EXIT_OURS, Failure},
-    out::Shade,
     server::background,
 };
 
@@ -65,6 +64,7 @@ pub(super) async fn run(context: &CommandContext, args: Run) -> Result<u8, Failu
         outcome = command(context, &client, &id, &args, &mut signals) => outcome,
         never = renew(&client, &id) => never,
     };
+    let outcome = outcome.map_err(|failure| command_hints::of_run(failure, &args.command));
     // With --json it is part of the result.
     if args.shape.reach.learn && !context.out.json {
         tokio::select! {
@@ -189,6 +189,6 @@ async fn finish(context: &CommandContext, client: &Client, id: &str, keep: bool)
     }
     if let Err(failure) = client.delete_sandbox(id).await {
         out.say(&format!("atoll: {id} was not deleted: {failure}"));
-        out.tell(&out.shade_talk(Shade::Faint, "the server deletes it within 15 minutes"));
+        out.tell_faint("the server deletes it within 15 minutes");
     }
 }

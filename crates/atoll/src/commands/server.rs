@@ -18,7 +18,7 @@ use crate::{
     server::{background::log_path, server_file},
 };
 
-/// LIMIT: requests get 10 s to end; a server that takes longer is stuck.
+/// LIMIT: sandboxes that are bound to the server get 10 s, the rest 2 s; a server that takes longer is stuck.
 const END_WITHIN: Duration = Duration::from_secs(30);
 
 pub(super) async fn server(context: &CommandContext, command: Server) -> Result<(), Failure> {
@@ -46,6 +46,7 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     // The server that answers may not be the one of DATA.
     let note = server_file::read(&data).filter(|note| note.is_alive() && note.url == url);
     let pid = note.as_ref().map(|note| note.pid);
+    let warning = note.as_ref().and_then(server_file::ServerNote::clear_text_warning);
     let since = note.and(server_file::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
     if context.out.json {
         let since = since.map(|at| format!("{at:.3}"));
@@ -54,7 +55,9 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     let version = &health.version;
     let pid = pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
     let up = since.map_or_else(String::new, |at| format!(" for {}", age(Some(at), Timestamp::now())));
-    context.out.line(&format!("running at {url}{up} (version {version}{pid})"))
+    context.out.line(&format!("running at {url}{up} (version {version}{pid})"))?;
+    warning.into_iter().for_each(|warning| context.out.say(&format!("atoll: {warning}")));
+    Ok(())
 }
 
 async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failure> {
@@ -74,12 +77,22 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
         Failure::new("forbidden", format!("the server cannot be stopped: {e}")).hint("use sudo")
     })?;
     let deadline = tokio::time::Instant::now() + END_WITHIN;
+    let mut waits_for = String::new();
     while note.is_alive() {
         if tokio::time::Instant::now() > deadline {
-            return Err(Failure::new("deadline_exceeded", format!("pid {} has not ended yet", note.pid)));
+            let what =
+                if waits_for.is_empty() { String::new() } else { format!("; it waits for {waits_for}") };
+            let message = format!("pid {} has not ended yet{what}", note.pid);
+            return Err(Failure::new("deadline_exceeded", message).hint("a second signal ends it at once"));
+        }
+        let now = server_file::read(&data).filter(|now| now.pid == note.pid).and_then(|now| now.waits_for);
+        if let Some(now) = now.filter(|now| *now != waits_for) {
+            context.out.status(&format!("waiting for {now} …"));
+            waits_for = now;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    context.out.status_done();
     Ok(note)
 }
 

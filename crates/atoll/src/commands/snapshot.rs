@@ -33,7 +33,7 @@ pub(super) async fn snapshot(context: &CommandContext, args: Snapshot) -> Result
 }
 
 async fn take(context: &CommandContext, client: &Client, sandbox: &str, kept: Kept) -> Result<(), Failure> {
-    let body = SnapshotBody { name: kept.name, memory: kept.memory };
+    let body = SnapshotBody { name: kept.name, tenant_wide: kept.global, memory: kept.memory };
     context.out.status(&format!("taking a snapshot of {sandbox} …"));
     let answer = client.take_snapshot(sandbox, &body).await;
     context.out.status_done();
@@ -73,7 +73,7 @@ fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
     for snapshot in snapshots {
         table.row(vec![
             snapshot.id.clone(),
-            super::list::or_dash(snapshot.name.as_deref().unwrap_or("")),
+            super::list::or_dash(&name(snapshot)),
             snapshot.sandbox.clone(),
             snapshot.template.clone(),
             if snapshot.memory { "yes" } else { "-" }.to_owned(),
@@ -82,6 +82,15 @@ fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
         ]);
     }
     table
+}
+
+/// The name with the sandbox that it belongs to, as commands take it; empty if it has none.
+pub(super) fn name(snapshot: &SnapshotAnswer) -> String {
+    let name = snapshot.name.as_deref().unwrap_or_default();
+    if name.is_empty() || snapshot.tenant_wide {
+        return name.to_owned();
+    }
+    format!("{}:{name}", snapshot.sandbox_name.as_ref().unwrap_or(&snapshot.sandbox))
 }
 
 /// An action on several snapshots.
@@ -128,8 +137,9 @@ async fn nearest(client: &Client, wanted: &str, failure: Failure) -> Failure {
         return failure;
     }
     let Ok(known) = client.first_snapshots(KNOWN_MAX).await else { return failure };
-    let names = known.items.iter().flat_map(|snapshot| snapshot.name.iter().chain([&snapshot.id]));
-    match similar_names::nearest(wanted, names.map(String::as_str)) {
+    let named = known.items.iter().map(name).filter(|name| !name.is_empty());
+    let names: Vec<String> = named.chain(known.items.iter().map(|snapshot| snapshot.id.clone())).collect();
+    match similar_names::nearest(wanted, names.iter().map(String::as_str)) {
         Some(name) => failure.hint(format!("did you mean {name}? `atoll snapshot ls` shows every snapshot")),
         None => failure.hint("`atoll snapshot ls` shows every snapshot"),
     }
@@ -142,12 +152,19 @@ mod tests {
     #[test]
     fn the_table_is_as_reviewed() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().expect("valid");
-        let snapshots = [serde_json::from_value(serde_json::json!({"id": "sbcdefghijklmnopqrst", "name": "clean",
+        let snapshots: [SnapshotAnswer; 1] = [serde_json::from_value(serde_json::json!({"id": "sbcdefghijklmnopqrst", "name": "clean",
             "tenant": "t", "sandbox": "abcdefghijklmnopqrst", "provider": "container", "state": "ready", "template": "host",
             "template_version": "v", "env_names": [], "user": "user", "workdir": "/", "command": null, "cpu": 1.0,
             "memory_mib": 512, "disk_mib": 2048, "pids": 256, "network": "allow-all", "memory": true,
             "bytes": 52_428_800, "stood_still_us": 0, "created_at": "2026-01-01T00:00:00Z"}))
         .expect("a snapshot")];
+        let of_box = SnapshotAnswer {
+            tenant_wide: false,
+            sandbox_name: Some("box".to_owned()),
+            ..snapshots[0].clone()
+        };
+        assert_eq!(name(&of_box), "box:clean");
+        assert_eq!(name(&SnapshotAnswer { sandbox_name: None, ..of_box }), "abcdefghijklmnopqrst:clean");
         insta::assert_snapshot!(table(&snapshots, now).lines().join("\n"), @r"
         ID                    NAME   SANDBOX               TEMPLATE  MEMORY  SIZE    AGE
         sbcdefghijklmnopqrst  clean  abcdefghijklmnopqrst  host      yes     50 MiB  1h

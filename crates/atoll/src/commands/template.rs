@@ -7,7 +7,7 @@ mod registry;
 use atoll_client::{
     client::Answer,
     start::{Ready as ReadyBody, Start as StartBody},
-    templates::{TagsBody, Template as TemplateAnswer, UpdateTemplateBody},
+    templates::{Collected, TagsBody, Template as TemplateAnswer, UpdateTemplateBody},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -79,17 +79,33 @@ fn table(templates: &[TemplateAnswer], now: Timestamp) -> Table {
     for template in templates {
         table.row(vec![
             template.name.clone(),
-            or_dash(&template.tags.join(",")),
+            or_dash(&few(&template.tags)),
             super::progress::short(&template.version),
             template.made_from.as_str().to_owned(),
             template.user.clone(),
             if template.sudo { "yes" } else { "-" }.to_owned(),
             template.size_bytes.map_or_else(|| "-".to_owned(), bytes),
             age(moment(template.created_at.as_str()), now),
-            template.aliases.join(","),
+            few(&template.aliases),
         ]);
     }
     table
+}
+
+/// LIMIT: characters of a list in a table, so that one template with many tags does not push the other columns away.
+const LIST_WIDTH: usize = 32;
+
+/// The first of some names, and how many more there are; `template show` has all.
+fn few(names: &[String]) -> String {
+    let mut text = String::new();
+    for (at, name) in names.iter().enumerate() {
+        if at > 0 && text.chars().count() + name.chars().count() > LIST_WIDTH {
+            return format!("{text} +{}", names.len() - at);
+        }
+        text.push_str(if at > 0 { "," } else { "" });
+        text.push_str(name);
+    }
+    text
 }
 
 /// Shows the steps as they arrive; the last event is the template or the failure.
@@ -248,7 +264,24 @@ async fn gc(context: &CommandContext, client: &Client) -> Result<(), Failure> {
         collected.layers,
         collected.blobs,
         bytes(collected.bytes)
-    ))
+    ))?;
+    kept(&collected).iter().try_for_each(|line| context.out.line(line))
+}
+
+/// Why a collection left something that no template needs.
+fn kept(collected: &Collected) -> Vec<String> {
+    let cached = (collected.cached_bytes > 0).then(|| {
+        format!("kept {} of build results, so that later builds are faster", bytes(collected.cached_bytes))
+    });
+    let recent = (collected.recent > 0).then(|| {
+        format!("kept {} versions that were used in the last minute; collect again later", collected.recent)
+    });
+    let removed_nothing = collected.versions == 0 && collected.layers == 0 && collected.blobs == 0;
+    let needed = removed_nothing.then(|| {
+        "everything else is needed by a template, a sandbox or a snapshot; archives of packages are in ATOLL_CACHE"
+            .to_owned()
+    });
+    [cached, recent, needed].into_iter().flatten().collect()
 }
 
 /// Adds the most similar name as a hint to an unknown template.
@@ -273,6 +306,25 @@ pub(super) async fn nearest(client: &Client, wanted: &str, failure: Failure) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+
+    fn a_template_with_many_tags_keeps_its_row_short() {
+        let tags: Vec<String> = (0..40).map(|n| format!("2026-11-{n:02}")).collect();
+        assert_eq!(few(&tags), "2026-11-00,2026-11-01,2026-11-02 +37");
+        assert_eq!(few(&tags[..3]), "2026-11-00,2026-11-01,2026-11-02");
+        assert_eq!(few(&["x".repeat(100)]), "x".repeat(100));
+        assert_eq!(few(&[]), "");
+    }
+
+    #[test]
+    fn a_collection_says_why_it_kept_something() {
+        let nothing = Collected { versions: 0, layers: 0, blobs: 0, bytes: 0, cached_bytes: 0, recent: 0 };
+        assert!(kept(&nothing)[0].contains("needed by a template"));
+        let spared = kept(&Collected { cached_bytes: 5 << 30, recent: 2, ..nothing.clone() });
+        assert!(spared[0].contains("build results") && spared[1].contains("2 versions"), "{spared:?}");
+        assert_eq!(kept(&Collected { layers: 1, ..nothing }), Vec::<String>::new());
+    }
 
     #[test]
     fn the_table_is_as_reviewed() {

@@ -1,5 +1,7 @@
 //! `atoll tenant create|ls|providers|quota`.
 
+use std::collections::BTreeMap;
+
 use atoll_client::tenants::{Quota, TenantBody, TenantProviders};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,6 +13,30 @@ use crate::{
     failure::Failure,
     human::{Table, bytes},
 };
+
+/// Tenants by id. A user key cannot list them, but learns the name of its own.
+pub(super) struct TenantNames(BTreeMap<String, String>);
+
+impl TenantNames {
+    /// Reads the names. A name that cannot be read is shown as its id.
+    pub(super) async fn read(client: &Client) -> Self {
+        if let Ok(tenants) = client.tenants().await {
+            return Self(tenants.items.into_iter().map(|tenant| (tenant.id, tenant.name)).collect());
+        }
+        let own = client.current_key().await.ok();
+        Self(own.into_iter().map(|key| (key.record.tenant.clone(), key.tenant_name.clone())).collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of<const N: usize>(names: [(&str, &str); N]) -> Self {
+        Self(names.map(|(id, name)| (id.to_owned(), name.to_owned())).into())
+    }
+
+    /// The name of a tenant.
+    pub(super) fn name<'a>(&'a self, id: &'a str) -> &'a str {
+        self.0.get(id).map_or(id, String::as_str)
+    }
+}
 
 pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<(), Failure> {
     let client = context.client()?;
@@ -24,7 +50,9 @@ pub(super) async fn tenant(context: &CommandContext, command: Tenant) -> Result<
         Tenant::Network { name, reach, none } => {
             network::of_tenant(context, &client, &name, &reach, none).await
         }
-        Tenant::Providers { name, allow, any } => providers(context, &client, &name, allow, any).await,
+        Tenant::Providers { name, allow, default } => {
+            providers(context, &client, &name, allow, default).await
+        }
         Tenant::Quota { name, quota } => show_or_set(context, &client, &name, &quota).await,
     }
 }
@@ -48,9 +76,9 @@ async fn providers(
     client: &Client,
     name: &str,
     allow: Vec<String>,
-    any: bool,
+    default: bool,
 ) -> Result<(), Failure> {
-    let list = if any {
+    let list = if default {
         client.clear_tenant_providers(name).await?.providers.clone()
     } else if allow.is_empty() {
         let tenants = client.tenants().await?;
@@ -64,7 +92,7 @@ async fn providers(
         return context.out.json(&serde_json::json!({ "providers": list }));
     }
     match list {
-        None => context.out.line("every provider that isolates its sandboxes, and the server's default"),
+        None => context.out.line("container and microvm, and the server's default"),
         Some(list) => list.iter().try_for_each(|provider| context.out.line(provider)),
     }
 }

@@ -24,7 +24,13 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
     };
     let api_hosts =
         [settings.domain.as_str(), settings.domain.for_tls()].map(|domain| format!("api.{domain}"));
-    E2b::new(service.clone(), E2bOptions { closing, hosts: Arc::new(hosts), api_hosts: api_hosts.into() })
+    let options = E2bOptions {
+        closing,
+        hosts: Arc::new(hosts),
+        default_size: settings.e2b_size,
+        api_hosts: api_hosts.into(),
+    };
+    E2b::new(service.clone(), options)
 }
 
 /// Handles requests to ports of a sandbox.

@@ -90,6 +90,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
     let mcp = McpOptions {
         preview_domain: settings.domain.as_str().to_owned(),
         preview_port: port,
+        listens_locally: settings.listen.ip().is_loopback(),
         origins: settings.allow_origins.clone(),
     };
     let fronts = Fronts {
@@ -112,7 +113,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
     HttpServer::new(
         proxy,
         table.into_router(),
-        Limits::default(),
+        Limits { drain_for: super::REQUESTS_END_WITHIN, ..Limits::default() },
         Closing { draining, forced },
         settings.allow_origins.clone(),
     )

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use atoll_disk::Reserve;
+use atoll_disk::{Reserve, TenantShares};
 use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::{
-    NodeName,
+    LimitsAsk, NodeName,
     policy::egress::{OperatorFloors, PrivateRanges},
 };
 use atoll_proxy::CertificateFiles;
@@ -53,6 +53,8 @@ pub(super) struct Settings {
     pub(super) live_max: u64,
     pub(super) overcommit: f64,
     pub(super) disk_overcommit: f64,
+    /// The size of sandboxes of the E2B front.
+    pub(super) e2b_size: LimitsAsk,
     /// The reserve on the disk of `data`.
     pub(super) disk: Arc<Reserve>,
     pub(super) archive: Option<String>,
@@ -71,7 +73,8 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn new(data: PathBuf, args: Serve) -> Self {
-        let disk = Reserve::open(&data, args.disk_reserve.0 << 20);
+        let shares = TenantShares::new(args.tenant_disk_share.per_mille);
+        let disk = Reserve::open(&data, args.disk_reserve.0 << 20, shares);
         Self {
             listen: args.listen,
             tls: tls(&data, &args),
@@ -90,6 +93,11 @@ impl Settings {
             live_max: args.live_max,
             overcommit: args.overcommit,
             disk_overcommit: args.disk_overcommit,
+            e2b_size: LimitsAsk {
+                cpu: Some(args.e2b_cpu),
+                memory_mib: Some(args.e2b_memory.as_limit()),
+                ..LimitsAsk::default()
+            },
             archive: args.archive,
             egress: OperatorFloors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
@@ -132,6 +140,7 @@ impl Settings {
         let defaults = atoll_service::ServiceConfig::new(&self.data);
         atoll_service::ServiceConfig {
             default_template: self.template.clone(),
+            make_at_first_use: self.make_templates,
             live_max: self.live_max,
             overcommit: self.overcommit,
             disk_overcommit: self.disk_overcommit,

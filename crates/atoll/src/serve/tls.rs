@@ -36,24 +36,29 @@ pub(super) struct TlsPort {
 }
 
 /// Serves TLS from the moment there is a certificate until the server closes.
-pub(super) async fn serve(server: &HttpServer, settings: &Settings, url: &str, reload: &Arc<Notify>) {
+pub(super) async fn serve(server: &HttpServer, settings: &Settings, reload: &Arc<Notify>) {
     let Some(port) = &settings.tls else { return };
     let Some(tls) = certificate(server, &port.files, reload).await else { return };
     let listener = match TcpListener::bind(port.listen).await {
         Ok(listener) => listener,
         Err(cause) => {
-            return tracing::warn!(address = %port.listen, %cause, "TLS is off: cannot listen; choose another --tls-port");
+            tracing::warn!(address = %port.listen, %cause, "TLS is off: cannot listen; choose another --tls-port");
+            return note_port(settings, None);
         }
     };
     let address = listener.local_addr().unwrap_or(port.listen);
-    let domain = settings.domain.as_str();
-    if let Err(cause) = server_file::write(&settings.data, url, domain, Some(address.port())) {
-        tracing::warn!(%cause, "`atoll env` will not find the TLS port");
-    }
+    note_port(settings, Some(address.port()));
     tracing::info!(%address, "TLS ready");
     tokio::select! {
         () = server.serve_tls(listener, tls.clone()) => {}
         () = watch(&tls, reload) => {}
+    }
+}
+
+/// Writes down which port speaks TLS.
+fn note_port(settings: &Settings, port: Option<u16>) {
+    if let Err(cause) = server_file::update(&settings.data, |note| note.tls_port = port) {
+        tracing::warn!(%cause, "`atoll env` will not find the TLS port");
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn tour(global: Global, out: Out, url: String) {
     match first_sandbox(&global).await {
         Ok(seen) => {
             out.say("");
-            out.say(&format!("  {}", out.shade_talk(Shade::Strong, &harmless(seen.said.trim()))));
+            out.styled_say(&format!("  {}", out.shade_talk(Shade::Strong, &harmless(seen.said.trim()))));
             out.say(&format!(
                 "  sandbox created in {:.1} ms, Python ran in {:.1} ms, deleted in {:.1} ms",
                 seen.created_ms, seen.ran_ms, seen.deleted_ms

@@ -3,14 +3,23 @@
 //! The file may outlive its server. Code that uses the pid also checks the start time, so that a reused pid is never
 //! affected.
 
-use std::{io, path::Path, time::SystemTime};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    time::SystemTime,
+};
 
 use serde::{Deserialize, Serialize};
 
 /// The address and process of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerNote {
+    /// Where commands of this machine reach it.
     pub(crate) url: String,
+    /// The address that it listens on.
+    #[serde(default)]
+    pub(crate) listen: Option<SocketAddr>,
     pub(crate) pid: u32,
     /// Clock ticks after boot, field 22 of `/proc/PID/stat`.
     pub(crate) started: u64,
@@ -18,9 +27,12 @@ pub(crate) struct ServerNote {
     /// Domain of previews.
     #[serde(default)]
     pub(crate) domain: Option<String>,
-    /// The TLS port, if TLS is enabled.
+    /// The TLS port, if TLS is enabled; it is open as soon as there is a certificate.
     #[serde(default)]
     pub(crate) tls_port: Option<u16>,
+    /// What a server that is ending waits for.
+    #[serde(default)]
+    pub(crate) waits_for: Option<String>,
 }
 
 const FILE: &str = "server.json";
@@ -36,20 +48,22 @@ pub(crate) fn written_at(data: &Path) -> Option<SystemTime> {
 }
 
 /// Writes the file of this process.
-pub(crate) fn write(data: &Path, url: &str, domain: &str, tls_port: Option<u16>) -> io::Result<()> {
-    let pid = std::process::id();
-    let note = ServerNote {
-        url: url.to_owned(),
-        pid,
-        started: started(pid).unwrap_or(0),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        domain: Some(domain.to_owned()),
-        tls_port,
-    };
-    let text = serde_json::to_vec(&note).map_err(io::Error::other)?;
+pub(crate) fn write(data: &Path, note: &ServerNote) -> io::Result<()> {
+    let text = serde_json::to_vec(note).map_err(io::Error::other)?;
     let fresh = data.join(".server.json.new");
     std::fs::write(&fresh, text)?;
     std::fs::rename(fresh, data.join(FILE))
+}
+
+/// Changes the file if it belongs to this process.
+pub(crate) fn update(data: &Path, change: impl FnOnce(&mut ServerNote)) -> io::Result<()> {
+    match read(data).filter(|note| note.pid == std::process::id()) {
+        Some(mut note) => {
+            change(&mut note);
+            write(data, &note)
+        }
+        None => Ok(()),
+    }
 }
 
 /// Removes the file if it belongs to this process.
@@ -61,9 +75,47 @@ pub(crate) fn remove(data: &Path) {
 }
 
 impl ServerNote {
+    /// What this process writes about itself.
+    pub(crate) fn new(listen: SocketAddr, domain: &str, tls_port: Option<u16>) -> Self {
+        let pid = std::process::id();
+        Self {
+            url: format!("http://{}", reachable(listen)),
+            listen: Some(listen),
+            pid,
+            started: started(pid).unwrap_or(0),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            domain: Some(domain.to_owned()),
+            tls_port,
+            waits_for: None,
+        }
+    }
+
+    /// A warning if the server takes keys in clear text from other machines.
+    pub(crate) fn clear_text_warning(&self) -> Option<String> {
+        let listen = self.listen.filter(|listen| !listen.ip().is_loopback())?;
+        let tls = match self.tls_port {
+            Some(port) => format!(
+                "use https on port {port} from other machines (`atoll tls init` creates a certificate)"
+            ),
+            None => "start it without --tls-port 0 and use https from other machines".to_owned(),
+        };
+        Some(format!(
+            "keys and data travel in clear text to {listen}: {tls}, or listen on 127.0.0.1 behind a proxy with TLS"
+        ))
+    }
+
     /// Whether the process that wrote it is still running.
     pub(crate) fn is_alive(&self) -> bool {
         started(self.pid) == Some(self.started)
+    }
+}
+
+/// The address at which this machine reaches a listener: nobody can connect to the unspecified address as such.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    match listen {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, v6.port()).into(),
+        other => other,
     }
 }
 
@@ -87,14 +139,34 @@ mod tests {
     fn a_note_is_found_again_and_known_to_be_alive() {
         let data = tempfile::tempdir().expect("temporary folder");
         assert_eq!(read(data.path()), None);
-        write(data.path(), "http://127.0.0.1:1", "localhost", Some(7443)).expect("writable");
+        let listen = "127.0.0.1:1".parse().expect("an address");
+        write(data.path(), &ServerNote::new(listen, "localhost", Some(7443))).expect("writable");
         let note = read(data.path()).expect("written");
         assert_eq!(note.url, "http://127.0.0.1:1");
         assert!(note.is_alive());
         assert!(written_at(data.path()).is_some());
-        assert!(!ServerNote { started: note.started + 1, ..note }.is_alive());
+        assert!(!ServerNote { started: note.started + 1, ..note.clone() }.is_alive());
+        update(data.path(), |note| note.waits_for = Some("requests".to_owned())).expect("writable");
+        assert_eq!(read(data.path()), Some(ServerNote { waits_for: Some("requests".to_owned()), ..note }));
         remove(data.path());
         assert_eq!(read(data.path()), None);
+    }
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_reached_by_loopback_and_warns() {
+        for (listen, url, warns) in [
+            ("0.0.0.0:7070", "http://127.0.0.1:7070", true),
+            ("[::]:7070", "http://[::1]:7070", true),
+            ("192.0.2.7:80", "http://192.0.2.7:80", true),
+            ("127.0.0.1:7070", "http://127.0.0.1:7070", false),
+            ("[::1]:7070", "http://[::1]:7070", false),
+        ] {
+            let note = ServerNote::new(listen.parse().expect("an address"), "localhost", Some(8443));
+            assert_eq!(note.url, url);
+            let warning = note.clear_text_warning();
+            assert_eq!(warning.is_some(), warns, "{listen}: {warning:?}");
+            assert!(warning.is_none_or(|text| text.contains("clear text") && text.contains("8443")));
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Commands and files in a sandbox: streams, statuses, stdin, copies.
 
-use std::io::{Read, Write};
+use std::{
+    io::{Read, Write},
+    process::Stdio,
+};
 
 use serde_json::{Value, json};
 
@@ -53,6 +56,23 @@ fn a_missing_command_is_127_and_one_that_cannot_start_126() {
     assert_eq!(server.run(&["exec", "box", "nope"]).status.code(), Some(127));
     let server = Server::start(|_| refused(400, "invalid_argument", "'/etc': permission denied"));
     assert_eq!(server.run(&["exec", "box", "/etc"]).status.code(), Some(126));
+}
+
+#[test]
+fn a_line_for_a_shell_and_an_image_get_a_hint() {
+    let server = Server::start(|request| match request.line.as_str() {
+        line if line.contains("/exec") => refused(400, "invalid_argument", "command not found: 'x'"),
+        _ => ok(sandbox()),
+    });
+    for (words, hint) in [
+        (&["exec", "box", "ls -la"][..], "to run it in a shell: atoll exec box -- sh -c 'ls -la'"),
+        (&["run", "echo hi"], "to run it in a shell: atoll run -- sh -c 'echo hi'"),
+        (&["run", "ubuntu:22.04", "bash"], "to run in an image: atoll run --image ubuntu:22.04 -- bash"),
+    ] {
+        let output = server.run(words);
+        assert_eq!(output.status.code(), Some(127), "{words:?}");
+        assert!(text(&output.stderr).contains(hint), "{words:?}: {output:?}");
+    }
 }
 
 #[test]
@@ -167,4 +187,41 @@ fn files_go_in_and_come_out() {
     assert_eq!(mode & 0o7777, 0o750);
     assert_eq!(text(&server.run(&["cp", "box:/tmp/x", "-"]).stdout), "hi");
     assert_eq!(server.run(&["cp", source, "elsewhere"]).status.code(), Some(2));
+}
+
+#[test]
+fn names_reach_a_terminal_as_text_and_a_pipe_as_they_are() {
+    const NAME: &str = "a\u{1b}[2J\u{1b}]0;owned\u{7}\rb";
+    const SHOWN: &str = r"a\u{1b}[2J\u{1b}]0;owned\u{7}\rb";
+    let server = Server::start(|request| match request.line.as_str() {
+        line if line.contains("/grep") => {
+            ok(json!({"items": [{"path": NAME, "line": 3, "text": NAME}], "truncated": false}))
+        }
+        line if line.starts_with("GET /v1/events") => {
+            let event = json!({"seq": 1, "sandbox": ID, "at": "2026-01-01T00:00:00Z", "kind": "updated", "fields": [NAME]});
+            ok(json!({"items": [event]}))
+        }
+        line if line.starts_with("DELETE") => {
+            refused(404, "sandbox_not_found", &format!("no sandbox {NAME}"))
+        }
+        line if line.starts_with("GET /v1/sandboxes") => {
+            let mut named = sandbox();
+            named["name"] = json!(NAME);
+            ok(json!({"items": [named]}))
+        }
+        _ => ok(json!({"items": []})),
+    });
+    for words in ["grep box a", "events", "ls", "rm box"] {
+        let line = format!("'{}' {words}", env!("CARGO_BIN_EXE_atoll"));
+        let mut command = std::process::Command::new("script");
+        command.args(["-qec", &line, "/dev/null"]).env_clear().stdin(Stdio::null());
+        command.env("PATH", "/usr/bin:/bin").env("SHELL", "/bin/sh").env("NO_COLOR", "1");
+        command.env("ATOLL_URL", &server.url).env("ATOLL_DATA", server.data.path());
+        let output = command.output().expect("`script` of the package bsdutils");
+        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(seen.contains(SHOWN), "{words}: {seen:?}");
+        assert!(!seen.contains("\u{1b}[2J") && !seen.contains("\u{1b}]0;"), "{words}: {seen:?}");
+    }
+    let piped = server.run(&["grep", "box", "a"]);
+    assert_eq!(text(&piped.stdout), format!("{NAME}:3:{NAME}\n"));
 }

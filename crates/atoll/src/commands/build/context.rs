@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Seek, SeekFrom, Write},
     os::unix::{
         ffi::OsStringExt,
         fs::{FileTypeExt, MetadataExt},
@@ -28,6 +28,11 @@ use crate::{
 
 /// LIMIT: more is probably a home folder and not a source folder; the server has its own limit.
 const ENTRIES_MAX: u64 = 1_000_000;
+
+/// LIMIT: bytes read at once.
+const PIECE: usize = 256 << 10;
+/// LIMIT: bytes of the holes of a file that are worth another form of its entry.
+const HOLES_LEAST: u64 = 16 << 20;
 
 /// Whether a Dockerfile copies files from the folder.
 pub(super) fn is_needed(dockerfile: &str) -> bool {
@@ -65,12 +70,34 @@ pub(in crate::commands) struct PackCount {
     pub(in crate::commands) skipped: AtomicU64,
 }
 
-/// Starts packing everything below a folder.
+/// Starts packing everything below a folder. Large holes stay holes.
 pub(in crate::commands) fn pack_all(folder: &Path, transfer: Transfer) -> (Packed, Arc<PackCount>) {
     let counted = Arc::new(PackCount::default());
     let (folder, count) = (folder.to_owned(), Arc::clone(&counted));
-    let packed = Packed::begin(transfer, move |into| Walk::new(into, Ignore::parse(""), count).all(&folder));
+    let packed = Packed::begin(transfer, move |into| {
+        Walk { keeps_holes: true, ..Walk::new(into, Ignore::parse(""), count) }.all(&folder)
+    });
     (packed, counted)
+}
+
+/// Starts packing one file under a name, with its holes. `None`: it has no large ones.
+pub(in crate::commands) fn pack_holes(path: &Path, name: &str, transfer: Transfer) -> Option<Packed> {
+    let about = fs::metadata(path).ok()?;
+    large_holes(&fs::File::open(path).ok()?, about.len()).ok()??;
+    let (path, name) = (path.to_owned(), name.to_owned());
+    Some(Packed::begin(transfer, move |into| {
+        let mut walk = Walk { keeps_holes: true, ..Walk::new(into, Ignore::parse(""), Arc::default()) };
+        let about = fs::metadata(&path).map_err(|cause| unreadable(&path, &cause))?;
+        walk.entry(&path, &name, &about)?;
+        walk.tar.finish().map(|_| ()).map_err(|cause| unsendable(&path, &cause))
+    }))
+}
+
+/// The map of a file whose holes are worth leaving out. A file that is nearly whole is sent in the form that any agent reads.
+fn large_holes(file: &fs::File, size: u64) -> std::io::Result<Option<Vec<(u64, u64)>>> {
+    let map = atoll_tar::sparse::map(file, size, atoll_tar::sparse::PIECES)?;
+    let data = |map: &Vec<(u64, u64)>| map.iter().map(|(_, length)| length).sum::<u64>();
+    Ok(map.filter(|map| size - data(map) >= HOLES_LEAST))
 }
 
 /// Starts packing.
@@ -90,11 +117,13 @@ struct Walk<W: Write> {
     ignored: Ignore,
     entries: u64,
     count: Arc<PackCount>,
+    /// Whether the holes of files are left out.
+    keeps_holes: bool,
 }
 
 impl<W: Write> Walk<W> {
     fn new(into: W, ignored: Ignore, count: Arc<PackCount>) -> Self {
-        Self { tar: Archive::new(into), ignored, entries: 0, count }
+        Self { tar: Archive::new(into), ignored, entries: 0, count, keeps_holes: false }
     }
 
     fn all(mut self, root: &Path) -> Result<(), Failure> {
@@ -161,10 +190,35 @@ impl<W: Write> Walk<W> {
         } else {
             let file = fs::File::open(path).map_err(|cause| unreadable(path, &cause))?;
             header.size = about.len();
+            if self.keeps_holes {
+                header.map = large_holes(&file, header.size).map_err(|cause| unreadable(path, &cause))?;
+            }
+            if header.map.is_some() {
+                return self.sparse(&header, &file).map_err(|cause| unsendable(path, &cause));
+            }
             // A file that grows or shrinks meanwhile must not shift the following entries.
             self.tar.file_from(&header, &mut ExactLength { file, left: about.len() })
         };
         done.map_err(|cause| unsendable(path, &cause))
+    }
+}
+
+impl<W: Write> Walk<W> {
+    /// Sends a file without its holes.
+    fn sparse(&mut self, header: &TarEntry, mut file: &fs::File) -> std::io::Result<()> {
+        self.tar.entry(header)?;
+        let mut buffer = vec![0; PIECE];
+        for (offset, length) in header.map.iter().flatten() {
+            file.seek(SeekFrom::Start(*offset))?;
+            let mut left = *length;
+            while left > 0 {
+                let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+                file.read_exact(&mut buffer[..most])?;
+                self.tar.data(&buffer[..most])?;
+                left -= most as u64;
+            }
+        }
+        self.tar.pad(header.data_bytes())
     }
 }
 

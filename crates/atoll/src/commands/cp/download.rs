@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Seek, SeekFrom, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -10,8 +10,13 @@ use std::{
 use atoll_client::files::EntryKind;
 use base64::Engine as _;
 
-use super::{CopyEntry, CopySummary, SandboxEnd, last_part};
-use crate::{cli::values::CopyEndpoint, commands::CommandContext, failure::Failure, human::harmless};
+use super::{CopyEntry, CopySummary, SandboxEnd, TransferStatus, last_part};
+use crate::{
+    cli::values::CopyEndpoint,
+    commands::CommandContext,
+    failure::Failure,
+    human::{bytes, harmless},
+};
 
 /// LIMIT: a program in the sandbox can make an endless tree; beyond this it counts as an attack.
 const ENTRIES_MAX: u64 = 1_000_000;
@@ -34,7 +39,7 @@ pub(super) async fn copy(
         EntryKind::Directory => directory(context, from, &path, &target, &mut copied).await?,
         // A link that the user names is followed by the server inside the sandbox, so it can only lead inside.
         EntryKind::File | EntryKind::Symlink => {
-            file(from, &path, &target, entry.permissions(), &mut copied).await?;
+            file(context, from, &path, &target, &entry, &mut copied).await?;
         }
         EntryKind::Other => {
             return Err(Failure::usage(
@@ -83,7 +88,7 @@ async fn directory(
             match entry.kind {
                 EntryKind::Directory => left.push((below, here.join(&name), depth + 1)),
                 EntryKind::File => {
-                    file(from, &below, &here.join(&name), entry.permissions(), copied).await?;
+                    file(context, from, &below, &here.join(&name), &entry, copied).await?;
                     context.out.status(&format!(
                         "{} files, {}",
                         copied.files,
@@ -109,14 +114,17 @@ fn make_directory(path: &Path, is_top: bool) -> Result<(), Failure> {
 }
 
 async fn file(
+    context: &CommandContext,
     from: &SandboxEnd<'_>,
     path: &str,
     target: &Path,
-    mode: Option<u32>,
+    entry: &CopyEntry,
     copied: &mut CopySummary,
 ) -> Result<(), Failure> {
-    let mut answer = from.read(path).await?;
+    let mut status = TransferStatus::new(context.out, last_part(path), entry.size);
     let folder = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    refuse_full_disk(path, entry, folder)?;
+    let mut answer = from.read(path).await?;
     let fresh = PartialFile(folder.join(format!(".atoll-cp-{}-{}", std::process::id(), copied.files)));
     let mut opened = fs::OpenOptions::new()
         .write(true)
@@ -125,15 +133,37 @@ async fn file(
         .open(&fresh.0)
         .map_err(|e| unwritable(target, &e))?;
     while let Some(piece) = answer.chunk().await.map_err(|_| broken(path))? {
-        opened.write_all(&piece).map_err(|e| unwritable(target, &e))?;
+        // Zeros stay a hole: a file inside may be one that is far larger than what it holds.
+        let is_hole = piece.iter().all(|byte| *byte == 0);
+        let written = match is_hole {
+            true => opened.seek(SeekFrom::Current(i64::try_from(piece.len()).unwrap_or(0))).map(drop),
+            false => opened.write_all(&piece),
+        };
+        written.map_err(|e| unwritable(target, &e))?;
         copied.bytes += piece.len() as u64;
+        status.add(piece.len());
     }
-    let mode = fs::Permissions::from_mode(mode.unwrap_or(0o644));
+    let length = opened.stream_position().and_then(|length| opened.set_len(length));
+    length.map_err(|e| unwritable(target, &e))?;
+    let mode = fs::Permissions::from_mode(entry.permissions().unwrap_or(0o644));
     opened.set_permissions(mode).map_err(|e| unwritable(target, &e))?;
     // A rename replaces a link instead of following it.
     fs::rename(&fresh.0, target).map_err(|e| unwritable(target, &e))?;
     copied.files += 1;
     Ok(())
+}
+
+/// A file that cannot fit is refused before a byte of it is copied.
+fn refuse_full_disk(path: &str, about: &CopyEntry, folder: &Path) -> Result<(), Failure> {
+    // If the disk cannot be measured, the write itself reports the error.
+    let Ok(free) = atoll_disk::free_bytes(folder) else { return Ok(()) };
+    // A link that the user named has the size of its name.
+    let Some(size) = about.size.filter(|size| *size > free) else { return Ok(()) };
+    let message =
+        format!("{path} has {}, and the disk of {} has {} free", bytes(size), folder.display(), bytes(free));
+    Err(Failure::new("disk_full", message).hint(
+        "a sparse file is copied with its holes by tar: atoll exec NAME -- tar -Scf - PATH | tar -xf -",
+    ))
 }
 
 /// Makes a link as it is in the sandbox, whatever its target. Nothing is written or read through it: below the target

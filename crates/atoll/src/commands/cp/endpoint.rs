@@ -165,6 +165,8 @@ pub(in crate::commands) struct CopyEntry {
     pub(super) kind: EntryKind,
     pub(super) symlink_target: Option<String>,
     pub(super) mode: String,
+    /// Bytes, including holes.
+    pub(super) size: Option<u64>,
 }
 
 impl CopyEntry {
@@ -176,15 +178,15 @@ impl CopyEntry {
 
 impl From<Entry> for CopyEntry {
     fn from(entry: Entry) -> Self {
-        let Entry { name, name_base64, kind, symlink_target, mode, .. } = entry;
-        Self { name, name_base64, kind, symlink_target, mode }
+        let Entry { name, name_base64, kind, symlink_target, mode, size, .. } = entry;
+        Self { name, name_base64, kind, symlink_target, mode, size: Some(size) }
     }
 }
 
 impl From<VolumeEntry> for CopyEntry {
     fn from(entry: VolumeEntry) -> Self {
-        let VolumeEntry { name, kind, symlink_target, mode, .. } = entry;
-        Self { name, name_base64: None, kind, symlink_target, mode }
+        let VolumeEntry { name, kind, symlink_target, mode, size, .. } = entry;
+        Self { name, name_base64: None, kind, symlink_target, mode, size: Some(size) }
     }
 }
 
@@ -200,6 +202,7 @@ pub(super) mod tests {
             kind: EntryKind::File,
             symlink_target: None,
             mode: "0644".to_owned(),
+            size: Some(0),
         }
     }
 

@@ -8,10 +8,14 @@ use std::{
 
 use tokio_util::io::ReaderStream;
 
-use super::{CopySummary, SandboxEnd, counted};
+use super::{CopySummary, SandboxEnd, TransferStatus, counted, last_part};
 use crate::{
     cli::values::CopyEndpoint,
-    commands::{CommandContext, build::context::pack_all, progress::Progress},
+    commands::{
+        CommandContext,
+        build::context::{pack_all, pack_holes},
+        progress::Progress,
+    },
     failure::Failure,
 };
 
@@ -23,7 +27,8 @@ pub(super) async fn copy(
 ) -> Result<CopySummary, Failure> {
     let CopyEndpoint::Here(source) = from else {
         let target = to.absolute(path).await?;
-        let (body, bytes) = counted(ReaderStream::new(tokio::io::stdin()));
+        let (body, bytes) =
+            counted(ReaderStream::new(tokio::io::stdin()), TransferStatus::new(context.out, "stdin", None));
         to.write(&target, None, body).await?;
         return Ok(CopySummary { files: 1, bytes: bytes.load(Ordering::Relaxed), ..CopySummary::default() });
     };
@@ -37,7 +42,10 @@ pub(super) async fn copy(
     } else if about.is_dir() {
         directory(context, source, to, &target, &mut copied).await?;
     } else if about.is_file() {
-        file(source, to, &target, &mut copied).await?;
+        if to.takes_archives() && sparse_file(context, source, to, &target, &mut copied).await? {
+            return Ok(copied);
+        }
+        file(context, source, to, &target, &mut copied).await?;
     } else {
         return Err(Failure::usage(
             format!("{} is neither a file nor a directory", source.display()),
@@ -45,6 +53,26 @@ pub(super) async fn copy(
         ));
     }
     Ok(copied)
+}
+
+/// Sends a file with large holes as an archive, in which they need no space. `false`: it has none.
+async fn sparse_file(
+    context: &CommandContext,
+    source: &Path,
+    to: &SandboxEnd<'_>,
+    target: &str,
+    copied: &mut CopySummary,
+) -> Result<bool, Failure> {
+    let Some((folder, name)) = target.rsplit_once('/') else { return Ok(false) };
+    let mut progress = Progress::new(context.out, false);
+    let Some(packed) = pack_holes(source, name, progress.transfer("copying", None)) else { return Ok(false) };
+    let fault = packed.fault();
+    let sent = to.write_archive(if folder.is_empty() { "/" } else { folder }, packed.body).await;
+    progress.done();
+    sent.map_err(|failure| fault.or(failure))?;
+    copied.files += 1;
+    copied.bytes += std::fs::metadata(source).map_err(|e| unreadable(source, &e))?.len();
+    Ok(true)
 }
 
 /// Sends a directory as one tar stream, in which links stay links.
@@ -93,7 +121,7 @@ async fn directory(
             if kind.is_dir() {
                 left.push((entry.path(), path));
             } else if kind.is_file() {
-                file(&entry.path(), to, &path, copied).await?;
+                file(context, &entry.path(), to, &path, copied).await?;
                 context.out.status(&format!("{} files, {}", copied.files, crate::human::bytes(copied.bytes)));
             } else if kind.is_symlink() {
                 copied.links_lost += 1;
@@ -106,6 +134,7 @@ async fn directory(
 }
 
 async fn file(
+    context: &CommandContext,
     source: &Path,
     to: &SandboxEnd<'_>,
     target: &str,
@@ -115,7 +144,8 @@ async fn file(
     let about = opened.metadata().await.map_err(|e| unreadable(source, &e))?;
     let mode = about.permissions().mode() & 0o777;
     // LIMIT: pieces are large enough that system calls do not matter.
-    let (body, bytes) = counted(ReaderStream::with_capacity(opened, 256 * 1024));
+    let status = TransferStatus::new(context.out, last_part(target), Some(about.len()));
+    let (body, bytes) = counted(ReaderStream::with_capacity(opened, 256 * 1024), status);
     to.write(target, Some(mode), body).await?;
     copied.files += 1;
     copied.bytes += bytes.load(Ordering::Relaxed);

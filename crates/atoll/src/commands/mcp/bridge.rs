@@ -7,6 +7,7 @@
 //! ```
 //!
 //! This process is one client for the server: a random name in a header keeps its sandbox apart from those of other processes.
+//! A client that does not read its answers stops its own requests and nothing else: a thread writes, and signals are still obeyed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::Client;
@@ -31,6 +33,10 @@ const LINE_MAX: u64 = 16 << 20;
 const HEADER_MAX: usize = 4 << 10;
 /// LIMIT: requests at once.
 const REQUESTS_MAX: usize = 256;
+/// LIMIT: requests and answers that wait. Beyond it no further line is read.
+const WAITING_MAX: usize = 2 * REQUESTS_MAX;
+/// LIMIT: messages that wait for the thread that writes.
+const LINES_MAX: usize = 16;
 /// How long answers may still take when the client has closed stdin.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// How long the sandbox of this process may take to be deleted. Clients wait about two seconds before they send a signal.
@@ -56,9 +62,38 @@ async fn read_line(stdin: &mut BufReader<tokio::io::Stdin>, line: &mut Vec<u8>) 
     stdin.take(LINE_MAX).read_until(b'\n', line).await
 }
 
+/// Writes messages on a thread of its own: a full pipe must not keep this process from its signals.
+struct LineWriter {
+    lines: mpsc::Sender<String>,
+    /// Completed when all lines are written, or the reader is gone.
+    ended: oneshot::Receiver<()>,
+}
+
+impl LineWriter {
+    fn start(out: Out) -> Self {
+        let (lines, mut waiting) = mpsc::channel::<String>(LINES_MAX);
+        let (done, ended) = oneshot::channel();
+        std::thread::spawn(move || {
+            while let Some(line) = waiting.blocking_recv() {
+                if out.line(&line).is_err() {
+                    break;
+                }
+            }
+            // Senders find the channel closed.
+            drop(waiting);
+            let _ = done.send(());
+        });
+        Self { lines, ended }
+    }
+}
+
+async fn write(lines: &mpsc::Sender<String>, line: String) -> Result<(), Failure> {
+    lines.send(line).await.map_err(|_| Failure::reader_gone())
+}
+
 struct StdioBridge {
     client: Client,
-    out: Out,
+    writer: LineWriter,
     process: String,
     tasks: JoinSet<Forwarded>,
     /// Running requests by their id.
@@ -69,7 +104,8 @@ struct StdioBridge {
 
 /// A request whose answer was written, or why it could not be.
 struct Forwarded {
-    id: String,
+    /// `None`: the server was not asked.
+    id: Option<String>,
     written: Result<(), Failure>,
 }
 
@@ -103,7 +139,8 @@ impl StdioBridge {
         getrandom::fill(&mut random)
             .map_err(|e| Failure::new("internal", format!("the machine has no random bytes: {e}")))?;
         let process = hex::encode(random);
-        Ok(Self { client, out, process, tasks: JoinSet::new(), running: HashMap::new(), called_tool: false })
+        let (writer, tasks) = (LineWriter::start(out), JoinSet::new());
+        Ok(Self { client, writer, process, tasks, running: HashMap::new(), called_tool: false })
     }
 
     /// Takes lines and writes answers.
@@ -115,13 +152,13 @@ impl StdioBridge {
         loop {
             tokio::select! {
                 // Cancel-safe: the part of a line that was read stays in `line`.
-                read = read_line(&mut stdin, &mut line) => match read {
+                read = read_line(&mut stdin, &mut line), if self.tasks.len() < WAITING_MAX => match read {
                     Ok(0) | Err(_) => return Ok(()),
                     Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 >= LINE_MAX => {
                         return Err(Failure::new("usage", "a message on stdin is longer than 16 MiB"));
                     }
                     Ok(_) => {
-                        self.receive(&line)?;
+                        self.receive(&line);
                         line.clear();
                     }
                 },
@@ -133,27 +170,27 @@ impl StdioBridge {
     }
 
     /// Takes one line of stdin.
-    fn receive(&mut self, line: &[u8]) -> Result<(), Failure> {
+    fn receive(&mut self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = text.trim();
         if text.is_empty() {
-            return Ok(());
+            return;
         }
         let Ok(message) = serde_json::from_str::<ClientLine>(text) else {
             // The server would refuse it too, but only here there is a place for an answer without an id.
             let what =
                 if serde_json::from_str::<&RawValue>(text).is_ok() { INVALID_REQUEST } else { PARSE_ERROR };
-            return self.out.line(&failed(None, what, "this line is not a message of MCP"));
+            return self.answer(failed(None, what, "this line is not a message of MCP"));
         };
         match (message.id, message.method) {
             (Some(id), Some(method)) => {
                 let headers = headers(&self.process, &method, message.params.unwrap_or_default());
                 if headers.iter().any(|(_, text)| text.len() > HEADER_MAX) {
                     let why = format!("the method, name or URI is longer than {HEADER_MAX} bytes");
-                    return self.out.line(&failed(Some(&id), INVALID_PARAMS, &why));
+                    return self.answer(failed(Some(&id), INVALID_PARAMS, &why));
                 }
                 self.called_tool |= method == "tools/call";
-                self.forward(id, text.to_owned(), headers)
+                self.forward(id, text.to_owned(), headers);
             }
             // Nothing else that a client notifies of concerns a server without sessions.
             (None, Some(method)) if method == "notifications/cancelled" => {
@@ -161,38 +198,39 @@ impl StdioBridge {
                 if let Some(task) = cancelled.and_then(|id| self.running.remove(id.get())) {
                     task.abort();
                 }
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
-    fn forward(
-        &mut self,
-        id: Box<RawValue>,
-        message: String,
-        headers: Vec<(&'static str, String)>,
-    ) -> Result<(), Failure> {
+    /// Answers without the server.
+    fn answer(&mut self, line: String) {
+        let lines = self.writer.lines.clone();
+        self.tasks.spawn(async move { Forwarded { id: None, written: write(&lines, line).await } });
+    }
+
+    fn forward(&mut self, id: Box<RawValue>, message: String, headers: Vec<(&'static str, String)>) {
         if self.running.len() >= REQUESTS_MAX {
-            return self.out.line(&failed(Some(&id), INTERNAL_ERROR, "too many requests at once"));
+            return self.answer(failed(Some(&id), INTERNAL_ERROR, "too many requests at once"));
         }
-        let (client, out, key) = (self.client.clone(), self.out, id.get().to_owned());
+        let (client, lines, key) = (self.client.clone(), self.writer.lines.clone(), id.get().to_owned());
         let task = self.tasks.spawn(async move {
-            let written = match post(&client, message, headers, out, &id).await {
+            let written = match post(&client, message, headers, &lines, &id).await {
                 Ok(()) => Ok(()),
                 Err(failure) if failure.is("broken_pipe") => Err(failure),
-                Err(failure) => out.line(&failed(Some(&id), INTERNAL_ERROR, &sentence(&failure))),
+                Err(failure) => write(&lines, failed(Some(&id), INTERNAL_ERROR, &sentence(&failure))).await,
             };
-            Forwarded { id: id.get().to_owned(), written }
+            Forwarded { id: Some(id.get().to_owned()), written }
         });
         self.running.insert(key, task);
-        Ok(())
     }
 
     fn finish(&mut self, done: Result<Forwarded, tokio::task::JoinError>) -> Result<(), Failure> {
         // A task that was cancelled has left the map already.
         let Ok(done) = done else { return Ok(()) };
-        self.running.remove(&done.id);
+        if let Some(id) = &done.id {
+            self.running.remove(id);
+        }
         done.written
     }
 
@@ -201,6 +239,9 @@ impl StdioBridge {
         let last = async { while self.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_ANSWERS, last).await;
         self.tasks.shutdown().await;
+        let LineWriter { lines, ended } = self.writer;
+        drop(lines);
+        let _ = tokio::time::timeout(LAST_ANSWERS, ended).await;
         if !self.called_tool {
             return;
         }
@@ -221,7 +262,7 @@ async fn post(
     client: &Client,
     message: String,
     headers: Vec<(&'static str, String)>,
-    out: Out,
+    lines: &mpsc::Sender<String>,
     id: &RawValue,
 ) -> Result<(), Failure> {
     let mut answer = client.mcp(message, headers).await?;
@@ -229,8 +270,8 @@ async fn post(
     while let Some(event) = answer.messages.next().await? {
         count += 1;
         match refusal(answer.status, &event.data) {
-            Some(refused) => out.line(&refused.with_id(id))?,
-            None => out.line(&event.data)?,
+            Some(refused) => write(lines, refused.with_id(id)).await?,
+            None => write(lines, event.data).await?,
         }
     }
     match count {
