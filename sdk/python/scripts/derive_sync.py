@@ -13,6 +13,8 @@ import tokenize
 # Names of the asynchronous side and what they are on the other. Whole words only.
 WORDS = {
     "AsyncAtoll": "Atoll",
+    "AsyncDaytona": "Daytona",
+    "AsyncSandboxController": "SandboxController",
     "AsyncSandbox": "Sandbox",
     "AsyncProcess": "Process",
     "AsyncTerminal": "Terminal",

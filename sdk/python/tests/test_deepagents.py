@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -147,3 +151,23 @@ def test_the_coding_cli_finds_the_provider(environment: Server) -> None:
 
     with pytest.raises(SandboxNotFoundError):
         provider.get_or_create(sandbox_id="nothing-there")
+
+
+KILLED = """
+import os, signal
+from atoll_sandbox.deepagents_provider import AtollProvider
+print(AtollProvider().get_or_create(memory_mib=256).id, flush=True)
+os.killpg(0, signal.SIGKILL)
+"""
+
+
+def test_a_sandbox_of_the_coding_cli_ends_with_it(environment: Server, client: Atoll) -> None:
+    pytest.importorskip("deepagents_code")
+    said = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, start_new_session=True)
+    assert said.returncode == -signal.SIGKILL, said.stderr
+    sandbox = client.sandboxes.get(said.stdout.strip())
+    assert (sandbox.info.auto_stop_s, sandbox.info.auto_delete_s) == (3600, 86400)
+    end = time.monotonic() + 30
+    while sandbox.refresh().phase not in ("deleting", "deleted"):
+        assert time.monotonic() < end, "the sandbox goes on"
+        time.sleep(0.05)

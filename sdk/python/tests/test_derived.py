@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import atoll_sandbox
+from atoll_sandbox import daytona
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -29,8 +30,9 @@ def members(kind: type) -> dict[str, str]:
 
 
 def test_both_clients_have_the_same_methods_and_parameters() -> None:
-    for name in ("Atoll", "Sandbox", "Process", "Terminal"):
-        blocking, asynchronous = getattr(atoll_sandbox, name), getattr(atoll_sandbox, f"Async{name}")
+    pairs = [(atoll_sandbox, name) for name in ("Atoll", "Sandbox", "Process", "Terminal")]
+    for module, name in [*pairs, (daytona, "Daytona"), (daytona, "Sandbox")]:
+        blocking, asynchronous = getattr(module, name), getattr(module, f"Async{name}")
         assert members(blocking) == members(asynchronous)
         assert members(blocking)
 

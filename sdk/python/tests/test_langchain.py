@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import agent_infra_sandbox
 import pytest
 from atoll_sandbox import Atoll, ConflictError, InvalidError, NotFoundError, Sandbox
+from atoll_sandbox.agent.code_tools import CodeTools
+from atoll_sandbox.agent.interactive import ShellState
+from atoll_sandbox.agent.shells import TerminalShell
 from atoll_sandbox.agent.toolset import json_schema
 from atoll_sandbox.agent.workspace import Workspace
 from atoll_sandbox.langchain import TOOL_NAMES, SandboxSession, WorkspaceError, sandbox_tools
@@ -120,8 +124,48 @@ def test_a_long_command_goes_on(tools: Tools) -> None:
     done = tools("shell_wait", id="long", seconds=30)
     assert (done["status"], done["exit_code"]) == ("completed", 0) and "got this" in done["output"]
     assert tools("shell_view", id="long")["output"] == done["output"]
-    typed = tools("shell_interactive", command="cat")
-    assert typed["status"] == "running"
+
+
+def test_a_shell_that_ended_is_started_anew(tools: Tools) -> None:
+    assert tools("shell_exec", command="cd /tmp; exit 3", id="ends")["exit_code"] == 3
+    again = tools("shell_exec", command="pwd", id="ends")
+    assert (again["exit_code"], again["output"]) == (0, "/workspace\n") and "new one" in again["note"]
+    assert "note" not in tools("shell_exec", command="pwd", id="ends")
+
+
+def test_a_shell_in_a_terminal_is_a_shell_too(box: Sandbox) -> None:
+    # What providers without sessions get.
+    shell = TerminalShell(box, "/tmp")
+
+    def run(command: str, exports: str = "") -> ShellState:
+        shell.start(command, exports)
+        shell.wait(30)
+        return shell.state()
+
+    assert run("cd /etc; x=5; echo out; echo err >&2; false") == (1, "out\nerr\n", True)
+    assert run("echo $x $PWD $y", "export y='6 7'") == (0, "5 /etc 6 7\n", True)
+    assert run("printf %s " + "z" * 20_000).output == "z" * 20_000
+    shell.start("read line; echo got $line", "")
+    assert shell.is_busy()
+    shell.write("this\n")
+    shell.wait(30)
+    assert shell.state() == (0, "got this\n", True)
+    assert run("exit 3").exit_code == 3
+    with pytest.raises(NotFoundError, match="has ended"):
+        shell.start("true", "")
+
+
+def test_a_program_has_a_terminal(tools: Tools) -> None:
+    started = tools("shell_interactive", command="python3 -q")
+    assert started["status"] == "running" and ">>>" in started["output"]
+    assert "still runs" in tools("shell_interactive", command="cat")
+    typed = tools("shell_write", id="interactive", input="6 * 7")
+    assert "\n42\n" in typed["output"] and "\x1b" not in typed["output"]
+    assert tools("shell_view", id="interactive")["output"] == typed["output"]
+    tools("shell_write", id="interactive", input="exit(5)")
+    assert tools("shell_wait", id="interactive", seconds=30)["exit_code"] == 5
+    assert tools("shell_interactive", command="test -t 0 && test -t 1 && pwd")["output"] == "/workspace\n"
+    assert tools("shell_interactive", command="cat")["status"] == "running"
     assert tools("shell_kill", id="interactive")["status"] == "terminated"
     assert "no command ran" in tools("shell_view", id="interactive")
 
@@ -131,6 +175,13 @@ def test_the_environment_is_shared(tools: Tools) -> None:
     assert tools("env_set", name="WHO", value="an agent's")["value"] == "an agent's"
     assert tools("env_get", name="WHO")["value"] == "an agent's" and "PATH" in tools("env_get")["env"]
     assert tools("shell_exec", command="echo $WHO")["output"] == "an agent's\n"
+    reading = tools("shell_exec", command="read line; echo got $line", id="reads", timeout=0.1)
+    began = time.monotonic()
+    assert tools("env_set", name="LATER", value="1") == {"name": "LATER", "value": "1"}
+    assert time.monotonic() - began < 2 and reading["status"] == "running"
+    tools("shell_write", id="reads", input="this")
+    assert "got this" in tools("shell_wait", id="reads", seconds=30)["output"]
+    assert tools("shell_exec", command="echo $LATER", id="reads")["output"] == "1\n"
     assert tools("python_exec", code="import os; os.environ['WHO']")["text"] == "\"an agent's\""
     assert "not a name" in tools("env_set", name="A B", value="")
     assert any("env" in row["command"] or row["pid"] == 1 for row in tools("process_list")["processes"])
@@ -147,6 +198,10 @@ def test_code(tools: Tools) -> None:
 def test_pip_says_what_it_did(tools: Tools) -> None:
     done = tools("pip_install", packages="/nowhere/at-all")
     assert done["exit_code"] != 0 and "nowhere" in done["output"]
+    several = tools("pip_install", packages=["/nowhere/at-all", "--pre"])
+    assert several["packages"] == ["/nowhere/at-all", "--pre"] and several["exit_code"] != 0
+    kinds = [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+    assert json_schema(CodeTools.pip_install.__get__(0))["properties"]["packages"]["anyOf"] == kinds
 
 
 def test_git(tools: Tools, box: Sandbox) -> None:
@@ -200,7 +255,7 @@ def test_a_browser_opens_pages(client: Atoll) -> None:
         tools = Tools(sandbox_tools(big))
         assert "hromium" in tools("browser_info")["version"]
         tools("file_write", file="p.html", content="<p id=p></p><script>p.textContent = 6 * 7</script>")
-        page = f"file://{big.info.workdir}/workspace/p.html"
+        page = "file:///workspace/p.html"
         assert ">42</p>" in tools("browser_open", url=page)["html"]
         assert tools("browser_action", action="screenshot", url=page)["bytes"] > 1000
         assert "not supported" in tools("browser_action", action="click", url=page)
@@ -208,7 +263,7 @@ def test_a_browser_opens_pages(client: Atoll) -> None:
 
 def test_the_workspace_tells_about_itself(tools: Tools, box: Sandbox) -> None:
     info = tools("workspace_info")
-    assert info["workspace"] == "/home/user/workspace" and info["sandbox"] == box.id and "Linux" in info["system"]
+    assert info["workspace"] == "/workspace" and info["sandbox"] == box.id and "Linux" in info["system"]
     assert tools("workspace_health")["healthy"] is True
 
 
@@ -243,12 +298,12 @@ async def test_a_session_is_a_sandbox_of_its_own(environment: Server, client: At
 def test_a_kept_session_goes_on(environment: Server) -> None:
     name = f"sdk-{uuid.uuid4().hex}"
     with SandboxSession.create(session_id=name, keep=True) as first:
-        first.sandbox.files.write("workspace/kept", "yes")
+        first.sandbox.files.write("/workspace/kept", "yes")
         sandbox = first.sandbox
     assert sandbox.refresh().phase == "paused"
     with SandboxSession.create(session_id=name) as second:
         assert second.sandbox.id == sandbox.id
-        assert second.sandbox.files.read_text("workspace/kept") == "yes"
+        assert second.sandbox.files.read_text("/workspace/kept") == "yes"
 
 
 def test_the_address_of_the_earlier_system_is_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ from atoll_sandbox.errors import ConnectionFailedError as SandboxConnectionError
 from atoll_sandbox.errors import NotFoundError as SandboxNotFoundError
 from atoll_sandbox.errors import RequestTimeoutError as SandboxTimeoutError
 from atoll_sandbox.errors import UnsupportedError as SandboxUnsupportedError
-from atoll_sandbox.factory import create_sandbox
+from atoll_sandbox.factory import DaytonaSandbox, E2BSandbox, create_sandbox
 
 __all__ = [
     "CODING_TOOLS",
     "TOOL_NAMES",
+    "DaytonaSandbox",
+    "E2BSandbox",
     "SandboxAuthenticationError",
     "SandboxConnectionError",
     "SandboxError",

@@ -17,10 +17,15 @@ from deepagents_code.integrations.sandbox_provider import (
 
 from .deepagents import AtollBackend
 from .errors import AtollError, NotFoundError
+from .owned import end_with_this_process
 from .sync.client import Atoll
 
 # What sandboxes of the built-in templates have as home and working directory.
 WORKING_DIR = "/home/user"
+
+
+# A new sandbox ends with the CLI. If this machine ends instead, it is stopped and later deleted.
+TIMERS = {"auto_stop_s": 3600, "auto_delete_s": 24 * 3600}
 
 
 class AtollProvider(SandboxProvider):
@@ -52,7 +57,13 @@ class AtollProvider(SandboxProvider):
         timeout = kwargs.pop("timeout", None)
         try:
             sandboxes = self.client().sandboxes
-            sandbox = sandboxes.create(**kwargs) if sandbox_id is None else sandboxes.get(sandbox_id)
+            if sandbox_id is None:
+                options: dict[str, Any] = {**TIMERS, **kwargs}
+                sandbox = sandboxes.create(**options)
+                # The CLI ends its server by a signal, and then does not always come to `delete`.
+                end_with_this_process(sandbox.id)
+            else:
+                sandbox = sandboxes.get(sandbox_id)
         except NotFoundError as error:
             raise SandboxNotFoundError(str(error)) from error
         except AtollError as error:

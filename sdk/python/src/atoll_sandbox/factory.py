@@ -1,59 +1,48 @@
 """One interface over the providers: `create_sandbox(provider=…)`, or by `SANDBOX_PROVIDER`.
 
-The provider is a name of the server's list (`container`, `docker`, `e2b`, `daytona`, …): the vendor's key is a setting of
-the server, so a program needs none. The environment of the earlier system is read:
+    sandbox = await create_sandbox()
+    sandbox_id = await sandbox.create(template="python-3.11", timeout=3600)
+    await sandbox.run_command("python app.py")
+    await sandbox.delete()
 
-| variable | use |
-|---|---|
-| `SANDBOX_PROVIDER` | the provider |
-| `E2B_TIMEOUT` | the lifetime in seconds of sandboxes of `e2b` |
-| `DAYTONA_SERVER_URL` | the address of the server, if `ATOLL_URL` is not set and the provider is `daytona` |
-| `DAYTONA_TARGET` | a label `target` of sandboxes of `daytona` |
-| `SANDBOX_HOST`, `SANDBOX_PORT` | the address of the server, if `ATOLL_URL` is not set |
+Without `await` the same names block: `with create_sandbox().create() as box: box.run_command("python app.py")`.
+
+The provider is a name of the server's list (`container`, `docker`, `e2b`, `daytona`, …): the vendor's key is a setting of
+the server, so a program needs none. `controller_settings` lists the variables that are read.
 """
 
 from __future__ import annotations
 
-import os
-import posixpath
+from collections.abc import Generator
 from typing import Any
 
-from .agent.session import session_url
-from .errors import NotFoundError
-from .results import CommandResult, Execution
-from .sync.client import Atoll
-from .sync.sandbox import Sandbox
+from .aio.controller import AsyncSandboxController
+from .controller_settings import SandboxRequest, lifetime_s
+from .sync.controller import SandboxController as BlockingController
 
-DEFAULT_TIMEOUT_S = 3600
-
-# Names of the earlier system, for templates that have other names here.
-TEMPLATES = {"python-3.11": "debian", "python-data-science": "data-science"}
+__all__ = [
+    "AsyncSandboxController",
+    "CreatedSandbox",
+    "DaytonaSandbox",
+    "E2BSandbox",
+    "SandboxController",
+    "create_sandbox",
+]
 
 
 def create_sandbox(
     provider: str | None = None, *, url: str | None = None, api_key: str | None = None
 ) -> SandboxController:
     """A controller for one sandbox at a provider; the server's default provider if none is named."""
-    chosen = provider or os.environ.get("SANDBOX_PROVIDER")
-    if url is None and chosen == "daytona" and not os.environ.get("ATOLL_URL"):
-        url = os.environ.get("DAYTONA_SERVER_URL")
-    return SandboxController(chosen, Atoll(session_url(url), api_key))
+    return SandboxController(provider, url=url, api_key=api_key)
 
 
-class SandboxController:
-    """One sandbox. `create` makes it; as a context manager it is deleted at the end."""
+class SandboxController(BlockingController):
+    """One sandbox, with calls that block. Awaited, it is the same with calls that are awaited."""
 
-    def __init__(self, provider: str | None, client: Atoll) -> None:
-        self.provider = provider
-        self._client = client
-        self._sandbox: Sandbox | None = None
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The sandbox, with everything else that it can do."""
-        if self._sandbox is None:
-            raise NotFoundError("there is no sandbox yet", code="sandbox_not_found", hint="call create()")
-        return self._sandbox
+    def __init__(self, provider: str | None = None, *, url: str | None = None, api_key: str | None = None) -> None:
+        super().__init__(provider, url=url, api_key=api_key)
+        self._settings: dict[str, Any] = {"url": url, "api_key": api_key}
 
     def create(
         self,
@@ -61,78 +50,59 @@ class SandboxController:
         timeout: int | None = None,
         git_url: str | None = None,
         image: str | None = None,
-    ) -> SandboxController:
-        """Creates the sandbox, from a template or an image, and clones a repository into it."""
-        options: dict[str, Any] = {"timeout_s": timeout or self._lifetime()}
-        if self.provider is not None:
-            options["provider"] = self.provider
-        if image is not None:
-            options["image"] = image
-        elif template is not None:
-            options["template"] = self._template(template)
-        target = os.environ.get("DAYTONA_TARGET")
-        if target and self.provider == "daytona":
-            options["labels"] = {"target": target}
-        self._sandbox = self._client.sandboxes.create(**options)
-        if git_url is not None:
-            self._clone(git_url)
-        return self
+    ) -> CreatedSandbox:
+        """Creates the sandbox, from a template or an image, clones a repository into its workspace, and returns its id.
 
-    def _lifetime(self) -> int:
-        asked = os.environ.get("E2B_TIMEOUT") if self.provider == "e2b" else None
-        return int(asked) if asked else DEFAULT_TIMEOUT_S
-
-    def _template(self, name: str) -> str:
-        """The template, or what it is called here if the server has none of that name."""
-        try:
-            self._client.templates.get(name)
-        except NotFoundError:
-            return TEMPLATES.get(name, name)
-        return name
-
-    def _clone(self, git_url: str) -> None:
-        name = posixpath.basename(git_url.rstrip("/")).removesuffix(".git") or "repository"
-        try:
-            self.sandbox.git.clone(git_url, name)
-        except BaseException:
-            self.delete()
-            raise
-
-    def run_command(self, command: str, *, timeout: float | None = None, cwd: str | None = None) -> CommandResult:
-        """Runs a command of the shell."""
-        return self.sandbox.commands.run(command, timeout_s=timeout, cwd=cwd)
-
-    def execute(self, code: str, *, timeout: float | None = None) -> Execution:
-        """Runs Python code; what it defines stays for the next code."""
-        return self.sandbox.code.run(code, timeout_s=timeout)
-
-    def read_file(self, path: str) -> str:
-        """Reads a text file."""
-        return self.sandbox.files.read_text(path)
-
-    def write_file(self, path: str, content: str | bytes) -> None:
-        """Writes a file."""
-        self.sandbox.files.write(path, content)
-
-    def get_preview_url(self, port: int) -> str:
-        """A link to a port of the sandbox, valid for an hour."""
-        return self.sandbox.previews.create(port).url
-
-    def stop(self) -> None:
-        """Ends the processes and keeps the files; the next call starts the sandbox again."""
-        self.sandbox.stop()
-
-    def delete(self) -> None:
-        """Deletes the sandbox, if there is one."""
-        sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            sandbox.delete()
+        It is deleted `timeout` seconds later at the latest. The id is also the controller: `with box.create() as box:`.
+        """
+        seconds = timeout or lifetime_s(self.provider)
+        made = self._create(SandboxRequest(self.provider, template, image, seconds, git_url))
+        return CreatedSandbox(made, self)
 
     def __enter__(self) -> SandboxController:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.delete()
-        finally:
-            self._client.close()
+    def __await__(self) -> Generator[Any, None, AsyncSandboxController]:
+        return ready(AsyncSandboxController(self.provider, **self._settings)).__await__()
+
+
+class CreatedSandbox(str):
+    """The id of a sandbox that a controller made. What the controller can do, it can do too."""
+
+    _controller: SandboxController
+
+    def __new__(cls, id: str, controller: SandboxController) -> CreatedSandbox:
+        made = super().__new__(cls, id)
+        made._controller = controller
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def __enter__(self) -> SandboxController:
+        return self._controller
+
+    def __exit__(self, *error: object) -> None:
+        self._controller.__exit__(*error)
+
+    def __await__(self) -> Generator[Any, None, str]:
+        return ready(str(self)).__await__()
+
+
+class E2BSandbox(AsyncSandboxController):
+    """A sandbox of the provider `e2b`. `E2B_TIMEOUT` is its lifetime in seconds."""
+
+    def __init__(self, *, url: str | None = None, api_key: str | None = None) -> None:
+        super().__init__("e2b", url=url, api_key=api_key)
+
+
+class DaytonaSandbox(AsyncSandboxController):
+    """A sandbox of the provider `daytona`, or of the Daytona server of `DAYTONA_SERVER_URL`."""
+
+    def __init__(self, *, url: str | None = None, api_key: str | None = None) -> None:
+        super().__init__("daytona", url=url, api_key=api_key)
+
+
+async def ready(value: Any) -> Any:
+    """A value that can be awaited."""
+    return value

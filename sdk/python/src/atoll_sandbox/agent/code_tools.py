@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 from ..errors import UnsupportedError
 from ..generated.models import CodeLanguage
@@ -49,10 +49,11 @@ class CodeTools:
         return code_answer(interpreter.run(code, context=context, env=self._workspace.env, timeout_s=timeout))
 
     def pip_install(
-        self, packages: Annotated[str, "Packages, separated by spaces, such as requests==2.32 numpy"]
+        self,
+        packages: Annotated[Union[str, list[str]], "Packages, such as requests==2.32 numpy: a list, or separated by spaces"],
     ) -> dict[str, Any]:
         """Install Python packages in the sandbox."""
-        names = packages.split()
+        names = packages.split() if isinstance(packages, str) else list(packages)
         argv = ["python3", "-m", "pip", "install", "--disable-pip-version-check", "--", *names]
         done = self._workspace.run(argv, timeout_s=INSTALL_S)
         return {"packages": names, "exit_code": done.exit_code, "output": done.output[-4000:]}

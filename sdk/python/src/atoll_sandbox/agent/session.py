@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
+from ..controller_settings import DEFAULT_TEMPLATE, session_url
 from ..errors import NotFoundError, UnsupportedError
 from ..sync.client import Atoll
 from ..sync.sandbox import Sandbox
 from .toolset import Tool, toolset
 from .workspace import Workspace
 
-DEFAULT_PORT = "8090"
-
-
-def session_url(url: str | None) -> str | None:
-    """The address of the server: as given, of `ATOLL_URL`, or of `SANDBOX_HOST` and `SANDBOX_PORT`."""
-    host, port = os.environ.get("SANDBOX_HOST"), os.environ.get("SANDBOX_PORT")
-    if url or os.environ.get("ATOLL_URL") or not (host or port):
-        return url
-    return f"http://{host or 'localhost'}:{port or DEFAULT_PORT}"
+# LIMIT: how long a session that nobody closes keeps its sandbox; entering it again counts anew.
+LIFETIME_S = 24 * 3600
 
 
 class SandboxSession:
     """One conversation and its sandbox. `create` makes one, as an asynchronous or an ordinary context:
 
-        async with SandboxSession.create(session_id="chat-42") as session:
+        async with await SandboxSession.create(session_id="chat-42") as session:
             tools = session.get_tools()
 
-    The same `session_id` has the same sandbox. It is deleted at the end, unless `keep` is set: then it is paused, and the
-    next session with this id goes on with it.
+    `await` opens it; without `await` the context does. The same `session_id` has the same sandbox. It is deleted at the
+    end, unless `keep` is set: then it is paused, and the next session with this id goes on with it. If the program does
+    not come to the end, the sandbox is deleted after a day (`timeout_s`); one that is kept belongs to its thread.
     """
 
     def __init__(self, session_id: str, client: Atoll, keep: bool, options: dict[str, Any]) -> None:
@@ -52,10 +47,12 @@ class SandboxSession:
         keep: bool = False,
         **options: Any,
     ) -> SandboxSession:
-        """A session. Its sandbox is created when the context is entered; `options` are those of a create."""
+        """A session. Its sandbox is created when it is opened; `options` are those of a create."""
         client = Atoll(session_url(url), api_key)
-        if template is not None:
-            options["template"] = template
+        if not any(source in options for source in ("image", "snapshot", "archive")):
+            options["template"] = template or DEFAULT_TEMPLATE
+        if not keep:
+            options = {"timeout_s": LIFETIME_S, "on_timeout": "delete", **options}
         return cls(session_id, client, keep, {"thread": session_id, "on_exit": "destroy", **options})
 
     @property
@@ -85,17 +82,21 @@ class SandboxSession:
 
     def open(self) -> SandboxSession:
         """Creates the sandbox, or finds the one that the session has."""
-        sandbox = self._client.sandboxes.create(**self._options)
-        self._workspace = Workspace(sandbox)
-        self._workspace.prepare()
+        if self._workspace is None:
+            sandbox = self._client.sandboxes.create(**self._options)
+            if not self._keep and sandbox.info.timeout_s is not None:
+                sandbox.extend(self._options["timeout_s"])
+            workspace = Workspace(sandbox)
+            workspace.prepare()
+            self._workspace = workspace
         return self
 
     def close(self) -> None:
-        """Deletes the sandbox, or pauses it with `keep`."""
+        """Deletes the sandbox; with `keep` it is paused, or stopped where the provider cannot pause."""
         workspace, self._workspace = self._workspace, None
         try:
             if workspace is not None and self._keep:
-                workspace.sandbox.pause()
+                rest(workspace.sandbox)
             elif workspace is not None:
                 workspace.sandbox.delete()
         finally:
@@ -107,6 +108,9 @@ class SandboxSession:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def __await__(self) -> Generator[Any, None, SandboxSession]:
+        return asyncio.to_thread(self.open).__await__()
+
     async def __aenter__(self) -> SandboxSession:
         return await asyncio.to_thread(self.open)
 
@@ -114,3 +118,11 @@ class SandboxSession:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close)
+
+
+def rest(sandbox: Sandbox) -> None:
+    """Pauses a sandbox; where the provider cannot pause, stops it, which keeps the files."""
+    try:
+        sandbox.pause()
+    except UnsupportedError:
+        sandbox.stop()

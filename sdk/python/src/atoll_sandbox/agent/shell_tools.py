@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
-from ..errors import ConflictError, InvalidError, NotFoundError
-from ..generated.models import SessionOutput
-from ..waiting import sleep
-from .workspace import Workspace
+from ..errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from .interactive import InteractiveProgram
+from .shells import SessionShell, TerminalShell
+from .workspace import Workspace, failed
 
+Shell = Union[SessionShell, TerminalShell, InteractiveProgram]
 ShellId = Annotated[str, "Name of the shell; the same name keeps its directory and variables"]
 
 MAIN = "main"
 DEFAULT_WAIT_S = 120.0
-# How often a running command is looked at: fast at first, since most end at once.
-FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.5
 MAX_OUTPUT = 30_000
+# How long the first output of a program in a terminal may take, and its answer to what was typed.
+START_S, ANSWER_S = 5.0, 2.0
+ENDED = "the shell had ended, by exit or otherwise: this is a new one, without the directory and variables of the last"
 
 
 class ShellTools:
@@ -25,9 +26,7 @@ class ShellTools:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._sessions = workspace.sandbox.sessions
-        # The last command of every shell.
-        self._last: dict[str, str] = {}
+        self._shells: dict[str, Shell] = {}
 
     def shell_exec(
         self,
@@ -36,15 +35,20 @@ class ShellTools:
         timeout: Annotated[float, "Seconds to wait; then the command goes on, see shell_wait"] = DEFAULT_WAIT_S,
     ) -> dict[str, Any]:
         """Run a command in a shell and wait for its end."""
-        self._hand_over(id, command)
-        return self._look(id, timeout)
+        note = self._hand_over(id, command)
+        answer = self._look(id, timeout)
+        return answer if note is None else {**answer, "note": note}
 
     def shell_interactive(
         self, command: Annotated[str, "Program that reads input"], id: ShellId = "interactive"
     ) -> dict[str, Any]:
-        """Start a program that reads input. Use shell_write to type, shell_view to read."""
-        self._hand_over(id, command)
-        return self._look(id, 0.2)
+        """Start a program that reads input, such as a REPL, in a terminal. Use shell_write to type, shell_view to read."""
+        before = self._idle(id)
+        if before is not None:
+            failed(before.end)
+        workspace = self._workspace
+        self._shells[id] = InteractiveProgram(workspace.sandbox, command, workspace.root, workspace.env)
+        return self._look(id, START_S)
 
     def shell_view(self, id: ShellId = MAIN) -> dict[str, Any]:
         """Show what the last command of a shell has written."""
@@ -57,19 +61,24 @@ class ShellTools:
         press_enter: Annotated[bool, "End the text with a line break"] = True,
     ) -> dict[str, Any]:
         """Type into the program that runs in a shell."""
-        self._sessions.send_stdin(self._name(id), self._command(id), input + ("\n" if press_enter else ""))
-        return self._look(id, 0.2)
+        shell = self._shell(id)
+        shell.write(input + ("\n" if press_enter else ""))
+        return self._look(id, ANSWER_S if isinstance(shell, InteractiveProgram) else 0.2)
 
     def shell_wait(
         self, id: ShellId = MAIN, seconds: Annotated[float, "Seconds to wait at most"] = DEFAULT_WAIT_S
     ) -> dict[str, Any]:
         """Wait for the end of the last command of a shell."""
+        shell = self._shell(id)
+        if isinstance(shell, InteractiveProgram):
+            shell.wait(seconds, for_end=True)
+            seconds = 0
         return self._look(id, seconds)
 
     def shell_kill(self, id: ShellId = MAIN) -> dict[str, Any]:
         """End a shell and everything that runs in it."""
-        self._sessions.delete(self._name(id))
-        self._last.pop(id, None)
+        self._shell(id).end()
+        del self._shells[id]
         return {"id": id, "status": "terminated"}
 
     def process_list(self) -> dict[str, Any]:
@@ -90,54 +99,67 @@ class ShellTools:
         """Set an environment variable for everything that runs from now on."""
         if not name.isidentifier():
             raise InvalidError(f"{name!r} is not a name of a variable", code="invalid_argument", field="name")
+        # A shell gets it before its next command: one that runs now may be reading.
         self._workspace.env[name] = value
-        for shell in list(self._last):
-            self._sessions.run(self._name(shell), f"export {name}={shlex.quote(value)}", timeout_s=10)
         return {"name": name, "value": value}
 
-    @staticmethod
-    def _name(id: str) -> str:
-        return f"agent-{id}"
-
-    def _command(self, id: str) -> str:
-        if id not in self._last:
+    def _shell(self, id: str) -> Shell:
+        if id not in self._shells:
             raise NotFoundError(f"no command ran in the shell {id!r}", code="process_not_found")
-        return self._last[id]
+        return self._shells[id]
 
-    def _hand_over(self, id: str, command: str) -> None:
-        """Gives a command to a shell, which is started if it is new."""
-        last = self._last.get(id)
-        if last is None:
-            self._open(id)
-        elif self._sessions.command(self._name(id), last).exit_code is None:
+    def _idle(self, id: str) -> Shell | None:
+        """The shell with this id, if there is one; it must not be busy."""
+        shell = self._shells.get(id)
+        if shell is not None and shell.is_busy():
             hint = "wait with shell_wait, end it with shell_kill, or use another id"
             raise ConflictError(f"a command still runs in the shell {id!r}", code="shell_busy", hint=hint)
-        self._last[id] = self._sessions.start(self._name(id), command)
+        return shell
 
-    def _open(self, id: str) -> None:
-        if any(session.name == self._name(id) for session in self._sessions.list()):
-            return
-        self._sessions.create(self._name(id), cwd=self._workspace.root)
-        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in self._workspace.env.items())
-        if exports:
-            self._sessions.run(self._name(id), f"export {exports}", timeout_s=10)
+    def _hand_over(self, id: str, command: str) -> str | None:
+        """Gives a command to a shell, which is started if there is none. A note for the model if it had ended."""
+        shell = self._idle(id)
+        if isinstance(shell, InteractiveProgram):
+            failed(shell.end)
+            shell = None
+        if shell is not None:
+            try:
+                self._start(shell, command)
+                return None
+            except NotFoundError:
+                pass
+        self._shells[id] = opened = self._open(id)
+        self._start(opened, command)
+        return None if shell is None else ENDED
+
+    def _start(self, shell: SessionShell | TerminalShell, command: str) -> None:
+        """Starts a command; before it the shell is given the variables that it does not have."""
+        env = self._workspace.env
+        missing = {name: value for name, value in env.items() if shell.given.get(name) != value}
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in missing.items())
+        shell.start(command, f"export {exports}" if exports else "")
+        shell.given = dict(env)
+
+    def _open(self, id: str) -> SessionShell | TerminalShell:
+        workspace = self._workspace
+        try:
+            return SessionShell(workspace.sandbox, id, workspace.root)
+        except UnsupportedError:
+            return TerminalShell(workspace.sandbox, workspace.root)
 
     def _look(self, id: str, wait_s: float) -> dict[str, Any]:
         """What the last command of a shell has written, after its end or after some time."""
-        name, command = self._name(id), self._command(id)
-        end, pause = time.monotonic() + wait_s, FIRST_LOOK_S
-        while self._sessions.command(name, command).exit_code is None and time.monotonic() < end:
-            sleep(min(pause, max(end - time.monotonic(), 0)))
-            pause = min(pause * 2, LAST_LOOK_S)
-        return shell_answer(id, self._sessions.logs(name, command))
+        shell = self._shell(id)
+        shell.wait(wait_s)
+        state = shell.state()
+        status = "completed" if state.is_over else "running"
+        return {"id": id, "status": status, "exit_code": state.exit_code, **shown(state.output)}
 
 
-def shell_answer(id: str, written: SessionOutput) -> dict[str, Any]:
-    """The answer for a command."""
-    output = written.stdout + written.stderr
+def shown(output: str) -> dict[str, Any]:
+    """The output for a model, cut in the middle if it is long."""
     cut = len(output) > MAX_OUTPUT
     if cut:
         half = MAX_OUTPUT // 2
         output = f"{output[:half]}\n[… {len(output) - MAX_OUTPUT} characters left out …]\n{output[-half:]}"
-    status = "running" if written.exit_code is None else "completed"
-    return {"id": id, "status": status, "exit_code": written.exit_code, "output": output, "truncated": cut}
+    return {"output": output, "truncated": cut}

@@ -85,7 +85,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if origin is Annotated:
         return {**schema_of(inner[0]), "description": inner[1]}
     if origin in (Union, types.UnionType):
-        return schema_of(next(part for part in inner if part is not type(None)))
+        kinds = [schema_of(part) for part in inner if part is not type(None)]
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
     if origin is list:
         return {"type": "array", "items": schema_of(inner[0])}
     if origin is dict:

@@ -9,10 +9,10 @@ from typing import TypeVar
 from ..errors import AtollError, InvalidError
 from ..results import CommandResult
 from ..sync.sandbox import Sandbox
+from ..sync.workspace import prepare_workspace
+from ..workspace_script import WORKSPACE
 
 T = TypeVar("T")
-
-DEFAULT_FOLDER = "workspace"
 
 
 class WorkspaceError(InvalidError):
@@ -22,16 +22,14 @@ class WorkspaceError(InvalidError):
 class Workspace:
     """One folder of one sandbox. Relative paths are below it and cannot leave it; absolute ones are of the sandbox."""
 
-    def __init__(self, sandbox: Sandbox, folder: str = DEFAULT_FOLDER) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.root = posixpath.join(sandbox.info.workdir, folder)
+        self.root = WORKSPACE
         self.env: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Creates the folder, if it is not there yet."""
-        made = failed(lambda: self.sandbox.files.mkdir(self.root))
-        if isinstance(made, AtollError) and made.code != "already_exists":
-            raise made
+        """Makes the folder, and what else is missing."""
+        self.root = prepare_workspace(self.sandbox)
 
     def path(self, path: str | None) -> str:
         """The absolute path. `..` is resolved in the text; links inside are the sandbox's own matter."""

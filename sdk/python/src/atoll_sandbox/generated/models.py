@@ -31,9 +31,11 @@ __all__ = [
     "CodeOutput",
     "CodeResult",
     "Collected",
+    "CommandFailure",
     "CreateOptions",
     "CreatedKey",
     "CreatorKey",
+    "CurrentKey",
     "Detached",
     "EditResult",
     "Egress",
@@ -367,8 +369,25 @@ class Collected(Model):
     blobs: int
     bytes: int
     """Freed bytes, approximately."""
+    cached_bytes: int
+    """Bytes of layers that only the build cache keeps, so that later builds are faster."""
     layers: int
+    recent: int
+    """Versions that were kept because they were used in the last minute, or are being used."""
     versions: int
+
+
+class CommandFailure(Model):
+    """The failure of a start command: it could not be started, or it ended with a status that is not 0."""
+
+    at: datetime
+    exit_code: int
+    """The status that a shell would report: 127 if the program does not exist, 126 if it cannot be started."""
+    message: str
+
+    _convert = {
+        "at": ("at", parse_time),
+    }
 
 
 Scope = Literal["admin", "user"]
@@ -378,6 +397,9 @@ class Key(Model):
     """A key without its secret."""
 
     created_at: datetime
+    created_by: str | None = None
+    """The id of the user key that created it; it ends with that key. Null: an admin key or the server created
+    it."""
     id: str
     last_used_at: datetime | None = None
     name: str | None = None
@@ -395,6 +417,9 @@ class CreatedKey(Model):
     """A new key; its secret is shown only here."""
 
     created_at: datetime
+    created_by: str | None = None
+    """The id of the user key that created it; it ends with that key. Null: an admin key or the server created
+    it."""
     id: str
     last_used_at: datetime | None = None
     name: str | None = None
@@ -416,6 +441,28 @@ class CreatorKey(Model):
     id: str
     name: str | None = None
     """The name that the key had."""
+
+
+class CurrentKey(Model):
+    """The key of a request, and its tenant."""
+
+    created_at: datetime
+    created_by: str | None = None
+    """The id of the user key that created it; it ends with that key. Null: an admin key or the server created
+    it."""
+    id: str
+    last_used_at: datetime | None = None
+    name: str | None = None
+    scope: Scope
+    tenant: str
+    """The tenant's id."""
+    tenant_name: str
+    """The tenant's name."""
+
+    _convert = {
+        "created_at": ("created_at", parse_time),
+        "last_used_at": ("last_used_at", parse_time),
+    }
 
 
 class Detached(Model):
@@ -686,6 +733,8 @@ class SandboxInfo(Model):
     """Write the memory to disk after the sandbox was paused for this many seconds; null is never."""
     command: list[str] | None = None
     """Start command, which runs at every boot; its output is in the logs."""
+    command_failure: CommandFailure | None = None
+    """How the start command failed since the last boot; absent if it did not."""
     cpu: float
     """Cores."""
     created_at: datetime
@@ -767,6 +816,7 @@ class SandboxInfo(Model):
         "active_at": ("active_at", parse_time),
         "archive": ("archive", Archive),
         "awake": ("awake", Awake),
+        "command_failure": ("command_failure", CommandFailure),
         "created_at": ("created_at", parse_time),
         "created_by_key": ("created_by_key", CreatorKey),
         "hold": ("hold", Hold),
@@ -1370,7 +1420,7 @@ class Snapshot(Model):
     """Whether the snapshot contains processes."""
     memory_mib: int
     name: str | None = None
-    """Unique among the tenant's snapshots."""
+    """Unique among the snapshots of its sandbox, or among those of the tenant if `tenant_wide` is true."""
     network: Network
     """Network policy of its sandbox, and the default of sandboxes that are created from it."""
     node: str | None = None
@@ -1380,6 +1430,8 @@ class Snapshot(Model):
     """Provider that keeps the snapshot; sandboxes that are created from it live there."""
     sandbox: str
     """Sandbox that the snapshot was taken of; it may be deleted."""
+    sandbox_name: str | None = None
+    """Name that the sandbox had when the snapshot was taken."""
     state: SnapshotState
     stood_still_us: int
     """Time in microseconds for which the sandbox was frozen."""
@@ -1387,6 +1439,8 @@ class Snapshot(Model):
     template_version: str
     tenant: str
     """The tenant's id."""
+    tenant_wide: bool
+    """Whether the name is unique within the tenant. Snapshots of older servers have such names."""
     user: str
     workdir: str
 
@@ -1491,7 +1545,8 @@ class Tenant(Model):
     name: str
     network: Network | None = None
     providers: list[str] | None = None
-    """Providers that it may use; null: every provider that isolates its sandboxes, and the server's default."""
+    """Providers that it may use; null: those of the kinds `container` and `microvm`, and the server's default; for
+    the first tenant every provider."""
     quota: Quota
 
     _convert = {

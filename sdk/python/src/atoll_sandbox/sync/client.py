@@ -59,7 +59,9 @@ class Atoll:
     def events(
         self, *, sandbox: str | None = None, after: int | None = None, follow: bool = True, limit: int | None = None
     ) -> Iterator[Event]:
-        """Gives events of sandboxes. With `follow` first those after `after`, then new ones until the iteration is left."""
+        """Gives events of sandboxes. With `follow` first those after `after`, then new ones until the iteration is left.
+
+        Without `follow`: the events after `after`, or the newest ones."""
         if not follow:
             query = {"sandbox": sandbox, "after": after, "limit": limit}
             for item in (self._transport.json("GET", "/v1/events", query=query))["items"]:

@@ -176,9 +176,9 @@ class Sandbox:
         self.info = SandboxInfo(answer)
         return self.info
 
-    def delete(self, *, wait: bool = True) -> SandboxInfo:
-        """Deletes the sandbox with all its data. Can be repeated safely."""
-        query = None if wait else {"wait": False}
+    def delete(self, *, wait: bool = True, snapshots: bool = False) -> SandboxInfo:
+        """Deletes the sandbox with all its data, with `snapshots` also its snapshots. Can be repeated safely."""
+        query = {**({} if wait else {"wait": False}), **({"snapshots": True} if snapshots else {})}
         self.info = SandboxInfo(self._transport.json("DELETE", self._path, query=query, timeout=LONG_S))
         return self.info
 
@@ -196,9 +196,16 @@ class Sandbox:
         answer = self._transport.json("POST", f"{self._path}/fork", body=body, timeout=LONG_S)
         return [Sandbox(self._transport, SandboxInfo(item)) for item in answer["sandboxes"]]
 
-    def snapshot(self, name: str | None = None, *, memory: bool = False) -> Snapshot:
-        """Takes a snapshot of the files, with `memory` also of the processes. `create(snapshot=…)` starts from it."""
-        body = {"memory": memory, **({"name": name} if name else {})}
+    def snapshot(
+        self, name: str | None = None, *, memory: bool = False, tenant_wide: bool = False
+    ) -> Snapshot:
+        """Takes a snapshot of the files, with `memory` also of the processes. `create(snapshot=…)` starts from it.
+
+        The name belongs to the sandbox (`SANDBOX:NAME`); with `tenant_wide` it is unique within the tenant.
+        """
+        body: dict[str, Any] = {"memory": memory, **({"name": name} if name else {})}
+        if tenant_wide:
+            body["tenant_wide"] = True
         return Snapshot(self._transport.json("POST", f"{self._path}/snapshots", body=body, timeout=LONG_S))
 
     def lineage(self) -> Lineage:

@@ -49,7 +49,7 @@ class Sandboxes:
         wait: bool = True,
         **options: Unpack[CreateOptions],
     ) -> Sandbox:
-        """Creates a sandbox and returns when it runs.
+        """Creates a sandbox and returns when it runs; a template that is made at its first use is waited for.
 
         Sent again with the same idempotency key, the request returns the first sandbox; a key is made for every call, so
         that a lost answer does not leave a second sandbox behind.
@@ -59,7 +59,7 @@ class Sandboxes:
         answer = self._transport.json(
             "POST",
             "/v1/sandboxes",
-            query=None if wait else {"wait": False},
+            query={"wait": wait},
             body=body,
             headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
             idempotent=True,

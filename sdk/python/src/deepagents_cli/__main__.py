@@ -1,0 +1,5 @@
+"""`python -m deepagents_cli`."""
+
+from deepagents_cli import main
+
+main()
