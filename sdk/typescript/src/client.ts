@@ -59,7 +59,8 @@ export class Atoll {
       }
       return;
     }
-    let after = query.after;
+    // Without a number the server returns the newest events only.
+    let after: number | undefined = query.after ?? 0;
     for (;;) {
       const page: Camel<Schemas['EventList']> = await this.transport.json<Schemas['EventList']>({ ...call, query: { ...query, after, limit: 1_000 } });
       yield* page.items;

@@ -172,7 +172,7 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Deletes it with its files. */
-  async delete(options: ChangeOptions = {}): Promise<SandboxInfo> {
+  async delete(options: ChangeOptions & { snapshots?: boolean } = {}): Promise<SandboxInfo> {
     const [request, query] = splitOptions(options);
     return this.take({ method: 'DELETE', path: this.path, query, limitS: CHANGE_LIMIT_S, options: request });
   }
@@ -218,7 +218,11 @@ export class Sandbox implements AsyncDisposable {
     return this.change('move', request, { provider, ...rest });
   }
 
-  async snapshot(name?: string | null, options: RequestOptions & { memory?: boolean } = {}): Promise<SnapshotInfo> {
+  /** Takes a snapshot. Its name belongs to the sandbox (`SANDBOX:NAME`); with `tenant_wide` it is unique within the tenant. */
+  async snapshot(
+    name?: string | null,
+    options: RequestOptions & { memory?: boolean; tenant_wide?: boolean } = {},
+  ): Promise<SnapshotInfo> {
     const [request, rest] = splitOptions(options);
     const json = { name: name ?? undefined, ...rest };
     const call = { method: 'POST', path: `${this.path}/snapshots`, json, options: request, limitS: CHANGE_LIMIT_S };

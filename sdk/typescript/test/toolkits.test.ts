@@ -7,6 +7,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { execFileSync } from 'node:child_process';
 import { after, describe, test } from 'node:test';
+import { Sandbox } from 'e2b';
 import {
   type AgentModel,
   Atoll,
@@ -55,6 +56,12 @@ for (const [provider, make] of Object.entries(BACKENDS)) {
       assert.equal(toolkit.getSandbox().providerId, provider);
     });
 
+    test('takes every name of a language', async () => {
+      const run = tool(toolkit, `sandbox_${provider}_run`);
+      const code = { python: 'print(1)', node: 'console.log(1)', javascript: 'console.log(1)', js: 'console.log(1)', shell: 'echo 1', bash: 'echo 1', sh: 'echo 1' };
+      for (const [language, text] of Object.entries(code)) assert.deepEqual(JSON.parse(await run({ code: text, language })), { output: '1\n', exitCode: 0 }, language);
+    });
+
     test('runs python, node and shell code', async () => {
       const run = tool(toolkit, `sandbox_${provider}_run`);
       assert.deepEqual(JSON.parse(await run({ code: 'print(6 * 7)' })), { output: '42\n', exitCode: 0 });
@@ -93,6 +100,21 @@ for (const [provider, make] of Object.entries(BACKENDS)) {
       assert.deepEqual(said, { output: '', exitCode: 124, timedOut: true });
     });
 
+    test('gives the object of the vendor once the sandbox exists', async () => {
+      const fresh = make();
+      const sandbox = fresh.getSandbox<Record<string, unknown>>();
+      const member = { atoll: 'commands', e2b: 'commands', daytona: 'process' }[provider]!;
+      assert.deepEqual([sandbox.vendor, sandbox[member]], [undefined, undefined]);
+      await sandbox.start();
+      const vendor = sandbox.vendor as Record<string, unknown>;
+      assert.ok(vendor);
+      assert.equal(sandbox[member], vendor[member]);
+      assert.ok(member in sandbox && 'run' in sandbox);
+      assert.equal((await sandbox.shell('echo own')).output, 'own\n', 'its own members stay');
+      await fresh.close();
+      assert.deepEqual([sandbox.vendor], [undefined]);
+    });
+
     test('gives variables to code', async () => {
       const code = 'import os; print(os.environ["NAME"])';
       assert.equal((await toolkit.getSandbox().run(code, { env: { NAME: "a b'c" } })).output, "a b'c\n");
@@ -101,7 +123,7 @@ for (const [provider, make] of Object.entries(BACKENDS)) {
     test('tells the model which argument is wrong', async () => {
       const run = tool(toolkit, `sandbox_${provider}_run`);
       assert.equal(await run({}), 'error: the argument code is missing');
-      assert.equal(await run({ code: '1', language: 'cobol' }), 'error: language must be one of python, node, shell');
+      assert.equal(await run({ code: '1', language: 'cobol' }), 'error: language must be one of python, node, javascript, js, shell, bash, sh');
       assert.equal(await run({ code: '1', timeoutSeconds: '5' }), 'error: timeoutSeconds must be a number');
     });
   });
@@ -139,6 +161,17 @@ for (const [provider, make] of Object.entries(BACKENDS)) {
     await toolkit.close();
   });
 }
+
+test('a package that reaches sandboxes only over TLS is told how to get it', async () => {
+  // As `@e2b/sdk`, the older name of the package, which takes no address of sandboxes.
+  const older = { Sandbox: { create: (template: string, { sandboxUrl: _, ...options }: { sandboxUrl?: string }) => Sandbox.create(template, options) } };
+  await using toolkit = new E2BSandboxToolkit({ apiKey, baseURL: `${url}/e2b`, sdk: older });
+  const text = `the package reaches sandboxes only over TLS, and ${url}/e2b is plain HTTP: run \`atoll tls init\` once on the server, then set what \`atoll env e2b --tls\` prints`;
+  await assert.rejects(toolkit.getSandbox().run('print(1)'), { message: text });
+  await assert.rejects(toolkit.getSandbox().readFile('/etc/hostname'), { message: text });
+  const said = await tool(toolkit, 'sandbox_e2b_shell')({ command: 'true' });
+  assert.ok(said.startsWith(`error: ${text}`) && !/SSL/.test(said), said);
+});
 
 async function closedPort(): Promise<number> {
   const server = createServer();

@@ -120,7 +120,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Reads events, or follows them with `follow=1`.
+         * Reads the newest events, or those after a number, or follows them with `follow=1`.
          * @description Each server-sent event has the object below as data, its `kind` as name and its `seq` as id. A client that
          *     reconnects with `Last-Event-ID` continues without a gap.
          */
@@ -143,8 +143,28 @@ export interface paths {
         /** Lists keys, without their secrets. */
         get: operations["keys_list"];
         put?: never;
-        /** Creates a key and returns its secret, which is shown only once. */
+        /**
+         * Creates a key and returns its secret, which is shown only once. Keys that a user key creates are bounded in number and end
+         *     with it.
+         */
         post: operations["keys_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/keys/current": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the key of this request and its tenant. */
+        get: operations["keys_current"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -195,7 +215,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Deletes a key; it stops working at once. */
+        /** Deletes a key and the keys that were created with it; they stop working at once. */
         delete: operations["keys_delete"];
         options?: never;
         head?: never;
@@ -311,7 +331,7 @@ export interface paths {
         get: operations["sandboxes_get"];
         put?: never;
         post?: never;
-        /** Deletes a sandbox with all its data. Can be repeated safely. */
+        /** Deletes a sandbox with all its data except its snapshots, which are kept unless `snapshots=1`. Can be repeated safely. */
         delete: operations["sandboxes_delete"];
         options?: never;
         head?: never;
@@ -2015,7 +2035,7 @@ export interface paths {
         /** Sets the providers that a tenant may use for new sandboxes and volumes. Existing ones stay. */
         put: operations["tenants_set_providers"];
         post?: never;
-        /** Removes the list: the tenant may use every provider that isolates its sandboxes, and the server's default. */
+        /** Removes the list: the tenant may use providers of the kinds `container` and `microvm`, and the server's default. */
         delete: operations["tenants_clear_providers"];
         options?: never;
         head?: never;
@@ -2564,10 +2584,33 @@ export interface components {
              * @description Freed bytes, approximately.
              */
             bytes: number;
+            /**
+             * Format: int64
+             * @description Bytes of layers that only the build cache keeps, so that later builds are faster.
+             */
+            cached_bytes: number;
             /** Format: int64 */
             layers: number;
+            /**
+             * Format: int64
+             * @description Versions that were kept because they were used in the last minute, or are being used.
+             */
+            recent: number;
             /** Format: int64 */
             versions: number;
+        };
+        /** @description The failure of a start command: it could not be started, or it ended with a status that is not 0. */
+        CommandFailure: {
+            /** Format: date-time */
+            at: string;
+            /**
+             * Format: int32
+             * @description The status that a shell would report: 127 if the program does not exist, 126 if it cannot be started.
+             * @example 127
+             */
+            exit_code: number;
+            /** @example command not found: 'serve' */
+            message: string;
         };
         /** @description Request to copy a volume. */
         CopyVolumeBody: {
@@ -2758,6 +2801,11 @@ export interface components {
             id: string;
             /** @description The name that the key had. */
             name?: string | null;
+        };
+        /** @description The key of a request, and its tenant. */
+        CurrentKey: components["schemas"]["Key"] & {
+            /** @description The tenant's name. */
+            tenant_name: string;
         };
         /** @description A detached process, or the first event of a stream. */
         Detached: {
@@ -3371,6 +3419,8 @@ export interface components {
         Key: {
             /** Format: date-time */
             created_at: string;
+            /** @description The id of the user key that created it; it ends with that key. Null: an admin key or the server created it. */
+            created_by?: string | null;
             id: string;
             /** Format: date-time */
             last_used_at?: string | null;
@@ -4107,6 +4157,8 @@ export interface components {
             checkpoint_after_s?: number | null;
             /** @description Start command, which runs at every boot; its output is in the logs. */
             command?: string[] | null;
+            /** @description How the start command failed since the last boot; absent if it did not. */
+            command_failure?: components["schemas"]["CommandFailure"];
             /**
              * Format: double
              * @description Cores.
@@ -4405,7 +4457,7 @@ export interface components {
             memory: boolean;
             /** Format: int32 */
             memory_mib: number;
-            /** @description Unique among the tenant's snapshots. */
+            /** @description Unique among the snapshots of its sandbox, or among those of the tenant if `tenant_wide` is true. */
             name?: string | null;
             /** @description Network policy of its sandbox, and the default of sandboxes that are created from it. */
             network: components["schemas"]["Network"];
@@ -4417,6 +4469,8 @@ export interface components {
             provider: string;
             /** @description Sandbox that the snapshot was taken of; it may be deleted. */
             sandbox: string;
+            /** @description Name that the sandbox had when the snapshot was taken. */
+            sandbox_name?: string | null;
             state: components["schemas"]["SnapshotState"];
             /**
              * Format: int64
@@ -4427,6 +4481,8 @@ export interface components {
             template_version: string;
             /** @description The tenant's id. */
             tenant: string;
+            /** @description Whether the name is unique within the tenant. Snapshots of older servers have such names. */
+            tenant_wide: boolean;
             user: string;
             workdir: string;
         };
@@ -4438,10 +4494,15 @@ export interface components {
              */
             memory?: boolean;
             /**
-             * @description Unique among the tenant's snapshots: letters, digits, `-`, `_`, `.`.
+             * @description Unique among the snapshots of the sandbox: letters, digits, `-`, `_`, `.`.
              * @default null
              */
             name?: string | null;
+            /**
+             * @description Make the name unique within the tenant instead, so that it needs no sandbox before it.
+             * @default false
+             */
+            tenant_wide?: boolean;
         };
         /** @description One page of snapshots, newest first. */
         SnapshotPage: {
@@ -4639,7 +4700,10 @@ export interface components {
             id: string;
             name: string;
             network?: components["schemas"]["Network"] | null;
-            /** @description Providers that it may use; null: every provider that isolates its sandboxes, and the server's default. */
+            /**
+             * @description Providers that it may use; null: those of the kinds `container` and
+             *     `microvm`, and the server's default; for the first tenant every provider.
+             */
             providers?: string[] | null;
             quota: components["schemas"]["Quota"];
         };
@@ -4658,7 +4722,7 @@ export interface components {
         };
         /** @description The providers that a tenant may use for new sandboxes and volumes. */
         TenantProviders: {
-            /** @description Names of providers. A provider without isolation is allowed only by name. */
+            /** @description Names of providers. */
             providers: string[];
         };
         /** @description A shell that keeps its directory and environment between commands. */
@@ -5401,11 +5465,11 @@ export interface operations {
                 /** @description Only events of this sandbox: id, unique prefix of an id, or name. */
                 sandbox?: string;
                 /**
-                 * @description Only events after this `seq`; 0 begins with the oldest stored event. Without it, following begins with new
-                 *     events.
+                 * @description Only events after this `seq`; 0 begins with the oldest stored event. Without it the newest ones are returned, and
+                 *     following begins with new events.
                  */
                 after?: number;
-                /** @description Maximum number of results; ignored when following. */
+                /** @description Maximum number of results, at most 500; default 100. Ignored when following. */
                 limit?: number;
                 /** @description `1`: server-sent events, first the stored ones, then new ones. */
                 follow?: string;
@@ -5489,6 +5553,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CreatedKey"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_current: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CurrentKey"];
                 };
             };
             /** @description Refused; `code` is one of the closed list in docs/errors.md */
@@ -5920,6 +6013,8 @@ export interface operations {
             query?: {
                 /** @description `0` returns at once, before the operation is finished. Default `1`. */
                 wait?: string;
+                /** @description `1`: remove its snapshots too. Default `0`: they are kept and can still be used. */
+                snapshots?: string;
             };
             header?: never;
             path: {
@@ -9320,7 +9415,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Id, unique prefix of an id, or name */
+                /** @description Id, unique prefix of an id, name, or `SANDBOX:NAME` */
                 snapshot: string;
             };
             cookie?: never;
@@ -9352,7 +9447,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Id, unique prefix of an id, or name */
+                /** @description Id, unique prefix of an id, name, or `SANDBOX:NAME` */
                 snapshot: string;
             };
             cookie?: never;
@@ -9382,7 +9477,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Id, unique prefix of an id, or name */
+                /** @description Id, unique prefix of an id, name, or `SANDBOX:NAME` */
                 snapshot: string;
             };
             cookie?: never;

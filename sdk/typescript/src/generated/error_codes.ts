@@ -45,6 +45,7 @@ export const ERROR_STATUS: Readonly<Record<string, number>> = {
   rate_limited: 429,
   sandbox_exhausted: 429,
   no_capacity: 503,
+  template_not_ready: 503,
   queue_timed_out: 504,
   wake_failed: 503,
   archive_unavailable: 503,

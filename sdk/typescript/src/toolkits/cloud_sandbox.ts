@@ -1,7 +1,9 @@
 /** The interface that every back end of the toolkits has, and the code that they share. */
 import { fromBase64, textOf, toBase64 } from '../bytes.js';
 
-export type SandboxLanguage = 'python' | 'node' | 'shell';
+/** Languages of `run`. `javascript` and `js` are `node`; `bash` and `sh` are `shell`. */
+export const SANDBOX_LANGUAGES = ['python', 'node', 'javascript', 'js', 'shell', 'bash', 'sh'] as const;
+export type SandboxLanguage = (typeof SANDBOX_LANGUAGES)[number];
 export type FileEncoding = 'utf8' | 'base64';
 
 export interface RunOptions {
@@ -27,6 +29,8 @@ export interface SandboxResult {
 /** A sandbox that is created when it is first used. Back ends are interchangeable. */
 export interface CloudSandbox {
   readonly providerId: string;
+  /** The object of the package that drives the sandbox, such as the `Sandbox` of `e2b`. Undefined until the sandbox is created. */
+  readonly vendor?: object | undefined;
   /** Creates the sandbox now; otherwise the first call does. */
   start(): Promise<void>;
   /** Runs code in a new process. Rejects if the sandbox cannot be reached. */
@@ -41,6 +45,8 @@ export interface CloudSandbox {
 
 /** What a back end does for a sandbox that runs. */
 export interface Backend {
+  /** The object of the package that drives the sandbox. */
+  readonly vendor: object;
   /** Runs a shell command with both streams as one. */
   exec(command: string, timeoutSeconds: number, env: Record<string, string>): Promise<SandboxResult>;
   write(path: string, data: Uint8Array): Promise<void>;
@@ -56,6 +62,7 @@ export const DEFAULT_TIMEOUT_SECONDS = 30;
 /** A CloudSandbox over a back end that is opened at the first call. */
 export class LazySandbox implements CloudSandbox {
   private opening: Promise<Backend> | undefined;
+  private opened: Backend | undefined;
   private closed = false;
 
   constructor(
@@ -64,6 +71,10 @@ export class LazySandbox implements CloudSandbox {
     private readonly defaultTimeoutSeconds = DEFAULT_TIMEOUT_SECONDS,
   ) {}
 
+  get vendor(): object | undefined {
+    return this.opened?.vendor;
+  }
+
   async start(): Promise<void> {
     await this.backend();
   }
@@ -71,12 +82,16 @@ export class LazySandbox implements CloudSandbox {
   async run(code: string, options: RunOptions = {}): Promise<SandboxResult> {
     const language = options.language ?? 'python';
     const program = PROGRAMS[language];
-    if (!program) throw new Error(`unknown language ${JSON.stringify(language)}: python, node or shell`);
+    if (!program) throw new Error(`unknown language ${JSON.stringify(language)}; there are ${SANDBOX_LANGUAGES.join(', ')}`);
+    const limit = this.limit(options.timeoutSeconds);
     const file = `/tmp/.sandbox-run-${crypto.randomUUID()}${program.extension(code)}`;
     const command = `${program.command} ${file}; code=$?; rm -f ${file}; exit $code`;
     return this.use(async (backend) => {
       await backend.write(file, new TextEncoder().encode(code));
-      return backend.exec(command, this.limit(options.timeoutSeconds), options.env ?? {});
+      const done = await backend.exec(command, limit, options.env ?? {});
+      // What ends a command at its time limit also ends the shell that removes the file.
+      if (done.timedOut) await backend.exec(`rm -f ${file}`, DEFAULT_TIMEOUT_SECONDS, {});
+      return done;
     });
   }
 
@@ -97,7 +112,7 @@ export class LazySandbox implements CloudSandbox {
   async close(): Promise<void> {
     this.closed = true;
     const opening = this.opening;
-    this.opening = undefined;
+    this.forget();
     // A create that failed has nothing to end.
     const backend = await opening?.catch(() => undefined);
     try {
@@ -115,12 +130,23 @@ export class LazySandbox implements CloudSandbox {
 
   private backend(): Promise<Backend> {
     if (this.closed) return Promise.reject(new Error('the sandbox is closed'));
-    this.opening ??= this.open().catch((error: unknown) => {
-      // The next call tries again.
-      this.opening = undefined;
-      throw error;
-    });
+    this.opening ??= this.open().then(
+      (backend) => {
+        if (!this.closed) this.opened = backend;
+        return backend;
+      },
+      (error: unknown) => {
+        // The next call tries again.
+        this.forget();
+        throw error;
+      },
+    );
     return this.opening;
+  }
+
+  private forget(): void {
+    this.opening = undefined;
+    this.opened = undefined;
   }
 
   private async use<T>(action: (backend: Backend) => Promise<T>): Promise<T> {
@@ -130,7 +156,7 @@ export class LazySandbox implements CloudSandbox {
       return await action(backend);
     } catch (error) {
       if (!backend.isGone(error)) throw error;
-      if (this.opening === opening) this.opening = undefined;
+      if (this.opening === opening) this.forget();
       const text = 'the sandbox has ended, for example after its idle time; its files are lost, and the next call starts a new one';
       throw new Error(text, { cause: error });
     }
@@ -142,10 +168,17 @@ interface Program {
   extension(code: string): string;
 }
 
+const NODE: Program = { command: 'node', extension: (code) => (isModule(code) ? '.mjs' : '.cjs') };
+const SHELL: Program = { command: '$(command -v bash || echo sh)', extension: () => '.sh' };
+
 const PROGRAMS: Readonly<Record<SandboxLanguage, Program>> = {
   python: { command: 'python3 -u', extension: () => '.py' },
-  node: { command: 'node', extension: (code) => (isModule(code) ? '.mjs' : '.cjs') },
-  shell: { command: '$(command -v bash || echo sh)', extension: () => '.sh' },
+  node: NODE,
+  javascript: NODE,
+  js: NODE,
+  shell: SHELL,
+  bash: SHELL,
+  sh: SHELL,
 };
 
 /** Whether JavaScript has to run as a module: it imports, or waits at the top level. */

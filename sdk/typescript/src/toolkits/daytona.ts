@@ -71,6 +71,10 @@ class DaytonaBackend implements Backend {
     private readonly sandbox: DaytonaSandbox,
   ) {}
 
+  get vendor(): DaytonaSandbox {
+    return this.sandbox;
+  }
+
   async exec(command: string, timeoutSeconds: number, env: Record<string, string>): Promise<SandboxResult> {
     const began = Date.now();
     const limited = limitedCommand(command, timeoutSeconds);

@@ -16,6 +16,8 @@ interface E2BSandbox {
     write(path: string, data: ArrayBuffer): Promise<unknown>;
     read(path: string, options: { format: 'bytes' }): Promise<Uint8Array>;
   };
+  /** Where the package reaches the sandbox. */
+  envdApiUrl?: string;
   setTimeout(ms: number): Promise<void>;
   kill(): Promise<unknown>;
 }
@@ -35,7 +37,8 @@ export class E2BSandboxToolkit extends SandboxToolkit {
     const open = async () => {
       const { Sandbox } = load() as E2BPackage;
       const options = { apiKey, timeoutMs: idleS * 1_000, ...addresses(config.baseURL) };
-      return new E2BBackend(await Sandbox.create(config.template ?? 'base', options), idleS);
+      const sandbox = await Sandbox.create(config.template ?? 'base', options);
+      return new E2BBackend(sandbox, idleS, config.baseURL ?? environment('E2B_API_URL') ?? '');
     };
     super(new LazySandbox('e2b', open, config.defaultTimeoutSeconds), config);
   }
@@ -57,25 +60,31 @@ class E2BBackend implements Backend {
   constructor(
     private readonly sandbox: E2BSandbox,
     private readonly idleS: number,
+    private readonly apiUrl: string,
   ) {}
+
+  get vendor(): E2BSandbox {
+    return this.sandbox;
+  }
 
   async exec(command: string, timeoutSeconds: number, env: Record<string, string>): Promise<SandboxResult> {
     await this.renew(timeoutSeconds);
     const began = Date.now();
     const limits = { timeoutMs: (timeoutSeconds + GRACE_SECONDS) * 1_000, envs: env };
-    const done = await this.sandbox.commands.run(limitedCommand(command, timeoutSeconds), limits).catch(exitOf);
+    const run = () => this.sandbox.commands.run(limitedCommand(command, timeoutSeconds), limits).catch(exitOf);
+    const done = await this.reach(run);
     return limitedResult(done.stdout, done.exitCode, Date.now() - began, timeoutSeconds);
   }
 
   async write(path: string, data: Uint8Array): Promise<void> {
     await this.renew(0);
-    await this.sandbox.files.write(path, data.slice().buffer);
+    await this.reach(() => this.sandbox.files.write(path, data.slice().buffer));
   }
 
   async read(path: string): Promise<Uint8Array | null> {
     await this.renew(0);
     try {
-      return await this.sandbox.files.read(path, { format: 'bytes' });
+      return await this.reach(() => this.sandbox.files.read(path, { format: 'bytes' }));
     } catch (error) {
       if (isNotFound(error) && !this.isGone(error)) return null;
       throw error;
@@ -90,6 +99,18 @@ class E2BBackend implements Backend {
     return isNotFound(error) && ((error as Error).name === 'SandboxNotFoundError' || /sandbox/i.test((error as Error).message));
   }
 
+  /** Calls the sandbox. The package reaches it over TLS unless it takes an address for it; a server without TLS cannot answer that. */
+  private async reach<T>(call: () => Promise<T>): Promise<T> {
+    try {
+      return await call();
+    } catch (error) {
+      const isTlsToPlain = this.apiUrl.startsWith('http:') && this.sandbox.envdApiUrl?.startsWith('https:');
+      if (!isTlsToPlain || !isConnectionFailure(error)) throw error;
+      const text = `the package reaches sandboxes only over TLS, and ${this.apiUrl} is plain HTTP: run \`atoll tls init\` once on the server, then set what \`atoll env e2b --tls\` prints`;
+      throw new Error(text, { cause: error });
+    }
+  }
+
   /** E2B ends a sandbox at a fixed time; every use moves that time. */
   private async renew(seconds: number): Promise<void> {
     const now = Date.now();
@@ -98,6 +119,12 @@ class E2BBackend implements Backend {
     this.renewedAt = now;
     await this.sandbox.setTimeout((Math.max(this.idleS, seconds) + GRACE_SECONDS) * 1_000);
   }
+}
+
+/** Whether there was no answer at all; the package keeps the cause of some failures and drops that of others. */
+function isConnectionFailure(error: unknown): boolean {
+  for (let at = error; at instanceof Error; at = at.cause) if (/fetch failed|\bSSL\b|EPROTO/.test(at.message)) return true;
+  return false;
 }
 
 function isNotFound(error: unknown): boolean {

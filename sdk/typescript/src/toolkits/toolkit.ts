@@ -29,9 +29,12 @@ export class SandboxToolkit implements AsyncDisposable {
     return sandboxTools(this.sandbox, this.settings);
   }
 
-  /** The sandbox itself, for example to write files before the first call. */
-  getSandbox(): CloudSandbox {
-    return this.sandbox;
+  /**
+   * The sandbox itself, for example to write files before the first call. Once it is created, it also has the members of the
+   * vendor's object: `getSandbox<Sandbox>().getHost?.(3000)`. `vendor` is that object.
+   */
+  getSandbox<Vendor extends object = object>(): CloudSandbox & Partial<Vendor> {
+    return withVendor(this.sandbox) as CloudSandbox & Partial<Vendor>;
   }
 
   /** Ends the sandbox. */
@@ -42,6 +45,18 @@ export class SandboxToolkit implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
+}
+
+/** A sandbox that also has the members of its vendor's object. Its own have precedence. */
+function withVendor(sandbox: CloudSandbox): CloudSandbox {
+  const memberOf = (owner: object, name: PropertyKey): unknown => {
+    const member: unknown = Reflect.get(owner, name);
+    return typeof member === 'function' ? member.bind(owner) : member;
+  };
+  return new Proxy(sandbox, {
+    get: (_, name) => memberOf(name in sandbox ? sandbox : (sandbox.vendor ?? sandbox), name),
+    has: (_, name) => name in sandbox || (sandbox.vendor !== undefined && name in sandbox.vendor),
+  });
 }
 
 /** A key is missing. The hint says how to give one. */

@@ -1,5 +1,5 @@
 /** The four tools of a sandbox, in a form that every agent framework can take: a name, a JSON schema, a function. */
-import type { CloudSandbox, FileEncoding, SandboxLanguage, SandboxResult } from './cloud_sandbox.js';
+import { type CloudSandbox, type FileEncoding, SANDBOX_LANGUAGES, type SandboxLanguage, type SandboxResult } from './cloud_sandbox.js';
 
 export interface SandboxTool {
   readonly name: string;
@@ -28,7 +28,7 @@ const MAX_OUTPUT_CHARS = 50_000;
 const TIMEOUT: Property = { type: 'number', description: 'Time limit in seconds.' };
 const PATH: Property = { type: 'string', description: 'Path of the file in the sandbox.' };
 const ENCODING: Property = { type: 'string', description: 'Default: utf8.', enum: ['utf8', 'base64'] };
-const LANGUAGE: Property = { type: 'string', description: 'Default: python.', enum: ['python', 'node', 'shell'] };
+const LANGUAGE: Property = { type: 'string', description: 'Default: python.', enum: [...SANDBOX_LANGUAGES] };
 
 /** `sandbox_<provider>_run`, `_shell`, `_write_file` and `_read_file`. */
 export function sandboxTools(sandbox: CloudSandbox, settings: ToolSettings = {}): SandboxTool[] {
