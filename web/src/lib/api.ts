@@ -34,6 +34,7 @@ export type Quota = Schemas['Quota'];
 export type UsageAnswer = Schemas['UsageAnswer'];
 export type Key = Schemas['Key'];
 export type CreatedKey = Schemas['CreatedKey'];
+export type CurrentKey = Schemas['CurrentKey'];
 export type Secret = Schemas['Secret'];
 export type Volume = Schemas['Volume'];
 export type VolumeEntry = Schemas['VolumeEntry'];

@@ -1,7 +1,56 @@
 // Links of `atoll open`: `#/open/CODE` hands the key over, once, and `#/open/CODE/sandboxes/ID` shows that sandbox then.
+//
+// A link can come from anyone, also from someone who wants the viewer to work in a foreign account. So a viewer who has a key
+// is asked before a link replaces it.
+import { ask } from './confirm.svelte';
 import { session } from './session.svelte';
+import { toasts } from './toasts.svelte';
+import type { CurrentKey } from './api';
 
 const LINK = /^#\/open\/(inv_[0-9a-f]{40})(\/.*)?$/;
+
+/** A request with this key instead of the viewer's; a refusal says nothing about the viewer's own key. */
+async function withKey(key: string, method: string, path: string): Promise<Response> {
+  const headers = { authorization: `Bearer ${key}` };
+  return fetch(path, { method, headers, credentials: 'omit', cache: 'no-store' });
+}
+
+/** Whose key it is; `undefined` where the server does not accept it. */
+async function owner(key: string): Promise<CurrentKey | undefined> {
+  const response = await withKey(key, 'GET', '/v1/keys/current');
+  return response.ok ? ((await response.json()) as CurrentKey) : undefined;
+}
+
+const account = (key: CurrentKey) => `the ${key.scope} key ${key.name ?? key.id} of the tenant ${key.tenant_name}`;
+
+/** Says that a link cannot be used: on the form for a key, or beside what a viewer with a key sees. */
+function spent(): void {
+  session.spent = true;
+  if (session.key) toasts.add({ kind: 'failed', text: 'The link was used before or is older than a minute', hint: 'run `atoll open` again' });
+}
+
+/** Uses the key of a link, if the viewer has none or agrees. */
+async function enter(secret: string): Promise<void> {
+  await session.settled;
+  const held = session.key;
+  if (held === secret) return;
+  const current = held ? await owner(held) : undefined;
+  const offered = await owner(secret);
+  if (!offered) return spent();
+  if (held && current && current.id !== offered.id) {
+    const yes = await ask({
+      title: 'Change to another account?',
+      text: `This link opens ${account(offered)}. You now use ${account(current)}. Change only if you asked for this link.`,
+      yes: 'Change account',
+      dangerous: true,
+    });
+    if (!yes) return;
+  }
+  session.set(secret);
+  // Everything on the page belongs to the account before.
+  if (held && current && current.id !== offered.id) location.reload();
+  else if (!held) toasts.done(`You use ${account(offered)}`);
+}
 
 /** Redeems the code in the address, if there is one, and takes it out of the address and the history. */
 export async function takeInvite(): Promise<void> {
@@ -11,7 +60,7 @@ export async function takeInvite(): Promise<void> {
     if (location.hash.startsWith('#/open/')) {
       history.replaceState(null, '', '#/resources');
       dispatchEvent(new HashChangeEvent('hashchange'));
-      session.spent = true;
+      spent();
       session.asking = false;
     }
     return;
@@ -20,10 +69,9 @@ export async function takeInvite(): Promise<void> {
   dispatchEvent(new HashChangeEvent('hashchange'));
   session.asking = true;
   try {
-    const headers = { authorization: `Bearer ${found[1]}` };
-    const response = await fetch('/v1/keys/invites/redeem', { method: 'POST', headers, credentials: 'omit', cache: 'no-store' });
-    if (response.ok) session.set(((await response.json()) as { secret: string }).secret);
-    else session.spent = true;
+    const response = await withKey(found[1]!, 'POST', '/v1/keys/invites/redeem');
+    if (response.ok) await enter(((await response.json()) as { secret: string }).secret);
+    else spent();
   } finally {
     session.asking = false;
   }

@@ -1,6 +1,7 @@
 // The sandboxes that this key can see, kept current by the event stream. The stream is opened first and the list read
 // afterwards, so that no change between the two is missed; a stream that breaks is opened again with the last event's number.
 import { ApiFailure, get, pages, sandboxPath, stream, type Sandbox, type SandboxEvent } from './api';
+import { capabilities } from './capabilities.svelte';
 import { session } from './session.svelte';
 
 export type Connection = 'connecting' | 'live' | 'offline';
@@ -31,10 +32,16 @@ class Live {
     this.loaded = false;
     this.connection = 'connecting';
     void this.#follow(stop.signal);
+    this.#readProviders();
     // A proxy in between may hold the head of the stream back until its first event.
     setTimeout(() => {
       if (!this.loaded && !stop.signal.aborted) void this.reload().catch((error: unknown) => this.#fail(error));
     }, 300);
+  }
+
+  /** Without an answer every action is offered, and the server refuses those that are not possible. */
+  #readProviders(): void {
+    capabilities.read().catch(() => {});
   }
 
   stop(): void {
@@ -89,6 +96,7 @@ class Live {
           wait = 250;
           void this.reload().catch((error: unknown) => this.#fail(error));
           if (wasLive) this.#reconnected.forEach((listener) => listener());
+          if (wasLive) this.#readProviders();
           wasLive = true;
         };
         for await (const event of stream('/v1/events', { query: { follow: 1 }, headers, signal, onOpen })) {

@@ -11,19 +11,32 @@ class Session {
   spent = $state(false);
   /** While other tabs or the server are asked for the key. */
   asking = $state(false);
+  /** Resolves when this tab has a key, or no other tab of the viewer gave one. */
+  readonly settled: Promise<void>;
   #channel = new BroadcastChannel('atoll.key');
 
   constructor() {
+    let settle = () => {};
+    this.settled = new Promise((resolve) => (settle = resolve));
     this.#channel.onmessage = (event: MessageEvent<{ ask?: true; key?: string }>) => {
       if (event.data.ask && this.key) this.#channel.postMessage({ key: this.key });
-      if (event.data.key && !this.key && this.asking) this.set(event.data.key);
+      if (event.data.key && !this.key && this.asking) {
+        this.set(event.data.key);
+        settle();
+      }
     };
-    if (!this.key) {
-      this.asking = true;
-      this.#channel.postMessage({ ask: true });
-      // A link of `atoll open` takes as long as its answer does.
-      if (!location.hash.startsWith('#/open/')) setTimeout(() => (this.asking = false), 120);
+    if (this.key) {
+      settle();
+      return;
     }
+    this.asking = true;
+    this.#channel.postMessage({ ask: true });
+    // A link of `atoll open` takes as long as its answer does.
+    const isLink = location.hash.startsWith('#/open/');
+    setTimeout(() => {
+      if (!isLink) this.asking = false;
+      settle();
+    }, 120);
   }
 
   set(key: string): void {
