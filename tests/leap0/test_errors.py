@@ -101,11 +101,19 @@ class Errors(Shared):
         self.assertEqual(httpx.get(f"{base}/v1/nothing", headers=headers).status_code, 404)
         self.assertEqual(httpx.put(f"{base}/v1/sandboxes", headers=headers).status_code, 405)
 
+    def test_services_inside_that_are_not_there_refuse_at_once(self):
+        for address in ("169.254.169.254:80", "127.0.0.1:4317", "127.0.0.1:4318"):
+            done = self.box.process.execute(command=f"curl -sS -o /dev/null -m 5 http://{address}/latest/api/token")
+            # curl's code for a connection that was refused; after five seconds it would be 28.
+            self.assertEqual(done.exit_code, 7, f"{address}: {done.stderr}")
+
     def test_what_is_not_there_yet_says_so(self):
         mount = {"type": "object-storage", "bucket": "b", "mount_path": "/m", "endpoint": "https://s3.example.com"}
         for call in (
             lambda: self.box.ssh.create_access(),
             lambda: self.client.sandboxes.create(template_name="system/desktop:v0.1.0"),
+            lambda: self.box.desktop.screenshot(),
+            lambda: self.box.desktop.display_info(),
         ):
             error = self.refused(call, 501)
             self.assertIn("docs/fronts/leap0.md", json.loads(error.body)["message"])

@@ -12,7 +12,9 @@ class Git(Shared):
         path = "/tmp/work"
         self.assertEqual(git.clone(url="file:///tmp/origin.git", path=path, branch="main").exit_code, 0)
         fs.write_file(path=f"{path}/a.txt", content="one\n")
-        self.assertIn("a.txt", git.status(path=path).output)
+        status = git.status(path=path).output.splitlines()
+        self.assertIn("# branch.head main", status)
+        self.assertIn("? a.txt", status)
         self.assertEqual(git.add(path=path, files=["a.txt"]).exit_code, 0)
         self.assertIn("+one", git.diff_staged(path=path).output)
         done = git.commit(path=path, message="add a", author="Ada", email="ada@example.com")

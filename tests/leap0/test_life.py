@@ -43,6 +43,21 @@ class Life(Case):
         self.assertTrue(box.filesystem.exists(path="/tmp/pid"))
         self.assertEqual(box.refresh().state.value, "running")
 
+    def test_a_paused_sandbox_has_its_memory_on_disk(self):
+        held = 400_000_000
+        box = self.sandbox(auto_pause=True)
+        box.process.execute(command=f"setsid python3 -c 'import time; d = bytearray(b\"x\") * {held}; open(\"/tmp/full\", \"w\"); "
+                                    "time.sleep(1000)' >/dev/null 2>&1 </dev/null &")
+        until("it holds the memory", lambda: box.filesystem.exists(path="/tmp/full"))
+        self.assertGreater(self.native(box, "/metrics")["memory_bytes"], held)
+        self.assertEqual(box.pause().state.value, "paused")
+        paused = self.native(box)
+        self.assertEqual((paused["phase"], paused["held"]), ("paused", "disk"))
+        self.assertEqual(box.process.execute(command="pgrep -c python3").stdout, "1\n")
+        # At the end of its lifetime too, a moment later.
+        ending = self.sandbox(timeout=1, auto_pause=True)
+        until("its memory is on disk", lambda: self.native(ending).get("held") == "disk")
+
     def test_a_stopped_sandbox_keeps_its_files_and_starts(self):
         box = self.sandbox()
         box.filesystem.write_file(path="/var/tmp/keep.txt", content="kept")
@@ -89,6 +104,11 @@ class Life(Case):
                 other = client(**more)
                 self.assertGreaterEqual(other.sandboxes.list().total_items, 0)
                 other.close()
+
+    def native(self, box, part=""):
+        """The sandbox, or a part of it, by the server's own API."""
+        base = os.environ["LEAP0_BASE_URL"].removesuffix("/leap0")
+        return httpx.get(f"{base}/v1/sandboxes/{box.id}{part}", headers={"authorization": f"Bearer {key()}"}, timeout=60).json()
 
     def raw(self, method, path):
         base = os.environ["LEAP0_BASE_URL"]

@@ -106,6 +106,11 @@ async def files(d: Driver):
     assert (read["content"], read["encoding"], read["size"], read["next"]) == ("héllo\nworld\n", "text", 13, 13), read
     part = await d.call("file_read", path="/tmp/mcp/a.txt", limit=2)
     assert (part["content"], part["next"]) == ("h", 1), part
+    line = await d.call("file_read", path="/tmp/mcp/a.txt", line=2, lines=1)
+    assert (line["content"], line["next"], line["next_line"]) == ("world\n", 13, None), line
+    first = await d.call("file_read", path="/tmp/mcp/a.txt", lines=1)
+    assert (first["content"], first["next"], first["next_line"]) == ("héllo\n", 7, 2), first
+    await d.fails("file_read", "offset", path="/tmp/mcp/a.txt", line=2, offset=1)
     raw = base64.b64encode(bytes(range(256))).decode()
     await d.call("file_write", path="/tmp/mcp/raw", content=raw, encoding="base64")
     read = await d.call("file_read", path="/tmp/mcp/raw")

@@ -203,6 +203,14 @@ impl Client {
         }
     }
 
+    /// Leon's session endpoints, which are not in the native document: the body of an answer that is a success.
+    pub async fn session(&self, method: Method, path: &str) -> Value {
+        let answer = self.raw(method, &format!("/api/sandbox/sessions/{path}")).send().await.unwrap();
+        let (status, body) = (answer.status(), answer.text().await.unwrap());
+        assert!(status.is_success(), "{path}: {status} {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
     /// GET.
     pub async fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, None).await

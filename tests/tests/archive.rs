@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use atoll_tests::s3::{Fault, KEY, Proxy, Rule, S3, SECRET};
 use atoll_tests::soak::calls::Shared;
 use atoll_tests::soak::kept::{Kept, Version};
 use atoll_tests::state_model::Dice;
-use atoll_tests::{Value, World, json, run, template, until};
+use atoll_tests::{Options, Value, World, json, run, run_with, template, until};
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::Signal;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
+
+use crate::moving;
 
 /// A server that archives to an S3 of its own, with a proxy in between.
 struct Cloud {
@@ -88,6 +90,32 @@ fn an_archive_goes_to_s3_and_comes_back() {
         // Deleting an archived sandbox removes its objects.
         cloud.shared.client.remove(&kept.id).await;
         until("its objects are gone", async || cloud.s3.manifests().is_empty().then_some(())).await;
+    });
+}
+
+/// Attack B08: the hole of a file takes no space in an archive, nor while it is made and unpacked.
+#[test]
+fn holes_of_a_terabyte_stay_holes_in_archives_and_snapshots() {
+    let options = Options { disk_mib: Some(4_000), ..Options::default() }.env("ATOLL_DISK_RESERVE", "128m");
+    run_with(options, async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({ "disk_mib": 128 })).await;
+        client.sh(&id, moving::HOLES).await.text();
+        let described = client.sh(&id, moving::DESCRIBE_HOLES).await.text().to_owned();
+        let free = moving::free_bytes(w);
+        let begun = Instant::now();
+        let archived = client.act(&id, "archive").await.ok();
+        assert!(archived["archive"]["stored_bytes"].as_u64().unwrap() < 4 << 20, "{archived}");
+        client.act(&id, "restore").await.ok();
+        client.act(&id, "start").await.ok();
+        assert_eq!(client.sh(&id, moving::DESCRIBE_HOLES).await.text(), described);
+        let made = client.post(&format!("/v1/sandboxes/{id}/fork"), json!({ "count": 1 })).await.ok();
+        let fork = made["sandboxes"][0]["id"].as_str().unwrap().to_owned();
+        assert_eq!(client.sh(&fork, moving::DESCRIBE_HOLES).await.text(), described);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        moving::disk_is_free(w, free, "an archive");
+        client.remove(&fork).await;
+        client.remove(&id).await;
     });
 }
 

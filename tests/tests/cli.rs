@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use atoll_tests::poll::PATIENCE;
 use atoll_tests::{Options, Value, World, json, run, run_with, until};
+use nix::sys::signal::Signal;
 
 /// Runs `atoll` with these words.
 fn atoll(w: &World, words: &[&str]) -> Output {
@@ -100,6 +101,39 @@ fn run_passes_streams_and_exit_codes_through_and_leaves_nothing() {
             (w.admin().get("/v1/sandboxes").await.ok()["items"] == json!([])).then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_server_that_listens_everywhere_serves_its_own_machine_and_warns() {
+    run(async |w| {
+        w.stop_server(Signal::SIGTERM).await;
+        let log = w.folder().join("everywhere.log");
+        let on_machine = || {
+            let mut command = w.command();
+            command.env_remove("ATOLL_URL").stdin(Stdio::null());
+            command
+        };
+        let mut server = on_machine()
+            .args(["serve", "--listen", "0.0.0.0:7070"])
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        until("commands find it and have its key", async || {
+            on_machine().arg("ls").output().unwrap().status.success().then_some(())
+        })
+        .await;
+        let status = on_machine().args(["server", "status"]).output().unwrap();
+        assert!(text(&status.stdout).contains("http://127.0.0.1:7070"), "{}", text(&status.stdout));
+        let log = std::fs::read_to_string(log).unwrap();
+        for said in [text(&status.stderr), log] {
+            assert!(said.contains("clear text to 0.0.0.0:7070"), "{said}");
+        }
+        let stopped = on_machine().args(["server", "stop"]).output().unwrap();
+        assert!(stopped.status.success(), "{}", text(&stopped.stderr));
+        assert!(server.wait().unwrap().success());
+        w.start_server().await;
     });
 }
 

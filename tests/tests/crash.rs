@@ -127,6 +127,7 @@ const PLACES: &[(&str, &[Ask])] = &[
 
 /// The steps of the engine: at every place between two of them the server dies. `FailPoint::PLACES` lists them all.
 const STEPS: &[(Ask, &[&str])] = &[
+    (Ask::Start, &["start.prepared", "start.spawned", "start.connected"]),
     (
         Ask::Checkpoint,
         &[

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use atoll_tests::internet::{NAME, PUBLIC};
 use atoll_tests::{Options, World, run_with};
+use nix::mount::{MsFlags, mount, umount};
 
 /// A part of the SDKs as `scripts/get-daytona-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
 fn sdk(part: &str) -> Option<PathBuf> {
@@ -27,8 +28,13 @@ fn sdk(part: &str) -> Option<PathBuf> {
 
 /// A program with the variables that `atoll env daytona` prints, the keys of three tenants, and no others.
 async fn program(world: &World, program: &Path, keys: &[String; 3]) -> Command {
+    program_with(world, &[], program, keys).await
+}
+
+/// The same with more arguments of `atoll env daytona`.
+async fn program_with(world: &World, more: &[&str], program: &Path, keys: &[String; 3]) -> Command {
     let mut env = world.command();
-    env.args(["env", "daytona", "--json"]);
+    env.args(["env", "daytona", "--json"]).args(more);
     let said = world.output(env).await;
     assert!(said.status.success(), "atoll env: {}", String::from_utf8_lossy(&said.stderr));
     let variables: BTreeMap<String, String> = serde_json::from_slice(&said.stdout).expect("variables");
@@ -207,6 +213,94 @@ fn after_tls_init_links_can_be_used_and_verified() {
             let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
             assert!(done.status.success() && out.contains(says), "{what} ({}): {out}{err}", done.status);
         }
+    });
+}
+
+/// Files of the client in an image: Python's SDK refuses plain HTTP for them and reads the system's store of authorities only.
+const CONTEXT: &str = r#"
+import os, tempfile
+from daytona import CreateSandboxFromImageParams, Daytona, Image
+folder = tempfile.mkdtemp()
+with open(os.path.join(folder, "local.txt"), "w") as file:
+    file.write("from the client")
+image = Image.base("debian").add_local_file(os.path.join(folder, "local.txt"), "/srv/local.txt")
+box = Daytona().create(CreateSandboxFromImageParams(image=image), timeout=300)
+try:
+    print("inside:", box.fs.download_file("/srv/local.txt").decode())
+finally:
+    box.delete()
+"#;
+
+#[test]
+fn files_of_the_client_reach_an_image_over_tls_with_the_authority_in_the_systems_store() {
+    let Some(python) = sdk("python") else { return };
+    run_with(Options { tls: true, ..options() }, async |world| {
+        let keys = keys(world).await;
+        atoll_tests::until("TLS is open", async || {
+            tokio::net::TcpStream::connect("127.0.0.1:7443").await.ok()
+        })
+        .await;
+        let ask = async |trusted: bool| {
+            // The store is replaced in a mount namespace of the program's own.
+            let store = match trusted {
+                true => "mount --bind \"$SSL_CERT_FILE\" /etc/ssl/certs/ca-certificates.crt && exec \"$@\"",
+                false => "exec \"$@\"",
+            };
+            let program = program_with(world, &["--tls"], Path::new("/usr/bin/unshare"), &keys).await;
+            let mut command = program;
+            command.args(["--mount", "--propagation", "private", "sh", "-c", store, "sh"]);
+            command.arg(&python).args(["-c", CONTEXT]);
+            world.output(command).await
+        };
+        let (done, refused) = (ask(true).await, ask(false).await);
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success() && out.contains("inside: from the client"),
+            "({}): {out}{err}",
+            done.status
+        );
+        assert!(!refused.status.success(), "the page says that SSL_CERT_FILE does not suffice");
+    });
+}
+
+/// An archive that fails, and the files afterwards.
+const ARCHIVE: &str = r#"
+import os
+from daytona import CreateSandboxFromSnapshotParams, Daytona, DaytonaError
+box = Daytona().create(CreateSandboxFromSnapshotParams(snapshot="debian"))
+try:
+    big = os.urandom(3_000_000)
+    box.fs.upload_file(big, "/tmp/big")
+    box.stop()
+    try:
+        box.archive()
+        print("archived")
+    except DaytonaError as error:
+        print("refused:", error.status_code, error)
+    box.refresh_data()
+    print("now", box.state.value)
+    box.start()
+    assert box.fs.download_file("/tmp/big") == big
+finally:
+    box.delete()
+"#;
+
+#[test]
+fn a_failed_archive_is_an_error_of_the_sdk() {
+    let Some(python) = sdk("python") else { return };
+    run_with(options(), async |world| {
+        let place = world.folder().join("small-place");
+        std::fs::create_dir(&place).unwrap();
+        mount(Some("tmpfs"), &place, Some("tmpfs"), MsFlags::empty(), Some("size=2m")).unwrap();
+        world.crash_server_with(&[("ATOLL_ARCHIVE", place.to_str().unwrap())]).await;
+        let mut command = program(world, &python, &keys(world).await).await;
+        command.args(["-c", ARCHIVE]);
+        let done = world.output(command).await;
+        world.crash_server_with(&[("ATOLL_ARCHIVE", "")]).await;
+        umount(&place).unwrap();
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{out}{err}");
+        assert!(out.contains("refused: 503") && out.contains("now stopped"), "{out}{err}");
     });
 }
 

@@ -272,6 +272,17 @@ fn a_full_pool_leaves_pause_and_snapshot_to_others() {
         .await;
         // An operator who promises nothing twice has creates refused instead.
         w.crash_server_with(&[("ATOLL_DISK_OVERCOMMIT", "1")]).await;
+        let mut beyond_share = None;
+        for _ in 0..8 {
+            let made = attacker.post("/v1/sandboxes", limits.clone()).await;
+            if made.status >= 300 {
+                beyond_share = Some(made);
+                break;
+            }
+        }
+        let said = beyond_share.expect("a share has an end").refused(429, "quota_exceeded").to_string();
+        assert!(said.contains("disk share of this tenant") && said.contains("--tenant-disk-share"), "{said}");
+        w.crash_server_with(&[("ATOLL_TENANT_DISK_SHARE", "100%")]).await;
         let mut refused = None;
         for _ in 0..8 {
             let made = attacker.post("/v1/sandboxes", limits.clone()).await;
@@ -285,6 +296,71 @@ fn a_full_pool_leaves_pause_and_snapshot_to_others() {
         assert!(said.to_string().contains("MiB of committable disk"), "{said}");
         victim.act(&kept, "stop").await.ok();
         victim.act(&kept, "start").await.ok();
+    });
+}
+
+/// Fills a sandbox until the kernel refuses; answers how many MiB are in the file.
+async fn flood(client: &Client, id: &str) -> u64 {
+    let line = "(cat /dev/urandom > full; sync full) 2> /dev/null; (wc -c < full) 2> /dev/null || echo 0";
+    client.sh(id, line).await.text().trim().parse::<u64>().unwrap() / MIB
+}
+
+#[test]
+fn one_tenant_cannot_fill_the_pool_for_others() {
+    // Attack R2: with default settings another's sandbox got EDQUOT with 20 of 300 MiB used.
+    run_with(options(2_000), async |w: &World| {
+        let (attacker, victim) = (w.tenant("attacker").await, w.tenant("victim").await);
+        let kept = victim.create(json!({ "memory_mib": 64, "disk_mib": 300 })).await;
+        victim.sh(&kept, "head -c 20971520 /dev/urandom > first; sync").await.text();
+        let limits = json!({ "memory_mib": 64, "disk_mib": 600 });
+        let mut hogs = Vec::new();
+        for _ in 0..3 {
+            hogs.push(attacker.create(limits.clone()).await);
+        }
+        // The server dies in the middle of it; the groups are the kernel's.
+        let line = "cat /dev/urandom > early";
+        let beat = json!({ "argv": ["/bin/sh", "-c", line], "detach": true });
+        attacker.try_exec(&hogs[0], beat).await.ok();
+        w.crash_server().await;
+        let mut taken = 0;
+        for hog in &hogs {
+            taken += flood(&attacker, hog).await;
+        }
+        assert!(taken > 100, "the attacker got {taken} MiB only");
+        // New sandboxes of the attacker are refused, and the refusal says whose space is used up.
+        let refused = attacker.post("/v1/sandboxes", json!({ "memory_mib": 64, "disk_mib": 16 })).await;
+        let said = refused.refused(503, "no_capacity");
+        assert!(said.to_string().contains("share of this tenant"), "{said}");
+        // The other writes all that it was promised, and makes new ones.
+        let line = "head -c 262144000 /dev/urandom > second && sync second && echo written";
+        assert_eq!(victim.sh(&kept, line).await.text(), "written");
+        let more = victim.create(json!({ "memory_mib": 64, "disk_mib": 100 })).await;
+        let line = "head -c 83886080 /dev/urandom > third && sync third && echo written";
+        assert_eq!(victim.sh(&more, line).await.text(), "written");
+        // A larger share takes effect while the sandboxes run.
+        let settings = [("ATOLL_TENANT_DISK_SHARE", "75%")];
+        w.crash_server_with(&settings).await;
+        until("the attacker may write again", async || {
+            let line = "head -c 9000000 /dev/urandom > more && sync more && echo written";
+            attacker.sh(&hogs[1], line).await.stdout.contains("written").then_some(())
+        })
+        .await;
+        for hog in &hogs {
+            attacker.remove(hog).await;
+        }
+    });
+}
+
+#[test]
+fn a_provider_without_disk_limits_is_not_refused_for_disk() {
+    run_with(options(1_200).env("ATOLL_ALLOW_LOCAL", "true"), async |w: &World| {
+        let client = w.first_tenant().await;
+        // The default limit of 2 GiB is more than this disk has.
+        let refused = client.post("/v1/sandboxes", json!({})).await.refused(503, "no_capacity");
+        let hint = refused["hint"].as_str().unwrap();
+        assert!(hint.contains("--disk") && !hint.contains("queue"), "{refused}");
+        let id = client.create(json!({ "provider": "local" })).await;
+        client.remove(&id).await;
     });
 }
 

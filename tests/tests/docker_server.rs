@@ -24,7 +24,8 @@ pub(crate) async fn docker(world: &World) -> Docker {
     std::fs::write(&archive, image::busybox().docker_archive("atoll-test/busybox")).unwrap();
     docker.ok(["load", "-i", archive.to_str().unwrap()]);
     let settings = json!({ "provider": "docker", "on_exit": "pause", "docker": {
-        "image": IMAGE, "mount_path": "/workspace", "host": format!("unix://{}/docker.sock", folder.display()) } });
+        "image": IMAGE, "mount_path": "/workspace", "host": format!("unix://{}/docker.sock", folder.display()),
+        "network": "none", "pull": "never" } });
     let files = world.data().join("sandboxes");
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(".docker.json"), settings.to_string()).unwrap();
@@ -85,6 +86,10 @@ fn a_sandbox_in_docker_is_used_paused_adopted_and_deleted() {
             .await;
         assert_eq!(preview(&client, &id).await, (200, "page\n".to_owned()));
 
+        let measured = client.session(Method::GET, &format!("{id}/metrics")).await;
+        let disk = &measured["metrics"]["disk_used_gb"];
+        assert!(disk.is_number(), "the daemon measures the files of a container: {measured}");
+
         client.act(&id, "pause").await.ok();
         assert!(is_paused(&docker, &id));
         w.crash_server().await;
@@ -107,6 +112,7 @@ fn a_sandbox_in_docker_is_used_paused_adopted_and_deleted() {
         let left = std::fs::read_dir(w.data().join("providers/docker/sandboxes")).unwrap().count();
         assert_eq!(left, 0, "folders of deleted sandboxes");
         refusals(&client).await;
+        a_new_working_directory_is_the_users(w, &docker, &client).await;
         assert_eq!(containers(&docker), Vec::<String>::new());
 
         let test = async || w.admin().post_empty("/v1/providers/docker/test").await.ok();
@@ -116,6 +122,20 @@ fn a_sandbox_in_docker_is_used_paused_adopted_and_deleted() {
         let problem = told["problem"].as_str().unwrap();
         assert!(problem.contains("docker.sock") && problem.contains("start it"), "{problem}");
     });
+}
+
+/// The user of an image can write to the working directory that the image lacks.
+async fn a_new_working_directory_is_the_users(w: &World, docker: &Docker, client: &Client) {
+    let archive = w.folder().join("docker/user.tar");
+    let image = image::busybox().config(json!({ "User": "1234:1234" }));
+    std::fs::write(&archive, image.docker_archive("atoll-test/user")).unwrap();
+    docker.ok(["load", "-i", archive.to_str().unwrap()]);
+    let id = client.create(json!({ "provider": "docker", "image": "atoll-test/user:latest" })).await;
+    assert_eq!(
+        client.sh(&id, "id -u; pwd; echo mine >own; stat -c %u . own").await.text(),
+        "1234\n/workspace\n1234\n1234"
+    );
+    client.remove(&id).await;
 }
 
 /// Requests that Docker cannot meet name what is missing.
@@ -139,6 +159,9 @@ fn the_fronts_serve_a_server_whose_default_is_docker() {
         let docker = docker(w).await;
         let shared = w.folder().canonicalize().unwrap().join("shared");
         std::fs::create_dir(&shared).unwrap();
+        // In the mount namespace of this test. The provider accepts no other folder to write to.
+        let flags = nix::mount::MsFlags::MS_NOSUID | nix::mount::MsFlags::MS_NODEV;
+        nix::mount::mount(Some("none"), &shared, Some("tmpfs"), flags, None::<&str>).unwrap();
         let roots = shared.to_str().unwrap();
         w.crash_server_with(&[("ATOLL_PROVIDER", "docker"), ("ATOLL_VOLUME_ROOTS", roots)]).await;
         let client = w.tenant("acme").await;
@@ -199,5 +222,6 @@ fn the_fronts_serve_a_server_whose_default_is_docker() {
         assert_eq!(std::fs::read_to_string(shared.join("note")).unwrap(), "of-a-sandbox\n");
         admin.remove(&id).await;
         until("the containers are removed", async || containers(&docker).is_empty().then_some(())).await;
+        nix::mount::umount(&shared).unwrap();
     });
 }

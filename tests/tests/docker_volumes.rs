@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use atoll_model::{ErrorKind, VolumeId};
 use atoll_provider::conformance::AgentAccess;
@@ -173,6 +175,53 @@ fn hostile_files_of_a_volume_lead_nowhere() {
             provider.remove_volume(&volume).await.unwrap();
         }
         assert_eq!((world.containers(), world.volumes()), (Vec::new(), Vec::new()));
+    });
+}
+
+/// Attack A05 at Docker: a program inside swaps the folder to mount for a link to the host while containers are made.
+#[test]
+fn a_raced_sub_path_is_mounted_or_refused_by_name_and_leads_nowhere() {
+    in_docker_world(|world| async move {
+        let provider = world.provider("ours").await;
+        let volume = id(1);
+        provider.create_volume(&volume, None).await.unwrap();
+        let files = world.files_of(&format!("atoll-{volume}"));
+        std::fs::create_dir(files.join("part")).unwrap();
+        std::fs::write(files.join("part/own"), "own").unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let racing = Arc::clone(&ended);
+        let racer = std::thread::spawn(move || {
+            std::os::unix::fs::symlink("/etc", files.join("link")).unwrap();
+            let swap = |a: &str, b: &str| std::fs::rename(files.join(a), files.join(b)).unwrap();
+            while !racing.load(Ordering::Relaxed) {
+                for (a, b) in [("part", "aside"), ("link", "part"), ("part", "link"), ("aside", "part")] {
+                    swap(a, b);
+                    // The daemon takes a moment between the check of a path and its mount.
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            }
+        });
+        let (mut mounted, mut refused) = (0, 0);
+        for _ in 0..40 {
+            let mounts = vec![mount(&volume, Some("part"), "/data", true)];
+            let spec = InstanceSpec { mounts, ..fixture(&provider).await.spec() };
+            match provider.create(&spec).await {
+                Ok(_) => {
+                    mounted += 1;
+                    provider.destroy(&target(&spec)).await.unwrap();
+                }
+                Err(ProviderError::NotMountable { path, .. }) => {
+                    assert_eq!(path, "/data");
+                    refused += 1;
+                }
+                Err(other) => panic!("{other}: {other:?}"),
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        racer.join().unwrap();
+        assert!(mounted + refused == 40 && refused > 0, "{mounted} mounted, {refused} refused");
+        assert_eq!(world.containers(), Vec::<String>::new(), "nothing of a refused container is left");
+        provider.remove_volume(&volume).await.unwrap();
     });
 }
 

@@ -242,12 +242,7 @@ fn a_killed_launcher_comes_back_and_sandboxes_live_on() {
         for _ in 0..3 {
             kill(Pid::from_raw(w.launcher_pid()), Signal::SIGKILL).unwrap();
             assert_eq!(client.sh(&id, "echo alive").await.text(), "alive");
-            let made = until("creates work again", async || {
-                let answer = client.post("/v1/sandboxes", json!({})).await;
-                assert!(answer.status < 300 || answer.status >= 500, "{answer}");
-                (answer.status < 300).then(|| answer.ok()["id"].as_str().unwrap().to_owned())
-            })
-            .await;
+            let made = client.create(json!({})).await;
             client.sh(&made, "true").await.text();
             let started = Instant::now();
             client.remove(&made).await;
@@ -262,6 +257,38 @@ fn a_killed_launcher_comes_back_and_sandboxes_live_on() {
             (client.sandbox(&id).await["phase"] == "failed").then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_launcher_killed_in_the_middle_fails_no_create_and_no_start() {
+    /// LIMIT: a start takes some milliseconds, and later kills meet none.
+    const ROUNDS: u64 = 24;
+    run(async |w| {
+        let client = w.tenant("acme").await;
+        let id = client.create(json!({})).await;
+        client.sh(&id, "echo kept >/tmp/kept").await.text();
+        for round in 0..ROUNDS {
+            client.act(&id, "stop").await.ok();
+            // One that was killed after the last start is replaced at the next.
+            if w.find_launcher().is_none() {
+                client.remove(&client.create(json!({})).await).await;
+            }
+            let launcher = until("the server has a launcher", async || w.find_launcher()).await;
+            let killed = async {
+                tokio::time::sleep(Duration::from_micros(round * 500)).await;
+                // Gone already if this one was killed in the round before.
+                let _ = kill(Pid::from_raw(launcher), Signal::SIGKILL);
+            };
+            let create = client.post("/v1/sandboxes", json!({}));
+            let (started, made, ()) = tokio::join!(client.act(&id, "start"), create, killed);
+            assert!(started.status < 300, "start in round {round}: {started}");
+            assert!(made.status < 300, "create in round {round}: {made}");
+            assert_eq!(client.sh(&id, "cat /tmp/kept").await.text(), "kept");
+            let made = made.ok()["id"].as_str().unwrap().to_owned();
+            assert_eq!(client.sandbox(&made).await["phase"], "running");
+            client.remove(&made).await;
+        }
     });
 }
 
@@ -568,7 +595,8 @@ fn shutdown_drains_streams_in_time_and_the_second_signal_is_immediate() {
         let started = Instant::now();
         let status = w.stop_server(Signal::SIGTERM).await;
         assert!(status.success(), "{status}");
-        assert!(started.elapsed() < Duration::from_secs(20), "the first took {:?}", started.elapsed());
+        // Two seconds, and what a debug build on a busy machine adds.
+        assert!(started.elapsed() < Duration::from_secs(4), "the first took {:?}", started.elapsed());
         drop(streams);
         w.start_server().await;
         assert_eq!(
@@ -585,9 +613,9 @@ fn shutdown_drains_streams_in_time_and_the_second_signal_is_immediate() {
             w.signal_server(Signal::SIGTERM);
         }
         // Less than what the first one gives to streams that do not end.
-        until_within(Duration::from_secs(7), "the second signal is immediate", async || w.server_exit())
+        until_within(Duration::from_secs(3), "the second signal is immediate", async || w.server_exit())
             .await;
-        assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
         drop(streams);
         w.forget_server();
         w.start_server().await;

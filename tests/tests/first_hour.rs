@@ -109,6 +109,75 @@ fn the_sdks_defaults_work_on_a_server_without_a_template() {
 }
 
 #[test]
+fn the_tour_of_snapshots_can_be_typed_twice() {
+    run(async |w| {
+        for _ in 0..2 {
+            ok(w, &["create", "--name", "box"]);
+            ok(w, &["exec", "box", "--", "sh", "-c", "echo kept > note"]);
+            ok(w, &["snapshot", "box", "--name", "clean"]);
+            assert!(ok(w, &["snapshot", "ls", "box"]).contains("box:clean"));
+            let forks = ok(w, &["fork", "box", "-n", "2"]);
+            ok(w, &["exec", "box", "--", "rm", "note"]);
+            ok(w, &["rollback", "box", "clean"]);
+            assert_eq!(ok(w, &["exec", "box", "cat", "note"]), "kept\n");
+            ok(w, &["create", "--name", "copy", "--snapshot", "box:clean"]);
+            let removed = atoll(w, &["rm", "box"]);
+            assert!(text(&removed.stderr).contains("kept the snapshots of box: clean;"), "{removed:?}");
+            // What was made from the snapshot works without its sandbox.
+            for made in forks.lines().chain(["copy"]) {
+                assert_eq!(ok(w, &["exec", made, "cat", "note"]), "kept\n");
+                ok(w, &["rm", made]);
+            }
+        }
+        let unclear = atoll(w, &["create", "--snapshot", "box:clean"]);
+        assert!(text(&unclear.stderr).contains("matches more than one snapshot"), "{unclear:?}");
+        let ids = ok(w, &["snapshot", "ls", "--json"]);
+        let listed: Value = serde_json::from_str(&ids).unwrap();
+        let sandboxes: Vec<&str> =
+            listed.as_array().unwrap().iter().map(|one| one["sandbox"].as_str().unwrap()).collect();
+        assert_eq!(sandboxes.len(), 2, "{listed}");
+        ok(w, &["create", "--name", "copy", "--snapshot", &format!("{}:clean", sandboxes[0])]);
+        for sandbox in sandboxes {
+            ok(w, &["rm", "--snapshots", sandbox]);
+        }
+        assert_eq!(ok(w, &["snapshot", "ls", "-q"]), "");
+        assert_eq!(ok(w, &["exec", "copy", "cat", "note"]), "kept\n");
+        ok(w, &["rm", "--all", "--force"]);
+    });
+}
+
+#[test]
+fn a_start_command_that_fails_is_told_wherever_one_looks() {
+    run(async |w| {
+        let refused = atoll(w, &["create", "w2"]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(text(&refused.stderr).contains("atoll create --name w2"), "{refused:?}");
+        assert_eq!(ok(w, &["ls", "-q"]), "", "nothing is left");
+        ok(w, &["create", "--name", "box", "--", "sh", "-c", "echo began; exit 3"]);
+        until("the end of the command is noticed", async || {
+            ok(w, &["ls"]).contains("failed (3)").then_some(())
+        })
+        .await;
+        assert!(ok(w, &["inspect", "box"]).contains("(status 3): the start command ended with status 3"));
+        let logs = atoll(w, &["logs", "box"]);
+        assert_eq!(text(&logs.stdout), "began\n");
+        assert!(text(&logs.stderr).contains("the start command ended with status 3"), "{logs:?}");
+        ok(w, &["pause", "box"]);
+        assert!(ok(w, &["ls"]).contains("failed (3)"));
+        for (words, hint) in [
+            (&["exec", "box", "ls -la"][..], "atoll exec box -- sh -c 'ls -la'"),
+            (&["run", "echo hi"], "atoll run -- sh -c 'echo hi'"),
+            (&["run", "ubuntu:22.04", "bash"], "atoll run --image ubuntu:22.04 -- bash"),
+        ] {
+            let done = atoll(w, words);
+            assert_eq!(done.status.code(), Some(127), "{done:?}");
+            assert!(text(&done.stderr).contains(hint), "{done:?}");
+        }
+        ok(w, &["rm", "--all", "--force"]);
+    });
+}
+
+#[test]
 fn copies_keep_links_take_several_sources_and_count_what_they_copied() {
     run(async |w| {
         ok(w, &["create", "--name", "box"]);

@@ -13,7 +13,7 @@ use atoll_tests::{Options, World, run_with, until};
 use tokio::net::TcpStream;
 
 /// The SDK as `scripts/get-leap0-sdk` gives it; `None` where it cannot be had, which on CI is a failure.
-fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let script = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
         .join("../scripts/get-leap0-sdk");
     let got = Command::new(script).output().expect("the script");
@@ -28,7 +28,7 @@ fn python() -> Option<PathBuf> {
 
 /// The SDK with the variables that `atoll env leap0` prints, and no others. Names below `localhost` have no address here, so
 /// that its requests to sandboxes go through the server's CONNECT.
-async fn sdk(world: &World, python: &Path) -> Command {
+pub(crate) async fn sdk(world: &World, python: &Path) -> Command {
     let mut env = world.command();
     env.args(["env", "leap0", "--json", "--proxy", "always"]);
     let said = world.output(env).await;

@@ -9,6 +9,7 @@ use std::process::Output;
 use atoll_tests::proc::Process;
 use atoll_tests::terminal::Screen;
 use atoll_tests::{Client, Options, Value, World, json, run_with, until};
+use reqwest::Method;
 
 async fn atoll(w: &World, words: &[&str]) -> Output {
     let mut command = w.command();
@@ -171,7 +172,11 @@ fn people_work_in_it_and_its_processes_end_with_it() {
         assert!(made.status.success() && told.contains("warning: isolation: none"), "{told}");
         let id = String::from_utf8(made.stdout).unwrap().trim().to_owned();
         let workspace = w.data().join("local").join(&id).join("workspace").canonicalize().unwrap();
+        assert_eq!(client.sandbox(&id).await["workdir"], json!(workspace), "where the page opens its files");
         commands_and_files(&client, &id, &workspace).await;
+        let measured = client.session(Method::GET, &format!("{id}/metrics")).await;
+        let disk = measured["metrics"]["disk_used_gb"].as_f64();
+        assert!(disk.is_some_and(|disk| disk >= 0.0), "the workspace is measured: {measured}");
         let (from, to) = (workspace.join("notes/a.txt").display().to_string(), format!("{id}:copied.txt"));
         let copied = atoll(w, &["cp", &from, &to]).await;
         assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));

@@ -201,13 +201,17 @@ async fn wrong_http(client: &Client) {
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     let key = client.key();
     assert_eq!(send(Method::POST, &[json_type], ping, key).await.0, 200);
-    let cases: [RawCase<'_>; 17] = [
+    let cases: [RawCase<'_>; 20] = [
         (&[json_type], ping, "", 401),
         (&[json_type], ping, "atl_0000000000000000000000000000000000000000", 401),
         (&[json_type, ("origin", "http://evil.example")], ping, key, 403),
         (&[json_type, ("origin", "null")], ping, key, 403),
         (&[json_type, ("origin", "http://evil.example")], ping, "", 403),
         (&[json_type, ("origin", "http://127.0.0.1:7070")], ping, key, 200),
+        // A name of somebody else that leads here makes a page of the same origin.
+        (&[json_type, ("host", "evil.example"), ("origin", "http://evil.example")], ping, key, 403),
+        (&[json_type, ("host", "evil.example:7070")], ping, key, 403),
+        (&[json_type, ("host", "localhost:7070"), ("origin", "http://localhost:7070")], ping, key, 200),
         (&[json_type, ("accept", "text/html")], ping, key, 406),
         (&[("content-type", "text/plain")], ping, key, 415),
         (&[], ping, key, 415),
@@ -368,6 +372,17 @@ fn every_stdio_process_has_its_own_sandbox_and_deletes_it() {
         let first = sandbox(one.ask(CALL));
         assert_eq!(first, sandbox(one.ask(CALL)));
         assert_ne!(first, sandbox(two.ask(CALL)));
+        // Forks of it, and snapshots of both, end with it.
+        let call = |tool: &str, arguments: Value| {
+            message("tools/call", json!({ "name": tool, "arguments": arguments })).body.to_string()
+        };
+        let forked = one.ask(&call("sandbox_fork", json!({ "count": 2 })));
+        let fork = forked["result"]["structuredContent"]["items"][0]["sandbox"].clone();
+        assert!(fork.is_string(), "{forked}");
+        for of in [json!({}), json!({ "sandbox": fork, "name": "kept" })] {
+            let taken = one.ask(&call("snapshot", of));
+            assert_eq!(taken["result"]["isError"], json!(false), "{taken}");
+        }
         assert_eq!(one.ask("nonsense")["error"]["code"], -32_700);
         assert_eq!(one.ask("[]")["error"]["code"], -32_600);
         assert_eq!(one.ask(r#"{"jsonrpc":"2.0","id":"x","method":"no/such"}"#)["id"], "x");
@@ -376,6 +391,7 @@ fn every_stdio_process_has_its_own_sandbox_and_deletes_it() {
         assert!(one.end() && two.end());
         assert_eq!(client.get("/v1/sandboxes").await.ok()["items"], json!([]));
         assert_eq!(client.get("/v1/threads").await.ok()["items"], json!([]));
+        assert_eq!(client.get("/v1/snapshots").await.ok()["items"], json!([]));
         let stranger = client.with_key("atl_0000000000000000000000000000000000000000");
         let mut refused = StdioClient::start(w, &stranger);
         let answer = refused.ask(CALL);

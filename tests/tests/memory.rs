@@ -114,6 +114,7 @@ fn clients_that_never_read_or_never_end_do_not_fill_the_servers_memory() {
         let others = other.create(json!({})).await;
         let ground = Ground { world: w, other, others };
         let id = greedy.create(json!({})).await;
+        let idle = status_mib(w, "VmRSS:");
         let bearer = format!("Bearer {}", greedy.key());
         let post = |path: &str, body: &Value| {
             let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
@@ -142,10 +143,49 @@ fn clients_that_never_read_or_never_end_do_not_fill_the_servers_memory() {
         ground.holds("daytona code-run", BOUND_MIB, attack).await;
         sessions(&ground, &greedy, &id, &post).await;
         e2b_files(&ground, &greedy).await;
+        leap0_files(&ground, &greedy, &id, &post).await;
         bodies(&ground, &bearer, &id).await;
         heads(&ground).await;
+        gives_back(w, idle).await;
         assert!(!w.log().contains("panicked"), "{}", w.log_tail());
     });
+}
+
+/// What was freed goes back to the system.
+async fn gives_back(w: &World, idle: u64) {
+    /// MiB beyond what the server had before: caches, and pages of the allocator that are in use in part.
+    const MORE_MIB: u64 = 120;
+    let (peak, mut last) = (status_mib(w, "VmRSS:"), 0);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        last = status_mib(w, "VmRSS:");
+        if last < idle + MORE_MIB {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    eprintln!("{idle} MiB before, {peak} MiB right after, {last} MiB {:?} later", begun.elapsed());
+    assert!(last < idle + MORE_MIB, "{idle} MiB became {last} MiB and stayed");
+}
+
+/// Many files in one answer, which nobody reads. The sandbox's own agent holds little of them and goes on.
+async fn leap0_files(ground: &Ground<'_>, greedy: &Client, id: &str, post: &dyn Fn(&str, &Value) -> String) {
+    const CLIENTS: usize = 40;
+    let instance = greedy.sandbox(id).await["instance"].clone();
+    assert_eq!(greedy.sh_root(id, "head -c 20000000 /dev/urandom >/tmp/large").await.code, 0);
+    let paths = vec!["/tmp/large"; 100];
+    let one = post(&format!("/leap0/v1/sandbox/{id}/filesystem/read-files"), &json!({ "paths": paths }));
+    let attack = async || {
+        let held = join_all((0..CLIENTS).map(|_| ask(one.clone()))).await;
+        assert_eq!(greedy.sh(id, "echo works").await.text(), "works");
+        let read = greedy.raw(Method::GET, &format!("/v1/sandboxes/{id}/files?path=/tmp/large"));
+        let read = read.send().await.unwrap();
+        assert_eq!(read.status(), 200);
+        assert_eq!(read.bytes().await.unwrap().len(), 20_000_000);
+        held
+    };
+    ground.holds("leap0 read-files", BOUND_MIB, attack).await;
+    assert_eq!(greedy.sandbox(id).await["instance"], instance, "its agent was not ended");
 }
 
 /// Every line is marked, so empty ones are the worst.

@@ -45,7 +45,7 @@ cd ~ && find . -mindepth 1 | LC_ALL=C sort | while IFS= read -r path; do
   if [ -h "$path" ]; then readlink "$path"; elif [ -f "$path" ]; then stat -c '%s %h' "$path"; [ ! -r "$path" ] || sha256sum < "$path"; fi
 done"#;
 
-async fn atoll(w: &World, words: &[&str]) -> Output {
+pub(crate) async fn atoll(w: &World, words: &[&str]) -> Output {
     let mut command = w.command();
     command.args(words);
     w.output(command).await
@@ -133,6 +133,107 @@ fn a_container_moves_to_this_machine_and_back() {
         assert!(!workspace.exists(), "nothing is left on this machine");
         client.remove(&id).await;
     });
+}
+
+/// A sparse file of a terabyte fits into any limit of the source. Its copy has the same holes, whatever is between the two.
+#[test]
+fn holes_of_a_terabyte_stay_holes_in_a_move_and_the_limit_counts_data() {
+    let options = Options { disk_mib: Some(4_000), ..Options::default() };
+    let options = options.env("ATOLL_ALLOW_LOCAL", "true").env("ATOLL_DISK_RESERVE", "128m");
+    run_with(options, async |w| {
+        let client = w.first_tenant().await;
+        let id = client.create(json!({ "provider": "container", "disk_mib": 128 })).await;
+        client.sh(&id, HOLES).await.text();
+        let described = client.sh(&id, DESCRIBE_HOLES).await.text().to_owned();
+        let free = free_bytes(w);
+        let path = format!("/v1/sandboxes/{id}/move");
+        for provider in ["local", "container"] {
+            let begun = std::time::Instant::now();
+            move_whole(&client, &id, provider).await;
+            assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+            assert_eq!(client.sh(&id, DESCRIBE_HOLES).await.text(), described, "{provider}");
+        }
+        disk_is_free(w, free, "a move");
+
+        // At this machine nothing limits the sandbox; what the limit does not allow elsewhere is refused before it is written.
+        move_whole(&client, &id, "local").await;
+        client.sh(&id, "head -c 200000000 /dev/urandom > ~/large").await;
+        let refused = client.post(&path, json!({ "provider": "container" })).await.refused(507, "disk_full");
+        assert!(refused["message"].as_str().unwrap().contains("128 MiB"), "{refused}");
+        let about = until("it runs again where it was", async || {
+            let about = client.sandbox(&id).await;
+            (about["phase"] == "running").then_some(about)
+        })
+        .await;
+        assert_eq!(about["provider"], "local", "{about}");
+        client.remove(&id).await;
+        disk_is_free(w, free, "a refused move");
+    });
+}
+
+/// Docker has no limit for the files of a container.
+#[test]
+fn holes_of_a_terabyte_stay_holes_in_a_move_to_docker() {
+    run_with(docker_server::options(), async |w| {
+        let docker = docker_server::docker(w).await;
+        let client = w.first_tenant().await;
+        let id = client.create(json!({ "provider": "container", "disk_mib": 128 })).await;
+        client.sh(&id, HOLES).await.text();
+        let described = client.sh(&id, DESCRIBE_HOLES).await.text().to_owned();
+        let free = free_bytes(w);
+        let path = format!("/v1/sandboxes/{id}/move");
+        for provider in ["docker", "container"] {
+            move_whole(&client, &id, provider).await;
+            assert_eq!(client.sh(&id, DESCRIBE_HOLES).await.text(), described, "{provider}");
+        }
+        disk_is_free(w, free, "a move");
+
+        move_whole(&client, &id, "docker").await;
+        client.sh(&id, "head -c 200000000 /dev/urandom > ~/large").await;
+        let refused = client.post(&path, json!({ "provider": "container" })).await.refused(507, "disk_full");
+        assert!(refused["message"].as_str().unwrap().contains("128 MiB"), "{refused}");
+        until("it runs again where it was", async || {
+            (client.sandbox(&id).await["phase"] == "running").then_some(())
+        })
+        .await;
+        client.remove(&id).await;
+        until("the container is removed", async || {
+            docker_server::containers(&docker).is_empty().then_some(())
+        })
+        .await;
+        disk_is_free(w, free, "a refused move");
+    });
+}
+
+/// A terabyte with data at both ends, a hole without data, and a file without a hole.
+pub(crate) const HOLES: &str = "cd ~ && printf begin > holes && truncate -s 1024G holes && printf end >> holes && truncate -s 1024G hole \
+                     && head -c 300000 /dev/urandom > whole";
+
+/// Sizes, data, and that it needs little space.
+pub(crate) const DESCRIBE_HOLES: &str = "cd ~ && stat -c '%n %s' holes hole whole && head -c 5 holes && tail -c 3 holes && sha256sum < whole \
+                              && [ $(du -k holes | cut -f 1) -lt 1024 ] && [ $(du -k hole | cut -f 1) -lt 1024 ] && echo sparse";
+
+/// Moves, and waits until nothing of the move is left to do.
+pub(crate) async fn move_whole(client: &Client, id: &str, provider: &str) {
+    client.post(&format!("/v1/sandboxes/{id}/move"), json!({ "provider": provider })).await.ok();
+    until("the move is over", async || {
+        let about = client.sandbox(id).await;
+        (about["phase"] == "running" && about["moving"] == Value::Null).then_some(())
+    })
+    .await;
+}
+
+/// On a disk that others write to as well, only what a terabyte would take is noticed.
+pub(crate) fn disk_is_free(w: &World, before: u64, what: &str) {
+    let disk = nix::sys::statvfs::statvfs(&w.data()).unwrap();
+    let noise = (disk.blocks() * disk.fragment_size() / 4).min(4 << 30);
+    let taken = before.saturating_sub(free_bytes(w));
+    assert!(taken < noise, "{what} took {taken} bytes of the host's disk");
+}
+
+pub(crate) fn free_bytes(w: &World) -> u64 {
+    let disk = nix::sys::statvfs::statvfs(&w.data()).unwrap();
+    disk.blocks_available() * disk.fragment_size()
 }
 
 async fn refusals(w: &World, client: &Client, id: &str) {
@@ -308,3 +409,44 @@ printf 'odd' > "$(printf 'new\nline')"
 printf 'dash' > ./-rf
 head -c 3000000 /dev/urandom > project/deep/er/large
 "#;
+
+/// Attack B08: what `atoll cp` carries has its holes on the other side, or is refused before the disk of the caller shrinks.
+#[test]
+fn holes_of_a_terabyte_stay_holes_in_a_copy_by_command() {
+    run_with(Options::default(), async |w| {
+        let client = w.first_tenant().await;
+        let id = client.create(json!({ "disk_mib": 128 })).await;
+        let (sparse, folder) = (w.folder().join("sparse"), w.folder().join("folder"));
+        std::fs::create_dir(&folder).unwrap();
+        for path in [&sparse, &folder.join("sparse")] {
+            let file = std::fs::File::create(path).unwrap();
+            for at in [0, (1 << 40) - 3] {
+                std::os::unix::fs::FileExt::write_all_at(&file, b"end", at).unwrap();
+            }
+        }
+        let at = |path: &str| format!("{id}:/home/user/{path}");
+        let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+        for (from, to) in [(text(&sparse), at("one")), (text(&folder), at("many"))] {
+            let copied = atoll(w, &["cp", &from, &to]).await;
+            assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        }
+        for path in ["one", "many/sparse"] {
+            let seen = format!(
+                "cd ~ && stat -c %s {path} && tail -c 3 {path} && [ $(du -k {path} | cut -f 1) -lt 1024 ]"
+            );
+            assert_eq!(client.sh(&id, &seen).await.text(), format!("{}\nend", 1_u64 << 40), "{path}");
+        }
+        let back = w.folder().join("back");
+        let refused = atoll(w, &["cp", &at("one"), &text(&back)]).await;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("free") && !back.exists(), "{said}");
+        client.sh(&id, "cd ~ && printf begin > small && truncate -s 300M small").await.text();
+        let copied = atoll(w, &["cp", &at("small"), &text(&back)]).await;
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        let found = std::fs::metadata(&back).unwrap();
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&found);
+        assert!(found.len() == 300 << 20 && blocks * 512 < 8 << 20, "{found:?}");
+        assert!(std::fs::read(&back).unwrap().starts_with(b"begin\0"));
+        client.remove(&id).await;
+    });
+}

@@ -43,8 +43,12 @@ fn settings_are_changed_by_command_and_by_hand_while_the_server_runs() {
         // No program listens there.
         let api_url = "api_url=http://127.0.0.1:1/api";
         let words = ["provider", "set", "cloud", "--kind", "daytona", "--set", "target=eu", "--set", api_url];
-        let shown = ok(w, &[&words[..], &["--key-stdin"]].concat(), "key-1\n");
+        let set = atoll(w, &[&words[..], &["--key-stdin"]].concat(), "key-1\n");
+        let (shown, said) = (String::from_utf8_lossy(&set.stdout), String::from_utf8_lossy(&set.stderr));
         assert!(shown.contains("api_key: from file") && !shown.contains("key-1"), "{shown}");
+        // The settings are kept, and a script notices that they cannot be used.
+        assert_eq!(set.status.code(), Some(1), "{said}");
+        assert!(said.contains("the settings were saved, but"), "{said}");
         let file = w.data().join("sandboxes/cloud.json");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(std::fs::read_to_string(&file).unwrap().contains("key-1"));

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use atoll_tests::image::{self, Image, Layer, Packing};
+use atoll_tests::internet::{Record, Say};
 use atoll_tests::registry::{Fault, Proxy, Registry, Rule, options};
 use atoll_tests::{Options, Value, World, json, run, run_with};
 
@@ -484,5 +485,51 @@ fn a_pull_that_nobody_waits_for_ends() {
         let upper = app().packed().layers[1].digest.clone();
         let asked = proxy.count(&format!("GET /v2/app/blobs/{upper}"));
         assert!(asked <= 2, "a layer was fetched {asked} times");
+    });
+}
+
+/// Attack N26: a registry whose name leads to a public address when it is checked, and to a private one when it is used.
+/// Its name server is the test's own.
+#[test]
+fn a_registry_whose_name_is_rebound_leads_to_no_private_address() {
+    run_with(options(), async |w: &World| {
+        let private = ["10.1.2.3", "169.254.169.254", "127.0.0.1", "192.168.77.1"]
+            .map(|text| text.parse::<std::net::Ipv4Addr>().unwrap());
+        let public = atoll_tests::internet::OTHER;
+        let mut names = Vec::new();
+        for (number, bad) in private.into_iter().enumerate() {
+            let once = |address| Say::a([address]).ttl(0);
+            let scripts = [
+                vec![once(public), once(bad)],
+                vec![once(bad), once(public), once(bad)],
+                vec![Say::a([public, bad]).ttl(0)],
+                vec![Say::records([Record::Cname("inner.evil.test".into()), Record::A(bad)])],
+            ];
+            for (way, script) in scripts.into_iter().enumerate() {
+                let name = format!("re{number}-{way}.rebound.test");
+                w.internet.says_in_turn(&name, script);
+                names.push(name);
+            }
+        }
+        // As many at once as the server takes.
+        for names in names.chunks(4).chain(names.chunks(4)) {
+            let admin = w.admin();
+            let pulls = names.iter().map(|name| {
+                let (admin, image) = (admin.clone(), format!("{name}/app"));
+                async move { admin.pull(&image).await.unwrap_err() }
+            });
+            for refused in futures::future::join_all(pulls).await {
+                let code = refused["code"].as_str().unwrap();
+                assert!(
+                    ["invalid_request", "registry_unavailable", "image_not_found"].contains(&code),
+                    "{refused}"
+                );
+            }
+        }
+        for name in &names {
+            assert!(!w.internet.questions_with(name).is_empty(), "{name} was never asked for");
+        }
+        w.internet.unharmed("names that are rebound");
+        assert!(layers(w).is_empty(), "{:?}", layers(w));
     });
 }

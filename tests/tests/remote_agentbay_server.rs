@@ -21,7 +21,7 @@ fn here(path: &str) -> PathBuf {
 }
 
 /// Writes the settings of a provider and waits until the server has opened it.
-async fn configure(world: &World, name: &str, settings: &Value) {
+pub(crate) async fn configure(world: &World, name: &str, settings: &Value) {
     let folder = world.data().join("sandboxes");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join(".new"), settings.to_string()).unwrap();
@@ -87,6 +87,8 @@ fn a_sandbox_at_agentbay_is_used_paused_adopted_and_deleted() {
         assert_eq!(service.sessions("atoll.sandbox", &id).len(), 1);
 
         use_it(&client, &id).await;
+        let missing = crate::moving::atoll(w, &["exec", &id, "no-such-program"]).await;
+        assert_eq!(missing.status.code(), Some(127), "{missing:?}");
         refusals(&client, &id).await;
 
         client.act(&id, "pause").await.ok();

@@ -11,6 +11,9 @@ use atoll_tests::terminal::Screen;
 use atoll_tests::{Client, Options, Value, World, json, proc, run_with, template, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use reqwest::Method;
+
+use crate::moving::atoll;
 
 const SERVER: &str = "127.0.0.1:7070";
 pub(crate) const SERVICE: &str = "127.0.0.1:7171";
@@ -25,6 +28,10 @@ pub(crate) struct ServerKind {
     pauses: bool,
     /// Whether the service keeps snapshots.
     snapshots: bool,
+    /// A part of what is said about the price.
+    cost: &'static str,
+    /// Whether the service tells where a symbolic link leads.
+    tells_links: bool,
 }
 
 pub(crate) static E2B: ServerKind = ServerKind {
@@ -36,6 +43,8 @@ pub(crate) static E2B: ServerKind = ServerKind {
     create_path: "/e2b/v2/sandboxes",
     pauses: true,
     snapshots: true,
+    cost: "about 0.15 $ per hour",
+    tells_links: true,
 };
 
 pub(crate) static DAYTONA: ServerKind = ServerKind {
@@ -45,8 +54,10 @@ pub(crate) static DAYTONA: ServerKind = ServerKind {
             "user": "root", "cwd": "/workspace" } })
     },
     create_path: "/daytona/api/sandbox",
-    pauses: false,
+    pauses: true,
     snapshots: false,
+    cost: "Daytona account",
+    tells_links: false,
 };
 
 /// The service: a server of its own, with its own folder and database.
@@ -171,11 +182,15 @@ fn a_sandbox_is_used_adopted_and_deleted(kind: &'static ServerKind) {
         let id = client.create(json!({ "provider": "cloud", "name": "box" })).await;
         let about = client.sandbox(&id).await;
         assert_eq!((&about["provider"], &about["isolation"]), (&json!("cloud"), &json!("vendor")), "{about}");
+        let listed = client.get("/v1/providers").await.ok();
+        let cloud = listed["items"].as_array().unwrap().iter().find(|one| one["name"] == "cloud").unwrap();
+        assert!(cloud["cost"].as_str().unwrap().contains(kind.cost), "{cloud}");
         let at_service = objects(&account).await;
         assert_eq!(at_service.len(), 1, "{at_service:?}");
         assert_eq!(at_service[0]["labels"]["atoll.sandbox"], id.as_str());
 
         use_it(&client, &id).await;
+        copies(w, &client, &id, kind.tells_links).await;
         refusals(&client).await;
         if !kind.snapshots {
             let path = format!("/v1/sandboxes/{id}/snapshots");
@@ -219,6 +234,47 @@ fn a_sandbox_is_used_adopted_and_deleted(kind: &'static ServerKind) {
         assert!(!w.log().contains(account.key()), "the key is in the log");
         std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
         // A provider keeps its owner label and its address.
+        std::fs::remove_dir_all(w.data().join("providers")).unwrap();
+        service.uninstall().await;
+    });
+}
+
+#[test]
+fn a_sandbox_that_daytona_cannot_pause_is_stopped_and_says_so() {
+    run_with(Options::default(), async |w| {
+        let service = RemoteService::start(w, "busybox").await;
+        let account = service.account().await;
+        let proxy = FaultProxy::start(SERVICE.parse().unwrap()).await;
+        configure(w, &DAYTONA, &proxy, account.key(), "busybox").await;
+        let client = w.first_tenant().await;
+        // A class of sandboxes without memory snapshots, and an older service that has no such call.
+        for status in [422, 404] {
+            proxy.set_rule(
+                move |_, path| {
+                    if path.ends_with("/pause") { Fault::Answer(status, "") } else { Fault::None }
+                },
+            );
+            let id = client.create(json!({ "provider": "cloud", "thread": format!("t{status}") })).await;
+            client.write_file(&id, "/workspace/kept", "kept").await.ok();
+            let paused = client.act(&id, "pause").await.ok();
+            assert_eq!(paused["phase"], "stopped", "{paused}");
+            let reason = paused["reason"].to_string();
+            assert!(reason.contains("pause") && reason.contains("stopped instead"), "{reason}");
+            assert_eq!(objects(&account).await[0]["phase"], "stopped");
+            client.act(&id, "start").await.ok();
+            let done = client.session(Method::POST, &format!("{id}/pause?provider=cloud")).await;
+            assert_eq!((&done["ok"], &done["action"]), (&json!(true), &json!("stop")), "{done}");
+            client.act(&id, "start").await.ok();
+            // The orderly end of the server, whose default for threads is a pause.
+            w.stop_server(Signal::SIGTERM).await;
+            assert_eq!(objects(&account).await[0]["phase"], "stopped");
+            w.start_server().await;
+            assert_eq!(client.sandbox(&id).await["phase"], "stopped");
+            client.act(&id, "start").await.ok();
+            assert_eq!(client.sh(&id, "cat /workspace/kept").await.text(), "kept");
+            client.remove(&id).await;
+        }
+        std::fs::remove_file(w.data().join("sandboxes/cloud.json")).unwrap();
         std::fs::remove_dir_all(w.data().join("providers")).unwrap();
         service.uninstall().await;
     });
@@ -276,6 +332,33 @@ async fn use_it(client: &Client, id: &str) {
     assert!(status == 502 && said.contains("8081"), "{status} {said}");
     let metrics = client.get(&format!("/v1/sandboxes/{id}/metrics")).await.ok();
     assert!(metrics.to_string().contains("memory"), "{metrics}");
+}
+
+/// Copies folders in both directions, reads a file of `/proc` whole, and expects exit status 127 for a missing program.
+pub(crate) async fn copies(w: &World, client: &Client, id: &str, tells_links: bool) {
+    let (here, back) = (w.folder().join("tree"), w.folder().join("back"));
+    std::fs::create_dir_all(here.join("sub")).unwrap();
+    std::fs::write(here.join("sub/file"), "carried").unwrap();
+    std::os::unix::fs::symlink("sub/file", here.join("link")).unwrap();
+    let there = format!("{id}:/workspace/tree");
+    for (from, to) in [(here.to_str().unwrap(), there.as_str()), (there.as_str(), back.to_str().unwrap())] {
+        let copied = atoll(w, &["cp", from, to]).await;
+        assert!(copied.status.success(), "{from} -> {to}: {copied:?}");
+    }
+    assert_eq!(
+        client.sh(id, "cd /workspace/tree && readlink link && cat link").await.text(),
+        "sub/file\ncarried"
+    );
+    assert_eq!(std::fs::read_to_string(back.join("sub/file")).unwrap(), "carried");
+    assert_eq!(back.join("link").is_symlink(), tells_links);
+    let archive = client.get(&format!("/v1/sandboxes/{id}/files/archive?path=/workspace/tree")).await;
+    let mut archive = tar::Archive::new(&archive.bytes[..]);
+    let names: Vec<_> =
+        archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned()).collect();
+    assert!(names.contains(&"tree/link".into()) && names.contains(&"tree/sub/file".into()), "{names:?}");
+    assert!(client.read_file(id, "/proc/version").await.bytes.starts_with(b"Linux"));
+    let missing = atoll(w, &["exec", id, "no-such-program"]).await;
+    assert_eq!(missing.status.code(), Some(127), "{missing:?}");
 }
 
 async fn open_terminal(client: &Client, id: &str) -> String {

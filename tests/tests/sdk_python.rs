@@ -13,7 +13,7 @@ use atoll_tests::{Options, World, run_with};
 const INSTALLED: &str = "python-sdk";
 
 /// One of the things that `scripts/get-python-sdk-deps` gives; `None` where it cannot be had, which on CI is a failure.
-fn tool(what: &str) -> Option<PathBuf> {
+pub(crate) fn tool(what: &str) -> Option<PathBuf> {
     let got = Command::new(here("scripts/get-python-sdk-deps")).arg(what).output().expect("the script");
     if got.status.success() {
         return Some(String::from_utf8_lossy(&got.stdout).trim().into());
@@ -24,7 +24,7 @@ fn tool(what: &str) -> Option<PathBuf> {
     None
 }
 
-fn here(path: &str) -> PathBuf {
+pub(crate) fn here(path: &str) -> PathBuf {
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..").join(path)
 }
 
@@ -41,7 +41,7 @@ async fn passes(world: &World, what: &str, command: Command) {
 }
 
 /// A Python with the SDK as pip installs it from the folder, and with the server and a key in its environment.
-async fn with_sdk(world: &World, python: &Path) -> Command {
+pub(crate) async fn with_sdk(world: &World, python: &Path) -> Command {
     let target = world.folder().join(INSTALLED);
     if !target.exists() {
         let mut pip = Command::new(python);

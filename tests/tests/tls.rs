@@ -325,6 +325,24 @@ fn the_fields_of_a_front_name_a_sandbox_and_what_they_name_is_all_that_counts() 
 }
 
 #[test]
+fn the_variables_name_the_tls_port_of_the_server_before_it_has_a_certificate() {
+    run_with(Options::default().env("ATOLL_TLS_PORT", "8443"), async |w| {
+        let atoll = async |args: &[&str]| {
+            let mut command = w.command();
+            command.args(args);
+            String::from_utf8(w.output(command).await.stdout).unwrap()
+        };
+        atoll(&["tls", "init"]).await;
+        for (sdk, more) in [("leap0", &[][..]), ("e2b", &["--tls"])] {
+            let text = atoll(&[&["env", sdk, "--proxy", "never"], more].concat()).await;
+            assert!(text.contains(":8443'") && !text.contains("7443"), "{text}");
+        }
+        // The audit of the data folder knows no certificate.
+        std::fs::remove_dir_all(w.data().join("tls")).unwrap();
+    });
+}
+
+#[test]
 fn a_certificate_is_exchanged_while_the_server_runs_and_a_broken_one_is_not_taken() {
     run(async |w| {
         let shown = async || {

@@ -286,7 +286,7 @@ fn a_sandbox_without_git_says_what_is_missing() {
     run(async |w| {
         let client = w.tenant("acme").await;
         let (_, toolbox) = toolbox(w, &client).await;
-        let error = toolbox.git("x").status().await.unwrap_err();
+        let error = toolbox.git("x").porcelain_status().await.unwrap_err();
         assert_eq!(error.code(), Code::ToolMissing, "{error}");
         assert!(error.hint().unwrap().contains("git"));
     });

@@ -11,12 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::Method;
 
-const SECOND: &str = "127.0.0.1:7171";
+pub(crate) const SECOND: &str = "127.0.0.1:7171";
 /// LIMIT: how long a revoked key may be used at the other node.
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The second server, node `b`, on the database of the world's own server.
-struct SecondServer<'w> {
+pub(crate) struct SecondServer<'w> {
     world: &'w World,
     pid: i32,
 }
@@ -34,12 +34,12 @@ impl<'w> SecondServer<'w> {
     }
 
     /// Its folder has the templates and the key that seals the rows of the database.
-    fn prepare(world: &World) {
+    pub(crate) fn prepare(world: &World) {
         template::link(&Self::data(world).join("templates"), "busybox");
         std::fs::copy(world.data().join("secret.key"), Self::data(world).join("secret.key")).unwrap();
     }
 
-    async fn start(world: &'w World) -> Self {
+    pub(crate) async fn start(world: &'w World) -> Self {
         let mut options = std::fs::OpenOptions::new();
         let log = options.create(true).append(true).open(world.folder().join("second.log")).unwrap();
         let child = Self::command(world)
@@ -65,6 +65,11 @@ impl<'w> SecondServer<'w> {
         std::fs::read_to_string(world.folder().join("second.log")).unwrap_or_default()
     }
 
+    /// Kills it with -9.
+    pub(crate) fn kill(&self) {
+        self.world.end_adopted(self.pid);
+    }
+
     /// Kills it with -9 and starts it again.
     async fn crash(self) -> Self {
         self.world.end_adopted(self.pid);
@@ -72,7 +77,7 @@ impl<'w> SecondServer<'w> {
     }
 
     /// Ends it in order, and removes all that outlives it.
-    async fn uninstall(self) {
+    pub(crate) async fn uninstall(self) {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM).unwrap();
         until("the second server ends", async || {
             proc::Process::read(self.pid).is_none_or(|found| found.state == 'Z').then_some(())
@@ -88,7 +93,7 @@ impl<'w> SecondServer<'w> {
     }
 }
 
-fn node_a() -> Options {
+pub(crate) fn node_a() -> Options {
     Options::default().env("ATOLL_NODE", "a")
 }
 

@@ -16,8 +16,9 @@ use reqwest::Method;
 const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Each leaves no sandbox behind.
-const SUITES: [&str; 5] = [
+const SUITES: [&str; 6] = [
     "page.test.mjs",
+    "offers.test.mjs",
     "providers_threads.test.mjs",
     "owner_and_traffic.test.mjs",
     "wake_page.test.mjs",
@@ -156,7 +157,7 @@ fn succeeded(done: &Output) {
 fn the_page_shows_and_does_everything_in_a_real_browser() {
     let Some(browser) = playwright() else { return };
     let options = Options { templates: vec!["busybox", "code-interpreter-slim"], ..Options::debian() };
-    run_with(options, async |world| {
+    run_with(options.env("ATOLL_ALLOW_LOCAL", "true"), async |world| {
         let suite = BrowserSuite::new(world, browser);
         // A suite makes the server wait by a file.
         let hold_at = format!("@{}", suite.folder.join("hold-at").display());

@@ -1,8 +1,8 @@
-// The key that created a sandbox, the mark of a hold, and its traffic over time.
+// The key that created a sandbox, its tenant, the mark of a hold, and its traffic over time.
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Browser, KEY, accessible, api, create, go, until } from './world.mjs'
+import { ADMIN_KEY, Browser, KEY, accessible, api, create, go, until } from './world.mjs'
 
 let browser
 before(async () => { browser = await Browser.start() })
@@ -50,6 +50,24 @@ test('traffic is plotted over time', async () => {
   assert(items.at(-1).received_bytes > 200_000 && items.at(-1).sent_bytes > 0, JSON.stringify(items.at(-1)))
   await accessible(page, 'metrics')
   await api('DELETE', `/v1/sandboxes/${id}`)
+  await page.context().close()
+  browser.check()
+})
+
+test('the tenant is a column for a key that sees several, by its name', async () => {
+  const other = process.env.ATOLL_OTHER_KEY
+  const [mine, theirs] = await Promise.all([create({ name: 'of-web' }), create({ name: 'of-other' }, other)])
+  const admin = await browser.page({ key: ADMIN_KEY })
+  await admin.getByRole('columnheader', { name: 'Tenant' }).waitFor()
+  for (const [id, tenant] of [[mine.id, 'web'], [theirs.id, 'other']]) {
+    await admin.locator(`[data-id="${id}"]`).getByRole('cell', { name: tenant, exact: true }).waitFor()
+  }
+  await accessible(admin, 'a list with tenants')
+  const page = await browser.page()
+  await page.locator(`[data-id="${mine.id}"]`).waitFor()
+  assert.equal(await page.getByRole('columnheader', { name: 'Tenant' }).count(), 0)
+  await Promise.all([[mine, KEY], [theirs, other]].map(([one, key]) => api('DELETE', `/v1/sandboxes/${one.id}`, undefined, key)))
+  await admin.context().close()
   await page.context().close()
   browser.check()
 })

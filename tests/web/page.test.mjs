@@ -47,6 +47,41 @@ test('a link hands the key over once', async () => {
   browser.check()
 })
 
+test('a link to another account asks before it replaces the key', async () => {
+  const other = process.env.ATOLL_OTHER_KEY
+  const [mine, theirs] = await Promise.all([KEY, other].map((key) => api('GET', '/v1/keys/current', undefined, key)))
+  const link = async () => `#/open/${(await api('POST', '/v1/keys/invites', undefined, other)).code}`
+  const question = (page) => page.getByRole('dialog', { name: 'Change to another account?' })
+  const held = (page) => page.evaluate(() => sessionStorage.getItem('atoll.key'))
+  // In a page that has a key: the question names both accounts, and "no" keeps the viewer's own.
+  const page = await browser.page()
+  await page.getByText('No sandboxes yet').waitFor()
+  await go(page, await link())
+  await question(page).waitFor()
+  const text = await question(page).innerText()
+  for (const key of [mine, theirs]) assert(text.includes(key.name ?? key.id) && text.includes(key.tenant_name), text)
+  await accessible(page, 'the question')
+  assert.equal(await held(page), KEY)
+  await question(page).getByRole('button', { name: 'Cancel' }).click()
+  assert.equal(await held(page), KEY)
+  // In a new tab of the same viewer, which gets its key from the first one.
+  const tab = await page.context().newPage()
+  await tab.goto(`${URL}/${await link()}`)
+  await question(tab).waitFor()
+  assert.equal(await held(tab), KEY)
+  await question(tab).getByRole('button', { name: 'Change account' }).click()
+  await until('the other key', async () => (await held(tab)) === other)
+  // A link to the viewer's own account needs no question.
+  const redeemed = page.waitForResponse((response) => response.url().endsWith('/redeem'))
+  await go(page, `#/open/${(await api('POST', '/v1/keys/invites')).code}`)
+  await (await redeemed).finished()
+  await page.getByText('No sandboxes yet').waitFor()
+  assert.equal(await question(page).count(), 0)
+  assert.equal(await held(page), KEY)
+  await page.context().close()
+  browser.check()
+})
+
 test('three steps end in a terminal that has colours, sizes and a past', async () => {
   const page = await browser.page()
   await page.getByRole('button', { name: 'Create and open a terminal' }).click()

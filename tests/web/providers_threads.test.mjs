@@ -113,6 +113,21 @@ test('a new thread runs its first command and keeps its provider', async () => {
   browser.check()
 })
 
+test('the first terminal in a sandbox of a thread is stored with that thread', async () => {
+  const { id } = await api('POST', '/v1/sandboxes', { thread: 'talk-8' })
+  const stored = async () => (await api('GET', `/v1/sandboxes/${id}/terminals`)).items.map((one) => one.thread).sort()
+  const page = await browser.page({ hash: `#/sandboxes/${id}/terminal` })
+  await until('a terminal is open', async () => (await stored()).length === 1)
+  assert.deepEqual(await stored(), ['talk-8'])
+  await page.getByRole('button', { name: 'New terminal' }).first().click()
+  await until('two terminals are open', async () => (await stored()).length === 2)
+  assert.deepEqual(await stored(), ['talk-8', 'web-1'])
+  await page.context().close()
+  await api('DELETE', `/v1/sandboxes/${id}`)
+  await api('DELETE', '/v1/threads/talk-8')
+  browser.check()
+})
+
 test('an action is copied as a command, curl, Python or TypeScript', async () => {
   const { id } = await api('POST', '/v1/sandboxes', { name: 'copied' })
   const page = await browser.page({ hash: '#/resources' })

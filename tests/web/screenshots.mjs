@@ -4,6 +4,7 @@
 //
 // WIDTHS=360,1280,3840 takes each page at these widths, to be looked at; without it the width is 1280.
 
+import assert from 'node:assert/strict'
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { Browser, FOLDER, KEY, URL, api, create, exec, until } from './world.mjs'
@@ -90,6 +91,8 @@ for (const colorScheme of ['light', 'dark']) {
       await act?.(page)
       // For plots and pictures, which draw after their data.
       await page.waitForTimeout(700)
+      const wrong = await page.locator('[role="alert"], .notice.red, .notice.amber').allInnerTexts()
+      assert.deepEqual(wrong, [], `${name} shows an error`)
       await page.screenshot({ path: join(FOLDER, `${name}${suffix}-${colorScheme}.png`) })
       await page.context().close()
     }

@@ -134,6 +134,28 @@ class Lsp(Shared):
         with self.assertRaises(DaytonaError):
             lsp.did_open("lsp/none.py")
 
+    def test_the_default_snapshot_has_a_server_for_typescript_and_javascript(self):
+        node = self.box.process.exec("node --version").result
+        self.assertGreaterEqual(int(node.lstrip("v").split(".")[0]), 20, node)
+        for language, end in (("typescript", "ts"), ("javascript", "js")):
+            folder = f"{self.dir}/{language}"
+            self.box.fs.create_folder(folder, "755")
+            self.box.fs.upload_file(b"class Shape {}\nfunction area() { return Math.ab }\n", f"{folder}/m.{end}")
+            lsp = self.box.create_lsp_server(language, folder)
+            lsp.start()
+            self.addCleanup(lsp.stop)
+            lsp.did_open(f"{folder}/m.{end}")
+            self.assertLessEqual({"Shape", "area"}, {s.name for s in lsp.document_symbols(f"{folder}/m.{end}")})
+            found = lsp.completions(f"{folder}/m.{end}", LspCompletionPosition(line=1, character=32))
+            self.assertIn("abs", {item.label for item in found.items})
+
+    def test_a_server_that_the_template_lacks_is_named_with_its_packages(self):
+        box = self.create(snapshot="debian")
+        box.fs.create_folder("/tmp/ts", "755")
+        with self.assertRaises(DaytonaError) as refused:
+            box.create_lsp_server("typescript", "/tmp/ts").start()
+        self.assertIn("npm install -g typescript@5.9 typescript-language-server@5", str(refused.exception))
+
     def test_symbols_of_a_file(self):
         lsp = self.server()
         names = {s.name for s in lsp.document_symbols(f"{self.dir}/m.py")}

@@ -1,5 +1,6 @@
 """Previews and the network: who reaches a port inside, and what the inside reaches."""
 
+import json
 import os
 import urllib.error
 import urllib.parse
@@ -74,6 +75,15 @@ class Previews(Shared):
         link = self.box.get_preview_link(8999)
         self.assertIn(fetch(link.url, {"x-daytona-preview-token": link.token})[0], (502, 503, 504))
 
+    def test_routes_of_the_first_sdks_name_the_version_to_use(self):
+        url = os.environ["DAYTONA_API_URL"] + "/workspace"
+        for path, method in (("", "POST"), ("", "GET"), ("/some-id/start", "POST")):
+            asked = urllib.request.Request(url + path, method=method, headers={"Authorization": f"Bearer {os.environ['DAYTONA_API_KEY']}"})
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(asked, timeout=60)
+            self.assertEqual(refused.exception.code, 501)
+            self.assertIn("0.226.1", json.load(refused.exception)["message"])
+
     def test_ssh_is_said_not_to_be_there(self):
         for ask in (
             lambda: self.box.create_ssh_access(expires_in_minutes=5),
@@ -112,6 +122,24 @@ class Network(Case):
         self.assertEqual(box.network_allow_list, f"{address}/32")
         box.update_network_settings(network_allow_list="192.0.2.0/24")
         self.assertEqual(self.reaches(box, f"http://{address}/"), "000")
+
+    def test_blocking_all_beside_a_list_means_only_the_list(self):
+        address = os.environ["DAYTONA_SITE_ADDRESS"]
+        box = self.create(network_block_all=True, network_allow_list=f"{address}/32")
+        self.assertEqual((box.network_block_all, box.network_allow_list), (True, f"{address}/32"))
+        self.assertEqual((self.reaches(box, f"http://{address}/"), self.reaches(box)), ("200", "000"))
+        box.update_network_settings(network_allow_list="192.0.2.0/24")
+        self.assertEqual(self.reaches(box, f"http://{address}/"), "000")
+        box.update_network_settings(network_block_all=True, network_allow_list=f"{address}/32")
+        self.assertEqual(self.reaches(box, f"http://{address}/"), "200")
+        seen = client().get(box.id)
+        self.assertEqual((seen.network_block_all, seen.network_allow_list), (True, f"{address}/32"))
+        box.update_network_settings(network_block_all=True)
+        self.assertEqual(self.reaches(box, f"http://{address}/"), "000")
+        seen = client().get(box.id)
+        self.assertEqual((seen.network_block_all, seen.network_allow_list), (True, None))
+        box.update_network_settings(network_block_all=False)
+        self.assertEqual(self.reaches(box), "200")
 
     def test_bits_behind_the_prefix_are_masked(self):
         address = os.environ["DAYTONA_SITE_ADDRESS"]

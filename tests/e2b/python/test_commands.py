@@ -1,7 +1,10 @@
 """`sandbox.commands`: output, ends, users, input, many at once, and what goes wrong."""
 
 import concurrent.futures
+import http.client
+import json
 import time
+import urllib.parse
 
 from e2b import (
     AuthenticationException,
@@ -12,7 +15,7 @@ from e2b import (
     SandboxException,
     TimeoutException,
 )
-from world import Case, Shared, until
+from world import Case, Shared, door, until
 
 
 class Run(Shared):
@@ -131,6 +134,43 @@ class Background(Shared):
         self.assertFalse(handle.kill())
         self.assertFalse(self.box.commands.kill(handle.pid))
         self.assertFalse(self.box.commands.kill(999_999))
+
+    def test_a_stream_ends_properly_when_its_sandbox_is_killed(self):
+        for method, message in (
+            ("process.Process/Start", {"process": {"cmd": "/bin/sleep", "args": ["60"]}}),
+            ("filesystem.Filesystem/WatchDir", {"path": "/tmp"}),
+        ):
+            box = self.sandbox()
+            body = json.dumps(message).encode()
+            head = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983", "X-Access-Token": box._envd_access_token,
+                    "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"}
+            parts = urllib.parse.urlsplit(door())
+            connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+            self.addCleanup(connection.close)
+            connection.request("POST", "/" + method, bytes(1) + len(body).to_bytes(4, "big") + body, head)
+            answer = connection.getresponse()
+            first = answer.read(5)
+            self.assertIn(b"start", answer.read(int.from_bytes(first[1:], "big")))
+            box.kill()
+            # Raises IncompleteRead where the last chunk is missing.
+            rest = answer.read()
+            end = rest[rest.rindex(b'{"error"') - 5:]
+            self.assertEqual((end[0], int.from_bytes(end[1:5], "big")), (2, len(end) - 5))
+            self.assertEqual(json.loads(end[5:])["error"]["code"], "unavailable")
+
+    def test_a_killed_command_is_gone_when_the_answer_comes(self):
+        busy = self.box.commands.run("for i in 1 2 3 4; do (while :; do :; done) & done; wait", background=True)
+        self.addCleanup(busy.kill)
+        # Killing frees its memory, which takes the kernel a while.
+        hog = "python3 -c 'import time; x = bytearray(120 << 20); print(1, flush=True); time.sleep(60)'"
+        living = []
+        for _ in range(8):
+            handle = self.box.commands.run(hog, background=True)
+            next(iter(handle))
+            self.assertTrue(self.box.commands.kill(handle.pid))
+            living += [p.pid for p in self.box.commands.list() if p.pid == handle.pid]
+            living += self.box.commands.run(f"kill -0 {handle.pid} 2>/dev/null && echo {handle.pid} || true").stdout.split()
+        self.assertEqual(living, [])
 
     def test_the_list_holds_what_runs_and_nothing_else(self):
         handle = self.box.commands.run("sleep 60", background=True, envs={"MARK": "m"}, cwd="/tmp")

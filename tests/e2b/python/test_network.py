@@ -105,6 +105,15 @@ class Rules(Case):
         shown = box.get_info().network["rules"]
         self.assertEqual(list(shown), ["good.test"])
 
+    def test_a_rule_may_be_keyed_by_the_host_of_a_sandbox(self):
+        app = self.sandbox()
+        host = app.get_host(8080)
+        self.assertIn(":", host)
+        rules = {host: [{"transform": {"headers": {"X-Injected": "by the rule"}}}]}
+        box = self.sandbox(network={"rules": rules, "allow_out": lambda ctx: list(ctx.rules.keys()), "deny_out": [ALL_TRAFFIC]})
+        self.assertEqual(list(box.get_info().network["rules"]), [host])
+        box.update_network({"rules": rules})
+
     def test_a_secret_is_filled_in_outside_and_never_seen_inside(self):
         name, value = "key-" + uuid.uuid4().hex[:8], "canary-of-a-secret"
         made = Secret.create(name, value)

@@ -13,6 +13,7 @@ from pathlib import Path
 from e2b import (
     BuildException,
     Sandbox,
+    SandboxException,
     Template,
     TemplateBuildStatus,
     default_build_logger,
@@ -239,6 +240,26 @@ class Starting(Building):
         self.assertIn('--config {"exa": {"apiKey": "k"}}', box.files.read("/tmp/gateway", user="root"))
         again = Sandbox.connect(box.sandbox_id)
         self.assertEqual(again.get_mcp_token(), box.get_mcp_token())
+
+
+    def test_what_only_the_vendors_own_templates_have_is_refused_with_what_to_use(self):
+        with self.assertRaises(SandboxException) as refused:
+            Sandbox.create(mcp={"exa": {"apiKey": "k"}}, api_key=os.environ["E2B_OTHER_KEY"])
+        self.assertIn("501", str(refused.exception))
+        self.assertIn("/mcp instead", str(refused.exception))
+        for template, instead in (
+            (Template().from_template("devcontainer").beta_dev_container_prebuild("/project"), "from_dockerfile"),
+            (Template().from_template("mcp-gateway").add_mcp_server("exa"), "/mcp instead"),
+        ):
+            with self.assertRaises(BuildException) as refused:
+                Template.build(template, name(), api_key=os.environ["E2B_OTHER_KEY"])
+            self.assertIn(instead, str(refused.exception))
+
+    def test_an_unknown_template_names_calls_of_this_sdk(self):
+        with self.assertRaises(SandboxException) as refused:
+            Sandbox.create("no-such-template")
+        self.assertIn("Template.exists()", str(refused.exception))
+        self.assertNotIn("atoll", str(refused.exception))
 
 
 class Names(Building):

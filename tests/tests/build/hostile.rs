@@ -1,9 +1,13 @@
 //! Steps that mean harm.
 
-use atoll_tests::world::{self, Options};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use atoll_tests::world::{self, Options, World};
 use serde_json::json;
 
-use crate::build::ask::{Ask, lines, log};
+use crate::build::ask::{Ask, ended, lines, log};
+use crate::moving::{disk_is_free, free_bytes};
 
 /// Attack A18.
 #[test]
@@ -100,5 +104,129 @@ fn a_context_that_is_no_tar_and_one_that_slips_are_refused() {
             assert_eq!(build["status"], "failed", "{build:#}");
             assert_eq!(build["failure"]["code"], "invalid_request", "{build:#}");
         }
+    });
+}
+
+/// Bytes of zeros behind a small archive.
+fn gzip_bomb(mib: u64) -> Vec<u8> {
+    let mut archive =
+        tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best()));
+    let mut header = tar::Header::new_gnu();
+    header.set_size(mib << 20);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "zeros", std::io::Read::take(std::io::repeat(0), mib << 20)).unwrap();
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+/// Builds what means harm beside a witness, in bounded time and space.
+async fn bounded(world: &World, what: &str, ask: Ask) -> serde_json::Value {
+    static BUILDS: AtomicU32 = AtomicU32::new(0);
+    let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+    let me = world.tenant(&format!("builder-{number}")).await;
+    let witness = world.tenant(&format!("witness-{number}")).await;
+    let id = witness.create(json!({})).await;
+    let (free, begun) = (free_bytes(world), Instant::now());
+    let answer = ask.send(&me).await;
+    let build = match answer.status {
+        200..300 => {
+            let building = answer.json()["id"].as_str().unwrap().to_owned();
+            let watching = async {
+                let mut slowest = Duration::ZERO;
+                loop {
+                    let asked = Instant::now();
+                    assert_eq!(witness.sh(&id, "echo alive").await.text(), "alive", "{what}");
+                    slowest = slowest.max(asked.elapsed());
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    let build = crate::build::ask::get(&me, &building).await;
+                    if !matches!(build["status"].as_str(), Some("waiting" | "building")) {
+                        return slowest;
+                    }
+                }
+            };
+            let slowest = watching.await;
+            assert!(slowest < Duration::from_secs(5), "{what}: the witness waited {slowest:?}");
+            ended(&me, &building).await
+        }
+        _ => answer.json(),
+    };
+    assert!(begun.elapsed() < Duration::from_secs(100), "{what}: {:?}", begun.elapsed());
+    disk_is_free(world, free, what);
+    assert_eq!(
+        build.pointer("/failure/code").and_then(|code| code.as_str()).filter(|code| *code == "internal"),
+        None,
+        "{build:#}"
+    );
+    witness.remove(&id).await;
+    build
+}
+
+/// Attack C15: what is small when it is sent, and large when it is unpacked.
+#[test]
+fn bombs_in_archives_and_copies_of_a_build_are_stopped_at_the_disk_limit() {
+    let options = Options { disk_mib: Some(6_000), ..Options::default() }.env("ATOLL_DISK_RESERVE", "128m");
+    world::run_with(options, async |world| {
+        let small = |dockerfile: &str| Ask::new("bomb", dockerfile).with("disk_mib", json!(64));
+        let bomb = gzip_bomb(1_024);
+        assert!(bomb.len() < 2 << 20);
+        let build = bounded(
+            world,
+            "a bomb in ADD",
+            small("FROM busybox\nADD bomb.tar.gz /\n").file("bomb.tar.gz", bomb),
+        )
+        .await;
+        assert_eq!(build["status"], "failed", "{build:#}");
+        // More in one step than the limit of a step. The steps of a build together are bounded by the disk reserve alone.
+        let noise = atoll_tests::state_model::make(3, 4 << 20);
+        let many = (0..24).fold(small("FROM busybox\nCOPY . /noise\n"), |ask, number| {
+            ask.file(&format!("noise{number}"), &noise)
+        });
+        let build = bounded(world, "a large copy", many).await;
+        assert_eq!(build["status"], "failed", "{build:#}");
+        // A hole of a terabyte in a step, and copied to another stage.
+        let hole =
+            "FROM busybox AS one\nRUN truncate -s 1024G /hole\nFROM busybox\nCOPY --from=one /hole /hole\n";
+        let build = bounded(world, "a hole", small(hole)).await;
+        assert_eq!(build["status"], "failed", "{build:#}");
+    });
+}
+
+/// Attack C15: more instructions, stages and words than any build needs.
+#[test]
+fn bombs_in_a_dockerfile_are_refused_before_a_step_runs() {
+    world::run(async |world| {
+        let steps = format!("FROM busybox\n{}", "RUN true\n".repeat(50_000));
+        let stages = "FROM busybox\n".repeat(5_000);
+        let words: String =
+            (0..64).map(|number| format!("ENV A{}=$A{number}$A{number}\n", number + 1)).collect();
+        let long = format!("FROM busybox\nRUN echo {}\n", "x".repeat(2 << 20));
+        let links = format!("FROM busybox\n{}", "COPY --from=0 / /\n".repeat(2_000));
+        for (what, dockerfile) in [
+            ("steps", steps),
+            ("stages", stages),
+            ("words", format!("FROM busybox\nENV A0=xxxxxxxx\n{words}")),
+            ("a long line", long),
+            ("copies", links),
+        ] {
+            let refused = bounded(world, what, Ask::new("bomb", &dockerfile)).await;
+            let is_refused = refused["code"] == "invalid_request" || refused["code"] == "payload_too_large";
+            assert!(is_refused || refused["failure"]["code"] == "invalid_request", "{what}: {refused:#}");
+        }
+    });
+}
+
+/// Attack C15: processes without end, in a step that ends and in one that does not.
+#[test]
+fn a_fork_bomb_in_a_step_ends_with_the_step() {
+    world::run(async |world| {
+        let bomb = "f() { f | f & }; f";
+        let stays = format!("FROM busybox\nRUN {bomb}; sleep 2; exit 7\n");
+        let build = bounded(world, "a fork bomb", Ask::new("forks", &stays)).await;
+        assert_eq!(build["status"], "failed", "{build:#}");
+        let hangs = format!("FROM busybox\nRUN {bomb}; sleep 1000\n");
+        let build =
+            bounded(world, "a fork bomb that stays", Ask::new("forks", &hangs).with("timeout_s", json!(10)))
+                .await;
+        assert_eq!(build["status"], "failed", "{build:#}");
+        Ask::new("after", "FROM busybox\nRUN echo after\n").build(&world.tenant("after").await).await;
     });
 }

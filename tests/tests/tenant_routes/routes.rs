@@ -65,7 +65,7 @@ fn mount(front: &str, file: &str) -> String {
         ("daytona", _) => "/daytona/api".to_owned(),
         ("leon", _) => "/api/sandbox".to_owned(),
         // On hosts of sandboxes.
-        ("leap0", "interpreter.rs") => String::new(),
+        ("leap0", "interpreter.rs" | "desktop.rs") => String::new(),
         _ => format!("/{front}"),
     }
 }

@@ -345,7 +345,9 @@ async fn make_sandbox(alice: &Client, all: &mut Ids) {
     all.insert("preview", text(&preview, "id"));
     all.insert("token", text(&preview, "token").rsplit('_').next().unwrap().to_owned());
     alice.post(&format!("{at}/hold"), json!({ "for_s": 600 })).await.ok();
-    let snapshot = alice.post(&format!("{at}/snapshots"), json!({ "name": "snapshot-of-alice" })).await.ok();
+    // Vendors' fronts find only names of the tenant.
+    let named = json!({ "name": "snapshot-of-alice", "tenant_wide": true });
+    let snapshot = alice.post(&format!("{at}/snapshots"), named).await.ok();
     all.insert("snapshot", text(&snapshot, "id"));
     all.insert("snapshot_name", "snapshot-of-alice".to_owned());
     all.insert("sandbox_name", "box-of-alice".to_owned());
