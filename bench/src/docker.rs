@@ -60,7 +60,7 @@ pub(crate) fn write_settings(place: &Path, home: &Path) -> Result<PathBuf> {
     std::fs::create_dir_all(&files)?;
     let settings = files.join("docker.json");
     let host = format!("unix://{}/docker.sock", home.display());
-    let document = json!({ "provider": "docker", "docker": { "image": IMAGE, "host": host } });
+    let document = json!({ "provider": "docker", "docker": { "image": IMAGE, "host": host, "network": "none", "pull": "never" } });
     std::fs::write(&settings, document.to_string())?;
     Ok(settings)
 }

@@ -18,6 +18,7 @@ mod life;
 mod mcp;
 mod noise;
 mod nothing;
+mod parts;
 mod peers;
 mod previews;
 mod python_sdk;
@@ -38,53 +39,21 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
+use crate::parts::Part;
 use crate::report::Report;
 
 /// Prints and writes the figures.
 #[derive(Debug, Parser)]
 pub(crate) struct Options {
-    /// Fewer samples; finishes within a minute.
+    /// Only the main parts, with fewer samples, in about a minute; nothing is written.
     #[arg(long)]
     pub(crate) quick: bool,
     /// The binary under test.
     #[arg(long, default_value = "target/release/atoll")]
     pub(crate) atoll: PathBuf,
-    /// Only the rows about the life of a sandbox; nothing is written.
-    #[arg(long)]
-    pub(crate) life: bool,
-    /// Only the rows about what leaves a sandbox; nothing is written.
-    #[arg(long)]
-    pub(crate) egress: bool,
-    /// Only the rows about previews; nothing is written.
-    #[arg(long)]
-    pub(crate) previews: bool,
-    /// Only the rows about images and builds; nothing is written.
-    #[arg(long)]
-    pub(crate) images: bool,
-    /// Only the rows about the E2B front under its vendor's SDK; nothing is written.
-    #[arg(long)]
-    pub(crate) e2b: bool,
-    /// Only the rows about the Daytona front under its vendor's SDK; nothing is written.
-    #[arg(long)]
-    pub(crate) daytona: bool,
-    /// Only the rows about the Python SDK; nothing is written.
-    #[arg(long)]
-    pub(crate) python_sdk: bool,
-    /// Only the rows about the provider docker and about lists of sessions; nothing is written.
-    #[arg(long)]
-    pub(crate) docker: bool,
-    /// Only the rows about the queue of a full server; nothing is written.
-    #[arg(long)]
-    pub(crate) queue: bool,
-    /// Only the rows about MCP; nothing is written.
-    #[arg(long)]
-    pub(crate) mcp: bool,
-    /// Only the rows about the providers e2b and daytona; nothing is written.
-    #[arg(long)]
-    pub(crate) remote: bool,
-    /// Only the rows about the TypeScript SDK; nothing is written.
-    #[arg(long)]
-    pub(crate) sdk_typescript: bool,
+    /// Only these parts; nothing is written.
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    pub(crate) only: Vec<Part>,
     /// The summary of the last soak.
     #[arg(long, default_value = "target/soak.json")]
     pub(crate) soak: PathBuf,
@@ -117,8 +86,11 @@ fn main() -> Result<()> {
 
 /// Starts this program again in network and mount namespaces of its own.
 fn enter_namespace(options: &Options) -> Result<()> {
-    server::cache_templates(options)?;
-    sdk_typescript::build();
+    let parts = parts::chosen(options);
+    server::cache_templates(&parts)?;
+    for part in parts {
+        part.fetch();
+    }
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
         .args(["--net", "--mount", "--"])
@@ -145,80 +117,17 @@ fn measure(options: &Options) -> Result<()> {
     soak::quote(options, &mut report);
     let text = report.render();
     print!("{text}");
-    if options.life
-        || options.egress
-        || options.previews
-        || options.images
-        || options.e2b
-        || options.daytona
-        || options.python_sdk
-        || options.docker
-        || options.queue
-        || options.mcp
-        || options.remote
-        || options.sdk_typescript
-    {
+    if options.quick || !options.only.is_empty() {
         return Ok(());
     }
     std::fs::write(&options.out, text).with_context(|| format!("cannot write {}", options.out.display()))
 }
 
 fn rows(options: &Options, place: &Path, rootfs: &Path, report: &mut Report) -> Result<()> {
-    if options.life {
-        return life::measure(options, place, report);
+    for part in parts::chosen(options) {
+        let began = std::time::Instant::now();
+        part.measure(options, place, rootfs, report)?;
+        println!("{part:?}: measured in {} s", began.elapsed().as_secs());
     }
-    if options.egress {
-        return egress::measure(options, place, report);
-    }
-    if options.previews {
-        return previews::measure(options, place, report);
-    }
-    if options.images {
-        return images::measure(options, place, rootfs, report);
-    }
-    if options.e2b {
-        return e2b::measure(options, place, report);
-    }
-    if options.queue {
-        return queue::measure(options, place, report);
-    }
-    if options.python_sdk {
-        return python_sdk::measure(options, place, report);
-    }
-    if options.docker {
-        docker::measure(options, place, rootfs, report)?;
-        return sessions::measure(options, place, rootfs, report);
-    }
-    if options.mcp {
-        return mcp::measure(options, place, report);
-    }
-    if options.remote {
-        return remote::measure(options, place, report);
-    }
-    if options.daytona {
-        return daytona::measure(options, place, report);
-    }
-    if options.sdk_typescript {
-        return sdk_typescript::measure(options, place, report);
-    }
-    density::measure(options, place, report)?;
-    latency::warm(options, place, report)?;
-    latency::cold(options, place, report)?;
-    latency::burst(options, place, report)?;
-    latency::exec(options, place, report)?;
-    sessions::measure(options, place, rootfs, report)?;
-    queue::measure(options, place, report)?;
-    mcp::measure(options, place, report)?;
-    transfer::measure(options, place, report)?;
-    life::measure(options, place, report)?;
-    egress::measure(options, place, report)?;
-    previews::measure(options, place, report)?;
-    images::measure(options, place, rootfs, report)?;
-    e2b::measure(options, place, report)?;
-    daytona::measure(options, place, report)?;
-    remote::measure(options, place, report)?;
-    python_sdk::measure(options, place, report)?;
-    sdk_typescript::measure(options, place, report)?;
-    docker::measure(options, place, rootfs, report)?;
-    peers::measure(options, place, rootfs, report)
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! An official SDK in a process of its own, timed by a small program.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -59,6 +59,6 @@ impl Timed {
 /// The python that has an SDK, if it can be had.
 pub(crate) fn python(script: &str) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
-    let got = Command::new(script).arg("python").output().ok()?;
+    let got = Command::new(script).arg("python").stderr(Stdio::inherit()).output().ok()?;
     got.status.success().then(|| String::from_utf8_lossy(&got.stdout).trim().into())
 }

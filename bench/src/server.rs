@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::Options;
 use crate::http::Client;
+use crate::parts::Part;
 
 /// A server with its own data folder; ended when dropped.
 pub(crate) struct Server {
@@ -46,19 +47,10 @@ pub(crate) fn make_template(place: &Path, name: &str) -> Result<PathBuf> {
 
 /// Makes the archives of the templates while Debian's mirror can be reached: the measurement runs in a network namespace
 /// without a way out, and takes them from the cache.
-pub(crate) fn cache_templates(options: &Options) -> Result<()> {
+pub(crate) fn cache_templates(parts: &[Part]) -> Result<()> {
     let place = tempfile::Builder::new().prefix("atoll-bench.").tempdir_in("/var/tmp")?;
     make_template(place.path(), TEMPLATE)?;
-    let one_part = options.life
-        || options.egress
-        || options.previews
-        || options.images
-        || options.python_sdk
-        || options.docker
-        || options.mcp
-        || options.remote
-        || options.sdk_typescript;
-    if !one_part {
+    if parts.contains(&Part::E2b) {
         make_template(place.path(), crate::e2b::INTERPRETER)?;
     }
     Ok(())
