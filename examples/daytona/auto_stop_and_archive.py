@@ -15,8 +15,12 @@ try:
     sandbox.stop()
     print("now", sandbox.state.value)
     sandbox.archive()
+    # Daytona's own server answers before the archive is done.
+    deadline = time.monotonic() + 600
     while sandbox.state.value != "archived":
-        time.sleep(0.1)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the sandbox is {sandbox.state.value} after ten minutes, not archived")
+        time.sleep(0.5)
         sandbox.refresh_data()
     print("now", sandbox.state.value)
     sandbox.start()

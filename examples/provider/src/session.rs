@@ -295,7 +295,8 @@ impl SessionSupport for FolderProvider {
         }
         let mut file = tokio::fs::File::open(place).await.map_err(broken)?;
         let start = range.map_or(0, |range| range.start).min(size);
-        let len = range.and_then(|range| range.len).unwrap_or(u64::MAX).min(size - start);
+        // A file of /proc says that it is empty: what is read whole is read to its end.
+        let len = range.map_or(u64::MAX, |range| range.len.unwrap_or(u64::MAX).min(size - start));
         file.seek(io::SeekFrom::Start(start)).await.map_err(broken)?;
         let stream = futures::stream::try_unfold(file.take(len), |mut file| async move {
             let mut buffer = Vec::with_capacity(CHUNK);
