@@ -68,7 +68,7 @@ soak: ## Run random operations and compare with a model, for SOAK_S seconds (600
 nightly: ## Run the long tests: a soak of 100,000 cycles, old kernels, random input for parsers, the vendors' newest SDKs (an hour)
 	@$(ROOT) scripts/nightly
 
-bench: ## Run the benchmarks and write bench/RESULTS.md (QUICK=1: one minute)
+bench: ## Run the benchmarks and write bench/RESULTS.md (QUICK=1: the main figures in a minute, nothing is written)
 	@scripts/install-deps bench
 	@$(ROOT) scripts/get-criu >/dev/null
 	@scripts/build release
