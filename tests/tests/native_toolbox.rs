@@ -548,7 +548,11 @@ fn a_language_server_completes_and_finds_symbols() {
 
         lsp("symbols", json!({})).await.refused(400, "invalid_request");
         lsp("open", json!({ "path": "m.py" })).await.refused(400, "invalid_request");
-        let none = lsp("start", json!({ "language": "typescript" })).await.refused(501, "tool_missing");
+        let typescript = json!({ "language": "typescript" });
+        assert_eq!(lsp("start", typescript.clone()).await.status, 204, "the template has this one too");
+        assert_eq!(lsp("stop", typescript.clone()).await.status, 204);
+        client.sh_root(&id, "rm $(which typescript-language-server)").await.text();
+        let none = lsp("start", typescript).await.refused(501, "tool_missing");
         assert!(none["hint"].as_str().unwrap().contains("npm"), "{none}");
         assert_eq!(lsp("close", json!({ "path": file })).await.status, 204);
         assert_eq!(lsp("stop", json!({})).await.status, 204);
