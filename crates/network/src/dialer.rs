@@ -1,12 +1,12 @@
-//! Connects the server to a port inside a sandbox.
+//! Connects the server to a port inside a sandbox, and lets it listen on one.
 //!
 //! A socket belongs permanently to the namespace in which it was made. So a dedicated thread enters the sandbox's
-//! namespace for one `socket` call and returns; the caller connects and waits in the async runtime. A sandbox whose
+//! namespace, makes the socket and returns; the caller connects, accepts and waits in the async runtime. A sandbox whose
 //! listener does not accept can therefore never block a thread. The launcher is not involved, so a create never delays
 //! a connection.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::error::DialError;
@@ -27,6 +27,9 @@ pub struct DialerConfig {
     /// Requests waiting for a thread; beyond that a call fails with [`DialError::Busy`].
     pub queue_len: usize,
 }
+
+/// LIMIT: connections from inside that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 64;
 
 impl Default for DialerConfig {
     fn default() -> Self {
@@ -43,7 +46,32 @@ pub struct Dialer {
 
 struct DialJob {
     namespace: OwnedFd,
+    purpose: SocketPurpose,
     answer: oneshot::Sender<io::Result<OwnedFd>>,
+}
+
+/// What a new socket is for.
+#[derive(Clone, Copy)]
+enum SocketPurpose {
+    Connect,
+    /// On this port of the loopback address.
+    Listen(u16),
+}
+
+impl SocketPurpose {
+    /// Makes the socket, in the namespace of the calling thread.
+    fn socket(self) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        if let Self::Listen(port) = self {
+            // Closed connections of an earlier listener do not hold the port; a program that listens on it does.
+            rustix::net::sockopt::set_socket_reuseaddr(&fd, true)?;
+            rustix::net::bind(&fd, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+            rustix::net::listen(&fd, BACKLOG)?;
+        }
+        Ok(fd)
+    }
 }
 
 impl Dialer {
@@ -71,13 +99,7 @@ impl Dialer {
         deadline_in: Duration,
     ) -> Result<TcpStream, DialError> {
         let failed = |cause| DialError::Failed { port, cause };
-        // A copy, because the caller may drop its descriptor while the request waits.
-        let namespace = namespace.try_clone_to_owned().map_err(failed)?;
-        let (answer, socket) = oneshot::channel();
-        let jobs = self.jobs.as_ref().ok_or(DialError::Busy)?;
-        jobs.try_send(DialJob { namespace, answer }).map_err(|error| match error {
-            TrySendError::Full(_) | TrySendError::Disconnected(_) => DialError::Busy,
-        })?;
+        let socket = self.request(namespace, port, SocketPurpose::Connect)?;
         let connect = async {
             let fd = socket.await.map_err(|_| DialError::Busy)?.map_err(failed)?;
             connect(fd, port).await.map_err(|cause| match cause.kind() {
@@ -86,6 +108,39 @@ impl Dialer {
             })
         };
         tokio::time::timeout(deadline_in, connect).await.unwrap_or(Err(DialError::TimedOut { port }))
+    }
+
+    /// Listens on `127.0.0.1:port` inside `namespace`; `None`: a program inside has the port. The caller drops the
+    /// listener when the sandbox ends, because it keeps the namespace.
+    pub async fn listen(
+        &self,
+        namespace: BorrowedFd<'_>,
+        port: u16,
+    ) -> Result<Option<TcpListener>, DialError> {
+        let failed = |cause| DialError::Failed { port, cause };
+        let socket = self.request(namespace, port, SocketPurpose::Listen(port))?;
+        match socket.await.map_err(|_| DialError::Busy)? {
+            Ok(fd) => TcpListener::from_std(fd.into()).map(Some).map_err(failed),
+            Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(cause) => Err(failed(cause)),
+        }
+    }
+
+    /// Asks a thread for a socket.
+    fn request(
+        &self,
+        namespace: BorrowedFd<'_>,
+        port: u16,
+        purpose: SocketPurpose,
+    ) -> Result<oneshot::Receiver<io::Result<OwnedFd>>, DialError> {
+        // A copy, because the caller may drop its descriptor while the request waits.
+        let namespace = namespace.try_clone_to_owned().map_err(|cause| DialError::Failed { port, cause })?;
+        let (answer, socket) = oneshot::channel();
+        let jobs = self.jobs.as_ref().ok_or(DialError::Busy)?;
+        jobs.try_send(DialJob { namespace, purpose, answer }).map_err(|error| match error {
+            TrySendError::Full(_) | TrySendError::Disconnected(_) => DialError::Busy,
+        })?;
+        Ok(socket)
     }
 }
 
@@ -112,10 +167,7 @@ fn serve(queue: &Mutex<Receiver<DialJob>>, home: BorrowedFd<'_>) {
         if job.answer.is_closed() {
             continue;
         }
-        let socket = netns::briefly_in_from(home, job.namespace.as_fd(), || {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            Ok(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP))?)
-        });
+        let socket = netns::briefly_in_from(home, job.namespace.as_fd(), || job.purpose.socket());
         // This fails when the caller has gone away; the socket is closed.
         let _ = job.answer.send(socket);
     }

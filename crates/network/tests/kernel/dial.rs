@@ -60,6 +60,26 @@ fn dial_reaches_the_port_inside_and_threads_return_home() {
 }
 
 #[test]
+fn a_listener_takes_connections_of_its_namespace_and_leaves_a_taken_port() {
+    let (one, other) = (namespace_with_loopback(), namespace_with_loopback());
+    let taken = listen(&other, b"mine");
+    let dialer = Dialer::start(DialerConfig::default()).unwrap();
+    runtime().block_on(async {
+        assert!(dialer.listen(other.as_fd(), taken).await.unwrap().is_none());
+        let listener = dialer.listen(one.as_fd(), taken).await.unwrap().unwrap();
+        assert_eq!(listener.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+        for _ in 0..2 {
+            let dialled = dialer.dial(one.as_fd(), taken, DEADLINE);
+            let (accepted, dialled) = tokio::join!(listener.accept(), dialled);
+            drop((accepted.unwrap(), dialled.unwrap()));
+        }
+        // Closed connections do not hold the port.
+        drop(listener);
+        assert!(dialer.listen(one.as_fd(), taken).await.unwrap().is_some());
+    });
+}
+
+#[test]
 fn a_port_nobody_listens_on_is_refused() {
     let namespace = namespace_with_loopback();
     let dialer = Dialer::start(DialerConfig::default()).unwrap();
