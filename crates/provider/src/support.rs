@@ -19,6 +19,26 @@ pub trait DialSupport: Send + Sync {
     /// A byte stream to a port inside, also to servers that listen on loopback only. With
     /// [`DialMode::Http`](crate::DialMode::Http) the caller speaks HTTP/1.1 on it.
     async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError>;
+
+    /// Takes the connections that programs inside make to `127.0.0.1:port` there. `None`: a program inside has the port, and keeps
+    /// it. A provider that cannot do this keeps the default.
+    async fn listen(
+        &self,
+        _target: &Target,
+        port: u16,
+    ) -> Result<Option<Box<dyn InsideListener>>, ProviderError> {
+        Err(ProviderError::Unsupported {
+            what: format!("answering port {port} inside a sandbox"),
+            hint: "use the provider container".into(),
+        })
+    }
+}
+
+/// Connections that programs inside an instance make to one port. Dropping it gives the port back.
+#[async_trait]
+pub trait InsideListener: Send {
+    /// The next connection; `None` when the instance has ended. Cancel-safe.
+    async fn accept(&mut self) -> Option<Box<dyn ByteStream>>;
 }
 
 /// Changing the limits of a live instance, or of its files alone.

@@ -7,14 +7,23 @@ use atoll_model::{Limits, MemoryLocation, SnapshotId, VolumeId};
 use tokio::sync::broadcast;
 
 use crate::{
-    Booted, ByteStream, Egressed, InstanceSpec, Packed, PoolWish, Provider, ProviderError, RolledBack,
-    Snapshotted, Target, VolumeFiles,
+    Booted, ByteStream, Egressed, InsideListener, InstanceSpec, Packed, PoolWish, Provider, ProviderError,
+    RolledBack, Snapshotted, Target, VolumeFiles,
 };
 
 impl dyn Provider {
     /// [`DialSupport::dial`](crate::DialSupport::dial), where the provider has it.
     pub async fn dial(&self, target: &Target, port: u16) -> Result<Box<dyn ByteStream>, ProviderError> {
         self.dial_support()?.dial(target, port).await
+    }
+
+    /// [`DialSupport::listen`](crate::DialSupport::listen), where the provider has it.
+    pub async fn listen(
+        &self,
+        target: &Target,
+        port: u16,
+    ) -> Result<Option<Box<dyn InsideListener>>, ProviderError> {
+        self.dial_support()?.listen(target, port).await
     }
 
     /// [`ResizeSupport::resize`](crate::ResizeSupport::resize), where the provider has it.

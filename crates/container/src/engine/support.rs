@@ -4,21 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use atoll_instances::Instances;
+use atoll_instances::{Instances, RunningInstance};
 use atoll_model::policy::egress::Egress;
 use atoll_model::{Limits, MemoryLocation, SnapshotId, VolumeId};
 use atoll_network::DialError;
 use atoll_provider::{
     ArchiveSupport, Booted, ByteStream, CaptureSupport, CheckpointSupport, DialSupport, EgressSupport,
-    Egressed, InstanceSpec, Packed, PauseSupport, PoolSupport, PoolWish, ProviderError, ResizeSupport,
-    RolledBack, SnapshotSupport, Snapshotted, Target, VolumeFiles, VolumeSupport,
+    Egressed, InsideListener, InstanceSpec, Packed, PauseSupport, PoolSupport, PoolWish, ProviderError,
+    ResizeSupport, RolledBack, SnapshotSupport, Snapshotted, Target, VolumeFiles, VolumeSupport,
 };
+use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
+use super::instance::Live;
 use super::{Engine, failed};
 
 /// LIMIT: a connection inside the machine.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
+/// LIMIT: when descriptors run out, accepting again at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[async_trait]
 impl DialSupport for Engine {
@@ -32,6 +36,47 @@ impl DialSupport for Engine {
             }
             Err(DialError::Busy) => Err(ProviderError::Exhausted { what: "room for connections".into() }),
             Err(other @ DialError::Failed { .. }) => Err(failed("connecting")(other)),
+        }
+    }
+
+    async fn listen(
+        &self,
+        target: &Target,
+        port: u16,
+    ) -> Result<Option<Box<dyn InsideListener>>, ProviderError> {
+        let live = self.inner.instances.live(target)?;
+        let listener =
+            self.inner.dialer.listen(live.netns(), port).await.map_err(failed("listening inside"))?;
+        Ok(listener.map(|listener| Box::new(InstanceListener { listener, live }) as Box<dyn InsideListener>))
+    }
+}
+
+/// Ends with its instance, whose network namespace it keeps.
+struct InstanceListener {
+    listener: TcpListener,
+    live: Arc<Live>,
+}
+
+#[async_trait]
+impl InsideListener for InstanceListener {
+    async fn accept(&mut self) -> Option<Box<dyn ByteStream>> {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = self.live.dead() => return None,
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    // Best effort: without it answers are only slower.
+                    let _ = stream.set_nodelay(true);
+                    return Some(Box::new(stream));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection from inside a sandbox");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
         }
     }
 }
