@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use atoll_disk::Reserve;
-use atoll_model::policy::placement::{self, NoRoom, Node};
+use atoll_model::policy::placement::{self, NoRoom, Node, TooManyCores};
 use atoll_model::{Lease, Phase, SandboxId, Storage, TenantId, Volume, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::sync::Notify;
@@ -61,6 +61,8 @@ pub(crate) enum NotAdmitted {
     NoRoom(#[from] NoRoom),
     #[error("{asked} MiB of memory are more than the machine's {total}")]
     TooLarge { asked: u32, total: u64 },
+    #[error(transparent)]
+    TooManyCores(#[from] TooManyCores),
     #[error("the state of the node cannot be read")]
     Node(#[from] ProviderError),
 }
@@ -114,6 +116,7 @@ impl Admission {
     /// The state of a machine that is large enough for the sandbox.
     async fn machine_for(&self, provider: &dyn Provider, lease: &Lease) -> Result<Node, NotAdmitted> {
         let machine = self.look(provider).await?;
+        placement::check_cores(&machine, &lease.limits)?;
         // A limit above the machine's memory has no effect: the machine would run out first.
         let (asked, total) = (lease.limits.memory_mib, machine.memory_total_mib);
         if u64::from(asked) > total { Err(NotAdmitted::TooLarge { asked, total }) } else { Ok(machine) }

@@ -335,6 +335,10 @@ impl From<NotAdmitted> for ServiceError {
                     format!("must be at most {total}, the memory of this machine in MiB, not {asked}");
                 Self::new(Code::InvalidRequest, format!("memory_mib {problem}")).about("memory_mib", problem)
             }
+            NotAdmitted::TooManyCores(refused) => {
+                let problem = refused.problem();
+                Self::new(Code::InvalidRequest, format!("cpu {problem}")).about("cpu", problem)
+            }
             NotAdmitted::Node(error) => error.into(),
         }
     }

@@ -117,10 +117,42 @@ pub fn admit(node: &Node, limits: &Limits) -> Result<(), NoRoom> {
     let promised = node.memory_limits_mib + u64::from(limits.memory_mib);
     let promisable = overcommitted(node.memory_total_mib, node.overcommit);
     enough("MiB of committable memory", promisable, promised, 10)?;
-    let largest = node.cpu_total_milli.saturating_mul(CPU_LIMIT_FACTOR);
-    enough("thousandths of a core for one sandbox", largest, limits.cpu_milli.into(), 60)?;
     let cpu = (node.live + 1) * RESERVED_CPU_MILLI;
     enough("thousandths of a core", node.cpu_total_milli * CPU_OVERCOMMIT, cpu, 5)
+}
+
+/// A CPU limit that no sandbox of the machine may have, however empty it is.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("{asked} cores are more than {largest}, {CPU_LIMIT_FACTOR} times the {cores} cores of this machine")]
+pub struct TooManyCores {
+    /// What was asked for.
+    pub asked: f64,
+    /// The cores of the machine.
+    pub cores: f64,
+    /// The largest limit of one sandbox.
+    pub largest: f64,
+}
+
+impl TooManyCores {
+    /// What is wrong, as the part of a sentence that follows the name of the field.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        let Self { asked, cores, largest } = self;
+        format!(
+            "must be at most {largest}, {CPU_LIMIT_FACTOR} times the {cores} cores of this machine, not {asked}"
+        )
+    }
+}
+
+/// Is the CPU limit one that a sandbox of this machine may have? A machine that does not say what it has bounds nothing.
+pub fn check_cores(node: &Node, limits: &Limits) -> Result<(), TooManyCores> {
+    let largest = node.cpu_total_milli.saturating_mul(CPU_LIMIT_FACTOR);
+    if largest == 0 || u64::from(limits.cpu_milli) <= largest {
+        return Ok(());
+    }
+    let in_cores = |milli: u64| f64::from(u32::try_from(milli).unwrap_or(u32::MAX)) / 1_000.0;
+    let (asked, cores) = (in_cores(limits.cpu_milli.into()), in_cores(node.cpu_total_milli));
+    Err(TooManyCores { asked, cores, largest: in_cores(largest) })
 }
 
 /// Could a sandbox of `limits`, with files on this disk or without, run on `node` if it were empty? If not, it need not
@@ -231,12 +263,14 @@ mod tests {
 
     #[test]
     fn a_cpu_limit_far_beyond_the_cores_is_refused() {
-        let of = |cores: u32| {
-            admit_alone(&node(), &Limits { cpu_milli: cores * 1_000, ..Default::default() }, true)
-        };
+        let of =
+            |cores: u32| check_cores(&node(), &Limits { cpu_milli: cores * 1_000, ..Default::default() });
         assert_eq!(of(32), Ok(()));
-        let refusal = of(500).expect_err("two cores");
-        assert_eq!((refusal.what, refusal.have), ("thousandths of a core for one sandbox", 32_000));
+        let refusal = of(64).expect_err("two cores");
+        assert_eq!(refusal, TooManyCores { asked: 64.0, cores: 2.0, largest: 32.0 });
+        assert_eq!(refusal.to_string(), "64 cores are more than 32, 16 times the 2 cores of this machine");
+        let unknown = Node { cpu_total_milli: 0, ..node() };
+        assert_eq!(check_cores(&unknown, &Limits { cpu_milli: 64_000, ..Default::default() }), Ok(()));
     }
 
     #[test]

@@ -390,7 +390,7 @@ impl Sandboxes {
             NotAdmitted::NoRoom(full) if full.is_of_tenant() => Turn::QuotaFull,
             NotAdmitted::NoRoom(_) | NotAdmitted::Node(_) => Turn::ProviderFull,
             // The machine has become smaller. Others must not wait behind it.
-            NotAdmitted::TooLarge { .. } => Turn::Later(full.into()),
+            NotAdmitted::TooLarge { .. } | NotAdmitted::TooManyCores(_) => Turn::Later(full.into()),
         })
     }
 
