@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason, check_thread};
+use atoll_model::{Code, Lease, MemoryLocation, OnExit, Phase, Principal, Reason, TenantId, check_thread};
 use futures::StreamExt;
 
 use crate::ServiceError;
@@ -81,11 +81,23 @@ impl Sandboxes {
         }
     }
 
+    /// Whose threads of this name are meant: those of the key's own tenant if it has any.
+    pub(crate) async fn thread_scope<'a>(
+        &self,
+        who: &'a Principal,
+        thread: &str,
+    ) -> Result<Option<&'a TenantId>, ServiceError> {
+        let own = Some(&who.tenant);
+        let has_own = !self.inner.store.find_thread(own, thread).await?.is_empty();
+        Ok(if has_own { own } else { visible(who) })
+    }
+
     /// Ends a thread: its sandboxes are paused or deleted, as each lease says. Returns these sandboxes. A thread that has none
     /// left is forgotten with its provider.
     pub async fn end_thread(&self, who: &Principal, thread: &str) -> Result<Vec<Lease>, ServiceError> {
         check_thread(thread)?;
-        let bound = self.inner.store.of_thread(visible(who), thread).await?;
+        let scope = self.thread_scope(who, thread).await?;
+        let bound = self.inner.store.of_thread(scope, thread).await?;
         if bound.iter().any(|lease| lease.tenant != bound[0].tenant) {
             let message = format!("several tenants have a thread {}", printable(thread));
             return Err(ServiceError::new(Code::Ambiguous, message).hint("use a key of its tenant"));
@@ -112,7 +124,7 @@ impl Sandboxes {
             .await;
         // All are tried before a failure is reported.
         let left = left.into_iter().collect::<Result<_, ServiceError>>()?;
-        self.inner.store.remove_unused_threads(visible(who), thread).await?;
+        self.inner.store.remove_unused_threads(scope, thread).await?;
         Ok(left)
     }
 }

@@ -411,7 +411,7 @@ impl Sandboxes {
                 Err(_) => Err(self.not_found(who, ident).await),
             };
         }
-        let mut found = self.inner.store.find(visible(who), ident).await?;
+        let mut found = self.meant_by(who, ident).await?;
         match (found.pop(), found.pop()) {
             (None, _) => Err(self.not_found(who, ident).await),
             (Some(lease), None) => {
@@ -425,6 +425,31 @@ impl Sandboxes {
                     .hint(format!("choose one of them: {}, {}, …", other.id, one.id)))
             }
         }
+    }
+
+    /// What a word of this key means: a name is one of its own tenant. A sandbox of another tenant is meant by its id alone,
+    /// so that an admin key never acts on it by accident.
+    async fn meant_by(&self, who: &Principal, ident: &str) -> Result<Vec<Lease>, ServiceError> {
+        let own = self.inner.store.find(Some(&who.tenant), ident).await?;
+        if !own.is_empty() || visible(who).is_some() {
+            return Ok(own);
+        }
+        let mut others = self.inner.store.find(None, ident).await?;
+        others.retain(|lease| lease.id.as_str().starts_with(ident));
+        Ok(others)
+    }
+
+    /// For an admin key: which other tenant has a sandbox of this name, and how to name it.
+    async fn hint_at_other_tenant(&self, who: &Principal, ident: &str) -> Option<String> {
+        if visible(who).is_some() {
+            return None;
+        }
+        let other = self.inner.store.find(None, ident).await.ok()?.pop()?;
+        let tenant = self.inner.tenant(other.tenant.as_str()).await.ok()?;
+        let (id, name) = (&other.id, printable(&tenant.name));
+        Some(format!(
+            "the tenant {name} has a sandbox of this name: use its id {id}, or `atoll --tenant {name}`"
+        ))
     }
 
     /// A sandbox that this key can see and that has a driver.
@@ -450,8 +475,11 @@ impl Sandboxes {
     async fn not_found(&self, who: &Principal, ident: &str) -> ServiceError {
         let error =
             ServiceError::new(Code::SandboxNotFound, format!("there is no sandbox {}", printable(ident)));
+        if let Some(hint) = self.hint_at_other_tenant(who, ident).await {
+            return error.hint(hint);
+        }
         // LIMIT: names of the newest ones are enough for a hint.
-        let names = self.inner.store.names(visible(who), 200).await.unwrap_or_default();
+        let names = self.inner.store.names(Some(&who.tenant), 200).await.unwrap_or_default();
         match near(ident, &names) {
             Some(name) => error.hint(format!("did you mean {name}?")),
             None => error.hint("list them: GET /v1/sandboxes, or atoll ls"),

@@ -169,7 +169,12 @@ impl Sandboxes {
 
     /// A snapshot by id, `SANDBOX:NAME`, name or unique prefix of its id.
     pub async fn get_snapshot(&self, who: &Principal, ident: &str) -> Result<Snapshot, ServiceError> {
-        let mut found = self.inner.store.find_snapshot(visible(who), ident).await?;
+        let mut found = self.inner.store.find_snapshot(Some(&who.tenant), ident).await?;
+        if found.is_empty() && visible(who).is_none() {
+            // Of other tenants by id only, as for sandboxes.
+            found = self.inner.store.find_snapshot(None, ident).await?;
+            found.retain(|snapshot| snapshot.id.as_str().starts_with(ident));
+        }
         if let (true, Some((sandbox, name))) = (found.is_empty(), ident.split_once(':')) {
             found = self.named_of_sandbox(who, sandbox, name).await?;
         }
@@ -210,7 +215,7 @@ impl Sandboxes {
             Err(error) => return Err(error),
         }
         let query = SnapshotQuery {
-            tenant: visible(who).cloned(),
+            tenant: Some(who.tenant.clone()),
             sandbox_name: Some(sandbox.to_owned()),
             name: Some(name.to_owned()),
             limit: 2,

@@ -25,7 +25,7 @@ impl Sandboxes {
     /// A thread by its name.
     pub async fn thread(&self, who: &Principal, thread: &str) -> Result<ThreadRecord, ServiceError> {
         check_thread(thread)?;
-        let found = self.inner.store.find_thread(visible(who), thread).await?;
+        let found = self.inner.store.find_thread(self.thread_scope(who, thread).await?, thread).await?;
         only_one(found, thread, "thread", "use a key of its tenant")?.ok_or_else(|| {
             ServiceError::new(Code::ThreadNotFound, format!("there is no thread {}", printable(thread)))
                 .hint("list them: GET /v1/threads, or atoll thread ls")

@@ -12,7 +12,6 @@ use atoll_store::SnapshotQuery;
 use futures::StreamExt;
 
 use crate::ServiceError;
-use crate::base::visible;
 use crate::sandboxes::{PAGE_MAX, Sandboxes};
 
 /// LIMIT: deletes take a few milliseconds; more at once only wait for each other.
@@ -22,7 +21,8 @@ impl Sandboxes {
     /// Ends the thread of a tool client: deletes its sandbox, the forks of it, and their snapshots, and forgets the thread.
     pub async fn end_client(&self, who: &Principal, thread: &str) -> Result<(), ServiceError> {
         check_thread(thread)?;
-        let bound = self.inner.store.of_thread(visible(who), thread).await?;
+        let scope = self.thread_scope(who, thread).await?;
+        let bound = self.inner.store.of_thread(scope, thread).await?;
         let mut snapshots = Vec::new();
         for lease in &bound {
             snapshots.extend(self.snapshots_of(&lease.id).await?);
@@ -40,7 +40,7 @@ impl Sandboxes {
                 tracing::info!(snapshot = %id, %error, "a snapshot of a client that ended is removed later");
             }
         }
-        self.inner.store.remove_unused_threads(visible(who), thread).await?;
+        self.inner.store.remove_unused_threads(scope, thread).await?;
         Ok(())
     }
 
