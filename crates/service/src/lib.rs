@@ -36,6 +36,7 @@ mod health;
 mod holds;
 mod housekeeping;
 mod idle;
+mod inside_ports;
 mod logs;
 mod metrics;
 mod moving;
@@ -80,6 +81,7 @@ pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
+pub use inside_ports::{InsideCaller, InsidePort};
 pub use providers::{
     BuildProvider, ProviderFiles, ProviderRecord, ProviderRegistry, ProviderRequest, ProviderSettingsRecord,
     ProviderTest,

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use atoll_model::lifecycle::Verb;
-use atoll_model::{Code, Intent, Lease, OnTimeout, Phase, Principal, Reason, UpdateSandbox, Wake};
+use atoll_model::{
+    Code, InstanceId, Intent, Lease, OnTimeout, Phase, Principal, Reason, UpdateSandbox, Wake,
+};
 use tokio::time::Instant;
 
 use crate::ServiceError;
@@ -149,6 +151,24 @@ impl Sandboxes {
         let busy = handle.activity.begin(kind);
         let lease = awake(&self.inner, &handle).await?;
         Ok(self.session_with(lease, handle, busy))
+    }
+
+    /// The same for a caller in the sandbox itself: only while its instance runs, and without a wake.
+    pub(crate) fn session_of(
+        &self,
+        handle: Handle,
+        kind: ActivityKind,
+        instance: &InstanceId,
+    ) -> Result<SandboxSession, ServiceError> {
+        let busy = handle.activity.begin(kind);
+        match find(&handle) {
+            WakeState::Awake(lease) if lease.instance.as_ref() == Some(instance) => {
+                Ok(self.session_with(lease, handle, busy))
+            }
+            WakeState::Awake(_) | WakeState::Coming | WakeState::Sleeping | WakeState::Never => {
+                Err(asleep(&handle.lease()))
+            }
+        }
     }
 }
 

@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::{Code, Lease, Principal, SandboxId};
+use atoll_model::{Code, InstanceId, Lease, Principal, SandboxId};
 
 use super::Access;
 use super::request_scope::{Credential, RequestScope};
 use super::tokens::{TokenOf, gone, is_there};
 use crate::ServiceError;
 use crate::activity::ActivityKind;
+use crate::inside_ports::InsideCaller;
 use crate::registry::Handle;
 use crate::sandboxes::Sandboxes;
 use crate::session::SandboxSession;
@@ -49,6 +50,8 @@ pub struct SandboxTarget {
     pub(super) sandboxes: Sandboxes,
     /// Whether commands and files may be used, and not its ports alone.
     pub(super) inside: bool,
+    /// The instance that must run already: the sandbox is not woken. `None`: it may be woken.
+    pub(super) awake: Option<InstanceId>,
 }
 
 impl<T> Grant<T> {
@@ -91,7 +94,7 @@ impl Grant<SandboxTarget> {
 
     /// A session. A sandbox that is asleep is woken, if its lease allows that; it counts as busy until this is dropped.
     pub async fn session(&self) -> Result<SandboxSession, ServiceError> {
-        let SandboxTarget { sandbox, handle, sandboxes, inside } = &self.target;
+        let SandboxTarget { sandbox, handle, sandboxes, inside, awake } = &self.target;
         if !inside {
             return Err(ServiceError::new(Code::Forbidden, "this token gives access to ports only"));
         }
@@ -103,7 +106,11 @@ impl Grant<SandboxTarget> {
             ServiceError::new(Code::SandboxExhausted, "the sandbox has too many connections open")
                 .retry_after(1)
         })?;
-        Ok(sandboxes.session_by(handle.clone(), ActivityKind::Request).await?.in_place(place))
+        let session = match awake {
+            Some(instance) => sandboxes.session_of(handle.clone(), ActivityKind::Request, instance)?,
+            None => sandboxes.session_by(handle.clone(), ActivityKind::Request).await?,
+        };
+        Ok(session.in_place(place))
     }
 }
 
@@ -118,8 +125,23 @@ impl Access {
         };
         let sandboxes = self.inner.sandboxes.clone();
         let inside = of != TokenOf::Ports;
-        let target = SandboxTarget { sandbox: lease.id.clone(), handle, sandboxes, inside };
+        let target = SandboxTarget { sandbox: lease.id.clone(), handle, sandboxes, inside, awake: None };
         Grant { holder, target, expires_at_ms: None, credential: Some(credential) }
+    }
+
+    /// The grant of a program in the sandbox itself, for what it could do there anyway. It ends with the instance of the
+    /// program, and does not wake the sandbox.
+    pub fn admit_inside(&self, caller: &InsideCaller) -> Result<Grant<SandboxTarget>, ServiceError> {
+        let InsideCaller { sandbox, instance } = caller;
+        let handle = self.inner.sandboxes.handle(sandbox).ok_or_else(|| gone(sandbox))?;
+        let target = SandboxTarget {
+            sandbox: sandbox.clone(),
+            handle,
+            sandboxes: self.inner.sandboxes.clone(),
+            inside: true,
+            awake: Some(instance.clone()),
+        };
+        Ok(Grant { holder: Holder::Public, target, expires_at_ms: None, credential: None })
     }
 
     /// Ends the current request with the grant. The caller checks afterwards that the grant still holds: a withdrawal before

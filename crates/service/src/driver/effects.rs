@@ -468,7 +468,10 @@ async fn boot(job: &EffectJob, first: bool) -> Outcome {
     inner.failpoint.reach("effect.made").await;
     let from_pool = booted.from_pool;
     match greet(job, &spec, booted, seed.as_deref()).await {
-        Ok((row, agent, command)) => Outcome::Booted { row, agent, command, from_pool },
+        Ok((row, agent, command)) => {
+            crate::inside_ports::open(inner, &job.provider, lease, &row.instance).await;
+            Outcome::Booted { row, agent, command, from_pool }
+        }
         Err(failure) => Outcome::NotBooted(failure),
     }
 }
@@ -608,6 +611,7 @@ async fn talk(job: &EffectJob, instance: InstanceId, facts: Value, tokens: &str)
     match crate::agent::greet_restored(&job.provider, &job.lease, &instance, &tokens).await {
         Ok((agent, agent_token)) => {
             trust(job, &agent).await;
+            crate::inside_ports::open(&job.inner, &job.provider, &job.lease, &instance).await;
             Outcome::Restored { row: InstanceRow { instance, facts, agent_token }, agent }
         }
         Err(failure) => Outcome::NotRestored { failure, made: Some(facts) },

@@ -19,6 +19,7 @@ use crate::deadlines::Deadlines;
 use crate::egress::Layers;
 use crate::egress::log::EgressLogs;
 use crate::idle::IdleCheckLimiter;
+use crate::inside_ports::InsidePorts;
 use crate::metrics::CpuMemory;
 use crate::notices::NoticeListeners;
 use crate::registry::{Handle, Registry};
@@ -60,6 +61,7 @@ pub(crate) struct SandboxesState {
     pub(crate) logs: EgressLogs,
     pub(crate) changes: Changes,
     pub(crate) listeners: NoticeListeners,
+    pub(crate) inside_ports: InsidePorts,
 }
 
 /// The parts that sandboxes call.
@@ -113,6 +115,7 @@ impl Sandboxes {
             changes: Changes::default(),
             base: Arc::clone(base),
             listeners: NoticeListeners::default(),
+            inside_ports: InsidePorts::default(),
         };
         Self { inner: Arc::new(inner) }
     }
