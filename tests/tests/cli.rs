@@ -40,6 +40,71 @@ fn fed(w: &World, words: &[&str], input: &[u8]) -> Output {
 }
 
 #[test]
+fn an_admins_name_means_a_sandbox_of_the_keys_own_tenant() {
+    run(async |w| {
+        let acme = w.tenant("acme").await;
+        let theirs = acme.create(json!({ "name": "box" })).await;
+        let snapshot =
+            acme.post(&format!("/v1/sandboxes/{theirs}/snapshots"), json!({ "name": "s" })).await.ok();
+        // The own tenant has none: nothing happens to the other one, and the error says where it is.
+        for words in
+            [&["rm", "-f", "box"][..], &["exec", "box", "true"], &["stop", "box"], &["inspect", "box"]]
+        {
+            let done = atoll(w, words);
+            let said = text(&done.stderr);
+            assert!(words[0] == "rm" || !done.status.success(), "{words:?}");
+            assert!(
+                words[0] == "rm" || (said.contains("--tenant acme") && said.contains(&theirs)),
+                "{words:?}: {said}"
+            );
+            assert_eq!(acme.sandbox(&theirs).await["phase"], "running", "{words:?}");
+        }
+        // By its tenant, its id, or the begin of the id.
+        assert_eq!(ok(w, &["--tenant", "acme", "exec", "box", "echo", "hi"]), "hi\n");
+        assert_eq!(ok(w, &["exec", &theirs, "echo", "hi"]), "hi\n");
+        assert_eq!(ok(w, &["exec", "--tenant", "acme", &theirs[..8], "echo", "hi"]), "hi\n");
+        let lost = text(&atoll(w, &["stop", "other", "--tenant", "acme"]).stderr);
+        assert!(lost.contains("the tenant acme has no sandbox other"), "{lost}");
+        let unused = text(&atoll(w, &["--tenant", "acme", "version"]).stderr);
+        assert!(unused.contains("name a sandbox"), "{unused}");
+        // Both have one: the name is the own one's.
+        let own = w.admin().create(json!({ "name": "box" })).await;
+        ok(w, &["exec", "box", "sh", "-c", "echo own > /tmp/who"]);
+        assert_eq!(w.admin().sh(&own, "cat /tmp/who").await.stdout, "own\n");
+        assert_eq!(acme.sh(&theirs, "ls /tmp").await.stdout, "");
+        // Snapshots of several tenants have a column for it.
+        assert!(!ok(w, &["snapshot", "ls"]).contains("TENANT"));
+        ok(w, &["snapshot", "box", "--name", "s"]);
+        let table = ok(w, &["snapshot", "ls"]);
+        assert!(table.contains("TENANT") && table.contains("acme") && table.contains("default"), "{table}");
+        assert!(ok(w, &["snapshot", "show", "box:s"]).contains(&own));
+        assert!(ok(w, &["snapshot", "show", snapshot["id"].as_str().unwrap()]).contains(&theirs));
+        ok(w, &["rm", "-f", "box"]);
+        assert_eq!(acme.sandbox(&theirs).await["phase"], "running");
+        ok(w, &["--tenant", "acme", "rm", "-f", "box", "--snapshots"]);
+    });
+}
+
+#[test]
+fn a_cpu_limit_that_the_machine_cannot_have_is_refused_with_the_largest_one() {
+    run(async |w| {
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let asked = (cores * 16 + 1).to_string();
+        for queue in [&[][..], &["--queue"]] {
+            let done = atoll(w, &[&["create", "--cpu", &asked][..], queue].concat());
+            let said = text(&done.stderr);
+            assert!(!done.status.success());
+            assert!(said.contains("--cpu") && said.contains(&format!("at most {}", cores * 16)), "{said}");
+            assert!(said.contains(&format!("the {cores} cores")) && !said.contains("thousandths"), "{said}");
+            assert!(!said.contains("queue"), "{said}");
+        }
+        let body = json!({ "cpu": cores * 16 + 1 });
+        let refused = w.admin().post("/v1/sandboxes", body).await;
+        refused.refused(400, "invalid_request");
+    });
+}
+
+#[test]
 fn run_passes_streams_and_exit_codes_through_and_leaves_nothing() {
     run(async |w| {
         let done = atoll(w, &["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);

@@ -5,6 +5,7 @@
 
 pub(crate) mod life;
 pub(crate) mod mcp;
+mod named;
 pub(crate) mod network;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
@@ -67,6 +68,9 @@ pub(crate) struct Global {
     /// PEM file with an additional certificate authority to trust, for a server with https
     #[arg(long, global = true, env = env::CA, hide_env_values = true, value_name = "FILE", help_heading = "Connection")]
     pub(crate) ca: Option<PathBuf>,
+    /// Tenant of the sandboxes that are named; needs an admin key [default: the tenant of your key]
+    #[arg(long, global = true, value_name = "TENANT", help_heading = "Connection")]
+    pub(crate) tenant: Option<String>,
     /// Data folder of the server [default: ~/.atoll]
     #[arg(long, global = true, env = env::DATA, hide_env_values = true, value_name = "DIR", help_heading = "Connection")]
     pub(crate) data: Option<PathBuf>,

@@ -30,6 +30,7 @@ mod logs;
 mod mcp;
 mod moving;
 mod network;
+mod of_tenant;
 mod open;
 mod policy;
 mod preview;
@@ -77,8 +78,11 @@ impl CommandContext {
 }
 
 /// Runs one command; returns its exit status.
-pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Result<u8, Failure> {
+pub(crate) async fn dispatch(context: &CommandContext, mut command: Command) -> Result<u8, Failure> {
     let done = |()| 0;
+    if let Some(tenant) = &context.global.tenant {
+        of_tenant::name_by_id(context, tenant, &mut command).await?;
+    }
     match command {
         Command::Run(args) => run::run(context, args).await,
         Command::Exec(args) => exec::exec(context, args).await,
@@ -147,7 +151,9 @@ const KNOWN_MAX: u32 = 200;
 
 /// Adds the most similar name as a hint to an unknown sandbox.
 async fn suggest(client: &Client, wanted: &str, failure: Failure) -> Failure {
-    if !failure.is("sandbox_not_found") {
+    // The server knows that another tenant has one of this name.
+    let says_where = failure.hint.as_deref().is_some_and(|hint| hint.contains("--tenant"));
+    if says_where || !failure.is("sandbox_not_found") {
         return failure;
     }
     let Ok(known) = client.first_sandboxes(KNOWN_MAX).await else { return failure };

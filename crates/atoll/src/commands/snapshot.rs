@@ -3,7 +3,7 @@
 use atoll_client::snapshots::{Snapshot as SnapshotAnswer, SnapshotBody};
 use jiff::Timestamp;
 
-use super::{CommandContext, KNOWN_MAX, moment, pretty, suggest};
+use super::{CommandContext, KNOWN_MAX, moment, pretty, suggest, tenant::TenantNames};
 use crate::{
     cli::life::{Kept, Snapshot, SnapshotVerb},
     client::{Client, similar_names},
@@ -61,17 +61,27 @@ async fn ls(
     if out.json {
         return out.json(&found);
     }
-    table(&found.items, Timestamp::now()).lines().iter().try_for_each(|line| out.line(line))?;
+    // The tenant is of interest only where there are several.
+    let tenants = match found.items.windows(2).any(|pair| pair[0].tenant != pair[1].tenant) {
+        true => Some(TenantNames::read(client).await),
+        false => None,
+    };
+    table(&found.items, tenants.as_ref(), Timestamp::now())
+        .lines()
+        .iter()
+        .try_for_each(|line| out.line(line))?;
     if found.items.is_empty() {
         out.tell("there are no snapshots; `atoll snapshot SANDBOX` takes one");
     }
     Ok(())
 }
 
-fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
-    let mut table = Table::new(&["ID", "NAME", "SANDBOX", "TEMPLATE", "MEMORY", "SIZE", "AGE"]);
+fn table(snapshots: &[SnapshotAnswer], tenants: Option<&TenantNames>, now: Timestamp) -> Table {
+    let mut head = vec!["ID", "NAME", "SANDBOX", "TEMPLATE", "MEMORY", "SIZE", "AGE"];
+    head.extend(tenants.map(|_| "TENANT"));
+    let mut table = Table::new(&head);
     for snapshot in snapshots {
-        table.row(vec![
+        let mut row = vec![
             snapshot.id.clone(),
             super::list::or_dash(&name(snapshot)),
             snapshot.sandbox.clone(),
@@ -79,7 +89,9 @@ fn table(snapshots: &[SnapshotAnswer], now: Timestamp) -> Table {
             if snapshot.memory { "yes" } else { "-" }.to_owned(),
             bytes(snapshot.bytes),
             age(moment(snapshot.created_at.as_str()), now),
-        ]);
+        ];
+        row.extend(tenants.map(|tenants| tenants.name(&snapshot.tenant).to_owned()));
+        table.row(row);
     }
     table
 }
@@ -165,9 +177,14 @@ mod tests {
         };
         assert_eq!(name(&of_box), "box:clean");
         assert_eq!(name(&SnapshotAnswer { sandbox_name: None, ..of_box }), "abcdefghijklmnopqrst:clean");
-        insta::assert_snapshot!(table(&snapshots, now).lines().join("\n"), @r"
+        insta::assert_snapshot!(table(&snapshots, None, now).lines().join("\n"), @r"
         ID                    NAME   SANDBOX               TEMPLATE  MEMORY  SIZE    AGE
         sbcdefghijklmnopqrst  clean  abcdefghijklmnopqrst  host      yes     50 MiB  1h
+        ");
+        let tenants = TenantNames::of([("t", "acme")]);
+        insta::assert_snapshot!(table(&snapshots, Some(&tenants), now).lines().join("\n"), @r"
+        ID                    NAME   SANDBOX               TEMPLATE  MEMORY  SIZE    AGE  TENANT
+        sbcdefghijklmnopqrst  clean  abcdefghijklmnopqrst  host      yes     50 MiB  1h   acme
         ");
     }
 }
