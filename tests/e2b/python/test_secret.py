@@ -3,8 +3,8 @@
 import os
 import uuid
 
-from e2b import Secret, SecretException, SecretNotFoundException
-from world import Case, api
+from e2b import Sandbox, Secret, SecretException, SecretNotFoundException
+from world import Case, api, native
 
 
 class Secrets(Case):
@@ -20,6 +20,27 @@ class Secrets(Case):
         self.assertEqual(Secret.get_info(made.secret_id).name, made.name)
         self.assertNotIn("canary-of-a-value", api("GET", f"/secrets/{made.name}").body.decode())
         self.assertNotIn("canary-of-a-value", api("GET", "/secrets").body.decode())
+
+    def test_a_name_is_found_in_any_capitals(self):
+        # A secret that was not made by this SDK keeps the capitals of its name.
+        made = native("POST", "/v1/secrets", {"name": "MADE_ELSEWHERE", "value": "v"})
+        self.assertEqual(made.status, 201, made.body)
+        self.addCleanup(native, "DELETE", "/v1/secrets/MADE_ELSEWHERE")
+        listed = [info.name for info in Secret.list().next_items() if "elsewhere" in info.name.lower()]
+        self.assertEqual(listed, ["MADE_ELSEWHERE"])
+        for name in ("MADE_ELSEWHERE", "made_elsewhere"):
+            self.assertEqual(Secret.get_info(name).name, "MADE_ELSEWHERE")
+            self.assertTrue(Secret.exists(name))
+        self.assertNotEqual(Secret.update("Made_Elsewhere", "v2").version, 1)
+        with self.assertRaises(SecretException):
+            Secret.create("made_elsewhere", "again")
+        rule = {"transform": {"headers": {"Authorization": "Bearer ${e2b.secrets.made_elsewhere}"}}}
+        box = Sandbox.create(timeout=60, network={"rules": {"example.com": [rule]}})
+        box.kill()
+        # Its own ones have no capitals, whatever was asked for.
+        upper = Secret.create("UP-" + uuid.uuid4().hex[:10], "v")
+        self.addCleanup(Secret.destroy, upper.name)
+        self.assertEqual(Secret.get_info(upper.name.upper()).name, upper.name.lower())
 
     def test_an_update_is_a_new_version(self):
         made = self.secret()

@@ -117,6 +117,13 @@ def api(method, path, body=None, key=None):
     return raw(method, os.environ["E2B_API_URL"] + path, headers, None if body is None else json.dumps(body))
 
 
+def native(method, path, body=None):
+    """One request to Atoll's own API, as by its command line."""
+    url = os.environ["E2B_API_URL"].removesuffix("/e2b") + path
+    headers = {"Authorization": "Bearer " + os.environ["E2B_API_KEY"], "Content-Type": "application/json"}
+    return raw(method, url, headers, None if body is None else json.dumps(body))
+
+
 def envd(sandbox, method, path, headers=None, body=None, port=49983, **other):
     """One request to the agent of a sandbox, without its token unless given."""
     fields = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": str(port), **(headers or {})}

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use atoll_front_kit::{ApiError, Caller, Json, Path};
 use atoll_model::policy::egress::vendor_policies::{E2bWords, from_e2b, network};
-use atoll_model::{HeaderText, NetworkPolicy, UpdateSandbox};
+use atoll_model::{HeaderText, NetworkPolicy, Principal, UpdateSandbox};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::annotations;
 use crate::error::not_here;
 use crate::sandboxes::find;
-use crate::{E2bApp, Hosts};
+use crate::{E2bApp, Hosts, secrets};
 
 pub(crate) fn routes() -> Router<E2bApp> {
     Router::new().route("/sandboxes/{id}/network", put(replace))
@@ -40,6 +40,9 @@ pub(crate) struct NetworkBody {
     /// The hosts of sandboxes, which are accepted with their port.
     #[serde(skip)]
     hosts: Option<Hosts>,
+    /// The names of the caller's secrets, which rules may write in other capitals.
+    #[serde(skip)]
+    secrets: Vec<String>,
 }
 
 /// Leaves out the values of headers, which are secrets.
@@ -105,8 +108,19 @@ pub(crate) struct Meant {
 }
 
 impl NetworkBody {
+    /// The body with what its words refer to: the hosts of sandboxes and the caller's secrets.
+    pub(crate) async fn resolved(self, app: &E2bApp, who: &Principal) -> Result<Self, ApiError> {
+        let mut rules = self.rules.iter().flatten().flat_map(|(_, rules)| rules);
+        let names_one = rules.any(|rule| {
+            let headers = rule.transform.iter().flat_map(|transform| transform.headers.values());
+            headers.into_iter().any(|value| value.contains(SECRET))
+        });
+        let secrets = if names_one { secrets::names(app, who).await? } else { Vec::new() };
+        Ok(Self { secrets, ..self }.with_hosts((app.options.hosts)()))
+    }
+
     /// Accepts destinations as `get_host()` returns them: with the port of the sandbox hosts.
-    pub(crate) fn with_hosts(self, hosts: Hosts) -> Self {
+    fn with_hosts(self, hosts: Hosts) -> Self {
         Self { hosts: Some(hosts), ..self }
     }
 
@@ -132,7 +146,9 @@ impl NetworkBody {
             allow_out: self.allowed()?,
             deny_out: self.deny_out.clone().unwrap_or_default(),
             rules: (self.rules.iter().flatten())
-                .map(|(host, rules)| Ok((self.without_port(host).to_lowercase(), headers_of(rules)?)))
+                .map(|(host, rules)| {
+                    Ok((self.without_port(host).to_lowercase(), headers_of(rules, &self.secrets)?))
+                })
                 .collect::<Result<_, ApiError>>()?,
         };
         let policy = from_e2b(&words).map_err(|bad| {
@@ -203,17 +219,19 @@ impl NetworkBody {
 }
 
 /// The headers that the rules of a host set; later rules replace earlier ones.
-fn headers_of(rules: &[RuleBody]) -> Result<BTreeMap<String, String>, ApiError> {
+fn headers_of(rules: &[RuleBody], secrets: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
     let mut headers = BTreeMap::new();
     for (name, value) in rules.iter().filter_map(|rule| rule.transform.as_ref()).flat_map(|t| &t.headers) {
-        headers.insert(name.clone(), placeholders(value)?);
+        headers.insert(name.clone(), placeholders(value, secrets)?);
     }
     Ok(headers)
 }
 
+/// The begin of a placeholder for a secret.
+const SECRET: &str = "${e2b.secrets.";
+
 /// Translates E2B's `${e2b.secrets.NAME}` to Atoll's `{secret:NAME}`.
-fn placeholders(text: &str) -> Result<String, ApiError> {
-    const SECRET: &str = "${e2b.secrets.";
+fn placeholders(text: &str, secrets: &[String]) -> Result<String, ApiError> {
     if text.contains("${e2b.identity.") {
         return Err(crate::sandboxes::no_iam());
     }
@@ -224,7 +242,10 @@ fn placeholders(text: &str) -> Result<String, ApiError> {
             ApiError::field("network.rules", "a placeholder ${e2b.secrets.NAME} has no end")
         })?;
         out.push_str(before);
-        out.push_str(&format!("{{secret:{}}}", name.to_lowercase()));
+        // An unknown name is refused by the core.
+        let known = secrets::position(secrets.iter().map(String::as_str), name);
+        let name = known.map_or_else(|| name.to_lowercase(), |at| secrets[at].clone());
+        out.push_str(&format!("{{secret:{name}}}"));
         rest = behind;
     }
     out.push_str(rest);
@@ -249,7 +270,7 @@ async fn replace(
     Json(body): Json<NetworkBody>,
 ) -> Result<StatusCode, ApiError> {
     let lease = find(&app, &who, &id).await?;
-    let mut meant = body.with_hosts((app.options.hosts)()).meant(None)?;
+    let mut meant = body.resolved(&app, &who).await?.meant(None)?;
     let before = annotations::network(&lease).unwrap_or_default();
     meant.shown.allow_public_traffic = before.allow_public_traffic;
     meant.shown.mask_request_host = before.mask_request_host;

@@ -70,7 +70,9 @@ async fn create(
 ) -> Result<JsonResponse<SandboxResponse>, ApiError> {
     let key = request::idempotency_key(headers)?;
     let word = crate::templates::word(app, who, &body.template_id).await?;
-    body.network = body.network.map(|network| network.with_hosts((app.options.hosts)()));
+    if let Some(network) = body.network.take() {
+        body.network = Some(network.resolved(app, who).await?);
+    }
     let spec = CreateSandbox {
         default_limits: app.options.default_size,
         ..body.into_spec(word.clone(), version, key, app.service.capabilities().checkpoints)?

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use atoll_front_kit::paging::page_after;
 use atoll_front_kit::{ApiError, Caller, Json, JsonResponse, Path, created, ok, rfc3339};
+use atoll_model::Principal;
 use atoll_service::{NewSecret, SecretAbout, SecretChange, SecretRecord};
 use axum::Router;
 use axum::extract::State;
@@ -58,13 +59,17 @@ struct CreateSecretRequest {
     metadata: Option<BTreeMap<String, String>>,
 }
 
-/// COMPAT(e2b): names do not depend on upper and lower case.
+/// COMPAT(e2b): names do not depend on upper and lower case. Those that are made here have no capitals; those that are made in
+/// another way keep theirs, and are found in any.
 async fn create(
     State(app): State<E2bApp>,
     Caller(who): Caller,
     Json(body): Json<CreateSecretRequest>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let name = body.name.to_lowercase();
+    let known = names(&app, &who).await?;
+    // A name that is taken is refused by the core, in the capitals that it has there.
+    let taken = position(known.iter().map(String::as_str), &body.name).map(|at| known[at].clone());
+    let name = taken.unwrap_or_else(|| body.name.to_lowercase());
     if name.starts_with(ID_PREFIX) {
         return Err(ApiError::field("name", "must not begin with sec_, as ids do"));
     }
@@ -96,8 +101,7 @@ async fn find(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let kept = app.service.access().get_secret(&who, &ident(&id)).await?;
-    Ok(ok(kept.into()))
+    Ok(ok(kept(&app, &who, &id).await?.into()))
 }
 
 #[derive(Deserialize)]
@@ -113,7 +117,7 @@ async fn update(
     Path(id): Path<String>,
     Json(body): Json<UpdateBody>,
 ) -> Result<JsonResponse<SecretResponse>, ApiError> {
-    let kept = app.service.access().get_secret(&who, &ident(&id)).await?;
+    let kept = kept(&app, &who, &id).await?;
     let about = body.metadata.map(|metadata| SecretAbout { metadata, ..kept.about });
     let change = SecretChange { value: Some(body.value), about };
     let changed = app.service.access().update_secret(&who, kept.id.as_str(), change).await?;
@@ -125,13 +129,37 @@ async fn remove(
     Caller(who): Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    app.service.access().delete_secret(&who, &ident(&id)).await?;
+    let kept = kept(&app, &who, &id).await?;
+    app.service.access().delete_secret(&who, kept.id.as_str()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An id or a name as the core knows it.
-fn ident(word: &str) -> String {
-    word.strip_prefix(ID_PREFIX).map_or_else(|| word.to_lowercase(), str::to_owned)
+/// A secret by its id, or by its name in any capitals.
+async fn kept(app: &E2bApp, who: &Principal, word: &str) -> Result<SecretRecord, ApiError> {
+    let access = app.service.access();
+    if let Some(id) = word.strip_prefix(ID_PREFIX) {
+        return Ok(access.get_secret(who, id).await?);
+    }
+    let mut all = access.list_secrets(who).await?;
+    match position(all.iter().map(|secret| secret.name.as_str()), word) {
+        Some(at) => Ok(all.swap_remove(at)),
+        None => Ok(access.get_secret(who, word).await?),
+    }
+}
+
+/// The names of the caller's secrets.
+pub(crate) async fn names(app: &E2bApp, who: &Principal) -> Result<Vec<String>, ApiError> {
+    let all = app.service.access().list_secrets(who).await?;
+    Ok(all.into_iter().map(|secret| secret.name).collect())
+}
+
+/// Which of the names is meant: the same one, else one that differs in capitals only.
+pub(crate) fn position<'a>(names: impl Iterator<Item = &'a str> + Clone, word: &str) -> Option<usize> {
+    let lower = word.to_lowercase();
+    names
+        .clone()
+        .position(|name| name == word)
+        .or_else(|| names.clone().position(|name| name.to_lowercase() == lower))
 }
 
 #[cfg(test)]
@@ -139,8 +167,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_loses_its_prefix_and_a_name_its_capitals() {
-        assert_eq!(ident("sec_abc"), "abc");
-        assert_eq!(ident("My-Key"), "my-key");
+    fn a_name_is_found_in_any_capitals_and_first_in_its_own() {
+        let find = |word| position(["my-key", "API_KEY", "Api_Key"].into_iter(), word);
+        assert_eq!((find("My-Key"), find("API_KEY"), find("Api_Key")), (Some(0), Some(1), Some(2)));
+        assert_eq!((find("api_key"), find("other")), (Some(1), None));
     }
 }
