@@ -46,6 +46,7 @@ mod hostile_images;
 mod hostile_moves;
 mod images;
 mod images_crash;
+mod inside_port;
 mod interpreter;
 mod leap0;
 mod lifecycle;

@@ -177,6 +177,8 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
         service.templates().make_defaults();
     }
     tracing::info!(%url, data = %settings.data.display(), node = %service.node(), version = env!("CARGO_PKG_VERSION"), "ready");
+    let inside = e2b::InsideInterpreter { service: service.clone() };
+    service.sandboxes().answer_inside(Arc::new(inside)).await;
     let server = fronts::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
     let serving = serve_listeners(&server, listener, settings, &reload);

@@ -20,6 +20,7 @@ mod credentials;
 mod forward;
 mod head;
 mod host;
+mod inside;
 mod listener;
 mod local_ca;
 mod page;
@@ -32,6 +33,7 @@ mod tunnel;
 mod wake_page;
 
 pub use host::Domain;
+pub use inside::serve_inside;
 pub use listener::{BadCertificate, CertificateFiles, Closing, HttpServer, Limits, Tls};
 pub use local_ca::{IssueDate, Leaf, LocalCa, NotMade, names};
 pub use proxy::{Dispatch, PortRequest, PortRequestOrigin, Proxy, Refused, StandIn};

@@ -26,6 +26,17 @@ class Values(SharedCode):
         self.assertIsNone(self.run_code("x = 5").text)
         self.assertEqual(json.loads(ran.to_json())["results"][0]["text"], "2")
 
+    def test_programs_inside_find_it_at_its_port(self):
+        self.assertEqual(self.box.commands.run("curl -s http://localhost:49999/health").stdout, '"OK"')
+        self.run_code("of_kernel = 6")
+        asked = self.box.commands.run(
+            """curl -sN -X POST -H 'Content-Type: application/json' -d '{"code": "of_kernel * 7"}' http://localhost:49999/execute"""
+        )
+        lines = [json.loads(line) for line in asked.stdout.splitlines()]
+        self.assertEqual([line["text"] for line in lines if line["type"] == "result"], ["42"])
+        contexts = json.loads(self.box.commands.run("curl -s http://localhost:49999/contexts").stdout)
+        self.assertTrue({"python", "javascript"} <= {context["language"] for context in contexts})
+
     def test_names_stay_from_one_run_to_the_next(self):
         self.run_code("kept = 40")
         self.assertEqual(self.run_code("kept + 2").text, "42")

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use atoll_front_e2b::{Data, E2b, E2bOptions, Hosts};
-use atoll_model::Code;
-use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, Refused, StandIn};
-use atoll_service::Service;
+use atoll_model::{Code, Lease};
+use atoll_proxy::{Dispatch, PortRequest, PortRequestOrigin, Refused, StandIn, serve_inside};
+use atoll_service::{ByteStream, InsideCaller, InsidePort, Service};
 use axum::{body::Body, extract::Request};
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
@@ -31,6 +32,29 @@ pub(super) fn front(settings: &Settings, service: &Service, closing: Cancellatio
         api_hosts: api_hosts.into(),
     };
     E2b::new(service.clone(), options)
+}
+
+/// The code interpreter for programs inside a sandbox.
+pub(super) struct InsideInterpreter {
+    pub(super) service: Service,
+}
+
+impl InsidePort for InsideInterpreter {
+    fn port(&self) -> u16 {
+        Data::interpreter_port()
+    }
+
+    fn wants(&self, lease: &Lease) -> bool {
+        Data::is_inside(lease)
+    }
+
+    fn serve(&self, caller: InsideCaller, connection: Box<dyn ByteStream>) -> BoxFuture<'static, ()> {
+        let (service, data) = (self.service.clone(), Data::new(self.service.clone()));
+        Box::pin(async move {
+            let answer = |request| data.answer_inside(&caller, request);
+            serve_inside(connection, service.budget(), answer).await;
+        })
+    }
 }
 
 /// Handles requests to ports of a sandbox.

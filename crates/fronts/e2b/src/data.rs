@@ -32,7 +32,7 @@ use refusal::Refusal;
 
 /// The port at which the SDKs expect the agent.
 const AGENT: u16 = atoll_service::AGENT_PORT;
-/// The port at which the SDKs expect the code interpreter.
+/// The port at which the SDKs, and programs inside, expect the code interpreter.
 const INTERPRETER: u16 = 49_999;
 
 /// A port of a sandbox, as a request names it.
@@ -57,6 +57,12 @@ impl Data {
     #[must_use]
     pub fn new(service: Service) -> Self {
         Self { service }
+    }
+
+    /// The port of the code interpreter, at which programs inside find it too.
+    #[must_use]
+    pub const fn interpreter_port() -> u16 {
+        INTERPRETER
     }
 
     /// Whether a request to this port may be answered here.

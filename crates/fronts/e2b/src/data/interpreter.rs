@@ -3,14 +3,16 @@
 //! A caller with the sandbox's access token may make every call. A caller that may reach the port may also list, create
 //! and remove contexts, because the vendor's SDKs send no access token for these calls: it has the traffic token, or
 //! nothing if the sandbox is public. Only the access token permits running code.
+//!
+//! A program in the sandbox may make every call without a token ([`Data::answer_inside`]): it runs beside the kernels.
 
 mod lines;
 
 use std::collections::BTreeMap;
 
 use atoll_front_kit::{BODY_BYTES, RequestBudget, parse_json_or_empty, read_body};
-use atoll_model::{Code, ErrorKind, SandboxId};
-use atoll_service::{Grant, PortQuestion, SandboxTarget, TokenOf};
+use atoll_model::{Code, ErrorKind, Lease, SandboxId};
+use atoll_service::{Grant, INTERPRETERS, InsideCaller, PortQuestion, SandboxTarget, TokenOf};
 use atoll_toolbox::{
     Execute, Interpreter, InterpreterContext as Kept, Language, NewContext, Toolbox, ToolboxError,
 };
@@ -18,6 +20,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +28,7 @@ use super::awake::AwakeSandbox;
 use super::envd::shown;
 use super::refusal::Refusal;
 use super::{Data, INTERPRETER, empty};
+use crate::annotations;
 
 const TRAFFIC_TOKEN: &str = "e2b-traffic-access-token";
 /// COMPAT(e2b): the user of the kernels; they start in the home of the sandbox's user all the same.
@@ -109,6 +113,36 @@ impl Data {
             _ => self.visitor(sandbox, &parts.headers).await?,
         };
         self.charge(&parts.extensions, &grant);
+        self.call(call, grant, &parts, body).await
+    }
+
+    /// Whether programs in a sandbox find the interpreter at its port: in those of this front whose template has kernels.
+    /// A command of its own may want the port.
+    #[must_use]
+    pub fn is_inside(lease: &Lease) -> bool {
+        let has_kernels = INTERPRETERS.contains(&lease.template.as_str());
+        has_kernels && lease.command.is_none() && lease.annotations.contains_key(annotations::MADE)
+    }
+
+    /// Answers a program in a sandbox that connected to the interpreter's port there.
+    pub async fn answer_inside(&self, caller: &InsideCaller, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        let answer = async {
+            let call = Call::of(parts.uri.path()).ok_or_else(Refusal::no_route)?;
+            let grant = self.service.access().admit_inside(caller)?;
+            self.charge(&parts.extensions, &grant);
+            self.call(call, grant, &parts, body).await
+        };
+        answer.await.unwrap_or_else(|refusal| refusal.render(caller.sandbox()))
+    }
+
+    async fn call(
+        &self,
+        call: Call<'_>,
+        grant: Grant<SandboxTarget>,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<Response, Refusal> {
         let budget = RequestBudget::of(&parts.extensions);
         match (&parts.method, call) {
             (&Method::GET, Call::Health) => {
