@@ -115,6 +115,23 @@ async def test_a_daytona_server_is_used_by_its_own_protocol(
         assert box.run_command("echo hi").stdout == "hi\n"
 
 
+async def test_a_daytona_server_with_a_bare_template_has_a_workspace(
+    environment: Server, client: Atoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYTONA_SERVER_URL", f"{environment.url}/daytona/api")
+    monkeypatch.setenv("DAYTONA_API_KEY", environment.api_key)
+    async with sandbox_factory.DaytonaSandbox() as sandbox:
+        # Its user may make nothing in `/`, and there is no sudo.
+        await sandbox.create(template="host", timeout=600)
+        await sandbox.write_file("/workspace/app.py", "open('/workspace/output.txt', 'w').write('written')")
+        done = await sandbox.run_command("python app.py && pwd")
+        assert (done.exit_code, done.stdout) == (0, "/workspace\n")
+        assert await sandbox.read_file("output.txt") == "written"
+        # A failed upload says why.
+        with pytest.raises(AtollError, match="/proc/nowhere"):
+            await sandbox.write_file("/proc/nowhere", "x")
+
+
 def test_a_repository_is_cloned_at_the_start(environment: Server, client: Atoll) -> None:
     with create_sandbox() as box, pytest.raises(AtollError, match="nothing"):
         # A repository that is not there: the create fails, and no sandbox stays behind.

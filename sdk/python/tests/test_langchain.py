@@ -290,7 +290,11 @@ async def test_a_session_is_a_sandbox_of_its_own(environment: Server, client: At
             assert other.sandbox.id != session.sandbox.id
             assert not other.sandbox.files.exists("workspace/a.txt")
         sandbox = session.sandbox
+        assert client.threads.get(name).thread == name
     assert sandbox.refresh().phase in ("deleting", "deleted")
+    # Nothing of the session stays with the server.
+    with pytest.raises(NotFoundError):
+        client.threads.get(name)
     with pytest.raises(agent_infra_sandbox.SandboxNotFoundError):
         _ = session.sandbox
 

@@ -133,6 +133,9 @@ def error_of(status: int, body: Any, request_id: str | None = None) -> AtollErro
     fields: dict[str, Any] = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
     kind = _BY_STATUS.get(status, InternalError if status >= 500 else InvalidError)
     said = f": {body[:200]}" if isinstance(body, str) and body else ""
+    # Calls for several files at a Daytona server have a list of reasons instead of a message.
+    reasons = cast("list[object]", fields["errors"]) if isinstance(fields.get("errors"), list) else []
+    said = said or (": " + "; ".join(str(reason) for reason in reasons[:3]) if reasons else "")
     return kind(
         fields.get("message") or f"the server answered {status}{said}",
         code=fields.get("code") or ("internal" if status >= 500 else "invalid_request"),

@@ -99,6 +99,8 @@ class SandboxSession:
                 rest(workspace.sandbox)
             elif workspace is not None:
                 workspace.sandbox.delete()
+                # Its thread would stay with the server, which keeps a limited number.
+                self._client.threads.end(self.session_id)
         finally:
             self._client.close()
 

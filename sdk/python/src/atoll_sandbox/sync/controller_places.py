@@ -12,7 +12,7 @@ from ..controller_settings import DEFAULT_TEMPLATE, TEMPLATES, SandboxRequest
 from ..daytona_settings import CreateSandboxParams
 from ..errors import NotFoundError
 from ..results import CommandResult, Execution
-from ..workspace_script import FALLBACK, PREPARE, WORKSPACE
+from ..workspace_script import FALLBACK, PREPARE, WORKSPACE, owner_of
 from .client import Atoll
 from .daytona import Daytona
 from .daytona import Sandbox as DaytonaSandbox
@@ -158,6 +158,10 @@ class DaytonaPlace:
     def _prepare(sandbox: DaytonaSandbox) -> str:
         """The workspace; below the working directory where the user of the sandbox may make nothing in `/`."""
         done = sandbox.process.execute_command(PREPARE)
+        if done.exit_code != 0:
+            # At Atoll root can make it; another server runs the script as before.
+            owner = {"OWNER": owner_of(done.result)}
+            done = sandbox.process.execute_command(PREPARE, env=owner, user="root")
         if done.exit_code == 0:
             return WORKSPACE
         done = sandbox.process.execute_command(f"mkdir -p {FALLBACK} && cd {FALLBACK} && pwd")

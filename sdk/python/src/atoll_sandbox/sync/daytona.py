@@ -41,10 +41,15 @@ class Process:
         self._sandbox = sandbox
 
     def execute_command(
-        self, command: str, cwd: str | None = None, env: Mapping[str, str] | None = None, timeout: float | None = None
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        user: str | None = None,
     ) -> ExecuteResponse:
-        """Runs a command of the shell and waits for its end."""
-        body = {"command": command, "cwd": cwd, "envs": dict(env) if env else None, "timeout": timeout}
+        """Runs a command of the shell and waits for its end. Only a server of Atoll knows `user`; others ignore it."""
+        body = {"command": command, "cwd": cwd, "envs": dict(env) if env else None, "timeout": timeout, "user": user}
         return self._run("/process/execute", body, timeout)
 
     def code_run(
