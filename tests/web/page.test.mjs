@@ -82,6 +82,29 @@ test('a link to another account asks before it replaces the key', async () => {
   browser.check()
 })
 
+test('a link asks too while the account of the own key cannot be read', async () => {
+  const other = process.env.ATOLL_OTHER_KEY
+  const question = (page) => page.getByRole('dialog', { name: 'Change to another account?' })
+  const held = (page) => page.evaluate(() => sessionStorage.getItem('atoll.key'))
+  for (const status of [503, 429]) {
+    const page = await browser.page()
+    await page.getByText('No sandboxes yet').waitFor()
+    // The server answers so for the viewer's own key alone.
+    await page.route('**/v1/keys/current', (route) => {
+      const own = route.request().headers().authorization === `Bearer ${KEY}`
+      return own ? route.fulfill({ status, json: { code: 'unavailable', message: 'not now' } }) : route.continue()
+    })
+    await go(page, `#/open/${(await api('POST', '/v1/keys/invites', undefined, other)).code}`)
+    await question(page).waitFor()
+    assert.match(await question(page).innerText(), /current account could not be read/)
+    assert.equal(await held(page), KEY)
+    await question(page).getByRole('button', { name: 'Cancel' }).click()
+    assert.equal(await held(page), KEY)
+    await page.context().close()
+  }
+  browser.check()
+})
+
 test('three steps end in a terminal that has colours, sizes and a past', async () => {
   const page = await browser.page()
   await page.getByRole('button', { name: 'Create and open a terminal' }).click()

@@ -15,10 +15,13 @@ async function withKey(key: string, method: string, path: string): Promise<Respo
   return fetch(path, { method, headers, credentials: 'omit', cache: 'no-store' });
 }
 
-/** Whose key it is; `undefined` where the server does not accept it. */
-async function owner(key: string): Promise<CurrentKey | undefined> {
-  const response = await withKey(key, 'GET', '/v1/keys/current');
-  return response.ok ? ((await response.json()) as CurrentKey) : undefined;
+/** Whose key it is: `refused` where the server does not accept it, `unknown` where it does not say (503, 429, no answer). */
+type Owner = CurrentKey | 'refused' | 'unknown';
+
+async function owner(key: string): Promise<Owner> {
+  const response = await withKey(key, 'GET', '/v1/keys/current').catch(() => undefined);
+  if (response?.ok) return (await response.json()) as CurrentKey;
+  return response?.status === 401 ? 'refused' : 'unknown';
 }
 
 const account = (key: CurrentKey) => `the ${key.scope} key ${key.name ?? key.id} of the tenant ${key.tenant_name}`;
@@ -34,13 +37,16 @@ async function enter(secret: string): Promise<void> {
   await session.settled;
   const held = session.key;
   if (held === secret) return;
-  const current = held ? await owner(held) : undefined;
+  const current = held ? await owner(held) : 'refused';
   const offered = await owner(secret);
-  if (!offered) return spent();
-  if (held && current && current.id !== offered.id) {
+  if (offered === 'refused' || offered === 'unknown') return spent();
+  // A key that the server does not accept is no account.
+  const changes = current === 'unknown' || (current !== 'refused' && current.id !== offered.id);
+  if (changes) {
+    const now = current === 'unknown' ? 'Your current account could not be read.' : `You now use ${account(current)}.`;
     const yes = await ask({
       title: 'Change to another account?',
-      text: `This link opens ${account(offered)}. You now use ${account(current)}. Change only if you asked for this link.`,
+      text: `This link opens ${account(offered)}. ${now} Change only if you asked for this link.`,
       yes: 'Change account',
       dangerous: true,
     });
@@ -48,7 +54,7 @@ async function enter(secret: string): Promise<void> {
   }
   session.set(secret);
   // Everything on the page belongs to the account before.
-  if (held && current && current.id !== offered.id) location.reload();
+  if (changes) location.reload();
   else if (!held) toasts.done(`You use ${account(offered)}`);
 }
 
