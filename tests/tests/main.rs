@@ -13,6 +13,7 @@ mod cli_volumes;
 mod crash;
 mod daytona;
 mod daytona_builds;
+mod deepagents;
 mod disk;
 mod docker_provider;
 mod docker_server;
