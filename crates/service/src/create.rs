@@ -247,7 +247,7 @@ impl Sandboxes {
         }
         base.apply_to(&mut lease, &start);
         use_workspace(&mut lease, provider.as_ref());
-        crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
+        crate::deadlines::check_possible(provider.as_ref(), &lease)?;
         crate::egress::check_demands(&self.inner, provider.as_ref(), &lease, &spec.limits).await?;
         Ok(Planned { lease, seed, hold, ready })
     }

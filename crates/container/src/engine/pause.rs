@@ -27,7 +27,7 @@ use super::reaper::InstanceRemains;
 use super::snapshot::blocking;
 use super::{EngineShared, SandboxSlot, failed};
 use crate::checkpoint::{
-    CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, boot_id, close_abandoned, in_vfork, lasting,
+    CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, REMEDY, boot_id, close_abandoned, in_vfork, lasting,
     nameless_bytes, outside_mounts,
 };
 use crate::launcher::protocol;
@@ -56,7 +56,7 @@ impl EngineShared {
         self.criu.as_ref().map_err(|why| ProviderError::MissingCapability {
             provider: "container",
             capability: Capability::Checkpoint,
-            hint: format!("{why}; install CRIU 4.2 or later, or run scripts/get-criu"),
+            hint: format!("{why}: {REMEDY}"),
         })
     }
 

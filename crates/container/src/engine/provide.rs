@@ -11,10 +11,10 @@ use atoll_model::policy::placement::{DiskShare, Node};
 use atoll_model::{Limits, ProviderKind, SnapshotId, Storage};
 use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialMode, DialSupport,
-    EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice,
-    OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError, ResizeSupport,
-    SnapshotSupport, Target, VolumeSupport,
+    Adopted, ArchiveSupport, Booted, Capabilities, Capability, CaptureSupport, CheckpointSupport, DialMode,
+    DialSupport, EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox,
+    Notice, OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError,
+    ResizeSupport, SnapshotSupport, Target, VolumeSupport, missing_capability,
 };
 use tokio::sync::broadcast;
 
@@ -140,6 +140,11 @@ impl Provider for Engine {
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {
         let late = |_| ProviderError::Late { what: "cleaning up".into(), after: deadline };
         tokio::time::timeout(deadline, self.inner.instances.settle()).await.map_err(late)
+    }
+
+    fn missing(&self, capability: Capability) -> ProviderError {
+        let criu = self.inner.criu().err().filter(|_| capability == Capability::Checkpoint);
+        criu.unwrap_or_else(|| missing_capability(self.name(), capability))
     }
 
     fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {

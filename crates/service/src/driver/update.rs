@@ -160,7 +160,7 @@ impl Driver {
         ];
         let fields: Vec<_> =
             fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
-        check_possible(&self.provider.capabilities(), &next)?;
+        check_possible(self.provider.as_ref(), &next)?;
         Ok(ChangedLease { lease: next, fields })
     }
 
