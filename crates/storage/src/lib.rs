@@ -50,6 +50,7 @@ pub use live_tree::{copy_live_tree, live_tree_bytes};
 pub use machine_id::renew as renew_machine_id;
 pub use pool::unmount;
 pub use snapshots::{CopyError, Seal};
+pub use tenants::ShareRoom;
 pub use unpacked_size::TooLargeToPack;
 pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder, host_folder};
 
