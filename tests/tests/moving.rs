@@ -216,11 +216,12 @@ pub(crate) const DESCRIBE_HOLES: &str = "cd ~ && stat -c '%n %s' holes hole whol
 /// Moves, and waits until nothing of the move is left to do.
 pub(crate) async fn move_whole(client: &Client, id: &str, provider: &str) {
     client.post(&format!("/v1/sandboxes/{id}/move"), json!({ "provider": provider })).await.ok();
-    until("the move is over", async || {
+    let about = until("the move is over", async || {
         let about = client.sandbox(id).await;
-        (about["phase"] == "running" && about["moving"] == Value::Null).then_some(())
+        (about["phase"] == "running" && about["moving"] == Value::Null).then_some(about)
     })
     .await;
+    assert_eq!(about["provider"], provider, "{about}");
 }
 
 /// On a disk that others write to as well, only what a terabyte would take is noticed.

@@ -351,6 +351,23 @@ async fn holes_stay_holes_and_need_no_time() {
 }
 
 #[tokio::test]
+async fn a_file_of_ten_thousand_pieces_is_packed_with_its_holes() {
+    let agent = TestAgent::start();
+    std::fs::create_dir(agent.path("src")).unwrap();
+    let file = std::fs::File::create(agent.path("src/pieces")).unwrap();
+    for at in 0..10_000 {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"data", at << 20).unwrap();
+    }
+    let what = Pack { holes: PackHoles::Kept, ..sources(&[agent.path("src")]) };
+    let packed = pack(&agent, &what).await.unwrap();
+    assert!(packed.len() < 50 << 20, "{} bytes", packed.len());
+    unpack(&agent, &Unpack::below(agent.path("to")), packed).await.unwrap();
+    let copy = std::fs::metadata(agent.path("to/pieces")).unwrap();
+    assert_eq!(copy.len(), std::fs::metadata(agent.path("src/pieces")).unwrap().len());
+    assert!(copy.blocks() * 512 < 60 << 20, "{} blocks", copy.blocks());
+}
+
+#[tokio::test]
 async fn what_cannot_be_packed_is_said_before_a_byte_comes() {
     let agent = TestAgent::start();
     std::fs::set_permissions(agent.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();

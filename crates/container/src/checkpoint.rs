@@ -17,7 +17,7 @@ mod mounts;
 mod obstacles;
 mod sockets;
 
-pub(crate) use criu::{Criu, DumpAsk, RestoreAsk, find};
+pub(crate) use criu::{Criu, DumpAsk, REMEDY, RestoreAsk, find};
 pub(crate) use folders::{Checkpoints, Draft, Restored, hold_images, wait_for_images};
 pub(crate) use images::users_image;
 pub(crate) use manifest::{CheckpointManifest, IMAGES, MANIFEST, VerifyError};

@@ -48,11 +48,7 @@ pub fn probes(data: &Path) -> Vec<Probe> {
         Probe::new("loop devices", device("/dev/loop-control"), "modprobe loop"),
         Probe::new("nft", program("nft"), "apt-get install nftables"),
         Probe::new("disk", disk(data), "free at least 4 GiB on the disk of the data folder"),
-        Probe::new(
-            "CRIU",
-            criu(),
-            "optional, for pausing to disk: criu 4.2 or newer in PATH or named by ATOLL_CRIU, or scripts/get-criu",
-        ),
+        Probe::new("CRIU", criu(), &format!("optional, for pausing to disk: {}", crate::checkpoint::REMEDY)),
         Probe::new("KVM", device("/dev/kvm"), "optional: needed by the microVM provider only"),
     ]
 }

@@ -181,6 +181,47 @@ fn an_operation_whose_launcher_dies_at_a_step_is_done_by_another() {
     });
 }
 
+/// The keepers of a launcher of this test: children that run the same program. Its other children are sandboxes.
+fn keepers(launcher: u32) -> Vec<u32> {
+    let program = |pid: u32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let children = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap();
+    let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    children.filter(|child| program(*child).is_some() && program(*child) == program(launcher)).collect()
+}
+
+#[test]
+fn a_dump_whose_launcher_and_keeper_die_is_done_again() {
+    let trap: Trap = Trap::default();
+    let adjust = {
+        let trap = Arc::clone(&trap);
+        move |config: &mut EngineConfig| {
+            config.failpoint = FailPoint::new(move |place| {
+                let sprung = trap.lock().unwrap().take_if(|(wanted, _)| *wanted == place);
+                let Some((_, launcher)) = sprung else { return };
+                let keepers = keepers(launcher);
+                assert_eq!(keepers.len(), 1);
+                signal(launcher, Signal::KILL);
+                signal(keepers[0], Signal::KILL);
+            });
+        }
+    };
+    in_world(adjust, move |world| async move {
+        for operation in [Operation::Checkpoint, Operation::Fork] {
+            if !world.engine.capabilities().checkpoints {
+                break;
+            }
+            let mut subject = prepared(&world, operation).await;
+            let pid = launcher(&world).await;
+            *trap.lock().unwrap() = Some(("dump.started", pid));
+            let outcome = done(&world, operation, &mut subject).await;
+            assert_eq!(outcome, Ok(()), "{operation:?}");
+            assert_eq!(*trap.lock().unwrap(), None, "{operation:?} comes to the place");
+            check(&world, operation, &mut subject).await;
+        }
+        world
+    });
+}
+
 #[test]
 fn no_operation_fails_when_launchers_are_killed_at_any_moment() {
     kill_launchers(30);

@@ -89,6 +89,81 @@ fn files_come_back_from_a_pack_on_plain_folders() {
     packs(folders);
 }
 
+/// Copies `from` within a halted layer as `cp` does inside, where the blocks are shared.
+fn share(layer: &std::path::Path, from: &str, to: &str) {
+    let (from, to) = (layer.join("upper/root").join(from), layer.join("upper/root").join(to));
+    let copied = std::process::Command::new("cp").arg("--reflink=always").arg(from).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
+#[test]
+fn what_may_be_packed_can_be_unpacked_and_the_rest_is_refused_before() {
+    in_world(plain, |world| async {
+        let mut spec = world.spec();
+        spec.limits = Limits { disk_mib: 64, ..Limits::default() };
+        let booted = world.create(&spec).await;
+        world.said(&spec, &booted, "dd if=/dev/urandom of=/root/0 bs=1M count=25 2>/dev/null").await;
+        let check = async |limits: &Limits| world.engine.check_pack(&files(&spec), limits).await;
+        check(&spec.limits).await.unwrap();
+        for name in ["1", "2", "3"] {
+            share(&world.layer(&spec), "0", name);
+        }
+        let too_large = |refused: Result<(), ProviderError>| {
+            matches!(refused, Err(ProviderError::TooLargeToPack { needed_mib: 75.., limit_mib: 64 }))
+        };
+        assert!(too_large(check(&spec.limits).await), "also while it runs");
+        world.engine.halt(&target(&spec)).await.unwrap();
+        assert!(too_large(check(&spec.limits).await));
+        let larger = Limits { disk_mib: 90, ..spec.limits };
+        check(&larger).await.unwrap();
+        come_back(&world, &spec, &larger).await;
+        world.destroy(&spec).await;
+
+        // More holes than a stream has room for: the small ones are written out.
+        let spec = InstanceSpec { limits: Limits { disk_mib: 320, ..spec.limits }, ..world.spec() };
+        world.create(&spec).await;
+        world.engine.halt(&target(&spec)).await.unwrap();
+        let file = std::fs::File::create(world.layer(&spec).join("upper/holes")).unwrap();
+        for at in 0..66_000 {
+            std::os::unix::fs::FileExt::write_all_at(&file, b"x", at * 8_192).unwrap();
+        }
+        let refused = world.engine.check_pack(&files(&spec), &spec.limits).await;
+        assert!(matches!(refused, Err(ProviderError::TooLargeToPack { .. })), "{refused:?}");
+        world.destroy(&spec).await;
+        world
+    });
+}
+
+/// Packs the files of a halted sandbox, removes them, and unpacks them again.
+async fn come_back(world: &World, spec: &InstanceSpec, limits: &Limits) {
+    let stream = collected(world.engine.pack(&files(spec)).await.unwrap()).await;
+    world.destroy(spec).await;
+    world.engine.settle(Duration::from_secs(10)).await.unwrap();
+    let stream: Packed = Box::new(std::io::Cursor::new(stream));
+    world.engine.unpack(&files(spec), limits, stream).await.unwrap();
+}
+
+#[test]
+fn a_layer_full_of_names_may_be_packed_and_comes_back() {
+    in_world(plain, |world| async {
+        for (content, long) in [("", false), ("some text", true)] {
+            let spec = InstanceSpec { limits: Limits { disk_mib: 12, ..Limits::default() }, ..world.spec() };
+            let booted = world.create(&spec).await;
+            let name = if long { "a-rather-long-name-of-a-file-in-a-folder-of-many-" } else { "" };
+            let fill = format!(
+                "mkdir /root/d; cd /root/d; i=0; while printf '{content}' 2>/dev/null >{name}$i; do i=$((i+1)); done; echo $i"
+            );
+            let made: u32 = world.said(&spec, &booted, &fill).await.trim().parse().unwrap();
+            assert!(made > 2_000, "{made}");
+            world.engine.halt(&target(&spec)).await.unwrap();
+            world.engine.check_pack(&files(&spec), &spec.limits).await.unwrap();
+            come_back(&world, &spec, &spec.limits).await;
+            world.destroy(&spec).await;
+        }
+        world
+    });
+}
+
 #[test]
 fn limits_grow_live_and_do_not_shrink_below_what_is_used() {
     in_world(plain, |world| async {

@@ -137,6 +137,36 @@ fn a_tenant_stops_at_its_share_and_leaves_the_rest_to_others() {
 }
 
 #[test]
+fn a_create_waits_for_the_space_of_removed_sandboxes() {
+    with_shares(plain, |world| async {
+        shares(&world).set_tenants(["greedy", "modest"]);
+        let first = owned(&world, "greedy", 1_000);
+        let booted = world.create(&first).await;
+        written_mib(&world, &first, &booted, "/root/big").await;
+        let next = owned(&world, "greedy", 64);
+        assert!(world.engine_create(&next).await.unwrap_err().contains("share of this tenant"));
+        // The kernel would free its blocks within half a minute.
+        for _ in 0..2 {
+            world.destroy(&first).await;
+            let next = owned(&world, "greedy", 64);
+            world.create(&next).await;
+            world.destroy(&next).await;
+            let booted = world.create(&first).await;
+            written_mib(&world, &first, &booted, "/root/big").await;
+        }
+        // What a snapshot holds does not become free, and is not waited for.
+        let snapshot = world.snap(&first).await;
+        world.destroy(&first).await;
+        let begun = std::time::Instant::now();
+        let refused = world.engine_create(&owned(&world, "greedy", 64)).await.unwrap_err();
+        assert!(refused.contains("share of this tenant") && !refused.contains("being freed"), "{refused}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        world.engine.remove_snapshot(&snapshot.0).await.unwrap();
+        world
+    });
+}
+
+#[test]
 fn everything_of_a_sandbox_counts_for_its_tenant_until_it_is_gone() {
     with_shares(plain, |world| async {
         let tenants = ["one", "two"];

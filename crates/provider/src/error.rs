@@ -85,6 +85,16 @@ pub enum ProviderError {
         /// What is used.
         used_mib: u64,
     },
+    /// The files would not fit their limit when they are unpacked again.
+    #[error(
+        "the files need more than {needed_mib} MiB when they are unpacked, and the limit is {limit_mib} MiB"
+    )]
+    TooLargeToPack {
+        /// What was counted before the count was ended.
+        needed_mib: u64,
+        /// The limit of the sandbox.
+        limit_mib: u64,
+    },
     /// There is no such volume.
     #[error("volume {volume} is not there")]
     NoVolume {
@@ -133,7 +143,7 @@ impl ProviderError {
             Self::NotMountable { .. } => ErrorKind::Invalid,
             Self::HostChanged { .. } | Self::Damaged { .. } | Self::BelowUse { .. } => ErrorKind::Conflict,
             Self::Unsupported { .. } | Self::MissingCapability { .. } => ErrorKind::Unsupported,
-            Self::Exhausted { .. } => ErrorKind::Exhausted,
+            Self::Exhausted { .. } | Self::TooLargeToPack { .. } => ErrorKind::Exhausted,
             Self::Late { .. } | Self::Transient { .. } | Self::PortClosed { .. } => ErrorKind::Unavailable,
             Self::Refused { kind, .. } => *kind,
             Self::Failed { .. } => ErrorKind::Internal,

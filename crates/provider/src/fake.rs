@@ -84,6 +84,8 @@ pub enum ProviderCall {
 pub enum Script {
     /// The call fails before it has any effect.
     Fail,
+    /// The call is refused before it has any effect, because something is used up.
+    Refuse,
     /// The call takes effect and then fails: the answer is lost. Calls that promise to change nothing on an error keep
     /// that promise.
     FailAfter,
@@ -421,6 +423,9 @@ impl FakeProvider {
         match script {
             None => {}
             Some(Script::Fail) => return Err(failed("the scripted step", "scripted")),
+            Some(Script::Refuse) => {
+                return Err(ProviderError::Exhausted { what: "scripted space".to_owned() });
+            }
             Some(Script::FailAfter) => return Ok(After::Fail),
             Some(Script::HoldAfter) => return Ok(After::Hold),
             Some(Script::Cut) => return Ok(After::Cut),

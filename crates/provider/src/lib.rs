@@ -234,11 +234,17 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The refusal of a capability that this provider lacks.
     fn missing(&self, capability: Capability) -> ProviderError {
-        ProviderError::MissingCapability {
-            provider: self.name(),
-            capability,
-            hint: "choose a provider that has it; `atoll provider ls --wide` shows what each can do".into(),
-        }
+        missing_capability(self.name(), capability)
+    }
+}
+
+/// The refusal of a capability that no setting of this machine would give to a provider.
+#[must_use]
+pub fn missing_capability(provider: &'static str, capability: Capability) -> ProviderError {
+    ProviderError::MissingCapability {
+        provider,
+        capability,
+        hint: "choose a provider that has it; `atoll provider ls --wide` shows what each can do".into(),
     }
 }
 

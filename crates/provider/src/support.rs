@@ -107,6 +107,13 @@ pub trait ArchiveSupport: Send + Sync {
     /// The files of a halted sandbox as one stream that [`ArchiveSupport::unpack`] of any machine understands.
     async fn pack(&self, target: &Target) -> Result<Packed, ProviderError>;
 
+    /// Refuses with [`ProviderError::TooLargeToPack`] files that [`ArchiveSupport::unpack`] could not make again within these
+    /// limits. Of a sandbox that is not halted it is an estimate.
+    async fn check_pack(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let (_, _) = (target, limits);
+        Ok(())
+    }
+
     /// Makes the files of a sandbox from such a stream. All or nothing: on error and after a crash there are none.
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError>;
 }

@@ -87,6 +87,11 @@ impl dyn Provider {
         self.archive_support()?.pack(target).await
     }
 
+    /// [`ArchiveSupport::check_pack`](crate::ArchiveSupport::check_pack), where the provider has it.
+    pub async fn check_pack(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        self.archive_support()?.check_pack(target, limits).await
+    }
+
     /// [`ArchiveSupport::unpack`](crate::ArchiveSupport::unpack), where the provider has it.
     pub async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError> {
         self.archive_support()?.unpack(target, limits, files).await

@@ -327,6 +327,18 @@ impl Activity {
         }
     }
 
+    /// Sets when a failed attempt of a timer is repeated.
+    pub(crate) fn postpone_attempt(&self, due: Due, until: &Timestamp) {
+        for tried in self.lock().tried.iter_mut().filter(|tried| tried.due == due) {
+            tried.until = Some(until.clone());
+        }
+    }
+
+    /// Forgets the attempts of a timer, so that it is due again at its time.
+    pub(crate) fn forget_attempts(&self, due: Due) {
+        self.lock().tried.retain(|tried| tried.due != due);
+    }
+
     fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,7 @@
 //! Archives: moves the files of a sandbox to object storage, and back.
 
-use atoll_model::{Code, Lease, Phase, Principal};
+use atoll_model::{Code, Lease, Phase, Principal, Storage};
+use atoll_provider::{ProviderError, Target};
 
 use crate::driver::Action;
 use crate::sandboxes::{EndWait, Sandboxes, is_under_way};
@@ -15,11 +16,32 @@ impl Sandboxes {
         options: impl Into<VerbOptions>,
     ) -> Result<Lease, ServiceError> {
         let options = options.into();
+        self.check_archivable(who, ident).await?;
         let told = self.told(who, ident, Action::Archive, options).await?;
         if !options.wait {
             return Ok(told.lease());
         }
         self.wanted(told.handle, Phase::Archived, EndWait::Transfer, |state| !is_under_way(state)).await
+    }
+
+    /// Refuses files that could not come back, before the sandbox is stopped. What else may be wrong, the verb says; the files
+    /// of a running sandbox may change meanwhile, so they are checked again when it is stopped.
+    async fn check_archivable(&self, who: &Principal, ident: &str) -> Result<(), ServiceError> {
+        let lease = self.driven(who, ident).await?.lease();
+        let rests = matches!(lease.phase, Phase::Running | Phase::Paused | Phase::Stopped);
+        if lease.storage == Storage::Memory || !rests {
+            return Ok(());
+        }
+        let provider = self.inner.providers.of(&lease)?;
+        let files = Target { sandbox: lease.id.clone(), instance: None };
+        match provider.check_pack(&files, &lease.limits).await {
+            Err(error @ ProviderError::TooLargeToPack { .. }) => Err(error.into()),
+            Err(error) => {
+                tracing::debug!(sandbox = %lease.id, %error, "the files to archive could not be measured yet");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Brings the files of an archived sandbox back without starting it. A stopped one is left as it is.

@@ -31,6 +31,9 @@ pub(crate) use image::ImageWait;
 use queue::QueueEntry;
 pub(crate) use queue::{PlaceQueue, queue_timed_out, queued_create};
 
+/// LIMIT: a caller waits so long until a refused sandbox is deleted; nothing of it was made, and a driver deletes it at once.
+const FORGOTTEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
+
 impl Sandboxes {
     /// Creates a sandbox. With `wait` it returns when the sandbox runs, or with the reason why it does not; otherwise
     /// once it is recorded. The caller may disconnect at any time: the driver completes the create.
@@ -112,7 +115,13 @@ impl Sandboxes {
         if !wait {
             return Ok((self.inner.queue.shown(&handle.lease()), created));
         }
-        let lease = self.until_made(handle.clone()).await.inspect_err(|_| forget_without_image(&handle))?;
+        let lease = match self.until_made(handle.clone()).await {
+            Ok(lease) => lease,
+            Err(refused) => {
+                forget_refused(handle, &refused).await;
+                return Err(refused);
+            }
+        };
         if awaited {
             ready = self.base_of(who, &spec).await.ok().and_then(|base| base.ready);
         }
@@ -247,7 +256,7 @@ impl Sandboxes {
         }
         base.apply_to(&mut lease, &start);
         use_workspace(&mut lease, provider.as_ref());
-        crate::deadlines::check_possible(&provider.capabilities(), &lease)?;
+        crate::deadlines::check_possible(provider.as_ref(), &lease)?;
         crate::egress::check_demands(&self.inner, provider.as_ref(), &lease, &spec.limits).await?;
         Ok(Planned { lease, seed, hold, ready })
     }
@@ -440,17 +449,25 @@ fn known_failure(handle: &Handle, lease: &Lease) -> ServiceError {
     })
 }
 
-/// Deletes the sandbox: the waiting caller receives the reason why there is no image, and the sandbox has nothing worth
-/// keeping.
-fn forget_without_image(handle: &Handle) {
+/// Deletes a sandbox that was refused before it ran: the waiting caller receives the reason, and the sandbox has nothing worth
+/// keeping. Its name is free when this returns.
+async fn forget_refused(mut handle: Handle, refused: &ServiceError) {
     let lease = handle.lease();
-    if lease.phase != Phase::Failed || lease.awaits.is_none() {
+    let is_refusal =
+        matches!(refused.code, Code::NoCapacity | Code::DiskFull | Code::InvalidArgument | Code::Unsupported);
+    let has_run = lease.started_at.is_some();
+    if lease.phase != Phase::Failed || has_run || !(is_refusal || lease.awaits.is_some()) {
         return;
     }
     let (reply, _) = oneshot::channel();
     let delete = DriverMessage::verb(Action::Delete, Reason::Completed, reply);
-    if let Err(error) = tell(handle, delete) {
-        tracing::warn!(sandbox = %lease.id, %error, "a sandbox without an image could not be deleted");
+    if let Err(error) = tell(&handle, delete) {
+        tracing::warn!(sandbox = %lease.id, %error, "a refused sandbox could not be deleted");
+        return;
+    }
+    let is_gone = handle.state.wait_for(|state| state.lease.phase == Phase::Deleted);
+    if tokio::time::timeout(FORGOTTEN_WITHIN, is_gone).await.is_err() {
+        tracing::warn!(sandbox = %lease.id, "a refused sandbox is not deleted yet");
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_model::policy::deadlines::{Due, next_deadline};
 use atoll_model::{Code, Lease, OnExit, OnTimeout, Phase, SandboxId, Storage, Timestamp};
-use atoll_provider::{Capabilities, Capability};
+use atoll_provider::{Capability, Provider};
 use tokio::sync::Notify;
 
 use crate::ServiceError;
@@ -109,7 +109,8 @@ pub(crate) fn next_due(lease: &Lease, activity: &Activity, now: &Timestamp) -> O
 }
 
 /// Refuses timers that this provider cannot carry out.
-pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), ServiceError> {
+pub(crate) fn check_possible(provider: &dyn Provider, lease: &Lease) -> Result<(), ServiceError> {
+    let can = provider.capabilities();
     let pauses = lease.timers.auto_pause_s.is_some()
         || lease.on_timeout == OnTimeout::Pause
         || lease.on_exit == OnExit::Pause;
@@ -130,10 +131,10 @@ pub(crate) fn check_possible(can: &Capabilities, lease: &Lease) -> Result<(), Se
         }
         _ => return Ok(()),
     };
-    let (what, provider) = (missing.activity(), &lease.provider);
-    let message = format!("{what} is not possible: provider {provider} lacks the capability {missing}");
-    Err(ServiceError::new(Code::Unsupported, message)
-        .hint("atoll doctor shows what is missing; leave that timer out"))
+    let refused = ServiceError::from(provider.missing(missing));
+    let hint = refused.hint.iter().map(String::as_str).chain(["leave that timer out"]).collect::<Vec<_>>();
+    let hint = hint.join("; or ");
+    Err(refused.hint(hint))
 }
 
 /// Removes from the lease what makes it due for this.

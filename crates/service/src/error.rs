@@ -286,6 +286,10 @@ impl From<ProviderError> for ServiceError {
             ProviderError::BelowUse { .. } => {
                 Self::new(Code::BelowUse, text).hint("free some of it first, or set a higher limit")
             }
+            ProviderError::TooLargeToPack { .. } => Self::new(Code::DiskFull, text).hint(
+                "an archive has files that share blocks (cp makes such copies) and files with very many holes as a whole: \
+                 remove some of them, or give the sandbox a larger limit (atoll resize --disk)",
+            ),
             ProviderError::NoVolume { .. } => Self::new(Code::VolumeNotFound, text),
             ProviderError::NotMountable { .. } => {
                 Self::new(Code::InvalidArgument, text).hint("choose another mount path, or another folder")

@@ -147,7 +147,7 @@ impl Sandboxes {
         let (mut after, hold) = self.lease_at(&owner, lease, target.as_ref(), request).await?;
         after.network = self.admitted(&lease.tenant, after.network, Some(&lease.network)).await?;
         crate::egress::check_enforced(target.as_ref(), &after.network, !after.secrets.is_empty())?;
-        crate::deadlines::check_possible(&target.capabilities(), &after)?;
+        crate::deadlines::check_possible(target.as_ref(), &after)?;
         // Limits that the sandbox has are not asked for anew.
         let limits = atoll_model::LimitsAsk::default();
         crate::egress::check_demands(inner, target.as_ref(), &after, &limits).await?;

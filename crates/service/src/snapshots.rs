@@ -85,10 +85,7 @@ impl Sandboxes {
             Err(error) => return Some(error),
         };
         if !provider.capabilities().checkpoints {
-            return Some(
-                ServiceError::new(Code::Unsupported, "this server cannot copy the memory of a sandbox")
-                    .hint("atoll doctor shows what is missing"),
-            );
+            return Some(provider.missing(Capability::Checkpoint).into());
         }
         if !lease.private_env.is_empty() {
             let message =

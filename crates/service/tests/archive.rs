@@ -3,9 +3,13 @@
 
 use crate::world;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::world::{Options, World};
-use atoll_model::{Code, CreateSandbox, Intent, Lease, Origin, Phase, Source, Storage};
+use atoll_model::{
+    Code, CreateSandbox, EventKind, Intent, Lease, LimitsAsk, Origin, Phase, Reason, Source, Storage,
+    TimersAsk, UpdateSandbox,
+};
 use atoll_provider::fake::{ProviderCall, Script};
 
 /// A sandbox with a file, which is stopped later.
@@ -97,6 +101,81 @@ async fn an_upload_that_fails_leaves_it_stopped_with_its_files() {
     assert_eq!((stopped.phase, stopped.intent, &stopped.archive), (Phase::Stopped, Intent::Stop, &None));
     world.service.sandboxes().start(&world.admin, "x", true).await.unwrap();
     assert_eq!(content(&world, &lease).unwrap(), b"precious");
+}
+
+/// Files that need more than their limit when they come back.
+async fn too_large(world: &World, timers: TimersAsk) -> Lease {
+    let limits = LimitsAsk { disk_mib: Some(64), ..Default::default() };
+    let spec = CreateSandbox { name: Some("x".to_owned()), limits, timers, ..Default::default() };
+    let lease = world.try_create(spec).await.unwrap();
+    world.fake.files(&lease.id, |files| files.insert("/a".to_owned(), vec![7; 66 << 20])).unwrap();
+    lease
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_could_not_come_back_are_refused_before_the_sandbox_is_stopped() {
+    let world = World::new().await;
+    let lease = too_large(&world, TimersAsk::default()).await;
+    let sandboxes = world.service.sandboxes();
+    for phase in [Phase::Running, Phase::Stopped] {
+        let before = world.get(&lease.id).await;
+        assert_eq!(before.phase, phase);
+        let refused = sandboxes.archive(&world.admin, "x", true).await.unwrap_err();
+        assert_eq!(refused.code, Code::DiskFull);
+        assert!(refused.message.contains("64 MiB"), "{refused}");
+        assert!(refused.hint.unwrap().contains("atoll resize --disk"));
+        assert_eq!(world.get(&lease.id).await.generation, before.generation, "nothing has changed");
+        sandboxes.stop(&world.admin, "x", true).await.unwrap();
+    }
+    let larger = UpdateSandbox {
+        limits: LimitsAsk { disk_mib: Some(128), ..Default::default() },
+        ..Default::default()
+    };
+    sandboxes.update(&world.admin, "x", larger).await.unwrap();
+    sandboxes.archive(&world.admin, "x", true).await.unwrap();
+    // Archived, its limit cannot become too small for them.
+    let smaller = UpdateSandbox {
+        limits: LimitsAsk { disk_mib: Some(64), ..Default::default() },
+        ..Default::default()
+    };
+    let refused = sandboxes.update(&world.admin, "x", smaller).await.unwrap_err();
+    assert_eq!(refused.code, Code::PhaseConflict);
+    sandboxes.start(&world.admin, "x", true).await.unwrap();
+    assert_eq!(content(&world, &lease).unwrap().len(), 66 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_tells_once_that_files_could_not_come_back() {
+    let world = World::new().await;
+    let timers = TimersAsk { auto_archive_s: Some(20), ..Default::default() };
+    let lease = too_large(&world, timers).await;
+    let sandboxes = world.service.sandboxes();
+    sandboxes.stop(&world.admin, "x", true).await.unwrap();
+    let told = async || {
+        let events = world.service.events(&world.admin, Some("x"), None, 0).await.unwrap();
+        let is_told = |what: &EventKind| match what {
+            EventKind::Phase { to: Phase::Stopped, reason: Reason::Provider { message }, .. } => {
+                message.contains("64 MiB")
+            }
+            _ => false,
+        };
+        events.iter().filter(|event| is_told(&event.what)).count()
+    };
+    assert_eq!(told().await, 0);
+    for _ in 0..48 {
+        world.advance(Duration::from_secs(1_800)).await;
+        world.quiet().await;
+    }
+    assert_eq!((world.get(&lease.id).await.phase, told().await), (Phase::Stopped, 1));
+    assert_eq!(world.fake.calls(ProviderCall::Pack, &lease.id), 0);
+    // With a larger limit it is archived.
+    let larger = UpdateSandbox {
+        limits: LimitsAsk { disk_mib: Some(128), ..Default::default() },
+        ..Default::default()
+    };
+    sandboxes.update(&world.admin, "x", larger).await.unwrap();
+    world.advance(Duration::from_secs(60)).await;
+    world.until(&lease.id, Phase::Archived).await;
 }
 
 #[tokio::test(start_paused = true)]

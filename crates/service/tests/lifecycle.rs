@@ -109,6 +109,28 @@ async fn a_create_that_fails_is_failed_and_cleaned_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_create_leaves_nothing_and_its_name_is_free() {
+    let world = World::new().await;
+    world.fake.script(ProviderCall::Create, Script::Refuse);
+    let refused = world.try_create(named("x")).await.unwrap_err();
+    assert_eq!((refused.code, refused.message.as_str()), (Code::NoCapacity, "no scripted space left"));
+    assert_eq!(world.store.live().await.unwrap().len(), 0);
+    assert_eq!(world.fake.holds(), []);
+    assert_eq!(world.try_create(named("x")).await.unwrap().phase, Phase::Running);
+    // A repeated request is a new try.
+    world.fake.script(ProviderCall::Create, Script::Refuse);
+    let keyed = CreateSandbox { idempotency_key: Some("k".to_owned()), ..named("z") };
+    world.try_create(keyed.clone()).await.unwrap_err();
+    let made = world.try_create(keyed.clone()).await.unwrap();
+    assert_eq!((made.phase, world.try_create(keyed).await.unwrap().id), (Phase::Running, made.id));
+    // A caller that does not wait reads the reason from the sandbox.
+    world.fake.script(ProviderCall::Create, Script::Refuse);
+    let (lease, _) = world.service.sandboxes().create(&world.admin, named("y"), false).await.unwrap();
+    let failed = world.until(&lease.id, Phase::Failed).await;
+    assert!(matches!(failed.reason, Reason::Provider { message } if message == "no scripted space left"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_that_failed_is_done_when_the_provider_answers_again() {
     let world = World::new().await;
     let lease = world.create().await;

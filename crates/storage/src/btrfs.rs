@@ -12,6 +12,7 @@ const SUBVOL_CREATE: u64 = 0x5000_940e;
 const SNAP_DESTROY: u64 = 0x5000_940f;
 const SNAP_CREATE_V2: u64 = 0x5000_9417;
 const GET_SUBVOL_INFO: u64 = 0x81f8_943c;
+const SYNC: u64 = 0x9408;
 const START_SYNC: u64 = 0x8008_9418;
 const WAIT_SYNC: u64 = 0x4008_9416;
 const RESIZE: u64 = 0x5000_9403;
@@ -131,6 +132,12 @@ pub(crate) fn commit(at: &Path) -> io::Result<()> {
         ioctl::ioctl(&file, WAIT_SYNC, &mut transaction)?;
     }
     Ok(())
+}
+
+/// Waits until all that was written is on disk, and lets the kernel free the blocks of removed subvolumes at once.
+pub(crate) fn sync(at: &Path) -> io::Result<()> {
+    // SAFETY: this request takes nothing.
+    unsafe { ioctl::ioctl(File::open(at)?, SYNC, &mut 0_u64) }.map(drop)
 }
 
 /// Removes the subvolume `name` of `parent`; its blocks are freed behind us.

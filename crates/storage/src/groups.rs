@@ -168,6 +168,11 @@ impl QuotaGroups {
         Ok(found)
     }
 
+    /// Bytes that count for a subvolume, also for one that is gone.
+    pub(crate) fn subvolume_bytes(&self, member: u64) -> io::Result<u64> {
+        number(&self.groups.join(format!("0_{member}")).join("referenced"))
+    }
+
     /// Removes the group of a subvolume that is gone.
     pub(crate) fn remove_subvolume_group(&self, at: &Path, member: u64) -> bool {
         create_or_remove(at, 0, member).is_ok()

@@ -30,6 +30,7 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 mod unpack;
+mod unpacked_size;
 mod volume_files;
 mod volumes;
 mod walk;
@@ -49,6 +50,8 @@ pub use live_tree::{copy_live_tree, live_tree_bytes};
 pub use machine_id::renew as renew_machine_id;
 pub use pool::unmount;
 pub use snapshots::{CopyError, Seal};
+pub use tenants::ShareRoom;
+pub use unpacked_size::TooLargeToPack;
 pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder, host_folder};
 
 /// How layers are stored.

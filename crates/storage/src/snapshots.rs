@@ -27,6 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::btrfs::{self, Access};
 use crate::format::ReadError;
+use crate::unpacked_size::unpack_limit;
 use crate::{Layers, StorageKind, capture, clear, make_private, pack, prepare, unpack, walk};
 
 /// The attribute of a layer that holds the number of bytes it began with.
@@ -37,8 +38,6 @@ const FLUSH: &str = ".flush-";
 /// LIMIT: this much can always be written, however much was inherited: a user must be able to write to tidy up a full
 /// sandbox.
 const ROOM_LEAST: u64 = 4 << 20;
-/// The least that an unpacked layer may take beyond its limit: the file system may store the same files less densely.
-const UNPACK_ROOM: u64 = 8 << 20;
 /// The dirty bytes that a frozen sandbox may wait for; more are written to disk before it is frozen.
 const DIRTY_MOST: u64 = 4 << 20;
 
@@ -403,9 +402,7 @@ impl Layers {
             StorageKind::Folders => fs::create_dir(self.path(&half))?,
         }
         let mut fill = || -> Result<(), ReadError> {
-            // The same files may take a little more space than before. Files that then exceed the limit can still be
-            // removed.
-            self.set_limit(&half, limit_bytes + limit_bytes / 8 + UNPACK_ROOM)?;
+            self.set_limit(&half, unpack_limit(limit_bytes))?;
             // The stream may fill the layer faster than the pool grows by itself.
             self.grow()?;
             unpack::read(&self.path(&half), input)?;

@@ -12,10 +12,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::CWD;
 
-use crate::btrfs::{QuotaGroups, UNLIMITED};
+use crate::btrfs::{self, QuotaGroups, UNLIMITED};
 use crate::groups::Group;
 use crate::walk::{disk_bytes, open_folder};
 use crate::{Layers, StorageKind};
@@ -31,6 +32,19 @@ const CLEAN_EVERY: u32 = 50;
 const MEMORY_EVERY: u32 = 25;
 /// Memory may exceed a share by this part: a tenant whose files fill it must still be able to pause a sandbox.
 const MEMORY_PART: u64 = 4;
+
+/// How often the kernel is asked whether bytes were freed.
+const FREED_EVERY: Duration = Duration::from_millis(100);
+/// LIMIT: a kernel that frees bytes has freed some after this time.
+const FREED_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the tenant of a layer or volume can still write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareRoom {
+    pub bytes: u64,
+    /// Whether bytes of removed layers are just becoming free.
+    pub is_freeing: bool,
+}
 
 /// What was done with the groups of tenants.
 #[derive(Debug, Default)]
@@ -72,6 +86,48 @@ impl Layers {
         let limit = tenants.state().limits.get(&group).copied().filter(|limit| *limit != UNLIMITED);
         let Some(limit) = limit else { return Ok(None) };
         Ok(Some(limit.saturating_sub(quota.group_bytes(group)?.0)))
+    }
+
+    /// Waits until the tenant of a layer or volume can write so many bytes, as long as bytes of removed layers that count for it
+    /// become fewer: btrfs frees them in the background, by itself within half a minute.
+    pub fn await_room_in_share(
+        &self,
+        name: &str,
+        wanted: u64,
+        at_most: Duration,
+    ) -> io::Result<Option<ShareRoom>> {
+        let begun = Instant::now();
+        let (mut freed_at, mut before) = (begun, u64::MAX);
+        loop {
+            let Some(bytes) = self.room_in_share(name)? else { return Ok(None) };
+            let removed = if bytes < wanted { self.removed_bytes(name)? } else { 0 };
+            if removed < before {
+                (freed_at, before) = (Instant::now(), removed);
+            }
+            // A snapshot may hold what is left for ever.
+            let is_freeing = removed > 0 && freed_at.elapsed() < FREED_WITHIN;
+            if !is_freeing || begun.elapsed() >= at_most {
+                return Ok(Some(ShareRoom { bytes, is_freeing }));
+            }
+            // A commit starts the kernel's cleaner.
+            btrfs::sync(&self.at)?;
+            std::thread::sleep(FREED_EVERY);
+        }
+    }
+
+    /// Bytes that count for the tenant of a layer or volume, of layers that are gone or about to be.
+    fn removed_bytes(&self, name: &str) -> io::Result<u64> {
+        let Some((quota, _)) = self.simple_groups() else { return Ok(0) };
+        let (group, mut live) = (self.group_of(name), self.live_subvolumes()?);
+        for (_, path) in self.layers_and_volumes()?.into_iter().filter(|(name, _)| is_passing(name)) {
+            if let Some(doomed) = gone_is_none(btrfs::subvolume_id(&path))? {
+                live.remove(&doomed);
+            }
+        }
+        let members = quota.memberships(&self.at)?;
+        let gone =
+            members.iter().filter(|(member, groups)| groups.contains(&group) && !live.contains(member));
+        Ok(gone.filter_map(|(member, _)| quota.subvolume_bytes(*member).ok()).sum())
     }
 
     /// Takes a layer or volume into the group of its tenant.
@@ -283,6 +339,11 @@ impl Layers {
         }
         Ok(found)
     }
+}
+
+/// Whether this is the name of a layer that is being removed, or of a copy that takes the place of one.
+fn is_passing(name: &str) -> bool {
+    name.starts_with('.')
 }
 
 /// The sandbox or volume that a passing name such as `.new-ID-0123456789abcdef` was made for.

@@ -21,6 +21,10 @@ pub(crate) struct Criu {
     preload: PathBuf,
 }
 
+/// What to do where no CRIU can be used; `docs/tour.md` says the same.
+pub(crate) const REMEDY: &str = "install CRIU 4.2 or later with scripts/get-criu, as `make run` does, or put one into PATH or ATOLL_CRIU, \
+                                 and restart the server";
+
 /// Finds CRIU; returns its path and version, or why none can be used.
 ///
 /// `ATOLL_CRIU` names a program. Without it, the program that `scripts/get-criu` fetched is used, else the system's.
@@ -29,7 +33,7 @@ pub(crate) fn find() -> Result<(PathBuf, String), String> {
         let named = PathBuf::from(named);
         return version(&named).map(|version| (named, version));
     }
-    let mut why = "criu is not installed".to_owned();
+    let mut why = "CRIU is not installed".to_owned();
     for program in fetched().into_iter().chain(installed()) {
         match version(&program) {
             Ok(version) => return Ok((program, version)),
@@ -73,7 +77,7 @@ fn version(program: &Path) -> Result<String, String> {
     let mut parts = number.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if found < LEAST {
-        return Err(format!("criu {number} is too old, {}.{} is needed", LEAST.0, LEAST.1));
+        return Err(format!("CRIU {number} is too old, {}.{} is needed", LEAST.0, LEAST.1));
     }
     Ok(number.to_owned())
 }

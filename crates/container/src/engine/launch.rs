@@ -33,6 +33,7 @@ impl InstanceLauncher for EngineShared {
         slot: &Arc<SandboxSlot>,
     ) -> Result<(Arc<Live>, Booted), ProviderError> {
         self.refuse_what_cannot_be(spec, files)?;
+        self.need_share(spec, files).await?;
         self.need_ipv6(&spec.network).await?;
         if files == FilesState::New && matches!(spec.origin, FilesOrigin::Snapshot { memory: true, .. }) {
             return self.fork_with_memory(spec).await;

@@ -46,6 +46,19 @@ impl EngineShared {
         Ok(stream(move |out| layers.pack(&name, out)))
     }
 
+    pub(super) async fn check_pack(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let (layers, name) = (Arc::clone(&self.resources.layers), target.sandbox.as_str().to_owned());
+        if !layers.exists(&name) {
+            return Err(ProviderError::Gone { sandbox: target.sandbox.clone() });
+        }
+        let limit = u64::from(limits.disk_mib) * MIB;
+        let checked = blocking(move || layers.check_packable(&name, limit)).await;
+        checked.map_err(failed("measuring the files"))?.map_err(|too_large| ProviderError::TooLargeToPack {
+            needed_mib: too_large.needed / MIB,
+            limit_mib: limits.disk_mib.into(),
+        })
+    }
+
     pub(super) async fn capture(
         &self,
         target: &Target,

@@ -27,8 +27,8 @@ use super::reaper::InstanceRemains;
 use super::snapshot::blocking;
 use super::{EngineShared, SandboxSlot, failed};
 use crate::checkpoint::{
-    CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, boot_id, close_abandoned, in_vfork, lasting,
-    nameless_bytes, outside_mounts,
+    CheckpointManifest, Criu, Draft, DumpAsk, Obstacle, REMEDY, boot_id, close_abandoned, in_vfork, lasting,
+    nameless_bytes, outside_mounts, wait_for_images,
 };
 use crate::launcher::protocol;
 use crate::launcher::{CriuMessage, LaunchError};
@@ -56,7 +56,7 @@ impl EngineShared {
         self.criu.as_ref().map_err(|why| ProviderError::MissingCapability {
             provider: "container",
             capability: Capability::Checkpoint,
-            hint: format!("{why}; install CRIU 4.2 or later, or run scripts/get-criu"),
+            hint: format!("{why}: {REMEDY}"),
         })
     }
 
@@ -251,8 +251,9 @@ impl EngineShared {
         live: &Arc<Live>,
         draft: Draft,
     ) -> Result<(CheckpointManifest, Draft), ProviderError> {
-        let first = match self.dump_once(criu, sandbox, live, &draft).await {
-            Ok(manifest) => return Ok((manifest, draft)),
+        let folder = draft.folder.clone();
+        let first = match self.dump_once(criu, sandbox, live, draft).await {
+            Ok(dumped) => return Ok(dumped),
             Err(NotDumped::Provider(error)) => return Err(error),
             Err(NotDumped::Refused(complaint)) if complaint.is_out_of_space() => return Err(complaint.into()),
             Err(NotDumped::Refused(complaint)) => complaint,
@@ -264,13 +265,11 @@ impl EngineShared {
         tracing::warn!(%sandbox, code = first.code, complaint = first.text, "CRIU failed; it is run once more");
         metrics::counter!("atoll_dumps_repeated_total").increment(1);
         tokio::time::sleep(DUMP_AGAIN_AFTER).await;
-        let folder = draft.folder.clone();
-        drop(draft);
         let draft = blocking(move || Draft::begin(&folder))
             .await
             .map_err(failed("reserving disk space for memory"))?;
-        match self.dump_once(criu, sandbox, live, &draft).await {
-            Ok(manifest) => Ok((manifest, draft)),
+        match self.dump_once(criu, sandbox, live, draft).await {
+            Ok(dumped) => Ok(dumped),
             Err(NotDumped::Provider(error)) => Err(error),
             Err(NotDumped::Refused(complaint)) => {
                 tracing::warn!(%sandbox, code = complaint.code, complaint = complaint.text, "CRIU could not write a sandbox to disk");
@@ -284,12 +283,23 @@ impl EngineShared {
         criu: &Criu,
         sandbox: &SandboxId,
         live: &Arc<Live>,
-        draft: &Draft,
-    ) -> Result<CheckpointManifest, NotDumped> {
+        draft: Draft,
+    ) -> Result<(CheckpointManifest, Draft), NotDumped> {
         self.vforks_end(live).await?;
         self.close_abandoned(live).await?;
         self.reach("dump.begin");
-        let dumped = self.run_dump(criu, sandbox, live, draft).await;
+        let dumped = match self.run_dump(criu, sandbox, live, &draft).await {
+            Ok(manifest) => Ok((manifest, draft)),
+            Err(NotDumped::Provider(error)) => Err(error.into()),
+            Err(refused @ NotDumped::Refused(_)) => {
+                // A CRIU whose launcher and keeper were killed goes on alone, and holds the images until it ends.
+                let (folder, until) = (draft.folder.clone(), Instant::now() + DUMP_WITHIN);
+                drop(draft);
+                let waited = blocking(move || wait_for_images(&folder, until)).await;
+                waited.map_err(failed("waiting for CRIU"))?;
+                Err(refused)
+            }
+        };
         // CRIU leaves the instance frozen. A CRIU that was killed does not.
         self.freeze(live).await?;
         dumped
@@ -398,7 +408,9 @@ impl EngineShared {
         self.reach("dump.started");
         let late = |_| ProviderError::Late { what: "writing memory to disk".into(), after: DUMP_WITHIN };
         let step = "writing memory to disk";
-        match tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?.map_err(failed(step))? {
+        let heard = tokio::time::timeout(DUMP_WITHIN, line.hear()).await.map_err(late)?;
+        // The line ends when launcher and keeper were killed. It is tried again.
+        match heard.map_err(|_| NotDumped::Refused(CriuFailure::of_launcher(&LaunchError::Died)))? {
             CriuMessage::Ended(0, _) => {}
             CriuMessage::Ended(code, text) => return Err(NotDumped::Refused(CriuFailure { code, text })),
             CriuMessage::Failed(why) => return Err(failed(step)(io::Error::other(why)).into()),

@@ -11,17 +11,21 @@ use atoll_model::policy::placement::{DiskShare, Node};
 use atoll_model::{Limits, ProviderKind, SnapshotId, Storage};
 use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
-    Adopted, ArchiveSupport, Booted, Capabilities, CaptureSupport, CheckpointSupport, DialMode, DialSupport,
-    EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox, Notice,
-    OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError, ResizeSupport,
-    SnapshotSupport, Target, VolumeSupport,
+    Adopted, ArchiveSupport, Booted, Capabilities, Capability, CaptureSupport, CheckpointSupport, DialMode,
+    DialSupport, EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox,
+    Notice, OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError,
+    ResizeSupport, SnapshotSupport, Target, VolumeSupport, missing_capability,
 };
 use tokio::sync::broadcast;
 
+use super::snapshot::blocking;
 use super::{Engine, EngineShared, failed};
 
 /// What a new layer or volume needs before anything is written to it.
 pub(super) const LEAST_FREE: u64 = 64 << 20;
+/// LIMIT: how long a create waits for bytes of removed sandboxes that still count for its tenant. The kernel frees gigabytes in a
+/// second once it is told to.
+const FREED_WITHIN: Duration = Duration::from_secs(3);
 
 #[async_trait]
 impl Provider for Engine {
@@ -142,6 +146,11 @@ impl Provider for Engine {
         tokio::time::timeout(deadline, self.inner.instances.settle()).await.map_err(late)
     }
 
+    fn missing(&self, capability: Capability) -> ProviderError {
+        let criu = self.inner.criu().err().filter(|_| capability == Capability::Checkpoint);
+        criu.unwrap_or_else(|| missing_capability(self.name(), capability))
+    }
+
     fn dial_support(&self) -> Result<&dyn DialSupport, ProviderError> {
         Ok(self)
     }
@@ -203,11 +212,35 @@ impl EngineShared {
         if layers.space().map_err(&measured)?.free < LEAST_FREE {
             return Err(ProviderError::Exhausted { what: "disk space for sandboxes".into() });
         }
-        let room = layers.room_in_share(spec.sandbox.as_str()).map_err(&measured)?;
-        if room.is_some_and(|room| room < LEAST_FREE) {
-            return Err(ProviderError::Exhausted { what: "disk space in the share of this tenant".into() });
-        }
         Ok(())
+    }
+
+    /// Refuses new files of a tenant whose share is full. Bytes of sandboxes that were just removed are waited for.
+    pub(super) async fn need_share(
+        &self,
+        spec: &InstanceSpec,
+        files: FilesState,
+    ) -> Result<(), ProviderError> {
+        if spec.storage != Storage::Disk || files != FilesState::New {
+            return Ok(());
+        }
+        let measured = failed("measuring the share of a tenant");
+        // Usually there is room, and the creating thread needs no other one.
+        let room = self.resources.layers.room_in_share(spec.sandbox.as_str()).map_err(&measured)?;
+        if room.is_none_or(|room| room >= LEAST_FREE) {
+            return Ok(());
+        }
+        let (layers, name) = (Arc::clone(&self.resources.layers), spec.sandbox.as_str().to_owned());
+        let waited = blocking(move || layers.await_room_in_share(&name, LEAST_FREE, FREED_WITHIN)).await;
+        match waited.map_err(measured)? {
+            Some(room) if room.bytes < LEAST_FREE => {
+                let what = "disk space in the share of this tenant";
+                let later =
+                    if room.is_freeing { ", as that of removed sandboxes is still being freed," } else { "" };
+                Err(ProviderError::Exhausted { what: format!("{what}{later}") })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Refuses a policy with IPv6 ranges on a machine without IPv6: its ranges could never be reached.

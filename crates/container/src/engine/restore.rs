@@ -265,10 +265,10 @@ impl EngineShared {
         let failure = |why: String| failed(step)(io::Error::other(why));
         let mut standing: Option<RestoredInstance> = None;
         let mut is_frozen = false;
+        // The keeper of CRIU was killed, and with its channel closed no process that CRIU restores ever runs.
+        let killed =
+            |cause: io::Error| ProviderError::Transient { what: step.into(), why: cause.to_string() };
         loop {
-            // The keeper of CRIU was killed, and with its channel closed no process that CRIU restores ever runs.
-            let killed =
-                |cause: io::Error| ProviderError::Transient { what: step.into(), why: cause.to_string() };
             match line.hear().await.map_err(killed)? {
                 CriuMessage::Step { action, pid } if action == "setup-namespaces" => {
                     standing = Some(self.connect_restored(spec, manifest, pid, remains).await?);
@@ -296,7 +296,7 @@ impl EngineShared {
                     return Err(failure(format!("CRIU ended with {code}: {complaint}")));
                 }
             }
-            line.go_on().await.map_err(failed(step))?;
+            line.go_on().await.map_err(killed)?;
         }
     }
 

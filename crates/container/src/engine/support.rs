@@ -146,6 +146,10 @@ impl ArchiveSupport for Engine {
         self.inner.pack(target).await
     }
 
+    async fn check_pack(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        self.inner.check_pack(target, limits).await
+    }
+
     async fn unpack(&self, target: &Target, limits: &Limits, files: Packed) -> Result<(), ProviderError> {
         self.inner.unpack(target, limits, files).await
     }

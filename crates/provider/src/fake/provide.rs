@@ -278,6 +278,10 @@ impl ArchiveSupport for FakeProvider {
         self.end(after, Box::new(std::io::Cursor::new(packed)) as Packed).await
     }
 
+    async fn check_pack(&self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        self.world.lock().unwrap().check_pack(target, limits)
+    }
+
     async fn unpack(&self, target: &Target, limits: &Limits, mut files: Packed) -> Result<(), ProviderError> {
         let after = self.play_whole(ProviderCall::Unpack, target.sandbox.as_str()).await?;
         let mut packed = Vec::new();

@@ -321,6 +321,16 @@ impl World {
             .map_err(|cause| ProviderError::Failed { step: "pack".to_owned(), cause: Box::new(cause) })
     }
 
+    pub(super) fn check_pack(&mut self, target: &Target, limits: &Limits) -> Result<(), ProviderError> {
+        let sandbox = self.sandbox(&target.sandbox)?;
+        let bytes = sandbox.files.lock().unwrap().values().map(Vec::len).sum::<usize>();
+        let (needed_mib, limit_mib) = ((bytes >> 20) as u64, u64::from(limits.disk_mib));
+        if needed_mib > limit_mib {
+            return Err(ProviderError::TooLargeToPack { needed_mib, limit_mib });
+        }
+        Ok(())
+    }
+
     /// The template is empty, so all files are changes.
     pub(super) fn capture(&mut self, target: &Target) -> Result<Vec<u8>, ProviderError> {
         let sandbox = self.sandbox(&target.sandbox)?;

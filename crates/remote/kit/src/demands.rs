@@ -17,12 +17,7 @@ const NAMES_MAX: usize = 256;
 /// A vendor does not tell its capacity; what is used up there is an error of the create.
 const UNKNOWN: u64 = 1 << 24;
 
-/// The refusal of a capability that a provider lacks.
-#[must_use]
-pub fn missing_capability(provider: &'static str, capability: Capability) -> ProviderError {
-    let hint = "choose a provider that has it; `atoll provider ls --wide` shows what each can do".to_owned();
-    ProviderError::MissingCapability { provider, capability, hint }
-}
+pub use atoll_provider::missing_capability;
 
 /// The sandbox has no such instance.
 #[must_use]

@@ -23,6 +23,7 @@ impl EffectJob {
             let inner = &self.inner;
             inner.failpoint.reach("archive.before").await;
             let files = Target { sandbox: self.lease.id.clone(), instance: None };
+            self.provider.check_pack(&files, &self.lease.limits).await?;
             let packed = self.provider.pack(&files).await?;
             inner.failpoint.reach("archive.packed").await;
             let kept = inner.archives.put(self.about(), packed).await?;

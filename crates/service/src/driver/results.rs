@@ -268,8 +268,12 @@ impl Driver {
             Err(failure) => {
                 let reason = Reason::Provider { message: failure.message.clone() };
                 tracing::warn!(sandbox = %self.lease.id, error = %failure, cause = ?failure.cause, "the sandbox was not archived");
+                let is_too_large = failure.code == Code::DiskFull;
                 self.failure = Some(failure);
                 self.note(Transition::internal(Event::Failed, reason)).await;
+                if is_too_large {
+                    self.give_up_archiving();
+                }
                 self.tidy_objects();
             }
         }

@@ -15,6 +15,8 @@ const UNWRITTEN_MS: i64 = 500;
 /// LIMIT: a failure of the provider or of object storage is retried after half a minute, then with growing delays.
 const FAILED_MS: i64 = 30_000;
 const LATEST_MS: i64 = 3_600_000;
+/// Ten years.
+const NEVER_MS: i64 = 10 * 365 * 24 * LATEST_MS;
 
 impl Driver {
     /// Records when this lease is due next.
@@ -107,6 +109,15 @@ impl Driver {
             self.activity.attempt_over(&self.lease, |_| until.clone());
             self.activity.stays_awake();
         }
+        self.schedule();
+    }
+}
+
+impl Driver {
+    /// The timer does not try to archive these files again until the sandbox has run, or has another limit.
+    pub(super) fn give_up_archiving(&self) {
+        let never = self.inner.clock.now().plus_ms(NEVER_MS);
+        self.activity.postpone_attempt(Due::Archive, &never);
         self.schedule();
     }
 }

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use atoll_model::lifecycle::{PhaseSet, Verb};
-use atoll_model::{EventKind, Lease, Limits, MemoryLocation, Phase, Timestamp, UpdateSandbox};
+use atoll_model::policy::deadlines::Due;
+use atoll_model::{Code, EventKind, Lease, Limits, MemoryLocation, Phase, Timestamp, UpdateSandbox};
 use atoll_provider::{ProviderError, Target};
 use atoll_store::{Admit, InstanceChange, NewEvent};
 
@@ -58,6 +59,12 @@ impl Driver {
         }
         // An instance that is on its way to another phase cannot be told.
         self.guard(Verb::Update, touches_instance.then_some(PhaseSet::RESTING))?;
+        if before.phase == Phase::Archived && next.limits.disk_mib < before.limits.disk_mib {
+            let message =
+                format!("sandbox {} is archived; its disk limit cannot be lowered meanwhile", before.id);
+            return Err(ServiceError::new(Code::PhaseConflict, message)
+                .hint("its files may not fit when they come back: restore it first"));
+        }
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
         if more_mib > 0 {
             let (provider, tenant) = (self.provider.as_ref(), &self.lease.tenant);
@@ -87,6 +94,11 @@ impl Driver {
         }
         if self.lease.holds_compute() {
             self.inner.admission.count(&self.lease);
+        }
+        if self.lease.limits.disk_mib > before.limits.disk_mib {
+            // Files that were too large for an archive may fit now.
+            self.activity.forget_attempts(Due::Archive);
+            self.schedule();
         }
         Ok(())
     }
@@ -160,7 +172,7 @@ impl Driver {
         ];
         let fields: Vec<_> =
             fields.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
-        check_possible(&self.provider.capabilities(), &next)?;
+        check_possible(self.provider.as_ref(), &next)?;
         Ok(ChangedLease { lease: next, fields })
     }
 

@@ -176,10 +176,7 @@ impl Driver {
         let able = self.provider.capabilities();
         if !able.pauses || (held == MemoryLocation::Disk && !able.checkpoints) {
             let missing = if able.pauses { Capability::Checkpoint } else { Capability::Pause };
-            let error = ServiceError::from(self.provider.missing(missing));
-            let hint =
-                "`atoll doctor` shows what is missing here, `atoll provider ls` what other providers can do";
-            return Err(error.hint(hint).into());
+            return Err(ServiceError::from(self.provider.missing(missing)).into());
         }
         if self.lease.phase == Phase::Paused {
             let on_disk = self.lease.held == Some(MemoryLocation::Disk);

@@ -91,13 +91,9 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
     volumes::mount(conn, lease)?;
     terminals::copy_to_fork(conn, lease)?;
     if let Some((key, request)) = &new.idempotency {
-        conn.prepare_cached("INSERT INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
-            lease.tenant.as_str(),
-            key,
-            request,
-            lease.id.as_str(),
-            lease.created_at.wall_ms
-        ])?;
+        conn.prepare_cached("INSERT OR REPLACE INTO idempotency VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(
+            params![lease.tenant.as_str(), key, request, lease.id.as_str(), lease.created_at.wall_ms],
+        )?;
     }
     let what = EventKind::Phase { from: None, to: lease.phase, reason: lease.reason.clone() };
     let event = NewEvent { at: lease.created_at.clone(), instance: lease.instance.clone(), what };
@@ -128,8 +124,17 @@ pub(crate) fn replay(
     match found {
         None => Ok(None),
         Some((seen, _)) if seen != request => Err(StoreError::IdempotencyMismatch),
-        Some((_, lease)) => Ok(Some(from_json("sandbox_leases", &lease)?)),
+        Some((_, lease)) => {
+            let before: Lease = from_json("sandbox_leases", &lease)?;
+            Ok((!was_refused(&before)).then_some(before))
+        }
     }
+}
+
+/// A sandbox that was deleted before it ran made nothing that a repeated request could mean: it is made anew. The end of a wait
+/// in the queue is a result.
+fn was_refused(lease: &Lease) -> bool {
+    lease.phase == Phase::Deleted && lease.started_at.is_none() && lease.queue.is_none()
 }
 
 /// The usage that a new sandbox adds to. A queued one waits until its tenant has room: it must only fit into an empty quota.

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use atoll_glob::docker::{Glob, is_pattern};
 use atoll_tar::write::push_header;
@@ -27,8 +28,13 @@ const SOURCES_MAX: usize = 100_000;
 const DEPTH_MAX: usize = 256;
 /// LIMIT: files with several names that are tracked; further ones are packed as separate files.
 const LINKED_MAX: usize = 100_000;
-/// LIMIT: pieces of a file with holes; its map is held in memory.
-const PIECES_MAX: usize = 4_096;
+/// LIMIT: pieces of a file with holes, as many as a reader takes. Its map is held in memory: 1 MiB, and up to 3 MiB as text.
+const PIECES_MAX: usize = sparse::PIECES;
+/// Pieces of a file of which many may be packed at once.
+const PIECES_FEW: usize = 4_096;
+/// LIMIT: files with larger maps that are packed at once; small holes of further ones are sent as data.
+const LARGE_MAPS_MAX: usize = 8;
+static LARGE_MAPS: AtomicUsize = AtomicUsize::new(0);
 /// LIMIT: bytes of one extended attribute, and of all names; the kernel's limit.
 const XATTR_MAX: usize = 65_536;
 
@@ -101,6 +107,8 @@ struct Reading {
     path: Vec<u8>,
     /// The data to read, as (offset, length); the last one is next.
     pieces: Vec<(u64, u64)>,
+    /// Held until the file is read.
+    _map: Option<LargeMap>,
     padding: usize,
 }
 
@@ -255,19 +263,38 @@ impl Packer {
             }
             TarKind::File => {
                 let file = reopen(&handle, OFlags::RDONLY | OFlags::NONBLOCK).map_err(bad)?;
+                let mut large = LargeMap::take().filter(|_| self.holes == Holes::Kept);
                 if self.holes == Holes::Kept {
-                    let map = sparse::map(&file, entry.size, PIECES_MAX);
+                    let most = if large.is_some() { PIECES_MAX } else { PIECES_FEW };
+                    let map = sparse::map(&file, entry.size, most);
                     entry.map = map.map_err(|error| unreadable(&error, &name))?;
                 }
+                large.take_if(|_| entry.map.as_ref().is_none_or(|map| map.len() <= PIECES_FEW));
                 push_header(out, &entry);
                 let padding = padding(entry.data_bytes());
                 let mut pieces = entry.map.unwrap_or_else(|| vec![(0, entry.size)]);
                 pieces.reverse();
-                self.reading = Some(Reading { file, path: name, pieces, padding });
+                self.reading = Some(Reading { file, path: name, pieces, _map: large, padding });
             }
             _ => push_header(out, &entry),
         }
         Ok(())
+    }
+}
+
+/// The right to hold the map of a file with many pieces.
+struct LargeMap;
+
+impl LargeMap {
+    fn take() -> Option<Self> {
+        let more = |held: usize| (held < LARGE_MAPS_MAX).then_some(held + 1);
+        LARGE_MAPS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok().then_some(Self)
+    }
+}
+
+impl Drop for LargeMap {
+    fn drop(&mut self) {
+        LARGE_MAPS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

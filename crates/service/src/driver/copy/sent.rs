@@ -89,7 +89,8 @@ impl TargetRoom {
                 self.disk_mib
             );
             return Err(ServiceError::new(Code::DiskFull, message).hint(
-                "remove files, or give the sandbox a larger disk_mib; holes of sparse files do not count",
+                "remove files, or give the sandbox a larger disk_mib; holes of sparse files do not count, but of a file with more \
+                 than 65,536 pieces the small ones are sent as data",
             ));
         }
         if self.asked_at.is_some_and(|asked_at| announced < asked_at.saturating_add(ASK_EVERY)) {
