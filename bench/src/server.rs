@@ -109,6 +109,8 @@ impl Server {
                 "never",
                 "--tls-port",
                 "0",
+                "--socket",
+                "off",
                 "--pool",
                 &pool.to_string(),
                 "--data",

@@ -9,6 +9,7 @@ mod named;
 pub(crate) mod network;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
+pub(crate) mod server;
 pub(crate) mod template;
 pub(crate) mod tls;
 pub(crate) mod tools;
@@ -59,10 +60,11 @@ Exit status of run and exec: that of the command; 124 timeout, 125 Atoll failed,
 /// Connection and output options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// URL of the server [default: the server of DATA, else http://127.0.0.1:7070]
+    /// URL of the server; unix:PATH is a Unix socket [default: the server of DATA, else /run/atoll/atoll.sock, else
+    /// http://127.0.0.1:7070]
     #[arg(long, global = true, env = env::URL, hide_env_values = true, help_heading = "Connection")]
     pub(crate) url: Option<String>,
-    /// API key [default: DATA/admin.key on the same machine]
+    /// API key [default: none at a Unix socket, else DATA/admin.key on the same machine]
     #[arg(long, global = true, env = env::API_KEY, hide_env_values = true, help_heading = "Connection")]
     pub(crate) api_key: Option<String>,
     /// PEM file with an additional certificate authority to trust, for a server with https
@@ -74,6 +76,15 @@ pub(crate) struct Global {
     /// Data folder of the server [default: ~/.atoll]
     #[arg(long, global = true, env = env::DATA, hide_env_values = true, value_name = "DIR", help_heading = "Connection")]
     pub(crate) data: Option<PathBuf>,
+    /// Configuration file of the server [default: DATA/config.toml if --data is given, else /etc/atoll/config.toml]
+    #[arg(long, global = true, env = env::CONFIG, hide_env_values = true, value_name = "FILE", help_heading = "Connection")]
+    pub(crate) config: Option<PathBuf>,
+    /// The data folder that the configuration file names.
+    #[arg(skip)]
+    pub(crate) machine_data: Option<PathBuf>,
+    /// The Unix socket that the configuration file names.
+    #[arg(skip)]
+    pub(crate) machine_socket: Option<PathBuf>,
     /// Print JSON on stdout, and errors as JSON on stderr
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
@@ -86,11 +97,12 @@ impl Global {
         self.api_key.take_if(|key| key.is_empty());
         self.ca.take_if(|file| file.as_os_str().is_empty());
         self.data.take_if(|folder| folder.as_os_str().is_empty());
+        self.config.take_if(|file| file.as_os_str().is_empty());
     }
 
     /// Data folder of the server.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        self.data.clone().unwrap_or_else(|| env::home().join(".atoll"))
+        self.data.clone().or_else(|| self.machine_data.clone()).unwrap_or_else(env::default_data)
     }
 }
 
@@ -203,9 +215,9 @@ pub(crate) enum Command {
     Mcp(mcp::Mcp),
     /// Run the server in the foreground
     Serve(serve::Serve),
-    /// Manage the server of this machine: status, stop, logs
+    /// Manage the server of this machine: install it as a service, start, stop, logs, settings
     #[command(subcommand)]
-    Server(Server),
+    Server(server::Server),
     /// Check what this machine supports and show fixes; needs no server
     Doctor,
     /// Print the OpenAPI document of the native API; needs no server
@@ -379,27 +391,6 @@ pub(crate) struct QuotaArgs {
     pub(crate) volume_size: Option<Mebibytes>,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Server {
-    /// Show whether the server runs, its address and uptime
-    Status,
-    /// Stop the server; sandboxes keep running and the next server adopts them
-    Stop,
-    /// Delete every sandbox, stop the server, and remove all its files and settings from this machine, including
-    /// DATA
-    Uninstall {
-        /// Do not ask for confirmation
-        #[arg(short, long, visible_alias = "yes")]
-        force: bool,
-    },
-    /// Print the log of a server that `atoll run` started
-    Logs {
-        /// Follow the output
-        #[arg(short, long)]
-        follow: bool,
-    },
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,6 +423,9 @@ mod tests {
             &["atoll", "code", "a", "--context", "c", "x = 1"],
             &["atoll", "--json", "ls"],
             &["atoll", "ls", "--json"],
+            &["atoll", "server", "logs", "-f", "-n", "20"],
+            &["atoll", "server", "config", "--", "--pool", "0"],
+            &["atoll", "server", "install", "--print"],
             &["atoll", "template", "list"],
             &["atoll", "pause", "--memory", "disk", "a", "b"],
             &["atoll", "snapshot", "box", "--name", "n", "--memory"],

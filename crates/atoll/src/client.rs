@@ -31,13 +31,24 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 impl Client {
     /// Finds the server and the key; sends no request yet.
     pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
-        let address = Address::find(global)?;
+        Self::at(Address::find(global)?, global)
+    }
+
+    /// The same, never through a Unix socket: for requests that are about the key itself.
+    pub(crate) fn at_port(global: &Global) -> Result<Self, Failure> {
+        Self::at(Address::of_port(global)?, global)
+    }
+
+    fn at(address: Address, global: &Global) -> Result<Self, Failure> {
         let key = address.key(global)?;
         let tls = if address.is_https() { Some(trust::config(global)?) } else { None };
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .tcp_nodelay(true)
             .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")));
+        if let Some(path) = address.unix_socket() {
+            http = http.unix_socket(path);
+        }
         if let Some(tls) = &tls {
             http = http.tls_backend_preconfigured(rustls::ClientConfig::clone(tls));
         }
@@ -54,6 +65,9 @@ impl Client {
         let broken = |e: &dyn std::fmt::Display| {
             Failure::new("no_server", format!("no connection to {}: {e}", self.address))
         };
+        if let Some(path) = self.address.unix_socket() {
+            return Ok(Box::new(tokio::net::UnixStream::connect(path).await.map_err(|e| broken(&e))?));
+        }
         let (host, port) = self.address.authority().ok_or_else(|| broken(&"it has no host"))?;
         let connecting = tokio::net::TcpStream::connect((host.as_str(), port));
         let tcp = match tokio::time::timeout(CONNECT_WITHIN, connecting).await {
@@ -157,6 +171,13 @@ impl CliErrors {
             }
             Some(_) | None => {}
         }
+        if let Some(path) = self.address.unix_socket().filter(|_| is_denied(cause)) {
+            let message = format!("you may not use the socket {}", path.display());
+            return Failure::new("forbidden", message).hint(format!(
+                "use sudo, or become a member of the group: sudo usermod -aG {} $USER, then log in again",
+                crate::serve::GROUP
+            ));
+        }
         if cause.is_connect() {
             return Failure::new("no_server", format!("no server answers at {}", self.address))
                 .hint(self.address.start_hint());
@@ -181,6 +202,19 @@ fn tls_error(cause: &reqwest::Error) -> Option<&rustls::Error> {
         };
     }
     None
+}
+
+/// Whether the user lacks the right to connect.
+fn is_denied(cause: &reqwest::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(cause);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Bytes in both directions, plain or inside TLS.

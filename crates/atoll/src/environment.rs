@@ -14,6 +14,10 @@ pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
 pub(crate) const CA: &str = "ATOLL_CA";
 /// Folder of the server's state; default `~/.atoll`.
 pub(crate) const DATA: &str = "ATOLL_DATA";
+/// Configuration file of the server.
+pub(crate) const CONFIG: &str = "ATOLL_CONFIG";
+/// Unix socket of the server, or `off`.
+pub(crate) const SOCKET: &str = "ATOLL_SOCKET";
 /// Name of this server among those that share its database.
 pub(crate) const NODE: &str = "ATOLL_NODE";
 /// Path of the database.
@@ -90,6 +94,8 @@ const FAIL_AT: &str = "ATOLL_FAIL_AT";
 
 /// Any value disables colours (the convention of no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
+/// Set by systemd for services with `Type=notify`.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 const HOME: &str = "HOME";
 const SUDO_USER: &str = "SUDO_USER";
 const TERM: &str = "TERM";
@@ -108,6 +114,16 @@ pub(crate) fn no_color() -> bool {
 /// Home folder of the user; root's if it is not set, as under some supervisors.
 pub(crate) fn home() -> std::path::PathBuf {
     std::env::var_os(HOME).filter(|v| !v.is_empty()).map_or_else(|| "/root".into(), Into::into)
+}
+
+/// The data folder of a server without another one.
+pub(crate) fn default_data() -> std::path::PathBuf {
+    home().join(".atoll")
+}
+
+/// The socket on which systemd waits for the message that the server is ready.
+pub(crate) fn notify_socket() -> Option<std::ffi::OsString> {
+    std::env::var_os(NOTIFY_SOCKET).filter(|path| !path.is_empty())
 }
 
 /// Whether a user other than root started this program with sudo; then root's folder is not the user's.
@@ -160,6 +176,8 @@ mod tests {
             URL,
             API_KEY,
             DATA,
+            CONFIG,
+            SOCKET,
             LISTEN,
             DOMAIN,
             TEMPLATE,

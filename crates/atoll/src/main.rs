@@ -34,12 +34,13 @@ fn main() -> ExitCode {
         Err(refused) => return usage(&without_hidden_guesses(refused)),
     };
     cli.global.drop_empty();
+    server::config_file::apply_to_client(&mut cli.global);
     // An error means that the process already has a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let out = Out::new(cli.global.json);
     let result = match cli.command {
         Command::Launcher { arguments } => return serve::launcher(arguments),
-        Command::Serve(args) => serve::serve(&cli.global, args, out),
+        Command::Serve(_) => serve::serve(std::env::args_os().collect(), out),
         command => client_command(CommandContext { global: cli.global, out }, command),
     };
     match result {

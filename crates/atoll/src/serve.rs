@@ -18,6 +18,8 @@ mod process_setup;
 mod providers;
 mod report;
 mod settings;
+mod socket;
+mod supervisor;
 mod tls;
 mod tour;
 mod warm_kernels;
@@ -45,15 +47,21 @@ use tokio::{
 };
 
 use crate::{
-    cli::{Global, serve::Serve},
+    cli::{Cli, Command, Global},
     failure::Failure,
     out::{Out, Shade},
-    server::server_file::{self, ServerNote},
+    server::{
+        config_file,
+        server_file::{self, ServerNote},
+    },
 };
 pub(crate) use checks::checks;
 use fail_at::FailAt;
 pub(crate) use process_setup::open_data as data_folder;
+pub(crate) use report::options as settings_of;
 use settings::Settings;
+pub(crate) use socket::GROUP;
+use socket::Socket;
 
 /// LIMIT: time for sandboxes that are bound to this server to be paused or deleted, and for the end of `uninstall`.
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -67,19 +75,29 @@ const THREADS_END_WITHIN: Duration = Duration::from_millis(100);
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// `atoll serve`: runs until a signal ends it.
-pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failure> {
+pub(crate) fn serve(arguments: Vec<OsString>, out: Out) -> Result<u8, Failure> {
+    let merged = config_file::with_file(arguments)?;
+    let Cli { global, command: Command::Serve(args) } = merged.cli()? else {
+        return Err(Failure::new("internal", "this command is not `serve`"));
+    };
     if args.background {
         process_setup::leave_session();
     }
-    logging::start(&args, out)?;
+    let data = global.data_dir();
     process_setup::need_root()?;
+    logging::start(&args, &data, out)?;
     process_setup::raise_files();
-    let settings = Settings::new(process_setup::open_data(&global.data_dir())?, args);
+    let data = process_setup::open_data(&data)?;
+    let report = report::options(&data, &merged);
+    let settings = Settings { report, ..Settings::new(data, args) };
+    if let Some(file) = merged.path() {
+        tracing::info!(file = %file.display(), "settings were read from a configuration file");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::new("internal", format!("no runtime: {e}")))?;
-    let result = runtime.block_on(run(&settings, global, out));
+    let result = runtime.block_on(run(&settings, &global, out));
     runtime.shutdown_timeout(THREADS_END_WITHIN);
     result.map(|()| 0)
 }
@@ -159,6 +177,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     // The port first: a server that cannot bind it should not wake anything.
     let listener = bind(settings).await?;
     let address = listener.local_addr().map_err(|e| Failure::new("io", format!("no address: {e}")))?;
+    let socket = socket::open(settings.socket.as_deref())?;
     let (service, engine) = tokio::select! {
         opened = open(settings, Some(address.port())) => opened?,
         _ = signals.next() => return Ok(()),
@@ -166,6 +185,7 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     process_setup::spare_from_oom();
     let tls_port = settings.tls.as_ref().map(|tls| tls.listen.port());
     let note = ServerNote::new(address, settings.domain.as_str(), tls_port);
+    let note = ServerNote { socket: socket.as_ref().map(Socket::path), ..note };
     if let Err(cause) = server_file::write(&settings.data, &note) {
         tracing::warn!(%cause, "commands will not find this server through its data folder");
     }
@@ -181,7 +201,8 @@ async fn run(settings: &Settings, global: &Global, out: Out) -> Result<(), Failu
     service.sandboxes().answer_inside(Arc::new(inside)).await;
     let server = fronts::server(settings, &service, &shutdown, address.port());
     let reload = Arc::clone(&signals.reload);
-    let serving = serve_listeners(&server, listener, settings, &reload);
+    supervisor::ready(&url);
+    let serving = serve_listeners(&server, listener, socket, settings, &reload);
     let beside = async {
         tokio::join!(
             greet(settings, global, out, url.clone()),
@@ -225,9 +246,22 @@ fn note_wait(settings: &Settings, what: &str) {
     }
 }
 
-/// Serves both ports until the server closes, and finishes requests under way.
-async fn serve_listeners(server: &HttpServer, plain: TcpListener, settings: &Settings, reload: &Arc<Notify>) {
-    tokio::join!(server.serve(plain), tls::serve(server, settings, reload));
+/// Serves the ports and the socket until the server closes, and finishes requests under way.
+async fn serve_listeners(
+    server: &HttpServer,
+    plain: TcpListener,
+    mut socket: Option<Socket>,
+    settings: &Settings,
+    reload: &Arc<Notify>,
+) {
+    let at_socket = async {
+        if let Some((listener, identify)) = socket.as_mut().and_then(Socket::listener) {
+            server.serve_unix(listener, identify).await;
+        }
+    };
+    tokio::join!(server.serve(plain), tls::serve(server, settings, reload), at_socket);
+    // A new server may take its place while requests under way end.
+    drop(socket);
     match server.connections() {
         0 => {}
         count => note_wait(settings, &format!("the requests of {count} connections to end")),
@@ -339,6 +373,7 @@ async fn greet(settings: &Settings, global: &Global, out: Out, url: String) {
 /// The first signal drains, the second ends at once. SIGHUP loads the certificate again.
 async fn end_by_signal(signals: &mut Signals, shutdown: &Shutdown) {
     signals.next().await;
+    supervisor::stopping();
     tracing::info!("shutting down; a second signal ends the server at once");
     shutdown.begin();
     signals.next().await;

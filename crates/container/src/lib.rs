@@ -39,3 +39,4 @@ pub use failpoint::FailPoint;
 pub use heap::HeapTrimmer;
 pub use launcher::{LaunchError, LauncherCommand};
 pub use probe::{Probe, probes};
+pub use sys::peer_groups;

@@ -371,6 +371,40 @@ pub(crate) fn tcp_repair(socket: BorrowedFd<'_>) -> io::Result<bool> {
     check(answer.into()).map(|_| value != 0)
 }
 
+/// The supplementary groups of the process at the other end of a Unix socket, as they were when it connected.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    /// The same number on x86 and ARM.
+    const SO_PEERGROUPS: libc::c_int = 59;
+    // LIMIT: the kernel's own bound of groups of a process.
+    const GROUPS_MAX: usize = 65_536;
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut length =
+            libc::socklen_t::try_from(size_of_val(groups.as_slice())).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `length` bytes to the vector, and says how many.
+        let answer = unsafe {
+            let value = groups.as_mut_ptr().cast();
+            libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, value, &raw mut length)
+        };
+        let count = usize::try_from(length).map_err(io::Error::other)? / size_of::<u32>();
+        match check(answer.into()) {
+            Ok(_) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            // The kernel says how much room it needs.
+            Err(error)
+                if error.raw_os_error() == Some(libc::ERANGE)
+                    && count > groups.len()
+                    && count <= GROUPS_MAX =>
+            {
+                groups.resize(count, 0);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Ends the repair mode of a TCP connection without sending a packet.
 pub(crate) fn end_tcp_repair(socket: BorrowedFd<'_>) -> io::Result<()> {
     let off_without_probe: libc::c_int = -1;

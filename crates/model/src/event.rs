@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, Phase, QueuePlace, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp};
+use crate::{
+    CreatorKey, InstanceId, Phase, QueuePlace, Reason, SandboxId, SnapshotId, Stage, TenantId, Timestamp,
+};
 
 /// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +56,9 @@ pub struct SandboxEvent {
     /// The instance, if there was one.
     pub instance: Option<InstanceId>,
     pub at: Timestamp,
+    /// The key of the request that caused it. `None`: the server did by itself, or a key of another tenant.
+    #[serde(default)]
+    pub by: Option<CreatorKey>,
     #[serde(flatten)]
     pub what: EventKind,
 }

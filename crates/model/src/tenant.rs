@@ -12,6 +12,9 @@ pub enum Scope {
     Admin,
     /// The objects of its own tenant.
     User,
+    /// The same, except what gives rights on the machine of the server: sandboxes without isolation, and folders of the host.
+    /// The scope of members of the machine's group `atoll`, and of the keys that they create.
+    Member,
 }
 
 /// An authenticated caller.
@@ -30,7 +33,7 @@ pub struct Principal {
 /// LIMIT: characters in the name of a key; every sandbox that is created with it stores the name.
 pub const KEY_NAME_MAX: usize = 200;
 
-/// The key that created a sandbox. It is a copy: it stays when the key is deleted.
+/// The key that created a sandbox or caused an event. It is a copy: it stays when the key is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreatorKey {
     pub id: KeyId,
@@ -39,7 +42,7 @@ pub struct CreatorKey {
 }
 
 impl Principal {
-    /// The caller's key as the creator of an object of `tenant`. A tenant does not see keys of another one: `None` if an
+    /// The caller's key as the author of a change to an object of `tenant`. A tenant does not see keys of another one: `None` if an
     /// admin key creates something for another tenant.
     #[must_use]
     pub fn as_creator(&self, tenant: &TenantId) -> Option<CreatorKey> {

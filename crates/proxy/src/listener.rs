@@ -20,16 +20,18 @@ mod strangers;
 mod strict;
 mod tls;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_budget::BudgetOwner;
+use atoll_service::UnixPeer;
 use axum::Router;
 use http::HeaderValue;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -187,40 +189,76 @@ impl HttpServer {
         inner.tasks.wait().await;
     }
 
+    /// Serves connections through a Unix socket until the server closes. `identify` says which user of the machine is at
+    /// the other end; a connection of which that is not known is closed.
+    pub async fn serve_unix(
+        &self,
+        listener: UnixListener,
+        identify: impl Fn(&UnixStream) -> std::io::Result<UnixPeer>,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.0.closing.draining.cancelled() => return,
+                accepted = accept(listener.accept(), &self.0.room) => accepted,
+            };
+            let Some((stream, place)) = accepted else { continue };
+            match identify(&stream) {
+                Ok(peer) => {
+                    self.start(stream, place, None, Origin { address: None, user: Some(Arc::new(peer)) })
+                }
+                Err(error) => tracing::warn!(%error, "the user at the other end of the socket is not known"),
+            }
+        }
+    }
+
     async fn accept_all(&self, listener: TcpListener, tls: Option<Tls>) {
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = self.0.closing.draining.cancelled() => return,
-                accepted = accept(&listener, &self.0.room) => accepted,
+                accepted = accept(listener.accept(), &self.0.room) => accepted,
             };
             let Some((stream, place)) = accepted else { continue };
             prepare(&stream, &self.0.limits);
-            let peer = stream.peer_addr().ok();
-            let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
-            let owner = BudgetOwner::stranger(peer.map(|peer| peer.ip()));
-            let connection = self.0.strangers.enter(owner);
-            let evicted = connection.evicted();
-            let arrival = Arrival {
-                peer,
-                forwarded,
-                is_secure: tls.is_some(),
-                is_inside: false,
-                connection,
-                turn: RequestTurn::default(),
-            };
-            let (server, tls) = (self.clone(), tls.clone());
-            let stream = GuardedBody::new(stream, place);
-            self.spawn(async move {
-                let serving = async {
-                    match tls {
-                        Some(tls) => server.secure(stream, tls, arrival).await,
-                        None => server.connection(stream, arrival).await,
-                    }
-                };
-                tokio::select! { () = serving => {}, () = evicted.cancelled() => {} }
-            });
+            let address = stream.peer_addr().ok();
+            self.start(stream, place, tls.clone(), Origin { address, user: None });
         }
+    }
+
+    /// Serves one connection in a task.
+    fn start<I: connection::Stream>(
+        &self,
+        stream: I,
+        place: OwnedSemaphorePermit,
+        tls: Option<Tls>,
+        origin: Origin,
+    ) {
+        let Origin { address: peer, user } = origin;
+        let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
+        let owner = BudgetOwner::stranger(peer.map(|peer| peer.ip()));
+        let connection = self.0.strangers.enter(owner);
+        let evicted = connection.evicted();
+        let arrival = Arrival {
+            peer,
+            user,
+            forwarded,
+            is_secure: tls.is_some(),
+            is_inside: false,
+            connection,
+            turn: RequestTurn::default(),
+        };
+        let server = self.clone();
+        let stream = GuardedBody::new(stream, place);
+        self.spawn(async move {
+            let serving = async {
+                match tls {
+                    Some(tls) => server.secure(stream, tls, arrival).await,
+                    None => server.connection(stream, arrival).await,
+                }
+            };
+            tokio::select! { () = serving => {}, () = evicted.cancelled() => {} }
+        });
     }
 
     /// Spawns a task that ends with the listener.
@@ -232,10 +270,20 @@ impl HttpServer {
     }
 }
 
+/// The other end of a connection.
+struct Origin {
+    address: Option<SocketAddr>,
+    /// The user of the machine, for a connection through the Unix socket.
+    user: Option<Arc<UnixPeer>>,
+}
+
 /// Cancel-safe: a slot is given back when this is dropped, and `accept` takes no connection until it is done.
-async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+async fn accept<S, A>(
+    accepting: impl Future<Output = std::io::Result<(S, A)>>,
+    room: &Arc<Semaphore>,
+) -> Option<(S, OwnedSemaphorePermit)> {
     let place = Arc::clone(room).acquire_owned().await.ok()?;
-    match listener.accept().await {
+    match accepting.await {
         Ok((stream, _)) => Some((stream, place)),
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");

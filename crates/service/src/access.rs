@@ -9,6 +9,7 @@ mod request_scope;
 mod secrets;
 mod throttle;
 mod tokens;
+mod unix_peer;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub use request_scope::RequestScope;
 pub(crate) use request_scope::{Credential, Revocations};
 pub(crate) use tokens::TokenCache;
 pub use tokens::TokenOf;
+pub use unix_peer::{PeerRole, UnixPeer};
 
 use crate::base::ServiceBase;
 use crate::sandboxes::Sandboxes;
@@ -41,6 +43,8 @@ struct AccessState {
     volumes: Volumes,
     revocations: Arc<Revocations>,
     keys: KeyCache,
+    /// The hash of the key in `DATA/admin.key`, which root at the Unix socket acts with.
+    machine_key: std::sync::OnceLock<Option<atoll_store::Hash>>,
     invites: Invites,
     throttle: AuthThrottle,
     previews: PreviewCache,
@@ -93,6 +97,7 @@ impl Access {
                 volumes,
                 revocations,
                 keys: KeyCache::default(),
+                machine_key: std::sync::OnceLock::new(),
                 invites: Invites::default(),
                 throttle: AuthThrottle::default(),
                 previews: PreviewCache::default(),

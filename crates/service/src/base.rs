@@ -155,7 +155,7 @@ pub(crate) fn shutting_down() -> ServiceError {
 pub(crate) fn visible(who: &Principal) -> Option<&TenantId> {
     match who.scope {
         Scope::Admin => None,
-        Scope::User => Some(&who.tenant),
+        Scope::User | Scope::Member => Some(&who.tenant),
     }
 }
 

@@ -62,7 +62,7 @@ impl Sandboxes {
         let is_kept = matches!(spec.from, Origin::Snapshot { .. } | Origin::Archive { .. });
         if spec.build.is_none() && (spec.provider.is_some() || !is_kept) {
             let provider = self.inner.providers.requested(spec.provider.as_deref())?;
-            self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
+            self.inner.providers.check(who, provider.as_ref())?;
         }
         let image = match self.missing_image(who, &spec).await? {
             None => self.missing_template(who, &spec, wait).await?,
@@ -206,7 +206,7 @@ impl Sandboxes {
             base.provider.as_ref().map_or(Ok(provider), |name| self.inner.providers.named(name))?;
         // Steps of a build run where the server builds, whatever their tenant may use.
         if spec.build.is_none() {
-            self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
+            self.inner.providers.check(who, provider.as_ref())?;
         }
         let mounts = self.inner.volumes.mounts_of(who, &provider, &spec.mounts).await?;
         let network = spec.network.clone().or(base.network.clone()).unwrap_or_default();

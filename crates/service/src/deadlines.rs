@@ -182,7 +182,7 @@ pub(crate) fn start(inner: &Arc<SandboxesState>) {
             }
             for id in due {
                 let Some(handle) = own.registry.get(&id) else { continue };
-                if handle.mailbox.try_send(DriverMessage::Due).is_err() {
+                if handle.mailbox.try_send(DriverMessage::Due.into()).is_err() {
                     own.deadlines.again(&id, &now);
                 }
             }

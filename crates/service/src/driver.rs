@@ -34,8 +34,8 @@ use std::sync::Arc;
 use atoll_agentapi::{AgentClient, SetupLocks};
 use atoll_model::lifecycle::{Event, PhaseSet, Verb};
 use atoll_model::{
-    ArchiveRef, Code, EventKind, InstanceId, Lease, MemoryLocation, MoveProgress, Phase, Reason, SandboxId,
-    Timestamp, UpdateSandbox,
+    ArchiveRef, Code, CreatorKey, EventKind, InstanceId, Lease, MemoryLocation, MoveProgress, Phase,
+    Principal, Reason, SandboxId, Timestamp, UpdateSandbox,
 };
 use atoll_provider::{NoticeKind, Provider};
 use atoll_store::{Inserted, InstanceRow, NewEvent, StoreError};
@@ -90,6 +90,18 @@ pub(crate) enum DriverMessage {
     Due,
 }
 
+/// A message with its author: the caller of the request that it is sent for, if there is one.
+pub(crate) struct Mail {
+    pub(crate) by: Option<Principal>,
+    pub(crate) message: DriverMessage,
+}
+
+impl From<DriverMessage> for Mail {
+    fn from(message: DriverMessage) -> Self {
+        Self { by: None, message }
+    }
+}
+
 /// The answer when the change is recorded; its effects continue.
 pub(crate) type Reply = oneshot::Sender<Result<Arc<Lease>, ServiceError>>;
 
@@ -126,6 +138,8 @@ pub(crate) struct Driver {
     /// It is also kept while the instance is frozen; it is published while the instance runs.
     agent: Option<AgentClient>,
     failure: Option<ServiceError>,
+    /// The author of the message that is being handled, for the events that it causes.
+    by: Option<CreatorKey>,
     publish: watch::Sender<DriverState>,
     activity: Arc<Activity>,
     under_way: Option<UnderWay>,
@@ -220,7 +234,7 @@ impl Driver {
         provider: &Arc<dyn Provider>,
         lease: &Lease,
         seed: Option<Arc<Seed>>,
-    ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
+    ) -> (Self, Handle, mpsc::Receiver<Mail>) {
         let (mut driver, handle, mailbox) = Self::new(inner, provider, lease.clone(), None, None);
         driver.seed = seed;
         // A sandbox that waits for its place or its image is not made yet.
@@ -246,7 +260,7 @@ impl Driver {
         lease: Lease,
         row: Option<InstanceRow>,
         agent: Option<AgentClient>,
-    ) -> (Self, Handle, mpsc::Receiver<DriverMessage>) {
+    ) -> (Self, Handle, mpsc::Receiver<Mail>) {
         let lease_phase = lease.phase;
         let activity = Activity::new(Arc::clone(&inner.clock), &lease, inner.config.wake_waiters);
         let shown = agent.clone().filter(|_| lease.phase == Phase::Running);
@@ -261,6 +275,7 @@ impl Driver {
             row,
             agent,
             failure: None,
+            by: None,
             publish,
             activity: Arc::clone(&activity),
             under_way: None,
@@ -287,7 +302,7 @@ impl Driver {
 
     /// Runs until the sandbox is deleted or the server ends. A panic is contained: the lease is read again and the
     /// current effect counts as failed.
-    async fn supervise(mut self, mut mailbox: mpsc::Receiver<DriverMessage>) {
+    async fn supervise(mut self, mut mailbox: mpsc::Receiver<Mail>) {
         // LIMIT: a driver that panics on every message must not spin.
         for _ in 0..8 {
             let ended = AssertUnwindSafe(self.run(&mut mailbox)).catch_unwind().await;
@@ -309,7 +324,7 @@ impl Driver {
         self.inner.registry.remove(&self.lease.id);
     }
 
-    async fn run(&mut self, mailbox: &mut mpsc::Receiver<DriverMessage>) {
+    async fn run(&mut self, mailbox: &mut mpsc::Receiver<Mail>) {
         while self.lease.phase != Phase::Deleted {
             let closing = self.inner.closing.clone();
             tokio::select! {
@@ -331,9 +346,15 @@ impl Driver {
         }
     }
 
-    async fn on_mail(&mut self, mail: DriverMessage) {
+    async fn on_mail(&mut self, mail: Mail) {
         self.use_own_provider();
-        match mail {
+        self.by = mail.by.and_then(|who| who.as_creator(&self.lease.tenant));
+        self.on_message(mail.message).await;
+        self.by = None;
+    }
+
+    async fn on_message(&mut self, message: DriverMessage) {
+        match message {
             DriverMessage::Verb { action, reason, expect, reply } => {
                 let _ = reply.send(self.on_request(&action, reason, expect).await);
             }
@@ -407,6 +428,7 @@ impl Driver {
                     at: self.inner.clock.now(),
                     instance: Some(instance.clone()),
                     what: EventKind::OutOfMemory,
+                    by: None,
                 };
                 let (tenant, id) = (self.lease.tenant.clone(), self.lease.id.clone());
                 if let Err(error) = self.inner.store.record(tenant, id, event).await {

@@ -352,7 +352,10 @@ impl From<Denied> for ServiceError {
     fn from(denied: Denied) -> Self {
         match denied {
             Denied::Invisible => Self::new(Code::SandboxNotFound, "there is no such sandbox"),
-            Denied::NeedsAdmin => Self::new(Code::Forbidden, denied.to_string()).hint("use the admin key"),
+            Denied::NeedsAdmin => Self::new(Code::Forbidden, denied.to_string())
+                .hint("use the admin key, or run the command with sudo on the server's machine"),
+            Denied::NeedsRoot => Self::new(Code::Forbidden, denied.to_string())
+                .hint("run the command with sudo, or set ATOLL_API_KEY to an admin key"),
         }
     }
 }

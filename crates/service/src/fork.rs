@@ -145,7 +145,8 @@ impl Sandboxes {
         inner.failpoint.reach("fork.made").await;
         let leases: Vec<Lease> = children.iter().map(|child| child.lease().as_ref().clone()).collect();
         let what = EventKind::Forked { children: leases.iter().map(|lease| lease.id.clone()).collect() };
-        let event = NewEvent { at: inner.clock.now(), instance: source.instance.clone(), what };
+        let by = children.first().and_then(|child| child.lease().created_by_key.clone());
+        let event = NewEvent { at: inner.clock.now(), instance: source.instance.clone(), what, by };
         let done = Snapshot { state: SnapshotState::Deleting, ..snapshot.clone() };
         let (put, told) = tokio::join!(
             inner.store.put_snapshot(done, None),

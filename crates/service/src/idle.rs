@@ -113,7 +113,7 @@ async fn look_now(inner: &SandboxesState, handle: &Handle) {
             let sooner = handle.activity.note(instance, &usage, held_s);
             if sooner || (sees && handle.activity.is_look_awaited()) {
                 // If the mailbox is full, the queue of deadlines tries again.
-                let _ = handle.mailbox.try_send(DriverMessage::Due);
+                let _ = handle.mailbox.try_send(DriverMessage::Due.into());
             }
         }
         (Ok(Err(error)), _) => {

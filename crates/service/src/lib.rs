@@ -59,8 +59,8 @@ mod volumes;
 mod wake;
 
 pub use access::{
-    Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PortAnswer, PortQuestion, PortSession,
-    PortTarget, RequestScope, SandboxTarget, TokenOf,
+    Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PeerRole, PortAnswer, PortQuestion,
+    PortSession, PortTarget, RequestScope, SandboxTarget, TokenOf, UnixPeer,
 };
 /// Of the protocol that [`SandboxSession::forward`] carries.
 pub use atoll_agentapi::{AGENT_PORT, AgentError, ENVD_VERSION, Forwarded, TOKEN_HEADER};

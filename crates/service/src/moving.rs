@@ -141,9 +141,9 @@ impl Sandboxes {
     ) -> Result<MovePlan, ServiceError> {
         let inner = &self.inner;
         let (source, target) = (inner.providers.of(lease)?, inner.providers.named(&request.provider)?);
-        inner.providers.check_tenant(&lease.tenant, target.as_ref())?;
-        check_movable(lease, source.as_ref(), target.as_ref())?;
         let owner = Principal { tenant: lease.tenant.clone(), ..who.clone() };
+        inner.providers.check(&owner, target.as_ref())?;
+        check_movable(lease, source.as_ref(), target.as_ref())?;
         let (mut after, hold) = self.lease_at(&owner, lease, target.as_ref(), request).await?;
         after.network = self.admitted(&lease.tenant, after.network, Some(&lease.network)).await?;
         crate::egress::check_enforced(target.as_ref(), &after.network, !after.secrets.is_empty())?;

@@ -58,7 +58,8 @@ pub(crate) fn start(
 async fn deliver(inner: &SandboxesState, notice: Notice) {
     let Some(handle) = inner.registry.get(&notice.sandbox) else { return };
     // A full mailbox delays notices of others for a moment; a death must not be lost.
-    let _ = handle.mailbox.send(DriverMessage::Notice { instance: notice.instance, what: notice.what }).await;
+    let told = DriverMessage::Notice { instance: notice.instance, what: notice.what };
+    let _ = handle.mailbox.send(told.into()).await;
 }
 
 async fn look_at_all(inner: &SandboxesState) {
@@ -68,7 +69,8 @@ async fn look_at_all(inner: &SandboxesState) {
         let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
         let Ok(provider) = inner.providers.of(&lease) else { continue };
         if let Err(ProviderError::Gone { .. }) = provider.usage(&target).await {
-            let _ = handle.mailbox.send(DriverMessage::Notice { instance, what: NoticeKind::Died }).await;
+            let told = DriverMessage::Notice { instance, what: NoticeKind::Died };
+            let _ = handle.mailbox.send(told.into()).await;
         }
     }
 }

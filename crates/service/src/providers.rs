@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use atoll_model::policy::authz;
 use atoll_model::policy::providers::{RequestedProvider, may_use};
 use atoll_model::{
     Code, Isolation, Lease, OnExit, Principal, ProviderKind, Scope, Snapshot, TenantId, Volume,
@@ -243,6 +244,17 @@ impl ProviderRegistry {
             .hint(hint))
     }
 
+    /// Refuses a provider that this caller may not use.
+    pub(crate) fn check(&self, who: &Principal, provider: &dyn Provider) -> Result<(), ServiceError> {
+        self.check_tenant(&who.tenant, provider)?;
+        if self.is_on_host(provider.name()) { Ok(authz::host(who)?) } else { Ok(()) }
+    }
+
+    /// Whether sandboxes of this provider are processes of the machine without isolation.
+    pub(crate) fn is_on_host(&self, name: &str) -> bool {
+        self.entry(name).is_some_and(|entry| entry.kind == ProviderKind::Local.as_str())
+    }
+
     fn is_allowed(&self, tenant: &TenantId, name: &str, kind: &str) -> bool {
         let lists = self.tenants.lists.read().unwrap_or_else(PoisonError::into_inner);
         let list = lists.get(tenant).map(Vec::as_slice);
@@ -333,7 +345,7 @@ impl Service {
         let registry = &self.base().providers;
         let is_visible = |name: &str, entry: &ProviderEntry| match who.scope {
             Scope::Admin => true,
-            Scope::User => registry.is_allowed(&who.tenant, name, &entry.kind),
+            Scope::User | Scope::Member => registry.is_allowed(&who.tenant, name, &entry.kind),
         };
         let entries = registry.entries().into_iter().filter(|(name, entry)| is_visible(name, entry));
         futures::future::join_all(entries.map(|(name, entry)| self.provider_record(name, entry))).await

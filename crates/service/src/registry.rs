@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::ServiceError;
 use crate::access::TokenCache;
 use crate::activity::Activity;
-use crate::driver::DriverMessage;
+use crate::driver::Mail;
 
 /// LIMIT: operations and notices that wait for one sandbox; beyond that a quick refusal is better for the caller.
 pub(crate) const MAILBOX: usize = 256;
@@ -28,7 +28,7 @@ pub(crate) struct DriverState {
 /// The connection to a sandbox's driver.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) mailbox: mpsc::Sender<DriverMessage>,
+    pub(crate) mailbox: mpsc::Sender<Mail>,
     pub(crate) state: watch::Receiver<DriverState>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) tokens: Arc<TokenCache>,

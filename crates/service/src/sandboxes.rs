@@ -13,10 +13,10 @@ use atoll_model::{
 use atoll_store::{LeaseQuery, Page};
 use tokio::sync::oneshot;
 
-use crate::access::Credential;
+use crate::access::{Credential, RequestScope};
 use crate::base::{no_tenant, visible};
 use crate::create::failure;
-use crate::driver::{Action, DriverMessage};
+use crate::driver::{Action, DriverMessage, Mail};
 use crate::registry::{DriverState, Handle};
 use crate::wake::{WakeRequest, Woken};
 use crate::{Filter, Pause, ServiceError, VerbOptions};
@@ -406,10 +406,11 @@ impl Sandboxes {
             && let Some(handle) = self.inner.registry.get(&id)
         {
             let lease = handle.lease();
-            return match authz::sandbox(who, &lease) {
-                Ok(()) => Ok((lease, Some(handle))),
-                Err(_) => Err(self.not_found(who, ident).await),
-            };
+            if authz::sandbox(who, &lease).is_err() {
+                return Err(self.not_found(who, ident).await);
+            }
+            self.check_host_rights(who, &lease).await?;
+            return Ok((lease, Some(handle)));
         }
         let mut found = self.meant_by(who, ident).await?;
         match (found.pop(), found.pop()) {
@@ -417,6 +418,7 @@ impl Sandboxes {
             (Some(lease), None) => {
                 let handle = self.inner.registry.get(&lease.id);
                 let newest = handle.as_ref().map_or_else(|| Arc::new(lease), Handle::lease);
+                self.check_host_rights(who, &newest).await?;
                 Ok((newest, handle))
             }
             (Some(one), Some(other)) => {
@@ -450,6 +452,22 @@ impl Sandboxes {
         Some(format!(
             "the tenant {name} has a sandbox of this name: use its id {id}, or `atoll --tenant {name}`"
         ))
+    }
+
+    /// Refuses a member of the machine's group what gives rights on the machine: a sandbox without isolation, and one with a
+    /// folder of the host.
+    pub(crate) async fn check_host_rights(&self, who: &Principal, lease: &Lease) -> Result<(), ServiceError> {
+        let Err(denied) = authz::host(who) else { return Ok(()) };
+        if self.inner.providers.is_on_host(&lease.provider) {
+            return Err(denied.into());
+        }
+        for mount in &lease.mounts {
+            let volume = self.inner.store.volume(&mount.volume).await?;
+            if volume.is_some_and(|volume| volume.folder.is_some()) {
+                return Err(denied.into());
+            }
+        }
+        Ok(())
     }
 
     /// A sandbox that this key can see and that has a driver.
@@ -546,9 +564,10 @@ pub(crate) async fn ask<T>(
     answer.await.map_err(|_| lost(handle))?
 }
 
-/// Sends a message to a driver.
-pub(crate) fn tell(handle: &Handle, mail: DriverMessage) -> Result<(), ServiceError> {
-    handle.mailbox.try_send(mail).map_err(|error| match error {
+/// Sends a message to a driver. Its author is the caller of the current request.
+pub(crate) fn tell(handle: &Handle, message: DriverMessage) -> Result<(), ServiceError> {
+    let by = RequestScope::current().and_then(|scope| scope.caller());
+    handle.mailbox.try_send(Mail { by, message }).map_err(|error| match error {
         tokio::sync::mpsc::error::TrySendError::Full(_) => {
             ServiceError::new(Code::SandboxUnavailable, "too many requests wait for this sandbox")
                 .retry_after(1)

@@ -94,7 +94,7 @@ impl Volumes {
     pub async fn create(&self, who: &Principal, new: NewVolume) -> Result<VolumeRecord, ServiceError> {
         check_name(&new.name)?;
         let provider = self.inner.providers.requested(new.provider.as_deref())?;
-        self.inner.providers.check_tenant(&who.tenant, provider.as_ref())?;
+        self.inner.providers.check(who, provider.as_ref())?;
         let folder = match &new.folder {
             Some(folder) => {
                 authz::admin(who)?;
@@ -222,6 +222,14 @@ impl Volumes {
     }
 
     async fn find(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
+        let volume = self.find_visible(who, ident).await?;
+        if volume.folder.is_some() {
+            authz::host(who)?;
+        }
+        Ok(volume)
+    }
+
+    async fn find_visible(&self, who: &Principal, ident: &str) -> Result<Volume, ServiceError> {
         let mut found = self.inner.store.find_volume(Some(&who.tenant), ident).await?;
         if found.is_empty() && visible(who).is_none() {
             // Of other tenants by id only, as for sandboxes.

@@ -535,7 +535,7 @@ async fn events_are_ordered_and_filtered(store: Subject) {
     for lease in [&one, &two] {
         store.insert(new(lease)).await.unwrap();
     }
-    let event = NewEvent { at: at(5), instance: None, what: EventKind::OutOfMemory };
+    let event = NewEvent { at: at(5), instance: None, what: EventKind::OutOfMemory, by: None };
     store.record(mine.clone(), one.id.clone(), event).await.unwrap();
     head.wait_for(|seq| *seq >= 3).await.unwrap();
     let all = store.events(EventQuery { limit: 100, ..Default::default() }).await.unwrap();

@@ -24,8 +24,8 @@ mod volumes;
 
 use async_trait::async_trait;
 use atoll_model::{
-    EventKind, InstanceId, KeyId, Lease, NetworkPolicy, NodeName, PreviewId, Quota, SandboxEvent, SandboxId,
-    Snapshot, SnapshotId, TenantId, Timestamp, Usage,
+    CreatorKey, EventKind, InstanceId, KeyId, Lease, NetworkPolicy, NodeName, PreviewId, Quota, SandboxEvent,
+    SandboxId, Snapshot, SnapshotId, TenantId, Timestamp, Usage,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -119,6 +119,8 @@ pub struct NewEvent {
     pub instance: Option<InstanceId>,
     /// Its kind.
     pub what: EventKind,
+    /// The key of the request that caused it.
+    pub by: Option<CreatorKey>,
 }
 
 /// A compare-and-set write of a lease with its related rows.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::flag::Flag;
-use crate::sandboxes::QueuePlace;
+use crate::sandboxes::{CreatorKey, QueuePlace};
 use crate::words::{Phase, Reason, Stage};
 
 /// An event of a sandbox.
@@ -17,6 +17,9 @@ pub struct Event {
     pub instance: Option<String>,
     #[schema(format = DateTime)]
     pub at: String,
+    /// The key of the request that caused it. Null: the server by itself, or a key of another tenant.
+    #[serde(default)]
+    pub by: Option<CreatorKey>,
     #[serde(flatten)]
     pub what: EventKind,
 }

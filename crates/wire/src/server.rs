@@ -44,7 +44,7 @@ pub struct ServerSetting {
     pub name: String,
     /// Values in effect; empty where the option is not set and has no default.
     pub values: Vec<String>,
-    /// Where they come from: `default`, `option` or `environment (NAME)`.
+    /// Where they come from: `default`, `option`, `environment (NAME)`, or the place in the configuration file (`FILE:LINE`).
     pub source: String,
     /// What the option is for.
     pub about: String,

@@ -244,10 +244,11 @@ answer_words! {
 }
 
 request_words! {
-    /// Scope of a key: all tenants, or only its own tenant.
+    /// Scope of a key: all tenants, or only its own tenant; `member` is like `user` without what gives rights on the server's machine.
     Scope "snake_case" {
         Admin = "admin",
         User = "user",
+        Member = "member",
     }
 }
 

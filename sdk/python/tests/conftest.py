@@ -33,6 +33,7 @@ def started(binary: str, data: Path) -> Iterator[Server]:
     """Starts a server on a free port and ends it with all its sandboxes."""
     log = data.with_suffix(".log")
     options = ["--data", str(data), "--listen", "127.0.0.1:0", "--tls-port", "0", "--make-templates", "never"]
+    options += ["--socket", "off"]
     with log.open("wb") as written:
         process = subprocess.Popen([binary, "serve", *options], stdout=written, stderr=written)
     try:

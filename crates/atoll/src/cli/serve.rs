@@ -6,12 +6,16 @@ use clap::{Args, FromArgMatches, ValueEnum};
 
 use crate::{environment as env, failure::Failure};
 
-/// Settings of a server. Every setting has a built-in default; there is no configuration file.
+/// Settings of a server. Every setting has a built-in default, and may also be in the configuration file, by the name of its
+/// option: an option with an environment variable is a setting (see `server/config_file.rs`).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
     /// Address and port to listen on; port 0 selects a free port
     #[arg(long, env = env::LISTEN, hide_env_values = true, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     pub(crate) listen: std::net::SocketAddr,
+    /// Unix socket for this machine, or `off`; there, root and members of the group `atoll` need no key
+    #[arg(long, env = env::SOCKET, hide_env_values = true, default_value = DEFAULT_SOCKET, value_name = "PATH|off", value_parser = socket)]
+    pub(crate) socket: SocketSetting,
     /// Name of this server among those that share its database [default: the name that the data folder has, else the
     /// host name]
     #[arg(long, env = env::NODE, hide_env_values = true, value_name = "NAME")]
@@ -132,12 +136,42 @@ pub(crate) struct Serve {
 impl Serve {
     /// Settings for work on DATA without a server: no pool and no default templates.
     pub(crate) fn bare() -> Result<Self, Failure> {
-        let words =
-            ["serve", "--pool", "0", "--warm-kernels", "0", "--make-templates", "never", "--tls-port", "0"];
+        let words = [
+            "serve",
+            "--pool",
+            "0",
+            "--warm-kernels",
+            "0",
+            "--make-templates",
+            "never",
+            "--tls-port",
+            "0",
+            "--socket",
+            "off",
+        ];
         let matches = Self::augment_args(clap::Command::new("serve")).try_get_matches_from(words);
         matches
             .and_then(|matches| Self::from_arg_matches(&matches))
             .map_err(|e| Failure::new("usage", e.to_string()).exit(2))
+    }
+}
+
+/// The socket of a machine's server.
+pub(crate) const DEFAULT_SOCKET: &str = "/run/atoll/atoll.sock";
+/// LIMIT: bytes in the path of a Unix socket, as the kernel has it.
+const SOCKET_PATH_MAX: usize = 100;
+
+/// Where the Unix socket is; `None`: there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SocketSetting(pub(crate) Option<std::path::PathBuf>);
+
+fn socket(text: &str) -> Result<SocketSetting, String> {
+    let path = std::path::Path::new(text);
+    match text {
+        "off" => Ok(SocketSetting(None)),
+        _ if !path.is_absolute() => Err(format!("{text:?} is neither an absolute path nor off")),
+        _ if text.len() > SOCKET_PATH_MAX => Err(format!("the path is longer than {SOCKET_PATH_MAX} bytes")),
+        _ => Ok(SocketSetting(Some(path.to_owned()))),
     }
 }
 

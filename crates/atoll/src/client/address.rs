@@ -1,13 +1,24 @@
 //! Finds the server and the key.
 //!
-//! Order: the user's options, then the file that the server of DATA wrote, then the default port. The admin key in DATA
-//! is sent only to servers on this machine.
+//! Order: the user's options, then what the server of DATA wrote into its file (its Unix socket first), then the socket of the
+//! machine's server, then the default port. The admin key in DATA is sent only to servers on this machine, and to none through a
+//! socket, where the kernel says who the user is.
 
-use std::{fmt, io::ErrorKind, net::IpAddr, path::PathBuf};
+use std::{
+    fmt,
+    io::ErrorKind,
+    net::IpAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
 
 use reqwest::Url;
 
-use crate::{cli::Global, failure::Failure, server::server_file};
+use crate::{
+    cli::{Global, serve::DEFAULT_SOCKET},
+    failure::Failure,
+    server::server_file::{self, ServerNote},
+};
 
 /// The address of a server with default settings.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
@@ -17,26 +28,50 @@ pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 pub(crate) struct Address {
     url: Url,
     data: PathBuf,
+    /// The Unix socket that requests go through; then the host of `url` says nothing.
+    socket: Option<PathBuf>,
     /// The running server of `data` listens at this address, so that it is this machine's whatever its form.
     is_own: bool,
 }
 
 impl Address {
+    /// The Unix socket of this machine's server if the user names neither an address nor a key, else as [`Self::of_port`].
     pub(crate) fn find(global: &Global) -> Result<Self, Failure> {
+        let named = global.url.as_deref().and_then(|url| url.strip_prefix("unix:"));
+        let socket = match named {
+            Some(path) => Some(socket_path(path)?),
+            None if global.url.is_none() && global.api_key.is_none() => own_socket(global),
+            None => None,
+        };
+        match socket {
+            Some(_) => {
+                let url = parse("localhost")?;
+                Ok(Self { url, data: global.data_dir(), socket, is_own: true })
+            }
+            None => Self::of_port(global),
+        }
+    }
+
+    /// The address for programs that cannot use a Unix socket: SDKs and browsers.
+    pub(crate) fn of_port(global: &Global) -> Result<Self, Failure> {
         let data = global.data_dir();
         let note = server_file::read(&data);
         let said = match &global.url {
-            Some(url) => url.clone(),
-            None => note.as_ref().map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url.clone()),
+            Some(url) if !url.starts_with("unix:") => url.clone(),
+            Some(_) | None => note.as_ref().map_or_else(|| DEFAULT_URL.to_owned(), |note| note.url.clone()),
         };
         let url = parse(&said)?;
         // The file of a server that ended says nothing: another machine may have its address now.
         let is_own = note.is_some_and(|note| parse(&note.url).is_ok_and(|own| own == url) && note.is_alive());
-        Ok(Self { url, data, is_own })
+        Ok(Self { url, data, socket: None, is_own })
     }
 
     pub(crate) fn url(&self) -> &Url {
         &self.url
+    }
+
+    pub(crate) fn unix_socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// `ws://` or `wss://` for a terminal.
@@ -73,6 +108,9 @@ impl Address {
 
     /// The value of `serve --listen` for this address.
     pub(crate) fn listen(&self) -> String {
+        if self.socket.is_some() {
+            return DEFAULT_URL.trim_start_matches("http://").to_owned();
+        }
         let host = match self.url.host_str() {
             None | Some("localhost") => "127.0.0.1",
             Some(host) => host,
@@ -85,7 +123,7 @@ impl Address {
         if let Some(key) = &global.api_key {
             return checked(key).map(Some);
         }
-        if !self.is_local() {
+        if !self.is_local() || self.socket.is_some() {
             return Ok(None);
         }
         let path = self.data.join("admin.key");
@@ -93,7 +131,10 @@ impl Address {
             Ok(text) => Ok(Some(text.trim().to_owned())),
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 Err(Failure::new("no_key", format!("the key in {} is not readable by you", path.display()))
-                    .hint("use sudo, or set ATOLL_API_KEY to a key made by `sudo atoll key create`"))
+                    .hint(
+                        "use sudo, or set ATOLL_API_KEY to a key made by `sudo atoll key create`; members of the group atoll \
+                         need neither where the server has a Unix socket",
+                    ))
             }
             // No server was ever started here; the server decides about requests without a key.
             Err(_) => Ok(None),
@@ -123,7 +164,44 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.url.as_str().trim_end_matches('/'))
+        match &self.socket {
+            Some(path) => write!(f, "unix:{}", path.display()),
+            None => f.write_str(self.url.as_str().trim_end_matches('/')),
+        }
+    }
+}
+
+/// The path in `unix:PATH` or `unix://PATH`.
+fn socket_path(text: &str) -> Result<PathBuf, Failure> {
+    let path = Path::new(text.strip_prefix("//").unwrap_or(text));
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    Err(Failure::usage(
+        format!("{text:?} is not an absolute path"),
+        format!("write it like unix:{DEFAULT_SOCKET}"),
+    ))
+}
+
+/// The socket of the running server of DATA. Where the user names no data folder and cannot see a running server in it, the socket
+/// of the machine's server.
+fn own_socket(global: &Global) -> Option<PathBuf> {
+    let note = server_file::read(&global.data_dir()).filter(ServerNote::is_alive);
+    match note {
+        Some(note) => note.socket.filter(|path| answers(path)),
+        None if global.data.is_some() => None,
+        None => {
+            let path = global.machine_socket.clone().unwrap_or_else(|| DEFAULT_SOCKET.into());
+            answers(&path).then_some(path)
+        }
+    }
+}
+
+/// Whether a server listens there, or the user lacks the right to know.
+fn answers(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(cause) => cause.kind() == ErrorKind::PermissionDenied,
     }
 }
 
@@ -151,7 +229,7 @@ mod tests {
     use crate::server::server_file::ServerNote;
 
     fn at(url: &str) -> Address {
-        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), is_own: false }
+        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), socket: None, is_own: false }
     }
 
     #[test]
@@ -178,6 +256,30 @@ mod tests {
         // Its address may be that of another machine by now.
         server_file::write(data.path(), &ServerNote { started: note.started + 1, ..note }).expect("writable");
         assert!(!find(None).is_local());
+    }
+
+    #[test]
+    fn a_socket_is_used_when_the_user_names_neither_address_nor_key() {
+        let data = tempfile::tempdir().expect("temporary folder");
+        let path = data.path().join("s.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let note = ServerNote::new("127.0.0.1:9".parse().expect("an address"), "localhost", None);
+        let note = ServerNote { socket: Some(path.clone()), ..note };
+        server_file::write(data.path(), &note).expect("writable");
+        let global = Global { data: Some(data.path().to_owned()), ..Global::default() };
+        let find = |global: &Global| Address::find(global).expect("valid");
+        let own = find(&global);
+        assert_eq!((own.to_string(), own.is_local()), (format!("unix:{}", path.display()), true));
+        assert_eq!(own.key(&global).expect("no key is needed"), None);
+        assert_eq!(Address::of_port(&global).expect("valid").to_string(), "http://127.0.0.1:9");
+        let named = |url: &str| Global { url: Some(url.to_owned()), ..global.clone() };
+        assert_eq!(find(&named("http://127.0.0.1:9")).unix_socket(), None);
+        assert_eq!(find(&named("unix:///a/b")).unix_socket(), Some(Path::new("/a/b")));
+        assert!(Address::find(&named("unix:relative")).is_err());
+        let with_key = Global { api_key: Some("atl_1".to_owned()), ..global.clone() };
+        assert_eq!(find(&with_key).unix_socket(), None);
+        std::fs::remove_file(&path).expect("there");
+        assert_eq!(find(&global).unix_socket(), None, "its server has lost it");
     }
 
     #[test]

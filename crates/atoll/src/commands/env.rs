@@ -112,7 +112,7 @@ struct SdkServer {
 }
 
 pub(super) async fn env(context: &CommandContext, args: &Env) -> Result<(), Failure> {
-    let address = Address::find(&context.global)?;
+    let address = Address::of_port(&context.global)?;
     let server = find(context, &address, needs_names(args));
     let mut variables = (args.sdk.variables)(args.tls, &server);
     if needs_names(args) {
@@ -175,6 +175,9 @@ async fn answers(context: &CommandContext) {
 
 /// A key to be printed: never the admin key, unless requested.
 async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<String, Failure> {
+    if !args.admin && Address::find(&context.global)?.unix_socket().is_some() {
+        return new_key(context, args).await;
+    }
     let Some(mine) = address.key(&context.global)? else {
         // If no server ever ran, there is no key either; the missing server is the actual problem.
         context.client()?.health().await?;
@@ -184,19 +187,8 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
         context.out.say("atoll: this is the key that you use; an admin key sees and changes everything");
         return Ok(mine);
     }
-    let body = KeyBody {
-        name: Some(format!("env-{}", args.sdk.name)),
-        scope: Some(Scope::User),
-        ..KeyBody::default()
-    };
-    match Client::new(&context.global)?.create_key(&body).await {
-        Ok(made) => {
-            let (id, tenant) = (&made.record.id, &made.record.tenant);
-            context.out.say(&format!(
-                "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` removes it"
-            ));
-            Ok(made.secret.clone())
-        }
+    match new_key(context, args).await {
+        Ok(made) => Ok(made),
         // A caller that may not create keys has a key that can be passed on.
         Err(failure) if failure.is("forbidden") || failure.is("quota_exceeded") => {
             context.out.say("atoll: this is the key that you use");
@@ -207,6 +199,21 @@ async fn key(context: &CommandContext, address: &Address, args: &Env) -> Result<
         }
         Err(failure) => Err(failure),
     }
+}
+
+/// A new key of the caller's tenant.
+async fn new_key(context: &CommandContext, args: &Env) -> Result<String, Failure> {
+    let body = KeyBody {
+        name: Some(format!("env-{}", args.sdk.name)),
+        scope: Some(Scope::User),
+        ..KeyBody::default()
+    };
+    let made = Client::new(&context.global)?.create_key(&body).await?;
+    let (id, tenant) = (&made.record.id, &made.record.tenant);
+    context.out.say(&format!(
+        "atoll: this is a new key for the tenant {tenant} alone; `atoll key rm {id}` removes it"
+    ));
+    Ok(made.secret.clone())
 }
 
 /// The hint for a key that the server does not know: it belongs to another server, or was removed.

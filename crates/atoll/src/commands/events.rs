@@ -91,7 +91,8 @@ fn sentence(event: &Event) -> String {
             "an event that this version of atoll does not support; --json shows it".to_owned()
         }
     };
-    harmless(&format!("{at}  {}  {what}", event.sandbox))
+    let by = event.by.as_ref().map(|key| format!(", by {}", key.name.as_deref().unwrap_or(&key.id)));
+    harmless(&format!("{at}  {}  {what}{}", event.sandbox, by.unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -121,6 +122,10 @@ mod tests {
                 "snapshot s1 taken with its memory",
             ),
             (json!({"kind": "forked", "children": ["a", "b"]}), "forked into a, b"),
+            (
+                json!({"kind": "updated", "fields": ["labels"], "by": {"id": "k1", "name": "unix:anna"}}),
+                "updated labels, by unix:anna",
+            ),
             (json!({"kind": "checkpointed", "failure": null}), "memory written to disk"),
             (json!({"kind": "of a newer server", "x": 1}), "--json shows it"),
         ] {

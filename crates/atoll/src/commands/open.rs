@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use super::CommandContext;
-use crate::{cli::sandbox::OpenPage, environment, failure::Failure};
+use crate::{cli::sandbox::OpenPage, client::Client, environment, failure::Failure};
 
 pub(super) async fn open(context: &CommandContext, args: OpenPage) -> Result<(), Failure> {
-    let client = context.client()?;
+    // The page gets the key of the request, so there must be one.
+    let client = Client::at_port(&context.global)?;
     let sandbox = match &args.sandbox {
         Some(ident) => Some(client.sandbox(ident).await?.id.clone()),
         None => None,

@@ -1,9 +1,9 @@
-//! `atoll server status|stop|logs`: manages the server of this machine.
+//! `atoll server`: manages the server of this machine, by systemd where it is installed as a service, else as a process of its own.
 
-use std::{
-    io::{Read, Seek, SeekFrom},
-    time::Duration,
-};
+mod config;
+mod install;
+
+use std::{process::Command, time::Duration};
 
 use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -11,11 +11,15 @@ use serde_json::json;
 
 use super::CommandContext;
 use crate::{
-    cli::Server,
+    cli::server::Server,
     failure::Failure,
     human::age,
     serve,
-    server::{background::log_path, server_file},
+    server::{
+        background,
+        log_files::{self, LogReader},
+        server_file, service_unit,
+    },
 };
 
 /// LIMIT: sandboxes that are bound to the server get 10 s, the rest 2 s; a server that takes longer is stuck.
@@ -24,19 +28,63 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 pub(super) async fn server(context: &CommandContext, command: Server) -> Result<(), Failure> {
     match command {
         Server::Status => status(context).await,
+        Server::Install { print, root } => install::install(context, print, root),
+        Server::Start => start(context).await,
         Server::Stop => {
-            let note = stop(context).await?;
+            let (url, pid) = stop_any(context).await?;
             if context.out.json {
-                return context.out.json(&json!({"stopped": note.pid}));
+                return context.out.json(&json!({"stopped": pid}));
             }
             context.out.line(&format!(
-                "stopped the server at {}; sandboxes keep running, except those with another --on-exit",
-                note.url
+                "stopped the server at {url}; sandboxes keep running, except those with another --on-exit"
             ))
         }
+        Server::Restart => {
+            if is_service(context) {
+                service_unit::systemctl(&["restart", service_unit::NAME])?;
+                return status(context).await;
+            }
+            if running(context).is_some() {
+                stop(context).await?;
+            }
+            start(context).await
+        }
         Server::Uninstall { force } => uninstall(context, force).await,
-        Server::Logs { follow } => logs(context, follow).await,
+        Server::Logs { follow, lines } => logs(context, follow, lines).await,
+        Server::Config { example: true, .. } => config::example(context),
+        Server::Config { reference: true, .. } => config::reference(context),
+        Server::Config { options, .. } => config::config(context, options),
     }
+}
+
+/// Whether the command is about the systemd service: a user who names a data folder or a file means another server.
+fn is_service(context: &CommandContext) -> bool {
+    let global = &context.global;
+    global.data.is_none() && global.config.is_none() && service_unit::installed().is_some()
+}
+
+/// The running server of the data folder.
+fn running(context: &CommandContext) -> Option<server_file::ServerNote> {
+    server_file::read(&context.global.data_dir()).filter(server_file::ServerNote::is_alive)
+}
+
+async fn start(context: &CommandContext) -> Result<(), Failure> {
+    if is_service(context) {
+        service_unit::systemctl(&["start", service_unit::NAME])?;
+    } else if running(context).is_none() {
+        background::start(&context.global, None, context.out).await?;
+    }
+    status(context).await
+}
+
+/// Stops the service or the process; returns its address and process.
+async fn stop_any(context: &CommandContext) -> Result<(String, u32), Failure> {
+    let note = running(context);
+    if is_service(context) {
+        service_unit::systemctl(&["stop", service_unit::NAME])?;
+        return Ok(note.map_or_else(Default::default, |note| (note.url, note.pid)));
+    }
+    stop(context).await.map(|note| (note.url, note.pid))
 }
 
 async fn status(context: &CommandContext) -> Result<(), Failure> {
@@ -44,7 +92,11 @@ async fn status(context: &CommandContext) -> Result<(), Failure> {
     let health = client.health().await?;
     let (data, url) = (context.global.data_dir(), client.address.to_string());
     // The server that answers may not be the one of DATA.
-    let note = server_file::read(&data).filter(|note| note.is_alive() && note.url == url);
+    let socket = client.address.unix_socket();
+    let note = server_file::read(&data).filter(|note| {
+        note.is_alive() && (note.url == url || (socket.is_some() && note.socket.as_deref() == socket))
+    });
+    let url = note.as_ref().map_or(url, |note| note.url.clone());
     let pid = note.as_ref().map(|note| note.pid);
     let warning = note.as_ref().and_then(server_file::ServerNote::clear_text_warning);
     let since = note.and(server_file::written_at(&data)).and_then(|at| Timestamp::try_from(at).ok());
@@ -120,26 +172,39 @@ async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure>
     }
 }
 
-async fn logs(context: &CommandContext, follow: bool) -> Result<(), Failure> {
-    let path = log_path(&context.global.data_dir());
+async fn logs(context: &CommandContext, follow: bool, lines: Option<usize>) -> Result<(), Failure> {
+    if is_service(context) {
+        return journal(follow, lines);
+    }
+    let data = context.global.data_dir();
+    let path = log_files::log_path(&data);
     let cannot = |e: std::io::Error| {
-        Failure::new("no_log", format!("{} cannot be read: {e}", path.display()))
-            .hint("only servers that `atoll run` starts write it; a server in the foreground writes to its terminal")
+        Failure::new("no_log", format!("{} cannot be read: {e}", path.display())).hint(
+            "only servers in the background write it; a server in the foreground writes to its terminal",
+        )
     };
-    let mut file = std::fs::File::open(&path).map_err(cannot)?;
-    let mut at = 0;
+    let mut reader = LogReader::open(&data, lines).map_err(cannot)?;
     loop {
-        let mut piece = Vec::new();
-        file.seek(SeekFrom::Start(at)).map_err(cannot)?;
-        // LIMIT: one piece at a time, so that a huge log needs little memory.
-        let count = (&file).take(1 << 20).read_to_end(&mut piece).map_err(cannot)?;
-        at += count as u64;
+        let piece = reader.next_piece().map_err(cannot)?;
         context.out.bytes(&piece)?;
-        if count == 0 && !follow {
+        if piece.is_empty() && !follow {
             return Ok(());
         }
-        if count == 0 {
+        if piece.is_empty() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
+}
+
+/// The log of the service.
+fn journal(follow: bool, lines: Option<usize>) -> Result<(), Failure> {
+    let mut command = Command::new("journalctl");
+    command.args(["--unit", service_unit::NAME, "--output", "cat"]);
+    if follow {
+        command.arg("--follow");
+    }
+    if let Some(lines) = lines {
+        command.args(["--lines", &lines.to_string()]);
+    }
+    service_unit::run(&mut command, &format!("journalctl --unit {}", service_unit::NAME))
 }

@@ -85,7 +85,7 @@ pub(super) fn server(settings: &Settings, service: &Service, shutdown: &Shutdown
         shutdown: shutdown.clone(),
         previews,
         origins: settings.allow_origins.clone(),
-        reporter: report::reporter(&settings.data),
+        reporter: report::reporter(settings),
     };
     let mcp = McpOptions {
         preview_domain: settings.domain.as_str().to_owned(),

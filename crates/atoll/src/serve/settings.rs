@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use atoll_client::server::ServerSetting;
 use atoll_disk::{Reserve, TenantShares};
 use atoll_image::{images::Bounds, oci::RegistrySettings};
 use atoll_model::{
@@ -32,6 +33,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) listen: SocketAddr,
+    /// The settings as the operator sees them.
+    pub(super) report: Vec<ServerSetting>,
+    /// `None`: there is no Unix socket.
+    pub(super) socket: Option<PathBuf>,
     pub(super) domain: atoll_proxy::Domain,
     pub(super) allow_origins: Vec<String>,
     /// `None`: TLS is disabled.
@@ -76,7 +81,9 @@ impl Settings {
         let shares = TenantShares::new(args.tenant_disk_share.per_mille);
         let disk = Reserve::open(&data, args.disk_reserve.0 << 20, shares);
         Self {
+            report: Vec::new(),
             listen: args.listen,
+            socket: args.socket.0.clone(),
             tls: tls(&data, &args),
             node: args.node,
             database: args.database.unwrap_or_else(|| StoreConfig::default_database(&data)),

@@ -1,16 +1,21 @@
 //! Starts a server in the background when none answers, and waits until it is healthy.
 //!
 //! The new server leaves this session by itself (`serve --background`), so that neither Ctrl-C nor the end of the
-//! terminal reaches it. Its output goes to `DATA/server.log`.
+//! terminal reaches it. Its log is in `DATA/logs`.
 
 use std::{
     fs::{DirBuilder, OpenOptions},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
+use super::{
+    config_file,
+    log_files::{log_path, make_folder, start_path},
+    server_file,
+};
 use crate::{cli::Global, client::Client, failure::Failure, out::Out};
 
 /// LIMIT: the first start makes the template `host` and adopts live sandboxes.
@@ -23,7 +28,7 @@ pub(crate) async fn client(global: &Global, out: Out) -> Result<Client, Failure>
     match client.health().await {
         Ok(_) => Ok(client),
         Err(failure) if failure.is("no_server") && client.address.is_local() => {
-            start(global, &client, out).await?;
+            start(global, Some(&client.address.listen()), out).await?;
             // The first start wrote the key.
             Client::new(global)
         }
@@ -31,19 +36,19 @@ pub(crate) async fn client(global: &Global, out: Out) -> Result<Client, Failure>
     }
 }
 
-/// Path of the log of background servers.
-pub(crate) fn log_path(data: &Path) -> PathBuf {
-    data.join("server.log")
-}
-
-async fn start(global: &Global, client: &Client, out: Out) -> Result<(), Failure> {
-    let data = global.data_dir();
-    let log = log_path(&data);
-    let mut child = spawn(&data, &client.address.listen(), &log)?;
+/// Starts a server and waits until it is healthy. Without `listen` its settings decide where it listens.
+pub(crate) async fn start(global: &Global, listen: Option<&str>, out: Out) -> Result<(), Failure> {
+    let (data, config) = (global.data_dir(), config_file::find(global));
+    let log = start_path(&data);
+    // Where a configuration file may say another address, the server of an address that the user named has that one.
+    let listen = listen.filter(|_| config.is_none() || global.url.is_some());
+    let mut child = spawn(&data, config.as_deref(), listen, &log)?;
     out.status("starting a server …");
     let deadline = tokio::time::Instant::now() + HEALTHY_WITHIN;
     loop {
-        if client.health().await.is_ok() {
+        // The server of this process, which has written down where it listens by then.
+        let is_up = server_file::read(&data).is_some_and(|note| note.pid == child.id());
+        if is_up && Client::new(global)?.health().await.is_ok() {
             break;
         }
         if let Ok(Some(status)) = child.try_wait() {
@@ -57,15 +62,15 @@ async fn start(global: &Global, client: &Client, out: Out) -> Result<(), Failure
         tokio::time::sleep(ASK_EVERY).await;
     }
     out.status_done();
+    let at = server_file::read(&data).map_or_else(String::new, |note| note.url);
     out.say(&format!(
-        "atoll: started a server at {} (log: {}; end it with `atoll server stop`)",
-        client.address,
-        log.display()
+        "atoll: started a server at {at} (log: {}; end it with `atoll server stop`)",
+        log_path(&data).display()
     ));
     Ok(())
 }
 
-fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
+fn spawn(data: &Path, config: Option<&Path>, listen: Option<&str>, log: &Path) -> Result<Child, Failure> {
     let cannot = |what: String, e: std::io::Error| {
         Failure::new("no_server", format!("no server answers, and none can be started: {what}: {e}"))
             .hint("start one as root: `sudo atoll serve`")
@@ -75,9 +80,11 @@ fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
         .mode(0o700)
         .create(data)
         .map_err(|e| cannot(format!("{} cannot be created", data.display()), e))?;
+    make_folder(data).map_err(|e| cannot(format!("{} cannot be created", log.display()), e))?;
     let file = OpenOptions::new()
         .create(true)
-        .append(true)
+        .write(true)
+        .truncate(true)
         .mode(0o600)
         .open(log)
         .map_err(|e| cannot(format!("{} cannot be written", log.display()), e))?;
@@ -85,9 +92,15 @@ fn spawn(data: &Path, listen: &str, log: &Path) -> Result<Child, Failure> {
         .try_clone()
         .map_err(|e| cannot("its log file cannot be shared with the server".to_owned(), e))?;
     let program = std::env::current_exe().map_err(|e| cannot("this program is not found".to_owned(), e))?;
-    Command::new(program)
-        .args(["serve", "--background", "--log-format", "json", "--listen", listen, "--data"])
-        .arg(data)
+    let mut command = Command::new(program);
+    command.args(["serve", "--background", "--log-format", "json", "--data"]).arg(data);
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
+    if let Some(listen) = listen {
+        command.args(["--listen", listen]);
+    }
+    command
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(file)

@@ -30,6 +30,9 @@ pub(crate) struct ServerNote {
     /// The TLS port, if TLS is enabled; it is open as soon as there is a certificate.
     #[serde(default)]
     pub(crate) tls_port: Option<u16>,
+    /// The Unix socket, if there is one.
+    #[serde(default)]
+    pub(crate) socket: Option<std::path::PathBuf>,
     /// What a server that is ending waits for.
     #[serde(default)]
     pub(crate) waits_for: Option<String>,
@@ -86,6 +89,7 @@ impl ServerNote {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             domain: Some(domain.to_owned()),
             tls_port,
+            socket: None,
             waits_for: None,
         }
     }

@@ -51,7 +51,12 @@ pub async fn authenticate<S: FrontState>(state: &S, headers: &HeaderMap) -> Resu
 /// Checks a key from another place, as the first message of a socket. Its id (never the key) is recorded in the
 /// request's span.
 pub async fn authenticate_key<S: FrontState>(state: &S, key: Option<&str>) -> Result<Principal, ApiError> {
-    let principal = state.service().access().authenticate(key.ok_or_else(S::missing_key)?).await;
+    let access = state.service().access();
+    let principal = match key {
+        Some(key) => access.authenticate(key).await,
+        // A caller at the Unix socket is known without a key.
+        None => access.authenticate_peer().await.ok_or_else(S::missing_key)?,
+    };
     let principal = principal.map_err(|error| match (error.code, S::WRONG_KEY_HINT) {
         (Code::Unauthenticated, Some(hint)) => ApiError::from(error).hint(hint),
         _ => error.into(),

@@ -43,6 +43,7 @@ impl FromCore<SandboxEvent> for Event {
             sandbox: event.sandbox.into(),
             instance: event.instance.map(Into::into),
             at: rfc3339_millis(event.at.wall_ms),
+            by: event.by.map(Into::into),
             what,
         }
     }

@@ -11,6 +11,11 @@ pub enum Denied {
     /// The admin scope is required.
     #[error("this request needs a key with scope admin")]
     NeedsAdmin,
+    /// It gives rights on the machine, which membership of a group does not.
+    #[error(
+        "members of the group atoll may not use sandboxes without isolation or folders of the host; this needs root or an admin key"
+    )]
+    NeedsRoot,
 }
 
 /// May `who` see and use this sandbox?
@@ -22,8 +27,8 @@ pub fn sandbox(who: &Principal, lease: &Lease) -> Result<(), Denied> {
 pub fn tenant(who: &Principal, tenant: &TenantId) -> Result<(), Denied> {
     match who.scope {
         Scope::Admin => Ok(()),
-        Scope::User if who.tenant == *tenant => Ok(()),
-        Scope::User => Err(Denied::Invisible),
+        Scope::User | Scope::Member if who.tenant == *tenant => Ok(()),
+        Scope::User | Scope::Member => Err(Denied::Invisible),
     }
 }
 
@@ -31,7 +36,15 @@ pub fn tenant(who: &Principal, tenant: &TenantId) -> Result<(), Denied> {
 pub fn admin(who: &Principal) -> Result<(), Denied> {
     match who.scope {
         Scope::Admin => Ok(()),
-        Scope::User => Err(Denied::NeedsAdmin),
+        Scope::User | Scope::Member => Err(Denied::NeedsAdmin),
+    }
+}
+
+/// May `who` use what gives rights on the machine of the server: sandboxes without isolation, and folders of the host?
+pub fn host(who: &Principal) -> Result<(), Denied> {
+    match who.scope {
+        Scope::Admin | Scope::User => Ok(()),
+        Scope::Member => Err(Denied::NeedsRoot),
     }
 }
 
@@ -56,5 +69,14 @@ mod tests {
         assert_eq!(tenant(&who(Scope::User, 2), &other), Ok(()));
         assert_eq!(tenant(&who(Scope::Admin, 1), &other), Ok(()));
         assert_eq!(admin(&who(Scope::User, 1)), Err(Denied::NeedsAdmin));
+    }
+
+    #[test]
+    fn a_member_is_a_user_without_rights_on_the_machine() {
+        let member = who(Scope::Member, 2);
+        assert_eq!(tenant(&member, &member.tenant), Ok(()));
+        assert_eq!(tenant(&member, &TenantId::from_entropy([1; 20])), Err(Denied::Invisible));
+        assert_eq!((admin(&member), host(&member)), (Err(Denied::NeedsAdmin), Err(Denied::NeedsRoot)));
+        assert_eq!((host(&who(Scope::User, 1)), host(&who(Scope::Admin, 1))), (Ok(()), Ok(())));
     }
 }

@@ -57,7 +57,7 @@ impl HttpServer {
             );
         }
         let server = self.clone();
-        let arrival = Arrival { is_secure: way == Way::Tls, is_inside: true, ..arrival };
+        let arrival = Arrival { is_secure: way == Way::Tls, is_inside: true, user: None, ..arrival };
         let evicted = arrival.connection.evicted();
         self.spawn(Box::pin(async move {
             let Ok(stream) = hyper::upgrade::on(request).await else { return };

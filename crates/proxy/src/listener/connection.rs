@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use atoll_budget::{BudgetOwner, RequestBudget, WindowBody};
 use atoll_model::Code;
 use atoll_relay::stream::{poll_read_at_most, read_ahead};
-use atoll_service::RequestScope;
+use atoll_service::{RequestScope, UnixPeer};
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::{Bytes, BytesMut};
@@ -38,6 +38,8 @@ const FIRST_READ: usize = 4 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Arrival {
     pub(crate) peer: Option<SocketAddr>,
+    /// The user of the machine, for a connection through the Unix socket.
+    pub(crate) user: Option<Arc<UnixPeer>>,
     /// Its address, as passed to apps.
     pub(crate) forwarded: Option<HeaderValue>,
     pub(crate) is_secure: bool,
@@ -210,7 +212,7 @@ impl HttpServer {
         budget: RequestBudget,
     ) -> Response<Body> {
         let open = arrival.connection.begin_request();
-        let scope = RequestScope::new(arrival.peer.map(|peer| peer.ip()));
+        let scope = RequestScope::at_socket(arrival.peer.map(|peer| peer.ip()), arrival.user.clone());
         request.extensions_mut().insert(budget.clone());
         let response = match checks::ambiguous(&request, self.0.proxy.key_fields()) {
             Some(refusal) => refusal.render(),

@@ -17,7 +17,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
-use super::{Access, Credential};
+use super::unix_peer::MEMBER_PREFIX;
+use super::{Access, Credential, RequestScope};
 use crate::base::{no_tenant, visible};
 use crate::random::entropy;
 use crate::service::OpenError;
@@ -26,14 +27,14 @@ use crate::{CreatedKey, NewKey, ServiceError};
 const PREFIXES: [&str; 3] = ["atl_", "e2b_", "dtn_"];
 const DIGITS: usize = 40;
 /// The tenant of the first key.
-const DEFAULT_TENANT: &str = "default";
+pub(super) const DEFAULT_TENANT: &str = "default";
 /// LIMIT: how long a key is used without a read of the store. A deletion by another node is noticed earlier, by the feed.
 const FRESH: Duration = Duration::from_secs(10);
 /// LIMIT: beyond this many active keys the store is used.
 const CACHE_MAX: usize = 4_096;
 const TENANT_NAME_MAX: usize = 63;
 /// LIMIT: keys of a tenant that user keys created. A person or a pipeline needs a handful; an admin key may create more.
-const CREATED_KEYS_MAX: u32 = 100;
+pub(super) const CREATED_KEYS_MAX: u32 = 100;
 
 /// Recently used keys, and when they were last used.
 #[derive(Default)]
@@ -108,24 +109,32 @@ impl Access {
     ///
     /// The current request ends when the key is deleted. A wrong key counts against the client's address.
     pub async fn authenticate(&self, presented: &str) -> Result<Principal, ServiceError> {
-        self.identify(presented).await.map_err(|error| match error.code {
+        let who = self.identify(presented).await.map_err(|error| match error.code {
             Code::Unauthenticated => self.wrong_credential(error),
             _ => error,
-        })
+        })?;
+        note_caller(&who);
+        Ok(who)
     }
 
     /// The same for a text that may be another credential (an app's own `Authorization`): a wrong one is not counted.
     pub async fn identify(&self, presented: &str) -> Result<Principal, ServiceError> {
         let hash = hash_of(presented).ok_or_else(unauthenticated)?;
+        let key = self.key_of(hash).await?.ok_or_else(unauthenticated)?;
+        Ok(Principal { key: key.id, key_name: key.name, tenant: key.tenant, scope: key.scope })
+    }
+
+    /// The key with this hash. The current request ends when the key is deleted.
+    pub(super) async fn key_of(&self, hash: Hash) -> Result<Option<KeyRecord>, ServiceError> {
         let cache = &self.inner.keys;
         let key = loop {
             let deletions = cache.deletions();
             let key = match cache.get(&hash) {
                 Some(key) => key,
                 None => {
-                    let (key, stored) = self.inner.store.key(hash).await?.ok_or_else(unauthenticated)?;
+                    let Some((key, stored)) = self.inner.store.key(hash).await? else { return Ok(None) };
                     if !bool::from(stored.ct_eq(&hash)) {
-                        return Err(unauthenticated());
+                        return Ok(None);
                     }
                     cache.put(hash, key.clone(), deletions);
                     key
@@ -138,7 +147,19 @@ impl Access {
             }
         };
         cache.note_use(&key.id, self.inner.clock.now().wall_ms);
-        Ok(Principal { key: key.id, key_name: key.name, tenant: key.tenant, scope: key.scope })
+        Ok(Some(key))
+    }
+
+    /// The key in `DATA/admin.key`, if it is still a key of this server.
+    pub(super) async fn machine_key(&self) -> Result<Option<KeyRecord>, ServiceError> {
+        let read = || {
+            let text = std::fs::read_to_string(self.inner.config.data.join("admin.key")).ok()?;
+            hash_of(text.trim())
+        };
+        match self.inner.machine_key.get_or_init(read) {
+            Some(hash) => Ok(self.key_of(*hash).await?.filter(|key| key.scope == Scope::Admin)),
+            None => Ok(None),
+        }
     }
 
     /// Creates a key. A user key may create more user keys of its own tenant, a bounded number, and they end with it; anything
@@ -147,6 +168,11 @@ impl Access {
         if new.scope == Scope::Admin || new.tenant.is_some() {
             authz::admin(who)?;
         }
+        if new.name.as_ref().is_some_and(|name| name.starts_with(MEMBER_PREFIX)) {
+            let problem =
+                format!("must not begin with {MEMBER_PREFIX}, which marks users of the server's machine");
+            return Err(ServiceError::field("name", problem));
+        }
         if new.name.as_ref().is_some_and(|name| name.chars().count() > KEY_NAME_MAX) {
             return Err(ServiceError::field("name", format!("must have at most {KEY_NAME_MAX} characters")));
         }
@@ -154,8 +180,10 @@ impl Access {
             Some(ident) => self.inner.tenant(ident).await?.id,
             None => who.tenant.clone(),
         };
-        let (mut key, secret) = self.make_key(tenant, new.scope, new.name)?;
-        key.created_by = (who.scope == Scope::User).then(|| who.key.clone());
+        // A key never has more rights than the one that creates it.
+        let scope = if who.scope == Scope::Member { Scope::Member } else { new.scope };
+        let (mut key, secret) = self.make_key(tenant, scope, new.name)?;
+        key.created_by = (who.scope != Scope::Admin).then(|| who.key.clone());
         let hash = hash_of(&secret).ok_or_else(unauthenticated)?;
         self.inner.store.put_key(key.clone(), hash, CREATED_KEYS_MAX).await?;
         Ok(CreatedKey { key, secret })
@@ -178,7 +206,7 @@ impl Access {
         }
     }
 
-    fn make_key(
+    pub(super) fn make_key(
         &self,
         tenant: TenantId,
         scope: Scope,
@@ -326,6 +354,13 @@ impl Access {
         let hash = hash_of(&secret).ok_or(StoreError::Closed)?;
         store.put_key(key, hash, CREATED_KEYS_MAX).await?;
         Ok(())
+    }
+}
+
+/// Records the author of what the current request changes.
+pub(super) fn note_caller(who: &Principal) {
+    if let Some(scope) = RequestScope::current() {
+        scope.set_caller(who);
     }
 }
 

@@ -177,7 +177,13 @@ impl Access {
             };
             grant.to(target)
         };
-        if let Some(who) = keys.iter().find(|who| authz::sandbox(who, &lease).is_ok()) {
+        let mut holder = None;
+        for who in keys.iter().filter(|who| authz::sandbox(who, &lease).is_ok()) {
+            if holder.is_none() && self.inner.sandboxes.check_host_rights(who, &lease).await.is_ok() {
+                holder = Some(who);
+            }
+        }
+        if let Some(who) = holder {
             let grant = self.sandbox_grant(Holder::Key(who.clone()), handle.clone(), TokenOf::Ports);
             return Ok(Some((at_port(grant), PORTS_S)));
         }

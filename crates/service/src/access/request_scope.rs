@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use atoll_model::{KeyId, PreviewId, SandboxId};
+use atoll_model::{KeyId, PreviewId, Principal, SandboxId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::unix_peer::UnixPeer;
 
 tokio::task_local! {
     static CURRENT: RequestScope;
@@ -39,6 +41,8 @@ pub struct RequestScope(Arc<ScopeState>);
 
 struct ScopeState {
     client: Option<IpAddr>,
+    /// The process at the other end of a Unix socket.
+    peer: Option<Arc<UnixPeer>>,
     revoked: CancellationToken,
     watched: Mutex<WatchedCredentials>,
 }
@@ -46,6 +50,8 @@ struct ScopeState {
 #[derive(Default)]
 struct WatchedCredentials {
     credentials: Vec<WatchedCredential>,
+    /// The authenticated caller.
+    caller: Option<Principal>,
     expires: Option<Instant>,
 }
 
@@ -72,7 +78,14 @@ impl RequestScope {
     /// The scope of a request from this address.
     #[must_use]
     pub fn new(client: Option<IpAddr>) -> Self {
-        Self(Arc::new(ScopeState { client, revoked: CancellationToken::new(), watched: Mutex::default() }))
+        Self::at_socket(client, None)
+    }
+
+    /// The scope of a request that may have come through the Unix socket, from a process of this user.
+    #[must_use]
+    pub fn at_socket(client: Option<IpAddr>, peer: Option<Arc<UnixPeer>>) -> Self {
+        let revoked = CancellationToken::new();
+        Self(Arc::new(ScopeState { client, peer, revoked, watched: Mutex::default() }))
     }
 
     /// The scope of the calling task.
@@ -102,6 +115,21 @@ impl RequestScope {
     /// The address of the client.
     pub(crate) fn client(&self) -> Option<IpAddr> {
         self.0.client
+    }
+
+    /// The process at the other end of the Unix socket that the request came through.
+    pub(crate) fn peer(&self) -> Option<&UnixPeer> {
+        self.0.peer.as_deref()
+    }
+
+    /// The authenticated caller of the request.
+    pub(crate) fn caller(&self) -> Option<Principal> {
+        self.0.lock().caller.clone()
+    }
+
+    /// Records the caller: the author of what the request changes.
+    pub(super) fn set_caller(&self, who: &Principal) {
+        self.0.lock().caller = Some(who.clone());
     }
 
     /// Ends the scope after this time.

@@ -233,5 +233,5 @@ fn reference(image: &str) -> Result<TemplateRef, ServiceError> {
 
 /// Informs the driver. An error means that the driver ended: with the sandbox, or with the server.
 async fn tell(handle: &Handle, progress: ImageProgress) {
-    let _ = handle.mailbox.send(DriverMessage::Image(progress)).await;
+    let _ = handle.mailbox.send(DriverMessage::Image(progress).into()).await;
 }

@@ -404,8 +404,12 @@ impl Sandboxes {
         if !self.inner.registry.get(&create.id).is_some_and(still_waits) {
             return;
         }
-        let event =
-            NewEvent { at: self.inner.clock.now(), instance: None, what: EventKind::Queued { place } };
+        let event = NewEvent {
+            at: self.inner.clock.now(),
+            instance: None,
+            what: EventKind::Queued { place },
+            by: None,
+        };
         if let Err(error) = self.inner.store.record(create.tenant, create.id.clone(), event).await {
             tracing::warn!(sandbox = %create.id, %error, "an event could not be written");
         }

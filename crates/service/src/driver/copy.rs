@@ -28,8 +28,8 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::time::Instant;
 
-use super::DriverMessage;
 use super::effects::{EffectJob, gone_is_fine, spec};
+use super::{DriverMessage, Mail};
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
 use crate::moving::folders::{self, CarriedFolder, CarriedFolders, Places};
@@ -434,7 +434,7 @@ fn other_owners(carried: &CarriedFolders, copies: &[FolderDigest]) -> Option<Lef
 
 /// Tells the driver how far the copy is, now and then. A full mailbox is no error: the next message has the newer numbers.
 struct Teller {
-    mailbox: Option<tokio::sync::mpsc::Sender<DriverMessage>>,
+    mailbox: Option<tokio::sync::mpsc::Sender<Mail>>,
     step: MoveStep,
     before: (u64, u64),
     told_at: Instant,
@@ -455,7 +455,7 @@ impl Teller {
                 entries: self.before.0 + entries,
                 bytes: self.before.1 + bytes,
             };
-            let _ = mailbox.try_send(DriverMessage::MoveProgress(progress));
+            let _ = mailbox.try_send(DriverMessage::MoveProgress(progress).into());
         }
     }
 }

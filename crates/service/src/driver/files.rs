@@ -108,7 +108,7 @@ impl Driver {
                     Ok(()) => {
                         inner.failpoint.reach("restore.objects_removed").await;
                         if let Some(handle) = handle {
-                            let _ = handle.mailbox.send(DriverMessage::Tidied { archive }).await;
+                            let _ = handle.mailbox.send(DriverMessage::Tidied { archive }.into()).await;
                         }
                         return;
                     }

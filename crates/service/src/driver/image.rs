@@ -60,7 +60,12 @@ impl Driver {
             return Ok(());
         }
         let what = EventKind::Stage { stage: next.stage };
-        let event = NewEvent { at: self.inner.clock.now(), instance: next.instance.clone(), what };
+        let event = NewEvent {
+            at: self.inner.clock.now(),
+            instance: next.instance.clone(),
+            what,
+            by: self.by.clone(),
+        };
         Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], true).await?)
     }
 

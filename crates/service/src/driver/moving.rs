@@ -175,7 +175,8 @@ impl Driver {
                 self.step(step).await.map_err(|error| self.explain(Verb::Move, error))
             }
             _ => {
-                let event = NewEvent { at: self.inner.clock.now(), instance: None, what: told };
+                let event =
+                    NewEvent { at: self.inner.clock.now(), instance: None, what: told, by: self.by.clone() };
                 let written = self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], true).await;
                 written.map_err(ServiceError::from)
             }

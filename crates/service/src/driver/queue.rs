@@ -25,7 +25,7 @@ impl Driver {
             next.instance = Some(InstanceId::from_entropy(entropy()?));
             next.timeout_at = next.timeout_s.map(|s| timeout_at(&now, s));
             let what = EventKind::Stage { stage: Stage::Booting };
-            events.push(NewEvent { at: now, instance: next.instance.clone(), what });
+            events.push(NewEvent { at: now, instance: next.instance.clone(), what, by: self.by.clone() });
         }
         self.write(next, InstanceChange::Keep, Admit::Place, events, false).await?;
         if self.lease.waits_for_image() {

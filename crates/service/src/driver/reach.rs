@@ -52,7 +52,12 @@ impl Driver {
     /// Informs followers of the sandbox that a layer above its policy changed.
     pub(super) async fn tell_refreshed(&self) {
         let what = EventKind::Updated { fields: vec!["network".to_owned()] };
-        let event = NewEvent { at: self.inner.clock.now(), instance: self.lease.instance.clone(), what };
+        let event = NewEvent {
+            at: self.inner.clock.now(),
+            instance: self.lease.instance.clone(),
+            what,
+            by: self.by.clone(),
+        };
         let (tenant, id) = (self.lease.tenant.clone(), self.lease.id.clone());
         if let Err(error) = self.inner.store.record(tenant, id, event).await {
             tracing::warn!(sandbox = %self.lease.id, %error, "an event could not be written");
@@ -89,7 +94,7 @@ impl Driver {
             tokio::select! {
                 () = closing.cancelled() => {}
                 () = tokio::time::sleep(AGAIN) => {
-                    let _ = handle.mailbox.send(DriverMessage::Refresh { reply: None }).await;
+                    let _ = handle.mailbox.send(DriverMessage::Refresh { reply: None }.into()).await;
                 }
             }
         });

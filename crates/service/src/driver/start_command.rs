@@ -82,7 +82,7 @@ async fn report(handle: &Handle, instance: InstanceId, status: ExitStatus) {
         Ok(vec![FIELD])
     });
     let (reply, answer) = oneshot::channel();
-    if handle.mailbox.send(DriverMessage::Edit { edit, reply }).await.is_ok() {
+    if handle.mailbox.send(DriverMessage::Edit { edit, reply }.into()).await.is_ok() {
         // The driver logs a write that failed.
         let _ = answer.await;
     }

@@ -128,8 +128,9 @@ impl Driver {
             let at = self.inner.clock.now();
             let moved = EventKind::Phase { from: Some(from), to, reason: next.reason.clone() };
             let told = updated.into_iter().chain((to != from).then_some(moved)).chain(also);
-            let events =
-                told.map(|what| NewEvent { at: at.clone(), instance: before.clone(), what }).collect();
+            let events = told
+                .map(|what| NewEvent { at: at.clone(), instance: before.clone(), what, by: self.by.clone() })
+                .collect();
             let written = self.write(next, instance, admit, events, patient).await;
             if let Err(error) = written {
                 self.take_back(ahead);

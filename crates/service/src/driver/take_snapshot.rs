@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use atoll_model::{Code, EventKind, Phase, Snapshot, SnapshotId, SnapshotState};
+use atoll_model::{Code, CreatorKey, EventKind, Phase, Snapshot, SnapshotId, SnapshotState};
 use atoll_store::NewEvent;
 use tokio::sync::oneshot;
 
@@ -20,6 +20,8 @@ use crate::timed::timed;
 pub(crate) struct SnapshotJob {
     id: SnapshotId,
     request: SnapshotRequest,
+    /// The author of the request.
+    by: Option<CreatorKey>,
     reply: Mutex<Option<SnapshotReply>>,
 }
 
@@ -34,7 +36,7 @@ impl std::fmt::Debug for SnapshotJob {
 
 impl SnapshotJob {
     pub(crate) fn new(id: SnapshotId, request: SnapshotRequest, reply: SnapshotReply) -> Self {
-        Self { id, request, reply: Mutex::new(Some(reply)) }
+        Self { id, request, by: None, reply: Mutex::new(Some(reply)) }
     }
 
     fn answer(&self, answer: Result<Snapshot, ServiceError>) {
@@ -50,7 +52,7 @@ impl Driver {
         if let Err(refused) = self.can_be_kept(&wanted) {
             return wanted.answer(Err(refused));
         }
-        self.snapshots.push_back(Arc::new(wanted));
+        self.snapshots.push_back(Arc::new(SnapshotJob { by: self.by.clone(), ..wanted }));
         self.next_snapshot();
     }
 
@@ -124,6 +126,7 @@ impl EffectJob {
             at: inner.clock.now(),
             instance: self.lease.instance.clone(),
             what: EventKind::Snapshotted { snapshot: ready.id.clone(), memory: ready.memory },
+            by: wanted.by.clone(),
         };
         let record = async {
             // A fork tells of itself.

@@ -72,7 +72,12 @@ impl Driver {
         }
         let admit = if grows(&before.limits, &next.limits) { Admit::Resize } else { Admit::Nothing };
         let what = EventKind::Updated { fields };
-        let event = NewEvent { at: self.inner.clock.now(), instance: before.instance.clone(), what };
+        let event = NewEvent {
+            at: self.inner.clock.now(),
+            instance: before.instance.clone(),
+            what,
+            by: self.by.clone(),
+        };
         self.write(next, InstanceChange::Keep, admit, vec![event], false).await?;
         if let Err(failure) = self.put_in_force(&before, &self.lease).await {
             // A part of it may be enforced.
@@ -112,7 +117,7 @@ impl Driver {
             return Ok(());
         }
         let what = EventKind::Updated { fields: fields.into_iter().map(str::to_owned).collect() };
-        let event = NewEvent { at: now, instance: self.lease.instance.clone(), what };
+        let event = NewEvent { at: now, instance: self.lease.instance.clone(), what, by: self.by.clone() };
         Ok(self.write(next, InstanceChange::Keep, Admit::Nothing, vec![event], false).await?)
     }
 

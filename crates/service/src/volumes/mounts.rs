@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use atoll_model::policy::authz;
 use atoll_model::{Code, Lease, Mount, MountAsk, Principal, VolumeState};
 use atoll_provider::{InstanceMount, MountSource, Provider};
 
@@ -36,7 +37,9 @@ impl Volumes {
                     .hint("list them: GET /v1/volumes, or atoll volume ls"));
             };
             self.need_here(&volume)?;
-            if volume.folder.is_none() {
+            if volume.folder.is_some() {
+                authz::host(who)?;
+            } else {
                 provider.volume_support()?;
             }
             if volume.folder.is_none() && volume.provider != provider.name() {

@@ -15,7 +15,7 @@ pub(crate) fn append(
     event: &NewEvent,
 ) -> Result<(), StoreError> {
     conn.prepare_cached(
-        "INSERT INTO events (tenant, sandbox, instance, at, what, hidden) VALUES (?1, ?2, ?3, ?4, ?5,
+        "INSERT INTO events (tenant, sandbox, instance, at, what, author, hidden) VALUES (?1, ?2, ?3, ?4, ?5, ?6,
            EXISTS (SELECT 1 FROM sandbox_leases WHERE id = ?2 AND build IS NOT NULL))",
     )?
     .execute(params![
@@ -23,7 +23,8 @@ pub(crate) fn append(
         sandbox.as_str(),
         event.instance.as_ref().map(|instance| instance.as_str()),
         to_json(&event.at)?,
-        to_json(&event.what)?
+        to_json(&event.what)?,
+        event.by.as_ref().map(to_json).transpose()?
     ])?;
     Ok(())
 }
@@ -38,7 +39,7 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
     };
     let order = if query.newest { "seq DESC" } else { "seq" };
     let mut statement = conn.prepare_cached(&format!(
-        "SELECT seq, tenant, sandbox, instance, at, what FROM events
+        "SELECT seq, tenant, sandbox, instance, at, what, author FROM events
          WHERE {which} AND seq > ?3 ORDER BY {order} LIMIT ?4"
     ))?;
     let mut rows = statement.query(params![
@@ -49,7 +50,7 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
     ])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let instance: Option<String> = row.get(3)?;
+        let (instance, by): (Option<String>, Option<String>) = (row.get(3)?, row.get(6)?);
         found.push(SandboxEvent {
             seq: row.get::<_, i64>(0)?.unsigned_abs(),
             tenant: parse_id("events", &row.get::<_, String>(1)?)?,
@@ -57,6 +58,7 @@ pub(crate) fn list(conn: &Connection, query: &EventQuery) -> Result<Vec<SandboxE
             instance: instance.map(|text| parse_id("events", &text)).transpose()?,
             at: from_json("events", &row.get::<_, String>(4)?)?,
             what: from_json("events", &row.get::<_, String>(5)?)?,
+            by: by.map(|text| from_json("events", &text)).transpose()?,
         });
     }
     if query.newest {

@@ -137,6 +137,7 @@ const fn scope_text(scope: Scope) -> &'static str {
     match scope {
         Scope::Admin => "admin",
         Scope::User => "user",
+        Scope::Member => "member",
     }
 }
 
@@ -161,6 +162,7 @@ fn to_key(raw: RawKey) -> Result<(KeyRecord, Hash), StoreError> {
     let scope = match scope.as_str() {
         "admin" => Scope::Admin,
         "user" => Scope::User,
+        "member" => Scope::Member,
         other => {
             return Err(StoreError::BadRow { table: "api_keys", cause: format!("scope {other}").into() });
         }

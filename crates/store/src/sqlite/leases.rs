@@ -96,7 +96,12 @@ pub(crate) fn insert(conn: &Connection, new: &NewLease, row: &Row) -> Result<Ins
         )?;
     }
     let what = EventKind::Phase { from: None, to: lease.phase, reason: lease.reason.clone() };
-    let event = NewEvent { at: lease.created_at.clone(), instance: lease.instance.clone(), what };
+    let event = NewEvent {
+        at: lease.created_at.clone(),
+        instance: lease.instance.clone(),
+        what,
+        by: lease.created_by_key.clone(),
+    };
     events::append(conn, &lease.tenant, &lease.id, &event)?;
     Ok(Inserted::New)
 }

@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0012.sql"),
     include_str!("0013.sql"),
     include_str!("0014.sql"),
+    include_str!("0015.sql"),
 ];
 
 /// Gives rows of a time before nodes the node of the server that opens them first.

@@ -2927,6 +2927,7 @@ export interface components {
         Event: components["schemas"]["What"] & {
             /** Format: date-time */
             at: string;
+            by?: components["schemas"]["CreatorKey"] | null;
             instance?: string | null;
             sandbox: string;
             /**
@@ -4271,10 +4272,10 @@ export interface components {
             next_cursor?: string | null;
         };
         /**
-         * @description Scope of a key: all tenants, or only its own tenant.
+         * @description Scope of a key: all tenants, or only its own tenant; `member` is like `user` without what gives rights on the server's machine.
          * @enum {string}
          */
-        Scope: "admin" | "user";
+        Scope: "admin" | "user" | "member";
         /** @description Request to find files by name. */
         SearchBody: {
             /** @description Globs of files and directories to leave out. */
@@ -4353,7 +4354,7 @@ export interface components {
              * @example --listen
              */
             name: string;
-            /** @description Where they come from: `default`, `option` or `environment (NAME)`. */
+            /** @description Where they come from: `default`, `option`, `environment (NAME)`, or the place in the configuration file (`FILE:LINE`). */
             source: string;
             /** @description Values in effect; empty where the option is not set and has no default. */
             values: string[];

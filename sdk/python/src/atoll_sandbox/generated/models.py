@@ -390,8 +390,9 @@ class CommandFailure(Model):
     }
 
 
-Scope = Literal["admin", "user"]
-"""Scope of a key: all tenants, or only its own tenant."""
+Scope = Literal["admin", "user", "member"]
+"""Scope of a key: all tenants, or only its own tenant; `member` is like `user` without what gives rights on the
+server's machine."""
 
 class Key(Model):
     """A key without its secret."""
@@ -890,6 +891,7 @@ class Event(Model):
     """The error; the sandbox stayed where it was."""
     fields: list[str] | None = None
     at: datetime
+    by: CreatorKey | None = None
     instance: str | None = None
     sandbox: str
     seq: int
@@ -901,6 +903,7 @@ class Event(Model):
         "reason": ("reason", Reason),
         "queue": ("queue", QueuePlace),
         "at": ("at", parse_time),
+        "by": ("by", CreatorKey),
     }
 
 
@@ -1324,7 +1327,8 @@ class ServerSetting(Model):
     name: str
     """As on the command line."""
     source: str
-    """Where they come from: `default`, `option` or `environment (NAME)`."""
+    """Where they come from: `default`, `option`, `environment (NAME)`, or the place in the configuration file
+    (`FILE:LINE`)."""
     values: list[str]
     """Values in effect; empty where the option is not set and has no default."""
 
