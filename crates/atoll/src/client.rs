@@ -38,6 +38,10 @@ impl Client {
             .connect_timeout(CONNECT_WITHIN)
             .tcp_nodelay(true)
             .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")));
+        // A server on this machine is never behind a proxy, whatever the variables of the network say.
+        if address.is_local() {
+            http = http.no_proxy();
+        }
         if let Some(tls) = &tls {
             http = http.tls_backend_preconfigured(rustls::ClientConfig::clone(tls));
         }

@@ -8,6 +8,7 @@
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
 mod checks;
+mod company_network;
 mod daytona;
 mod e2b;
 mod fail_at;
@@ -74,7 +75,8 @@ pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failur
     logging::start(&args, out)?;
     process_setup::need_root()?;
     process_setup::raise_files();
-    let settings = Settings::new(process_setup::open_data(&global.data_dir())?, args);
+    let settings = Settings::new(process_setup::open_data(&global.data_dir())?, args)?;
+    settings.network.apply()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
